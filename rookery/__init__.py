@@ -1,0 +1,1 @@
+"""Rookery trains populations of reinforcement-learning agents in JAX."""

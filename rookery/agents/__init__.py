@@ -1,0 +1,1 @@
+"""Minds: agents. An agent sees an `EnvSpec`, never an environment."""

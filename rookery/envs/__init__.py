@@ -1,0 +1,1 @@
+"""Worlds: environments, their tasks, and how an episode is described."""

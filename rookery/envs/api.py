@@ -1,0 +1,198 @@
+"""The waist of the worlds: `Environment(reset, step, spec)`, and what wraps any of them.
+
+An environment is written for one agent in one episode; `jax.vmap` makes it many. Termination (the task ended) and
+truncation (the clock ended) are never merged, and `final_observation` is the true successor even when an automatic
+reset has already put the next episode's first observation into `observation`.
+"""
+
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rookery import trees
+from rookery.envs import descriptors
+from rookery.types import Array, Key, PyTree
+
+EnvState = PyTree
+
+
+class DescriptorSpec(NamedTuple):
+    """What a task's descriptor means and where it lies."""
+
+    meaning: str
+    kind: descriptors.Kind  # how the steps of an episode become one descriptor
+    lower: tuple[float, ...]  # [D]
+    upper: tuple[float, ...]  # [D]
+
+    @property
+    def size(self) -> int:
+        """D, at least 1."""
+        return len(self.lower)
+
+
+class EnvSpec(NamedTuple):
+    """All that a mind may know of a world."""
+
+    name: str
+    observation_size: int
+    action_size: int  # dimensions, each in [-1, 1]; or the number of discrete actions
+    episode_length: int  # steps until truncation
+    discrete: bool = False
+    descriptor: DescriptorSpec | None = None
+
+    @property
+    def descriptor_size(self) -> int:
+        """D, or 0 for a task without descriptor."""
+        return self.descriptor.size if self.descriptor else 0
+
+
+class Step(NamedTuple):
+    """What one environment step says."""
+
+    observation: Array  # [O] what the agent acts on next (after an automatic reset: the new episode's first)
+    reward: Array  # []
+    terminated: Array  # [] bool: the task ended
+    truncated: Array  # [] bool: the clock ended
+    final_observation: Array  # [O] the true successor, also when the episode ended here
+    descriptor: Array  # [D] state descriptor of the true successor; D = 0 without one
+    broken: Array  # [] bool: the physics gave a number that is not finite and the episode was ended for it
+
+    @property
+    def ended(self) -> Array:
+        """Whether the episode is over, for either reason; `[]` bool."""
+        return self.terminated | self.truncated
+
+
+class ResetFn(Protocol):
+    """Start an episode; the key is consumed. The step's reward is 0 and none of its flags is set."""
+
+    def __call__(self, key: Key) -> tuple[EnvState, Step]: ...
+
+
+class StepFn(Protocol):
+    """Advance one step with an action `[A]` in [-1, 1] (or `[]` int32); the key is consumed."""
+
+    def __call__(self, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]: ...
+
+
+class Environment(NamedTuple):
+    """A world for one agent; pure functions and a spec."""
+
+    reset: ResetFn
+    step: StepFn
+    spec: EnvSpec
+
+
+class Timed(NamedTuple):
+    """An environment's state beside its clock."""
+
+    inner: EnvState
+    time: Array  # [] int32, steps since the reset
+
+
+def descriptor_spec(
+    meaning: str, kind: descriptors.Kind, lower: tuple[float, ...], upper: tuple[float, ...]
+) -> DescriptorSpec:
+    """Declare a descriptor.
+
+    Raises:
+      ValueError: the descriptor has size 0, its limits differ in size or are not increasing, or `kind` is unknown.
+    """
+    if not lower or len(lower) != len(upper):
+        raise ValueError(f"descriptor {meaning!r} needs limits of one equal size >= 1, got {lower} and {upper}.")
+    if any(low >= high for low, high in zip(lower, upper, strict=True)):
+        raise ValueError(f"descriptor {meaning!r} needs lower < upper in every dimension, got {lower} and {upper}.")
+    if kind not in descriptors.KINDS:
+        raise ValueError(f"descriptor kind {kind!r} is unknown; use one of {sorted(descriptors.KINDS)}.")
+    return DescriptorSpec(meaning, kind, lower, upper)
+
+
+def first_step(observation: Array, descriptor: Array) -> Step:
+    """The step that a reset returns: no reward, nothing ended."""
+    false = jnp.asarray(False)
+    return Step(observation, jnp.zeros((), jnp.float32), false, false, observation, descriptor, false)
+
+
+def next_step(observation: Array, reward: Array, terminated: Array, descriptor: Array) -> Step:
+    """The step of a world that has no clock and no automatic reset of its own."""
+    return Step(
+        observation=observation,
+        reward=jnp.asarray(reward, jnp.float32),
+        terminated=jnp.asarray(terminated, bool),
+        truncated=jnp.asarray(False),
+        final_observation=observation,
+        descriptor=descriptor,
+        broken=jnp.asarray(False),
+    )
+
+
+def limit_episode(environment: Environment, length: int) -> Environment:
+    """Truncate episodes after `length` steps; a step that also terminates is terminated, not truncated.
+
+    Raises:
+      ValueError: `length` is below 1.
+    """
+    if length < 1:
+        raise ValueError(f"episode_length must be at least 1 step, got {length}.")
+    spec = environment.spec._replace(episode_length=length)
+    return Environment(partial(_timed_reset, environment), partial(_timed_step, environment, length), spec)
+
+
+def _timed_reset(environment: Environment, key: Key) -> tuple[Timed, Step]:
+    state, step = environment.reset(key)
+    return Timed(state, jnp.zeros((), jnp.int32)), step
+
+
+def _timed_step(environment: Environment, length: int, state: Timed, action: Array, key: Key) -> tuple[Timed, Step]:
+    inner, step = environment.step(state.inner, action, key)
+    time = state.time + 1
+    return Timed(inner, time), step._replace(truncated=(time >= length) & ~step.terminated)
+
+
+def guard_physics(environment: Environment) -> Environment:
+    """End an episode whose physics broke: terminated with reward 0, numbers that are not finite set to 0, and told.
+
+    The broken state itself stays in the environment's state until the reset that must follow.
+    """
+    return environment._replace(step=partial(_guarded_step, environment))
+
+
+def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+    state, step = environment.step(state, action, key)
+    broken = ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
+    clean = partial(jnp.nan_to_num, nan=0.0, posinf=0.0, neginf=0.0)
+    return state, step._replace(
+        observation=clean(step.observation),
+        reward=jnp.where(broken, 0.0, step.reward),
+        terminated=step.terminated | broken,
+        final_observation=clean(step.final_observation),
+        descriptor=clean(step.descriptor),
+        broken=broken,
+    )
+
+
+def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState, Step]:
+    """Draw `size` start states, `[K, ...]`: resets and evaluations pick from them by index (a full reset in every
+    step costs a fifth of the environment's time)."""
+    return jax.vmap(environment.reset)(jax.random.split(key, size))
+
+
+def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environment:
+    """Begin the next episode, from a start state drawn from `bank`, in the step that ends the last one.
+
+    `observation` is then the new episode's; `final_observation`, `reward` and `descriptor` stay the true successor's.
+    """
+    return environment._replace(step=partial(_auto_reset_step, environment, bank))
+
+
+def _auto_reset_step(
+    environment: Environment, bank: tuple[EnvState, Step], state: EnvState, action: Array, key: Key
+) -> tuple[EnvState, Step]:
+    step_key, start_key = jax.random.split(key)
+    state, step = environment.step(state, action, step_key)
+    size = bank[1].reward.shape[0]
+    start_state, start = trees.take(bank, jax.random.randint(start_key, (), 0, size))
+    state = trees.where(step.ended, start_state, state)
+    return state, step._replace(observation=jnp.where(step.ended, start.observation, step.observation))

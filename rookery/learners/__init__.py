@@ -1,0 +1,1 @@
+"""Lives: where agent, environment and buffer first meet."""

@@ -1,0 +1,1 @@
+"""Peoples: what happens between the members of a population."""

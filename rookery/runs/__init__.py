@@ -1,0 +1,1 @@
+"""Outside: run folders, the loop, checkpoints, logs, the terminal. Host side, impure."""

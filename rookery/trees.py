@@ -1,0 +1,47 @@
+"""Pytrees whose leaves share a leading axis."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from rookery.types import Array, PyTree
+
+
+def stack(trees: Sequence[PyTree]) -> PyTree:
+    """Stack trees of equal structure along a new leading axis.
+
+    Raises:
+      ValueError: `trees` is empty.
+    """
+    if not trees:
+        raise ValueError("stack needs at least one tree; it was given none.")
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def take(tree: PyTree, indices: Array | int) -> PyTree:
+    """Rows `indices` of every leaf: an integer drops the leading axis, an array `[N]` makes it `[N, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[indices], tree)
+
+
+def where(condition: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
+    """Choose whole rows: `condition` is `[]` or `[N]` bool, broadcast over each leaf's trailing axes."""
+
+    def choose(a: Array, b: Array) -> Array:
+        a, b = jnp.asarray(a), jnp.asarray(b)
+        rank = max(a.ndim, b.ndim)
+        return jnp.where(condition.reshape(condition.shape + (1,) * (rank - condition.ndim)), a, b)
+
+    return jax.tree.map(choose, if_true, if_false)
+
+
+def scatter(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
+    """Write `rows` (`[N, ...]`) at `indices` (`[N]`, unique) of every leaf; an index out of range writes nothing."""
+    return jax.tree.map(lambda leaf, row: leaf.at[indices].set(row, mode="drop", unique_indices=True), tree, rows)
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Whether every inexact number of the tree is finite; `[]` bool, True for a tree without any."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    finite = [jnp.isfinite(leaf).all() for leaf in leaves]
+    return jnp.stack(finite).all() if finite else jnp.asarray(True)
