@@ -1,0 +1,113 @@
+"""A point in a square: `point_maze`, whose greedy path is a dead end, and `point_room`, which has nothing in it.
+
+Geometry (lengths without unit; the square is [-1, 1]^2, x to the right, y upwards):
+
+    y =  1.0  +-----------------------+
+              |           G           |   goal zone: the disc of radius 0.1 around (0.0, 0.8)
+    y =  0.2  |     ------------------|   upper wall: x in [-0.5, 1.0], the way round is on the left
+              |                       |
+    y = -0.5  |------------------     |   lower wall: x in [-1.0, 0.5], the way round is on the right
+              |           s           |   start: (0.0, -0.9), uniform noise of 0.05 on either axis
+    y = -1.0  +-----------------------+
+
+The goal lies straight above the start. Walking towards it ends under the lower wall, about 1.3 from the goal, and past
+that one under the upper wall, about 0.6 from it. Both times the way on first leads away from the goal, by half the
+square's half-width: near enough for an agent that explores. The way through takes about 23 steps.
+
+A step moves the point by `action / 10`, so by at most 0.1 along either axis. A wall stops the motion across it, not
+the motion along it: who pushes against a wall slides. Everything is pure JAX.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from rookery.envs import api
+from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.types import Array, Key
+
+EPISODE_LENGTH = 200
+STRIDE = 0.1  # distance along an axis per step with an action of 1
+START = (0.0, -0.9)
+START_NOISE = 0.05
+WALLS = ((-0.5, -1.0, 0.5), (0.2, -0.5, 1.0))  # y, left end, right end
+GOAL = (0.0, 0.8)
+GOAL_RADIUS = 0.1
+ROOM_START = (0.0, 0.0)
+CONTROL_COST = 0.01
+DESCRIPTOR = api.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
+
+
+def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
+    """The maze: minus the distance to the goal as the reward, terminated inside the goal zone.
+
+    Observation `[2]` and descriptor `[2]` are the position, in [-1, 1]^2; the action `[2]` is clipped to [-1, 1]; the
+    reward lies in [-2.06, 0] per step.
+
+    Args:
+      episode_length: steps until truncation, at least 1.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _environment("point_maze", START, _maze_step, episode_length)
+
+
+def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
+    """The open room: no wall, no goal, never terminated; the start is in the middle.
+
+    It is made for skill discovery, which brings its own reward. The room's is a control cost, -0.01 times the squared
+    norm of the action, in [-0.02, 0] per step. Observation, action and descriptor as in `point_maze`.
+
+    Args:
+      episode_length: steps until truncation, at least 1.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _environment("point_room", ROOM_START, _room_step, episode_length)
+
+
+def _environment(name: str, start: tuple[float, float], step: api.StepFn, episode_length: int) -> Environment:
+    spec = EnvSpec(name, observation_size=2, action_size=2, episode_length=episode_length, descriptor=DESCRIPTOR)
+    environment = Environment(partial(_reset, start), step, spec)
+    return api.limit_episode(api.guard_physics(environment), episode_length)
+
+
+def _reset(start: tuple[float, float], key: Key) -> tuple[Array, Step]:
+    noise = jax.random.uniform(key, (2,), jnp.float32, -START_NOISE, START_NOISE)
+    position = jnp.asarray(start, jnp.float32) + noise
+    return position, api.first_step(position, position)
+
+
+def _maze_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
+    del key  # the maze is deterministic
+    position = move(state, action, WALLS)
+    distance = jnp.linalg.norm(position - jnp.asarray(GOAL, jnp.float32))
+    return position, api.next_step(position, -distance, distance <= GOAL_RADIUS, position)
+
+
+def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
+    del key  # the room is deterministic
+    position = move(state, action, ())
+    cost = CONTROL_COST * jnp.sum(jnp.square(jnp.clip(action, -1.0, 1.0)))
+    return position, api.next_step(position, -cost, jnp.asarray(False), position)
+
+
+def move(position: Array, action: Array, walls: tuple[tuple[float, float, float], ...]) -> Array:
+    """The position `[2]` after one step; blocked by horizontal `walls`, given as (y, left end, right end).
+
+    A point at y equal to a wall's counts as above it. The path is a straight segment, so a wall blocks if the segment
+    changes sides between its ends, however long or short the step is; the point then keeps its y and takes its new x.
+    """
+    stride = STRIDE * jnp.clip(action, -1.0, 1.0)
+    target = jnp.clip(position + stride, -1.0, 1.0)
+    rise = target[1] - position[1]
+    blocked = jnp.asarray(False)
+    for height, left, right in walls:
+        changes_side = (position[1] < height) != (target[1] < height)
+        share = (height - position[1]) / jnp.where(changes_side, rise, 1.0)
+        crossing = position[0] + share * (target[0] - position[0])
+        blocked |= changes_side & (left <= crossing) & (crossing <= right)
+    return jnp.stack([target[0], jnp.where(blocked, position[1], target[1])])

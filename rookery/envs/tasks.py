@@ -1,0 +1,157 @@
+"""The one registry of tasks: what there is by name, and how to build it.
+
+Listing tasks builds nothing and imports no simulator: sizes stand here and a test holds them against the environments.
+"""
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from rookery.envs import brax, point_maze, probes
+from rookery.envs.api import DescriptorSpec, Environment
+
+
+class Task(NamedTuple):
+    """An entry of the registry."""
+
+    name: str
+    suite: str
+    extra: str | None  # what `pip install "rookery[...]"` must name; None when nothing is needed
+    build: Callable[..., Environment]  # takes any of `overrides` by keyword
+    observation_size: int
+    action_size: int  # dimensions, or number of discrete actions
+    episode_length: int  # steps, by default
+    overrides: tuple[str, ...]
+    descriptor: DescriptorSpec | None = None
+    qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
+    discrete: bool = False
+    agents: int = 1
+
+
+def make(name: str, **overrides: Any) -> Environment:
+    """Build a task's environment; its spec carries the task's name.
+
+    Args:
+      name: one of `names()`.
+      **overrides: what the task lets one choose: `episode_length` (steps), and `backend` for Brax.
+
+    Raises:
+      ImportError: the task's suite is not installed; the message says what to install.
+      ValueError: the name or an override is unknown, or an override has a value that the task refuses.
+    """
+    task = find(name)
+    unknown = sorted(set(overrides) - set(task.overrides))
+    if unknown:
+        raise ValueError(f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}.")
+    environment = task.build(**overrides)
+    return environment._replace(spec=environment.spec._replace(name=name))
+
+
+def names() -> tuple[str, ...]:
+    """All tasks' names, suite by suite."""
+    return tuple(_TASKS)
+
+
+def find(name: str) -> Task:
+    """A task's entry.
+
+    Raises:
+      ValueError: there is no such task; the message names the nearest.
+    """
+    if name in _TASKS:
+        return _TASKS[name]
+    near = difflib.get_close_matches(name, _TASKS, n=3, cutoff=0.5)
+    remedy = f"did you mean {', '.join(near)}?" if near else "`rookery envs` lists them all."
+    raise ValueError(f"there is no task {name!r}; {remedy}")
+
+
+def describe(name: str) -> dict[str, Any]:
+    """A task as one row of a table, column name -> value; limits are tuples, what does not exist is None.
+
+    Raises:
+      ValueError: there is no such task.
+    """
+    task = find(name)
+    descriptor = task.descriptor
+    return {
+        "task": task.name,
+        "suite": task.suite,
+        "observation_size": task.observation_size,
+        "action_size": task.action_size,
+        "actions": "discrete" if task.discrete else "continuous",
+        "agents": task.agents,
+        "descriptor": descriptor.meaning if descriptor else None,
+        "descriptor_size": descriptor.size if descriptor else 0,
+        "descriptor_lower": descriptor.lower if descriptor else None,
+        "descriptor_upper": descriptor.upper if descriptor else None,
+        "episode_length": task.episode_length,
+        "qd_offset": task.qd_offset if descriptor else None,
+        "extra": task.extra,
+    }
+
+
+def table() -> tuple[dict[str, Any], ...]:
+    """All tasks' rows, as `describe` gives them."""
+    return tuple(describe(name) for name in _TASKS)
+
+
+def _own(build: Callable[..., Environment], size: int, episode_length: int, **more: Any) -> Task:
+    """A task of Rookery's own; observation and action have one size."""
+    return Task(build.__name__, "rookery", None, build, size, size, episode_length, ("episode_length",), **more)
+
+
+def _brax(robot: str, observation_size: int, action_size: int) -> Task:
+    """Brax's environment as it is."""
+    build = partial(brax.make, robot)
+    overrides = ("episode_length", "backend")
+    return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+
+
+def _uni(task: Task, feet: int, qd_offset: float) -> Task:
+    """The same with the ground contact of the feet as the descriptor."""
+    return task._replace(
+        name=f"{task.name}_uni",
+        build=partial(task.build, feet=feet),
+        descriptor=brax.feet_descriptor(feet),
+        qd_offset=qd_offset,
+    )
+
+
+_POINT = {"size": 2, "episode_length": point_maze.EPISODE_LENGTH, "descriptor": point_maze.DESCRIPTOR}
+_HOPPER = _brax("hopper", 11, 3)
+_WALKER2D = _brax("walker2d", 17, 6)
+_HALFCHEETAH = _brax("halfcheetah", 17, 6)
+_ANT = _brax("ant", 27, 8)
+_HUMANOID = _brax("humanoid", 244, 17)
+
+_TASKS = {
+    task.name: task
+    for task in (
+        _own(point_maze.point_maze, qd_offset=2.06, **_POINT),  # the farthest corner is at sqrt(1 + 1.8^2) = 2.0591
+        _own(point_maze.point_room, qd_offset=0.02, **_POINT),  # the largest control cost
+        _own(probes.probe_value, 1, 1),
+        _own(probes.probe_discount, 1, 2),
+        _own(probes.probe_observation, 1, 1),
+        _own(probes.probe_action, 1, 1),
+        _own(probes.probe_both, 1, 1),
+        _own(probes.probe_truncation, 1, probes.TRUNCATION_LENGTH),
+        _HOPPER,
+        _WALKER2D,
+        _HALFCHEETAH,
+        _ANT,
+        _HUMANOID,
+        _brax("humanoidstandup", 244, 17),
+        _brax("inverted_pendulum", 4, 1),
+        _brax("inverted_double_pendulum", 8, 1),
+        _brax("pusher", 23, 7),
+        _brax("reacher", 11, 2),
+        _brax("swimmer", 8, 2),
+        # Offsets cover the least reward measured over five families of actions on the spring backend.
+        _uni(_HOPPER, 1, 4.0),
+        _uni(_WALKER2D, 2, 4.5),
+        _uni(_HALFCHEETAH, 2, 10.0),
+        _uni(_ANT, 4, 8.0),
+        _uni(_HUMANOID, 2, 0.0),
+    )
+}
