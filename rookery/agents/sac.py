@@ -1,0 +1,261 @@
+"""Soft actor-critic with a learned temperature.
+
+Source: Haarnoja 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905).
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rookery import distributions, gradients, hyperparams, networks, returns
+from rookery.agents.api import Agent
+from rookery.envs.api import EnvSpec
+from rookery.types import Array, Key, Metrics, PyTree, Transition
+
+
+@dataclass(frozen=True)
+class SacConfig:
+    """What decides shapes, and so cannot evolve.
+
+    Raises:
+      ValueError: an initial temperature that is not positive, or a layer size below 1.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of the policy and of each critic (at least 1)."""
+    alpha_init: float = 1.0
+    """Initial temperature of the entropy bonus (above 0, in units of reward per nat)."""
+    fix_alpha: bool = False
+    """Keep the temperature at its initial value instead of learning it."""
+    target_entropy_scale: float = 1.0
+    """The entropy that the learned temperature aims at is -scale x action size (nats)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.alpha_init <= 0:
+            raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
+        if min(self.hidden_sizes, default=1) < 1:
+            raise ValueError(f"hidden_sizes must all be at least 1, got {self.hidden_sizes}.")
+
+
+class SacHyper(NamedTuple):
+    """What evolves; every field changes the update."""
+
+    discount: Array | float = 0.99  # per step, in (0, 1)
+    policy_lr: Array | float = 3e-4  # Adam's step size, above 0
+    critic_lr: Array | float = 3e-4
+    alpha_lr: Array | float = 3e-4
+    reward_scaling: Array | float = 1.0  # the critics learn scaling x reward
+    tau: Array | float = 0.005  # the targets' Polyak rate per update, in (0, 1]
+
+
+SPACE = hyperparams.space(
+    SacHyper(),
+    {
+        "discount": hyperparams.OneMinusLog(0.9, 0.999),
+        "policy_lr": hyperparams.LogUniform(3e-5, 3e-3),
+        "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
+        "alpha_lr": hyperparams.LogUniform(3e-5, 3e-3),
+        "reward_scaling": hyperparams.LogUniform(0.1, 10.0),
+    },
+)
+
+
+class SacParams(NamedTuple):
+    """The genome."""
+
+    policy: PyTree
+    critic: PyTree  # twin
+    log_alpha: Array  # []
+
+
+class SacState(NamedTuple):
+    """What one member has learned."""
+
+    policy: gradients.Learned
+    critic: gradients.Learned
+    log_alpha: gradients.Learned
+    target_critic: PyTree
+
+    @property
+    def params(self) -> SacParams:
+        """The genome."""
+        return SacParams(self.policy.params, self.critic.params, self.log_alpha.params)
+
+
+class SacNoise(NamedTuple):
+    """Standard normal draws for one update."""
+
+    next_action: Array  # [B, A]
+    action: Array  # [B, A]
+
+
+class SacNetworks(NamedTuple):
+    """The two functions that are learned."""
+
+    policy: networks.Network  # observation -> mean and log std, [..., 2 A]
+    critic: networks.Network  # observation, action -> two values, [..., 2]
+
+
+def critic_loss(
+    critic_params: PyTree, nets: SacNetworks, state: SacState, hyper: SacHyper, batch: Transition, noise: Array
+) -> tuple[Array, Metrics]:
+    """Soft Bellman residual of both critics (Haarnoja 2018, Eq. 5 and 6).
+
+    Args:
+      critic_params: the critics being learned; targets and policy come from `state`.
+      batch: `Transition` of `[B, ...]`; bootstraps where `terminated` is False, so also at a truncation.
+      noise: `[B, A]`, standard normal, for the next actions.
+
+    Returns:
+      Scalar `[]` in squared units of scaled reward (half the mean square, summed over the twins), and metrics.
+    Deviation: none.
+    """
+    next_outputs = nets.policy.apply(state.policy.params, batch.next_observation)
+    next_action, next_log_prob = distributions.tanh_normal_sample(next_outputs, noise)
+    next_twin = nets.critic.apply(state.target_critic, batch.next_observation, next_action)
+    next_value = returns.soft_value(next_twin, next_log_prob, jnp.exp(state.log_alpha.params))
+    target = returns.td_target(batch.reward * hyper.reward_scaling, batch.terminated, hyper.discount, next_value)
+    twin = nets.critic.apply(critic_params, batch.observation, batch.action)
+    residual = twin - jax.lax.stop_gradient(target)[:, None]
+    loss = 0.5 * jnp.mean(jnp.sum(residual**2, axis=-1))
+    return loss, {"critic_loss": loss, "value": jnp.mean(twin)}
+
+
+def policy_loss(
+    policy_params: PyTree, nets: SacNetworks, state: SacState, observation: Array, noise: Array
+) -> tuple[Array, Array]:
+    """The policy's distance to the exponentiated soft value (Haarnoja 2018, Eq. 7 and 9).
+
+    Args:
+      observation: `[B, O]`.
+      noise: `[B, A]`, standard normal.
+
+    Returns:
+      Scalar `[]` in units of scaled reward, and the actions' mean log density `[]` in nats.
+    Deviation: the smaller of the two critics, as in the authors' code.
+    """
+    action, log_prob = distributions.tanh_normal_sample(nets.policy.apply(policy_params, observation), noise)
+    twin = nets.critic.apply(state.critic.params, observation, action)
+    loss = -jnp.mean(returns.soft_value(twin, log_prob, jnp.exp(state.log_alpha.params)))
+    return loss, jnp.mean(log_prob)
+
+
+def alpha_loss(log_alpha: Array, mean_log_prob: Array, target_entropy: float) -> Array:
+    """Temperature towards the target entropy (Haarnoja 2018, Eq. 18); scalar `[]` in units of scaled reward.
+
+    Deviation: the log of the temperature is learned, so that it stays positive.
+    """
+    return -jnp.exp(log_alpha) * jax.lax.stop_gradient(mean_log_prob + target_entropy)
+
+
+def init(nets: SacNetworks, config: SacConfig, key: Key) -> SacParams:
+    """Draw the networks; the temperature starts at `config.alpha_init`."""
+    policy_key, critic_key = jax.random.split(key)
+    log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
+    return SacParams(nets.policy.init(policy_key), nets.critic.init(critic_key), log_alpha)
+
+
+def start(params: SacParams) -> SacState:
+    """Fresh optimisers; targets equal to the critics."""
+    policy, critic, log_alpha = (gradients.start(part) for part in params)
+    return SacState(policy, critic, log_alpha, target_critic=jax.tree.map(jnp.copy, params.critic))
+
+
+def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Array, key: Key) -> tuple[Array, tuple]:
+    """A draw from the policy, `[A]`; no hyper-parameter takes part and nothing else is stored."""
+    del hyper
+    outputs = nets.policy.apply(state.policy.params, observation)
+    noise = jax.random.normal(key, (outputs.shape[-1] // 2,))
+    return distributions.tanh_normal_sample(outputs, noise)[0], ()
+
+
+def act(nets: SacNetworks, params: SacParams, observation: Array) -> Array:
+    """The policy's squashed mean, `[A]`."""
+    return distributions.tanh_normal_mode(nets.policy.apply(params.policy, observation))
+
+
+def draw_noise(action_size: int, key: Key, batch_size: int) -> SacNoise:
+    """Noise for the next actions of the target and for the actions of the policy's loss."""
+    return SacNoise(*jax.random.normal(key, (2, batch_size, action_size)))
+
+
+def update(
+    nets: SacNetworks,
+    config: SacConfig,
+    state: SacState,
+    hyper: SacHyper,
+    batch: Transition,
+    noise: SacNoise,
+    step: Array,
+) -> tuple[SacState, Metrics]:
+    """Critics, policy, temperature, targets: one gradient step each (Haarnoja 2018, Algorithm 1).
+
+    Args:
+      batch: `Transition` of `[B, ...]`.
+      step: not needed here.
+
+    Returns:
+      The new state, and metrics `[]`: critic_loss, actor_loss, alpha_loss, alpha, entropy, value.
+    """
+    del step
+    chex.assert_rank([batch.observation, batch.action, batch.reward], [2, 2, 1])
+    loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise.next_action)
+    critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
+    state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
+
+    loss = partial(policy_loss, nets=nets, state=state, observation=batch.observation, noise=noise.action)
+    (actor_loss, log_prob), policy_gradient = jax.value_and_grad(loss, has_aux=True)(state.policy.params)
+    target_entropy = -config.target_entropy_scale * batch.action.shape[-1]
+    loss_of_alpha, alpha_gradient = jax.value_and_grad(alpha_loss)(state.log_alpha.params, log_prob, target_entropy)
+
+    state = state._replace(
+        policy=gradients.adam(state.policy, policy_gradient, hyper.policy_lr),
+        target_critic=gradients.polyak(state.target_critic, state.critic.params, hyper.tau),
+    )
+    if not config.fix_alpha:
+        state = state._replace(log_alpha=gradients.adam(state.log_alpha, alpha_gradient, hyper.alpha_lr))
+    alpha = jnp.exp(state.log_alpha.params)
+    return state, {
+        **metrics,
+        "actor_loss": actor_loss,
+        "alpha_loss": loss_of_alpha,
+        "alpha": alpha,
+        "entropy": -log_prob,
+    }
+
+
+def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
+    """Soft actor-critic for an environment with continuous actions.
+
+    Args:
+      spec: sizes of the observation and the action.
+      config: widths and temperature; the paper's by default.
+
+    Raises:
+      ValueError: the actions are discrete.
+    """
+    config = config or SacConfig()
+    if spec.discrete:
+        raise ValueError(f"SAC needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
+    sizes = spec.observation_size, spec.action_size
+    nets = SacNetworks(
+        policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=0.01),
+        critic=networks.twin(networks.mlp(sizes, config.hidden_sizes, 1)),
+    )
+    space = SPACE
+    if config.fix_alpha:
+        space = SPACE._replace(domains={name: d for name, d in SPACE.domains.items() if name != "alpha_lr"})
+    return Agent(
+        init=partial(init, nets, config),
+        start=start,
+        explore=partial(explore, nets),
+        act=partial(act, nets),
+        noise=partial(draw_noise, spec.action_size),
+        update=partial(update, nets, config),
+        space=space,
+    )

@@ -1,0 +1,149 @@
+"""The command line: `rookery train | resume | evaluate | envs`, derived from the configs by tyro."""
+
+import dataclasses
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Union
+
+import jax
+import tyro
+from rich.console import Console
+
+from rookery.envs import tasks
+from rookery.report import curves, tables
+from rookery.runs import build, evaluate, folder, loop
+from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
+from rookery.runs.config import KINDS, AnyRun, from_record, kind_of, to_record
+from rookery.runs.signals import Interrupted
+
+Kind = Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in KINDS.items())]  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a population; a run is a folder that is complete in itself."""
+
+    config: Kind  # pyright: ignore[reportInvalidTypeForm]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run from its newest whole checkpoint, bit-equal to one that never stopped."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    generations: int | None = None
+    """Run on to this generation (at least 1); the run's own goal by default."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Judge every member of a run's newest checkpoint on fresh start states."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    episodes: int = 100
+    """Full deterministic episodes per member (at least 1)."""
+    seed: int = 0
+    """Seed of the start states."""
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the tasks."""
+
+
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Envs, tyro.conf.subcommand("envs")]
+)
+
+
+def main() -> None:
+    """Run a command; exits 0, 1 on an error, 2 on a mistake in the flags, 130 on Ctrl-C, 143 on SIGTERM."""
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
+    try:
+        command = tyro.cli(Command, prog="rookery", description=__doc__, config=markers)
+        keep_compiled_programs()
+        warnings.showwarning = _show_warning
+        _COMMANDS[type(command)](command)
+    except Interrupted as stop:
+        print(f"\n{stop}", file=sys.stderr)
+        sys.exit(128 + stop.signum)
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was saved is whole", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, CheckpointError, loop.Diverged) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def keep_compiled_programs() -> None:
+    """Turn on JAX's persistent compilation cache, unless the user has chosen a place for it."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "rookery"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def train(command: Train) -> None:
+    """`rookery train KIND`."""
+    config = command.config
+    run_dir = config.run.run_dir or f"runs/{kind_of(config)}-{config.world.env}-{config.run.seed}"
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
+    _go(config, resume=False)
+
+
+def resume(command: Resume) -> None:
+    """`rookery resume RUN`."""
+    config = from_record(folder.open_existing(command.run).config)
+    changed = {"run_dir": str(command.run), "quiet": command.quiet}
+    if command.generations is not None:
+        changed["generations"] = command.generations
+    _go(dataclasses.replace(config, run=dataclasses.replace(config.run, **changed)), resume=True)
+
+
+def _go(config: AnyRun, resume: bool) -> None:
+    console = Console(quiet=config.run.quiet)
+    built = build.build(config)
+    console.print(
+        f"{kind_of(config)} on {built.environment.spec.name}: {config.population} members on "
+        f"{built.mesh.devices.size} {built.mesh.devices.flat[0].platform} device(s), in {config.run.run_dir}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    result = loop.run(built.program, config.run, built.mesh, resume, to_record(config))
+    assert result.run_dir is not None
+    picture = curves.draw_curves(result.run_dir)
+    console.print(tables.summary(result.run_dir))
+    lies = {"run": result.run_dir, "curves": picture, "evaluate": f"rookery evaluate {result.run_dir}"}
+    for name, value in lies.items():
+        console.print(f"{name:9} {value}", highlight=False, soft_wrap=True)
+
+
+def judge(command: Evaluate) -> None:
+    """`rookery evaluate RUN`."""
+    generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed)
+    console = Console()
+    console.print(f"{command.run}, generation {generation}", highlight=False)
+    console.print(tables.examination(metrics))
+
+
+def envs(_: Envs) -> None:
+    """`rookery envs`."""
+    Console().print(tables.tasks_table(list(tasks.table())))
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    if issubclass(category, CheckpointWarning):
+        print(f"warning: {message}", file=sys.stderr)
+
+
+_COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Envs: envs}

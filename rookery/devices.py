@@ -1,0 +1,103 @@
+"""Meshes and shardings; the only file that names devices. One device is a mesh of 1, not a case of its own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rookery.populations import api
+from rookery.types import Key, Metrics
+
+AXIS = "population"
+
+
+def mesh(count: int | None = None) -> Mesh:
+    """A mesh of the first `count` devices, all of them by default.
+
+    Raises:
+      ValueError: there are fewer devices.
+    """
+    devices = jax.devices()
+    count = len(devices) if count is None else count
+    if not 1 <= count <= len(devices):
+        raise ValueError(f"asked for {count} devices, but there are {len(devices)}: {devices}.")
+    return Mesh(np.asarray(devices[:count]), (AXIS,))
+
+
+def check_population(population_size: int, over: Mesh) -> None:
+    """Refuse a population that its devices cannot share evenly.
+
+    Raises:
+      ValueError: the number of devices does not divide `population_size`.
+    """
+    count = over.devices.size
+    if population_size % count:
+        lower = population_size // count * count
+        raise ValueError(
+            f"a population of {population_size} cannot be divided evenly over {count} devices; "
+            f"use {f'{lower} or ' if lower else ''}{lower + count} members, or fewer devices."
+        )
+
+
+def population_map(over: Mesh, exact: bool = False) -> api.PopulationMap:
+    """Map members over the devices of a mesh, each device its own share, without communication.
+
+    Args:
+      over: a mesh with one axis.
+      exact: map a device's members one by one (`jax.lax.map`) instead of at once. Then any number of devices gives
+        the same bits; with `vmap` a device's batch size changes the matmul kernel, and results agree to rounding.
+    """
+    return partial(_map, over, exact)
+
+
+def _map(over: Mesh, exact: bool, function: Callable, mapped: tuple, shared: tuple) -> Any:
+    local = partial(_map_one_by_one if exact else api.vmap, function)
+    specs = (PartitionSpec(AXIS), PartitionSpec())
+    return jax.shard_map(local, mesh=over, in_specs=specs, out_specs=specs[0], check_vma=False)(mapped, shared)
+
+
+def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
+    return jax.lax.map(lambda member: function(*member, *shared), mapped)
+
+
+class Compiled(NamedTuple):
+    """A program's functions, compiled for a mesh."""
+
+    init: Callable[[Key], api.ProgramState]
+    step: Callable[[api.ProgramState, Key], tuple[api.ProgramState, Metrics]]  # the state is donated
+    examine: Callable[[api.ProgramState, Key], Metrics]
+
+
+def shardings(over: Mesh) -> api.ProgramState:
+    """How a `ProgramState` lies on a mesh: members divided, the rest whole on every device."""
+    return api.ProgramState(NamedSharding(over, PartitionSpec(AXIS)), NamedSharding(over, PartitionSpec()))
+
+
+def compile_program(program: api.Program, over: Mesh) -> Compiled:
+    """Bind a program to a mesh: one compiled call per generation, its state donated and spread over the devices.
+
+    Raises:
+      ValueError: the devices do not divide the population.
+    """
+    check_population(program.population_size, over)
+    layout = shardings(over)
+    return Compiled(
+        init=jax.jit(program.init, out_shardings=layout),
+        step=jax.jit(program.step, donate_argnums=0, out_shardings=(layout, layout.shared)),
+        examine=jax.jit(program.examine, out_shardings=layout.shared),
+    )
+
+
+def template(program: api.Program, over: Mesh) -> api.ProgramState:
+    """Shapes, dtypes and shardings of a program's state, without computing it."""
+    layout = shardings(over)
+    shapes = jax.eval_shape(program.init, jax.random.key(0))
+
+    def place(sharding: NamedSharding, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    placed = (jax.tree.map(partial(place, sharding), half) for sharding, half in zip(layout, shapes, strict=True))
+    return api.ProgramState(*placed)

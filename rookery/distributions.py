@@ -1,0 +1,68 @@
+"""Action distributions as pure functions of their parameters; noise is an argument, so that it can be drawn ahead.
+
+Parameters are what a network's last layer gives: `[..., 2 A]` for the (tanh-)normal, mean first.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from rookery.types import Array
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # Haarnoja 2018, the authors' code
+
+
+def normal_parameters(outputs: Array) -> tuple[Array, Array]:
+    """Split `[..., 2 A]` into mean and log standard deviation, `[..., A]` each, the latter clipped to [-20, 2]."""
+    mean, log_std = jnp.split(outputs, 2, axis=-1)
+    return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def normal_log_prob(outputs: Array, value: Array) -> Array:
+    """Log density of a diagonal normal at `value` `[..., A]`; `[...]`, in nats."""
+    mean, log_std = normal_parameters(outputs)
+    return _standard_log_density((value - mean) * jnp.exp(-log_std), log_std)
+
+
+def normal_entropy(outputs: Array) -> Array:
+    """Entropy of a diagonal normal; `[...]`, in nats."""
+    _, log_std = normal_parameters(outputs)
+    return jnp.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+
+def tanh_normal_sample(outputs: Array, noise: Array) -> tuple[Array, Array]:
+    """A reparametrised draw from a normal squashed by tanh, and its log density.
+
+    Args:
+      outputs: `[..., 2 A]`.
+      noise: `[..., A]`, standard normal.
+
+    Returns:
+      Action `[..., A]` in [-1, 1] and log density `[...]` in nats (Haarnoja 2018, arXiv:1812.05905, Eq. 26), with
+      log(1 - tanh(u)^2) in the form that does not overflow: 2 (log 2 - u - softplus(-2 u)).
+    """
+    mean, log_std = normal_parameters(outputs)
+    unsquashed = mean + jnp.exp(log_std) * noise
+    squash = 2.0 * (math.log(2.0) - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
+    return jnp.tanh(unsquashed), _standard_log_density(noise, log_std) - jnp.sum(squash, axis=-1)
+
+
+def tanh_normal_mode(outputs: Array) -> Array:
+    """The squashed mean, `[..., A]` in [-1, 1]: the action for evaluation."""
+    return jnp.tanh(normal_parameters(outputs)[0])
+
+
+def categorical_log_prob(logits: Array, value: Array) -> Array:
+    """Log probability of `value` `[...]` int32 under `logits` `[..., A]`; `[...]`, in nats."""
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), value[..., None], axis=-1)[..., 0]
+
+
+def categorical_entropy(logits: Array) -> Array:
+    """Entropy of `logits` `[..., A]`; `[...]`, in nats."""
+    log_probs = jax.nn.log_softmax(logits)
+    return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+
+def _standard_log_density(noise: Array, log_std: Array) -> Array:
+    return jnp.sum(-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi), axis=-1)

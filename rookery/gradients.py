@@ -1,0 +1,34 @@
+"""Steps of learning whose rates are traced: Adam with the learning rate as an argument, and Polyak averages."""
+
+from typing import NamedTuple
+
+import jax
+import optax
+
+from rookery.types import Array, PyTree
+
+_ADAM = optax.scale_by_adam()
+
+
+class Learned(NamedTuple):
+    """Parameters beside their optimiser's state."""
+
+    params: PyTree
+    moments: optax.OptState
+
+
+def start(params: PyTree) -> Learned:
+    """Parameters with fresh Adam moments."""
+    return Learned(params, _ADAM.init(params))
+
+
+def adam(learned: Learned, gradients: PyTree, learning_rate: Array) -> Learned:
+    """One Adam step (Kingma 2015, arXiv:1412.6980); `learning_rate` is a `[]` leaf, bit-equal to `optax.adam`."""
+    updates, moments = _ADAM.update(gradients, learned.moments)
+    params = jax.tree.map(lambda param, update: param - learning_rate * update, learned.params, updates)
+    return Learned(params, moments)
+
+
+def polyak(target: PyTree, params: PyTree, tau: Array) -> PyTree:
+    """`target + tau (params - target)`, leaf by leaf; `tau` `[]` in [0, 1]."""
+    return jax.tree.map(lambda old, new: old + tau * (new - old), target, params)

@@ -1,0 +1,223 @@
+"""The life of an off-policy agent: act in E environments, store, update, again."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import buffers, normalize, trees
+from rookery.agents.api import Agent
+from rookery.envs import api as envs
+from rookery.learners import rollout
+from rookery.learners.api import Bank, Learner, Member
+from rookery.types import Array, Genotype, Hyper, Key, Metrics, PyTree, Transition
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig:
+    """Trip counts and sizes of one member's life.
+
+    Raises:
+      ValueError: a count below 1, steps or updates that do not come out even, or a buffer that is too small.
+    """
+
+    num_envs: int = 25
+    """Environments that each member acts in at once (at least 1)."""
+    steps_per_generation: int = 10_000
+    """Environment steps of each member per generation; a multiple of num_envs."""
+    updates_per_step: float = 1.0
+    """Gradient updates per environment step; times num_envs it must be a whole number, at least 1."""
+    batch_size: int = 256
+    """Transitions per update (at least 1)."""
+    buffer_size: int = 100_000
+    """Transitions each member remembers (at least num_envs)."""
+    warmup_steps: int = 1_000
+    """Environment steps of each member with uniformly random actions and no updates, at the start of the run."""
+    normalize_observations: bool = False
+    """Normalise observations by their running mean and variance, clipped to +-5."""
+    eval_episodes: int = 10
+    """Full deterministic episodes by which a member is judged each generation (at least 1)."""
+    start_states: int = 64
+    """Start states drawn each generation, from which episodes begin (at least eval_episodes)."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without an environment."""
+        for name in ("num_envs", "steps_per_generation", "batch_size", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.steps_per_generation % self.num_envs:
+            lower = self.steps_per_generation // self.num_envs * self.num_envs
+            raise ValueError(
+                f"steps_per_generation must be a multiple of num_envs ({self.num_envs}), got "
+                f"{self.steps_per_generation}; use {lower or self.num_envs} or {lower + self.num_envs}."
+            )
+        updates = self.updates_per_step * self.num_envs
+        if updates < 1 or abs(updates - round(updates)) > 1e-6:
+            nearest = max(1, round(updates)) / self.num_envs
+            raise ValueError(
+                f"updates_per_step x num_envs must be a whole number of at least 1, got {self.updates_per_step} x "
+                f"{self.num_envs} = {updates:g}; use updates_per_step {nearest:g}."
+            )
+        if self.buffer_size < self.num_envs:
+            raise ValueError(f"buffer_size must be at least num_envs ({self.num_envs}), got {self.buffer_size}.")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}.")
+        if self.start_states < self.eval_episodes:
+            raise ValueError(
+                f"start_states must be at least eval_episodes ({self.eval_episodes}), got {self.start_states}."
+            )
+
+    @property
+    def iterations(self) -> int:
+        """Steps of each environment per generation."""
+        return self.steps_per_generation // self.num_envs
+
+    @property
+    def updates(self) -> int:
+        """U, gradient updates after each step of all environments."""
+        return round(self.updates_per_step * self.num_envs)
+
+
+class Parts(NamedTuple):
+    """What a learner is bound to."""
+
+    agent: Agent
+    environment: envs.Environment
+    buffer: buffers.Buffer
+    config: OffPolicyConfig
+
+
+def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
+    """A newborn: fresh parameters, episodes begun from the bank, an empty buffer."""
+    agent_key, begin_key = jax.random.split(key)
+    spec = parts.environment.spec
+    observation, action = jnp.zeros((spec.observation_size,)), jnp.zeros((spec.action_size,))
+    row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False))
+    return Member(
+        state=parts.agent.start(parts.agent.init(agent_key)),
+        hyper=hyper,
+        normalizer=normalize.init(spec.observation_size) if parts.config.normalize_observations else None,
+        env_state=rollout.begin(bank, begin_key, parts.config.num_envs),
+        buffer=parts.buffer.init(row),
+    )
+
+
+def adopt(parts: Parts, member: Member, genotype: Genotype) -> Member:
+    """Let a genotype live in this slot."""
+    state = parts.agent.start(genotype.params)
+    return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
+
+
+def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
+    """Fresh environment states and an empty buffer where `needed`; touches no stored row."""
+    fresh = rollout.begin(bank, key, parts.config.num_envs)
+    empty = buffers.clear(member.buffer)
+    return member._replace(
+        env_state=trees.where(needed, fresh, member.env_state),
+        buffer=member.buffer._replace(
+            position=jnp.where(needed, empty.position, member.buffer.position),
+            size=jnp.where(needed, empty.size, member.buffer.size),
+        ),
+    )
+
+
+def step(parts: Parts, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
+    """One generation of learning.
+
+    Returns:
+      The member, and metrics `[]`: the agent's, averaged over the updates; `reward`, the mean per environment step;
+      `broken_steps`, how many steps the physics broke in.
+    """
+    config = parts.config
+    living = parts._replace(environment=envs.auto_reset(parts.environment, bank))
+    iterations = generation * config.iterations + jnp.arange(config.iterations)
+    keys = jax.random.split(key, config.iterations)
+    member, (learned, metrics, reward, broken) = jax.lax.scan(partial(_iterate, living), member, (iterations, keys))
+    count = jnp.maximum(jnp.sum(learned), 1.0)
+    averages = jax.tree.map(lambda values: jnp.sum(values) / count, metrics)
+    return member, {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+
+
+def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[Member, tuple]:
+    """One step of every environment, then U updates."""
+    iteration, key = inputs
+    config = parts.config
+    explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
+    learning = iteration * config.num_envs >= config.warmup_steps
+
+    observation = rollout.view(member.normalizer, member.env_state.observation)
+    action = rollout.explore(parts.agent, member.state, member.hyper, observation, explore_key)
+    if config.warmup_steps:
+        uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
+        action = jnp.where(learning, action, uniform)
+    lives, rows, stepped = rollout.advance(parts.environment, member.env_state, action, env_key)
+    member = member._replace(env_state=lives, buffer=parts.buffer.add(member.buffer, rows))
+    if config.normalize_observations:
+        member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation))
+
+    learn = partial(_learn, parts, member, learn_key, iteration)
+    if config.warmup_steps:
+        metrics = jax.eval_shape(learn)[1]
+        skip = partial(_skip, member.state, metrics)
+        state, metrics = jax.lax.cond(learning, learn, skip)
+    else:
+        state, metrics = learn()
+    member = member._replace(state=state)
+    return member, (learning.astype(jnp.float32), metrics, jnp.mean(stepped.reward), jnp.sum(stepped.broken))
+
+
+def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
+    return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+
+
+def _learn(parts: Parts, member: Member, key: Key, iteration: Array) -> tuple[PyTree, Metrics]:
+    """U updates; their indices and noise are drawn at once, their rows gathered one batch at a time."""
+    config = parts.config
+    index_key, noise_key = jax.random.split(key)
+    indices = parts.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
+    draw_noise = partial(parts.agent.noise, batch_size=config.batch_size)
+    noise = jax.vmap(draw_noise)(jax.random.split(noise_key, config.updates))
+    done = iteration - -(-config.warmup_steps // config.num_envs)
+    steps = done * config.updates + jnp.arange(config.updates)
+    state, metrics = jax.lax.scan(partial(_update, parts, member), member.state, (indices, noise, steps))
+    return state, jax.tree.map(jnp.mean, metrics)
+
+
+def _update(parts: Parts, member: Member, state: PyTree, inputs: tuple[Array, PyTree, Array]) -> tuple[PyTree, Metrics]:
+    indices, noise, step = inputs
+    batch = parts.buffer.take(member.buffer, indices)
+    batch = batch._replace(
+        observation=rollout.view(member.normalizer, batch.observation),
+        next_observation=rollout.view(member.normalizer, batch.next_observation),
+    )
+    return parts.agent.update(state, member.hyper, batch, noise, step)
+
+
+def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyConfig | None = None) -> Learner:
+    """Bind an off-policy agent (SAC, TD3, ...) to a world.
+
+    Raises:
+      ValueError: the environment has discrete actions.
+    """
+    config = config or OffPolicyConfig()
+    spec = environment.spec
+    if spec.discrete:
+        raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
+    parts = Parts(agent, environment, buffers.ring(config.buffer_size), config)
+    return Learner(
+        start_states=partial(_start_states, parts),
+        init=partial(init, parts),
+        adopt=partial(adopt, parts),
+        restart=partial(restart, parts),
+        step=partial(step, parts),
+        evaluate=partial(rollout.evaluate, agent, environment, config.eval_episodes),
+        spec=spec,
+        space=agent.space,
+        steps_per_generation=config.steps_per_generation,
+    )
+
+
+def _start_states(parts: Parts, key: Key) -> Bank:
+    return envs.start_bank(parts.environment, key, parts.config.start_states)

@@ -1,0 +1,123 @@
+"""Acting in environments: steps to learn from, and full episodes to be judged by."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import normalize, trees
+from rookery.agents.api import Agent
+from rookery.envs import descriptors
+from rookery.envs.api import Environment, EnvState, Step
+from rookery.learners.api import Bank
+from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
+
+
+class Lives(NamedTuple):
+    """A member's environments, each in the middle of an episode."""
+
+    state: EnvState  # [E, ...]
+    observation: Array  # [E, O]
+
+
+def begin(bank: Bank, key: Key, num_envs: int) -> Lives:
+    """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
+    size = bank[1].reward.shape[0]
+    state, step = trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
+    return Lives(state, step.observation)
+
+
+def view(normalizer: PyTree, observation: Array) -> Array:
+    """An observation `[..., O]` as the agent sees it: normalised, if the member keeps statistics."""
+    return observation if normalizer is None else normalize.normalize(normalizer, observation)
+
+
+def explore(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+    """Exploring actions `[E, A]` for observations `[E, O]`: one matmul per layer, the parameters are not mapped."""
+    keys = jax.random.split(key, observation.shape[0])
+    return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, keys)[0]
+
+
+def advance(environment: Environment, lives: Lives, action: Array, key: Key) -> tuple[Lives, Transition, Step]:
+    """Step every environment once; `environment` resets itself.
+
+    Returns:
+      The lives after it, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
+    """
+    keys = jax.random.split(key, action.shape[0])
+    state, step = jax.vmap(environment.step)(lives.state, action, keys)
+    transition = Transition(lives.observation, action, step.reward, step.final_observation, step.terminated)
+    return Lives(state, step.observation), transition, step
+
+
+class Episodes(NamedTuple):
+    """Evaluation in flight: sums over N episodes, no trajectories."""
+
+    lives: Lives  # [N, ...]
+    alive: Array  # [N] bool
+    returns: Array  # [N]
+    lengths: Array  # [N] int32
+    summary: descriptors.Summary  # [N, ...]
+    sane: Array  # [] bool: every action of a living episode was finite
+    time: Array  # [] int32
+
+
+def evaluate(
+    agent: Agent, environment: Environment, episodes: int, genotype: Genotype, bank: Bank, key: Key
+) -> Evaluation:
+    """Judge a genotype by `episodes` full deterministic episodes from the first start states of the bank.
+
+    The loop ends when the last episode does. Steps after an episode's end are told apart by a boolean.
+
+    Args:
+      environment: without automatic reset.
+      bank: at least `episodes` start states.
+
+    Returns:
+      The `Evaluation`; its fitness is NaN if any action was not finite.
+    """
+    state, step = trees.take(bank, jnp.arange(episodes))
+    spec = environment.spec
+    kind = descriptors.KINDS[spec.descriptor.kind if spec.descriptor else "mean"]
+    empty = jax.tree.map(lambda leaf: jnp.zeros((episodes, *leaf.shape)), kind.init(spec.descriptor_size))
+    start = Episodes(
+        lives=Lives(state, step.observation),
+        alive=jnp.ones((episodes,), bool),
+        returns=jnp.zeros((episodes,)),
+        lengths=jnp.zeros((episodes,), jnp.int32),
+        summary=empty,
+        sane=jnp.asarray(True),
+        time=jnp.zeros((), jnp.int32),
+    )
+    advance_all = partial(_advance_episodes, agent, environment, kind, genotype, key)
+    end = jax.lax.while_loop(lambda run: run.alive.any() & (run.time < spec.episode_length), advance_all, start)
+    return Evaluation(
+        fitness=jnp.where(end.sane, jnp.mean(end.returns), jnp.nan),
+        descriptor=jnp.mean(jax.vmap(kind.finish)(end.summary), axis=0),
+        returns=end.returns,
+        lengths=end.lengths,
+    )
+
+
+def _advance_episodes(
+    agent: Agent,
+    environment: Environment,
+    kind: descriptors.Descriptor,
+    genotype: Genotype,
+    key: Key,
+    run: Episodes,
+) -> Episodes:
+    observation = view(genotype.normalizer, run.lives.observation)
+    action = jax.vmap(agent.act, in_axes=(None, 0))(genotype.params, observation)
+    lives, _, step = advance(environment, run.lives, action, jax.random.fold_in(key, run.time))
+    finite = jnp.isfinite(action).all(axis=tuple(range(1, action.ndim)))
+    return Episodes(
+        lives=lives,
+        alive=run.alive & ~step.ended,
+        returns=run.returns + jnp.where(run.alive, step.reward, 0.0),
+        lengths=run.lengths + run.alive.astype(jnp.int32),
+        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, run.alive),
+        sane=run.sane & (finite | ~run.alive).all(),
+        time=run.time + 1,
+    )

@@ -1,0 +1,87 @@
+"""Networks as pairs of pure functions; the only file that imports flax."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rookery.types import Array, Key, PyTree
+
+
+class InitFn(Protocol):
+    """Draw parameters; the key is consumed."""
+
+    def __call__(self, key: Key) -> PyTree: ...
+
+
+class ApplyFn(Protocol):
+    """Parameters and inputs with any leading axes -> outputs with the same leading axes."""
+
+    def __call__(self, params: PyTree, *inputs: Array) -> Array: ...
+
+
+class Network(NamedTuple):
+    """A network of one member."""
+
+    init: InitFn
+    apply: ApplyFn
+
+
+class Mlp(nn.Module):
+    """Dense layers with ReLU between them; inputs are concatenated along the last axis."""
+
+    hidden_sizes: Sequence[int]
+    output_size: int
+    output_init: Callable
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        """`[..., I1], [..., I2], ... -> [..., output_size]`."""
+        hidden = jnp.concatenate(inputs, axis=-1)
+        for size in self.hidden_sizes:
+            hidden = nn.relu(nn.Dense(size, kernel_init=nn.initializers.he_uniform())(hidden))
+        return nn.Dense(self.output_size, kernel_init=self.output_init)(hidden)
+
+
+def mlp(
+    input_sizes: Sequence[int], hidden_sizes: Sequence[int], output_size: int, output_scale: float = 1.0
+) -> Network:
+    """A multi-layer perceptron over one or more inputs.
+
+    Args:
+      input_sizes: last axis of each input.
+      output_scale: variance scale of the last layer's uniform weights; small values start the outputs near 0.
+
+    Raises:
+      ValueError: a size is below 1.
+    """
+    if min(*input_sizes, *hidden_sizes, output_size) < 1:
+        raise ValueError(f"layer sizes must be at least 1, got {(*input_sizes, *hidden_sizes, output_size)}.")
+    output_init = nn.initializers.variance_scaling(output_scale, "fan_in", "uniform")
+    module = Mlp(tuple(hidden_sizes), output_size, output_init)
+    return Network(partial(_init, module, tuple(input_sizes)), module.apply)
+
+
+def twin(network: Network) -> Network:
+    """Two networks with weights of their own and outputs side by side: `[..., 1] -> [..., 2]`.
+
+    Two separate matmuls are 10 to 14 % faster than one batched einsum on a CPU; whoever finds otherwise on another
+    device changes this function alone.
+    """
+    return Network(partial(_twin_init, network), partial(_twin_apply, network))
+
+
+def _init(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
+    return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
+
+
+def _twin_init(network: Network, key: Key) -> PyTree:
+    first, second = jax.random.split(key)
+    return network.init(first), network.init(second)
+
+
+def _twin_apply(network: Network, params: PyTree, *inputs: Array) -> Array:
+    return jnp.concatenate([network.apply(single, *inputs) for single in params], axis=-1)

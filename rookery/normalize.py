@@ -1,0 +1,46 @@
+"""Running mean and variance of observations."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from rookery.types import Array
+
+
+class RunningStatistics(NamedTuple):
+    """Statistics of all rows seen so far (Chan 1979: parallel variance)."""
+
+    count: Array  # [] float32, rows
+    mean: Array  # [O]
+    squares: Array  # [O] sum of squared deviations from the mean
+
+
+def init(size: int) -> RunningStatistics:
+    """Statistics of no rows: normalising with them changes nothing."""
+    return RunningStatistics(jnp.zeros(()), jnp.zeros((size,)), jnp.zeros((size,)))
+
+
+def update(statistics: RunningStatistics, rows: Array) -> RunningStatistics:
+    """Take in `rows` `[B, O]`; a row that is not finite is left out."""
+    valid = jnp.isfinite(rows).all(axis=1)
+    rows = jnp.where(valid[:, None], rows, 0.0)
+    added = jnp.sum(valid.astype(jnp.float32))
+    count = jnp.maximum(statistics.count + added, 1.0)
+    batch_mean = jnp.sum(rows, axis=0) / jnp.maximum(added, 1.0)
+    batch_squares = jnp.sum(jnp.where(valid[:, None], (rows - batch_mean) ** 2, 0.0), axis=0)
+    delta = batch_mean - statistics.mean
+    return RunningStatistics(
+        count=statistics.count + added,
+        mean=statistics.mean + delta * (added / count),
+        squares=statistics.squares + batch_squares + delta**2 * (statistics.count * added / count),
+    )
+
+
+def normalize(statistics: RunningStatistics, observation: Array, limit: float = 5.0) -> Array:
+    """`(observation - mean) / std`, clipped to +-`limit`; `[..., O]`. Before the second row it changes nothing."""
+    variance = statistics.squares / jnp.maximum(statistics.count, 1.0)
+    known = statistics.count > 1.0
+    scale = jnp.where(known, jnp.sqrt(jnp.maximum(variance, 1e-8)), 1.0)
+    shape = (1,) * (observation.ndim - 1) + (-1,)
+    centred = (observation - statistics.mean.reshape(shape)) / scale.reshape(shape)
+    return jnp.where(known, jnp.clip(centred, -limit, limit), observation)

@@ -1,0 +1,83 @@
+"""The waist of the peoples: `Program(init, step)`, which is all that the run loop knows.
+
+PBT, independent seeds and (later) MAP-Elites look the same from outside. A state has two halves, so that one rule
+spreads any of them over devices: every leaf of `members` is `[P, ...]` and is divided by members; `shared` is small and
+stands whole on every device.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from rookery.types import Array, Hyper, Key, Metrics, PyTree
+
+
+class ProgramState(NamedTuple):
+    """Where a run stands."""
+
+    members: PyTree  # leaves [P, ...]
+    shared: PyTree  # replicated
+
+
+class Shared(NamedTuple):
+    """What a population has in common."""
+
+    generation: Array  # [] int32, generations finished
+    parents: Array  # [P] int32, the member of the last generation that each member came from
+
+
+class InitFn(Protocol):
+    """The state before the first generation; the key is consumed."""
+
+    def __call__(self, key: Key) -> ProgramState: ...
+
+
+class StepFn(Protocol):
+    """One generation; the key is consumed. Metrics are `[]` or `[P]`, and `fitness` `[P]` is among them."""
+
+    def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]: ...
+
+
+class ExamineFn(Protocol):
+    """Judge every member on fresh start states without changing anything; the key is consumed.
+
+    Returns:
+      Metrics `[P]` or `[P, N]`: `fitness`, `returns`, `lengths`, `descriptor` and `hyper/...`.
+    """
+
+    def __call__(self, state: ProgramState, key: Key) -> Metrics: ...
+
+
+class Program(NamedTuple):
+    """A population method bound to its learner."""
+
+    init: InitFn
+    step: StepFn
+    examine: ExamineFn
+    population_size: int
+    steps_per_generation: int  # environment steps of the whole population
+
+
+class PopulationMap(Protocol):
+    """How a function of one member becomes one of the population: `jax.vmap`, or that spread over devices."""
+
+    def __call__(self, function: Callable, mapped: tuple, shared: tuple) -> Any:
+        """`function(*mapped[i], *shared)` for every member i; outputs are stacked along a leading axis `[P]`."""
+        ...
+
+
+def vmap(function: Callable, mapped: tuple, shared: tuple) -> Any:
+    """All members at once on one device: the default."""
+    axes = (0,) * len(mapped) + (None,) * len(shared)
+    return jax.vmap(function, in_axes=axes)(*mapped, *shared)
+
+
+def member_keys(key: Key, population_size: int) -> Key:
+    """One key per member, `fold_in(key, member)`, `[P]`: independent of how many members or devices there are."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jax.numpy.arange(population_size))
+
+
+def hyper_metrics(hyper: Hyper) -> Metrics:
+    """Hyper-parameters `[P]` by name, under `hyper/`."""
+    return {f"hyper/{name}": values for name, values in hyper._asdict().items()}

@@ -1,0 +1,1 @@
+"""Pictures and tables of finished or running runs; reads run folders only, never imports agents."""

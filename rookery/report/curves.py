@@ -1,0 +1,93 @@
+"""`curves.png`: fitness of every member, and the hyper-parameters that the population found."""
+
+from pathlib import Path
+
+import numpy as np
+
+from rookery.runs.folder import open_existing
+from rookery.runs.log import read_csv
+
+_INK, _QUIET = "#1b3a4b", "#8fa7b3"
+
+
+def draw_curves(run_dir: str | Path) -> Path:
+    """Draw a run's learning curves beside its tables.
+
+    One panel shows fitness over environment steps: each member a thin line along its own slot, the median thick, the
+    best member's envelope; one panel per hyper-parameter that varied shows its values over generations on its own
+    scale, coloured by the rank of their member.
+
+    Returns:
+      The picture's path.
+    Raises:
+      ValueError: the folder holds no run, or no generation is finished.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    folder = open_existing(run_dir)
+    metrics, lineage = read_csv(folder.metrics_file), read_csv(folder.lineage_file)
+    if not len(metrics["generation"]):
+        raise ValueError(f"{folder.path} has no finished generation to draw.")
+    hyper = _evolving(lineage)
+    rows = 1 + -(-len(hyper) // 2)
+    figure = Figure(figsize=(9, 3.6 + 2.1 * (rows - 1)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(rows, 2, height_ratios=[1.7] + [1.0] * (rows - 1))
+    _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage)
+    ranks = _ranks(lineage)
+    for index, name in enumerate(hyper):
+        axes = figure.add_subplot(grid[1 + index // 2, index % 2])
+        _draw_hyper(axes, name, lineage, ranks, matplotlib.colormaps["viridis"])
+    world = folder.config.get("world", {}).get("env", "")
+    figure.suptitle(f"{folder.config.get('kind', 'run')}  {world}".strip(), color=_INK, fontsize=12)
+    figure.savefig(folder.picture_file, dpi=130)
+    return folder.picture_file
+
+
+def _evolving(lineage: dict[str, np.ndarray]) -> list[str]:
+    names = [name for name in lineage if name not in ("generation", "member", "parent", "fitness")]
+    return [name for name in names if len(np.unique(lineage[name])) > 1]
+
+
+def _per_member(lineage: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """A column as `[generations, P]`."""
+    population = int(lineage["member"].max()) + 1
+    return lineage[name].reshape(-1, population)
+
+
+def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray]) -> None:
+    steps, fitness = metrics["env_steps"], _per_member(lineage, "fitness")
+    marker = "o" if len(steps) == 1 else None
+    axes.plot(steps, fitness, color=_QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
+    axes.plot(steps, metrics["best_fitness"], color="#d1495b", linewidth=1.6, label="best", marker=marker)
+    axes.plot(steps, metrics["median_fitness"], color=_INK, linewidth=2.2, label="median", marker=marker)
+    axes.set_xlabel("environment steps of the population")
+    axes.set_ylabel("mean return")
+    axes.legend(frameon=False, loc="upper left")
+    _tidy(axes)
+
+
+def _ranks(lineage: dict[str, np.ndarray]) -> np.ndarray:
+    """Rank of each member in its generation, 1 the best, 0 the worst or not finite; `[generations, P]`."""
+    fitness = np.nan_to_num(_per_member(lineage, "fitness"), nan=-np.inf)
+    order = fitness.argsort(axis=1).argsort(axis=1)
+    return order / max(fitness.shape[1] - 1, 1)
+
+
+def _draw_hyper(axes, name: str, lineage: dict[str, np.ndarray], ranks: np.ndarray, colours) -> None:
+    values, generations = _per_member(lineage, name), np.unique(lineage["generation"])
+    scale = 1.0 - values if name == "discount" else values
+    x = np.repeat(generations[:, None], values.shape[1], axis=1)
+    axes.scatter(x, scale, c=ranks, cmap=colours, s=9, linewidths=0)
+    axes.set_yscale("log" if (scale > 0).all() else "linear")
+    axes.set_title("1 - discount" if name == "discount" else name, fontsize=10, color=_INK, loc="left")
+    axes.set_xlabel("generation (bright: best of its generation)", fontsize=8)
+    _tidy(axes)
+
+
+def _tidy(axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.2, linewidth=0.6)
+    axes.tick_params(labelsize=8)

@@ -1,0 +1,78 @@
+"""What a command prints at its end: the best, median and worst member, and where everything lies."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from rookery.runs.folder import open_existing
+from rookery.runs.log import read_csv
+
+
+def summary(run_dir: str | Path) -> Table:
+    """The last generation of a run: best, median and worst member with the hyper-parameters they trained with."""
+    lineage = read_csv(open_existing(run_dir).lineage_file)
+    last = lineage["generation"] == lineage["generation"].max()
+    columns = {name: values[last] for name, values in lineage.items() if name not in ("generation", "parent")}
+    fitness = columns["fitness"]
+    order = np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")
+    chosen = {"best": order[0], "median": order[(len(order) - 1) // 2], "worst": order[-1]}
+    if len(order) == 1:
+        chosen = {"only member": order[0]}
+    table = Table(title=f"generation {int(lineage['generation'].max()) + 1}", title_justify="left")
+    table.add_column("")
+    for label in chosen:
+        table.add_column(label, justify="right")
+    for name, values in columns.items():
+        table.add_row(name, *(_number(values[index]) for index in chosen.values()))
+    return table
+
+
+def examination(metrics: Mapping[str, np.ndarray]) -> Table:
+    """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor."""
+    table = Table(title=f"{metrics['returns'].shape[1]} episodes per member", title_justify="left")
+    for name in ("member", "mean return", "std", "min", "max", "length"):
+        table.add_column(name, justify="right")
+    with_descriptor = metrics["descriptor"].shape[1] > 0
+    if with_descriptor:
+        table.add_column("descriptor", justify="right")
+    for member in np.argsort(-np.nan_to_num(metrics["fitness"], nan=-np.inf), kind="stable"):
+        returns = metrics["returns"][member]
+        numbers = [metrics["fitness"][member], returns.std(), returns.min(), returns.max()]
+        row = [str(member), *(f"{value:.1f}" for value in numbers), f"{metrics['lengths'][member].mean():.0f}"]
+        if with_descriptor:
+            row.append(" ".join(f"{value:.2f}" for value in metrics["descriptor"][member]))
+        table.add_row(*row)
+    return table
+
+
+def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """The registry's rows for a terminal."""
+    table = Table()
+    for name in ("task", "suite", "obs", "actions", "agents", "steps", "descriptor", "limits", "QD offset", "extra"):
+        table.add_column(name)
+    for row in rows:
+        limits = ""
+        if row["descriptor"]:
+            bounds = zip(row["descriptor_lower"], row["descriptor_upper"], strict=True)
+            limits = " ".join(f"[{lower:g}, {upper:g}]" for lower, upper in dict.fromkeys(bounds))
+        size = f" ({row['descriptor_size']})" if row["descriptor"] else ""
+        table.add_row(
+            row["task"],
+            row["suite"],
+            str(row["observation_size"]),
+            f"{row['action_size']} {row['actions']}",
+            str(row["agents"]),
+            str(row["episode_length"]),
+            (row["descriptor"] or "") + size,
+            limits,
+            "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",
+            row["extra"] or "",
+        )
+    return table
+
+
+def _number(value: float | np.integer) -> str:
+    return str(value) if isinstance(value, np.integer) else f"{value:.4g}"

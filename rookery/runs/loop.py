@@ -1,0 +1,212 @@
+"""The run loop: one generation after the other, logged, saved, and continued exactly.
+
+The loop is where keys are born: generation g of a run uses `fold_in(run_key, g)` and nothing else, so a run that was
+killed and resumed draws the same numbers as one that never stopped.
+"""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from rookery import devices
+from rookery.populations.api import Program, ProgramState
+from rookery.runs import folder as folders
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.config import RunConfig
+from rookery.runs.log import RunLog
+from rookery.runs.progress import Reporter
+from rookery.runs.signals import Interrupted, Requests
+from rookery.types import Key
+
+
+class Diverged(ArithmeticError):  # noqa: N818 - it says what happened
+    """Every member has become non-finite; the message names the generation and the last good checkpoint."""
+
+
+class Outlets(NamedTuple):
+    """Where a run writes, if it writes at all."""
+
+    checkpoints: Checkpointer | None
+    log: RunLog | None
+    run_dir: Path | None = None
+
+    def write(self, generation: int, row: Mapping[str, float], metrics: Mapping[str, np.ndarray]) -> None:
+        """Log a generation, counted from 0."""
+        if self.log is not None:
+            hyper = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
+            self.log.write(generation, row, {"parent": metrics["parent"], "fitness": metrics["fitness"], **hyper})
+
+    def save(self, generation: int, state: ProgramState) -> None:
+        """Save the state after `generation` generations, in the background."""
+        if self.checkpoints is not None:
+            self.checkpoints.save(generation, state, {})
+
+
+class Result(NamedTuple):
+    """What a run leaves in memory."""
+
+    state: ProgramState
+    history: list[dict[str, np.ndarray]]  # one per generation run: the program's metrics
+    run_dir: Path | None
+
+
+def run(
+    program: Program,
+    config: RunConfig | None = None,
+    over: Mesh | None = None,
+    resume: bool = False,
+    record: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Result:
+    """Run a program for `generations` generations.
+
+    Args:
+      program: PBT, seeds, or your own.
+      config: a `RunConfig`; or give its fields as keywords: `run(program, generations=20, run_dir="runs/mine")`.
+        Without a `run_dir` nothing is written.
+      over: the mesh to spread the population over; the first device by default.
+      resume: continue what `run_dir` holds, up to `generations`.
+      record: what `config.json` says of the program, so that the command line can rebuild it.
+
+    Returns:
+      The final state and the metrics of the generations run.
+
+    Raises:
+      ValueError: a mistake in the configuration, or a folder that cannot be used.
+      Interrupted: Ctrl-C or SIGTERM came; the generation was finished and saved.
+      Diverged: no member is finite any more.
+      CheckpointError: a checkpoint could not be written or read.
+    """
+    if config is not None and options:
+        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
+    config = config or RunConfig(**options)
+    over = over or devices.mesh(1)
+    compiled = devices.compile_program(program, over)
+    first_key, run_key = jax.random.split(jax.random.key(config.seed))
+    with contextlib.ExitStack() as stack:
+        outlets, state, first = Outlets(None, None), None, 0
+        if config.run_dir is not None:
+            folder = stack.enter_context(_open(config, resume, record))
+            checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
+            if resume:
+                state, first = restore(checkpoints, devices.template(program, over))
+            outlets = Outlets(checkpoints, stack.enter_context(RunLog(folder, first)), folder.path)
+        if state is None:
+            state = compiled.init(first_key)
+        return _go(program, config, compiled, outlets, state, first, run_key)
+
+
+def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramState | None, int]:
+    """The newest whole checkpoint and its generation, or None and 0 where none was ever finished.
+
+    A run that was killed before its first checkpoint begins anew, and so loses nothing but time.
+
+    Warns:
+      CheckpointWarning: a damaged checkpoint was passed over.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none is whole, or it does not fit the template.
+    """
+    if checkpoints.empty:
+        return None, 0
+    state, _, generation = checkpoints.restore(template)
+    return state, generation
+
+
+def _open(config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
+    run_dir = str(config.run_dir)
+    if resume:
+        return folders.open_existing(run_dir, write=True)
+    return folders.create(run_dir, record or {"kind": "python"}, config.overwrite)
+
+
+def _go(
+    program: Program,
+    config: RunConfig,
+    compiled: devices.Compiled,
+    outlets: Outlets,
+    state: ProgramState,
+    first: int,
+    run_key: Key,
+) -> Result:
+    """From generation `first` to the last, or to the first signal."""
+    history: list[dict[str, np.ndarray]] = []
+    with Requests() as requests, Reporter(config.generations, first, config.quiet) as reporter:
+        if first >= config.generations:
+            reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
+            return Result(state, history, outlets.run_dir)
+        started = time.monotonic()
+        step = compiled.step.lower(state, run_key).compile()
+        reporter.say(f"compiled in {time.monotonic() - started:.1f} s")
+        for generation in range(first, config.generations):
+            started = time.monotonic()
+            state, metrics = step(state, jax.random.fold_in(run_key, generation))
+            metrics = jax.device_get(metrics)  # the one wait of a generation
+            history.append(metrics)
+            row = summarize(program, generation, metrics, time.monotonic() - started)
+            outlets.write(generation, row, metrics)
+            reporter.update(generation + 1, row)
+            if not np.isfinite(metrics["fitness"]).any():
+                raise Diverged(_all_diverged(generation, outlets))
+            last = generation + 1 == config.generations
+            if last or requests.signum is not None or (generation + 1) % config.checkpoint_every == 0:
+                outlets.save(generation + 1, state)
+            if requests.signum is not None and not last:
+                raise Interrupted(requests.signum, _stopped(generation + 1, outlets))
+    return Result(state, history, outlets.run_dir)
+
+
+def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarray], seconds: float) -> dict[str, float]:
+    """A generation's row of `metrics.csv`.
+
+    Args:
+      program: counts the environment steps.
+      generation: counted from 0.
+      metrics: `[]` or `[P]`, `fitness` among them.
+      seconds: how long it took.
+
+    Returns:
+      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and how
+      many came from another one, the mean of every other metric over the finite members, time and speed.
+    """
+    fitness = metrics["fitness"]
+    sound = np.isfinite(fitness)
+    finite = fitness[sound] if sound.any() else np.asarray([np.nan])
+    row = {
+        "env_steps": (generation + 1) * program.steps_per_generation,
+        "best_fitness": finite.max(),
+        "median_fitness": np.median(finite),
+        "worst_fitness": finite.min(),
+        "mean_fitness": finite.mean(),
+        "diverged": np.sum(~sound),
+        "replaced": np.sum(metrics["parent"] != np.arange(len(fitness))),
+    }
+    for name, values in metrics.items():
+        if name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
+            values = values[sound] if np.ndim(values) and sound.any() else values
+            row[name] = np.mean(values)
+    row |= {"seconds": seconds, "steps_per_second": program.steps_per_generation / seconds}
+    return {name: float(value) for name, value in row.items()}
+
+
+def _stopped(generation: int, outlets: Outlets) -> str:
+    if outlets.run_dir is None:
+        return f"stopped after generation {generation}; nothing was saved, since the run has no run_dir."
+    return f"stopped after generation {generation}, which is saved; continue with: rookery resume {outlets.run_dir}"
+
+
+def _all_diverged(generation: int, outlets: Outlets) -> str:
+    message = f"no member is finite any more in generation {generation + 1}"
+    newest = None
+    if outlets.checkpoints is not None:
+        outlets.checkpoints.wait()
+        newest = outlets.checkpoints.latest()
+    if newest is None:
+        return f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale."
+    return f"{message}; the last good checkpoint is that of generation {newest}, in {outlets.run_dir}."

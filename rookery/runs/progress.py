@@ -1,0 +1,76 @@
+"""The line that one watches: live on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+_SHOWN = {"best_fitness": "best", "median_fitness": "median", "qd_score": "QD score", "coverage": "coverage"}
+
+
+class Reporter:
+    """Tells how a run goes, one generation at a time.
+
+    Args:
+      generations: the last one.
+      first: the first one, greater than 0 after a resume.
+      quiet: say nothing.
+      console: where to print; standard output by default.
+    """
+
+    def __init__(self, generations: int, first: int = 0, quiet: bool = False, console: Console | None = None):
+        self.console = console or Console(quiet=quiet)
+        self._generations, self._first = generations, first
+        self._live = None
+        self._started = time.monotonic()
+        if self.console.is_terminal and not quiet:
+            columns = (SpinnerColumn(), TextColumn("generation"), MofNCompleteColumn(), BarColumn(bar_width=20))
+            self._live = Progress(*columns, TextColumn("{task.fields[line]}"), _TimeLeft(), console=self.console)
+            self._task = self._live.add_task("run", total=generations, completed=first, line="compiling", left=None)
+
+    def __enter__(self) -> "Reporter":
+        if self._live:
+            self._live.start()
+        else:
+            self.console.print(f"generation {self._first} of {self._generations}: compiling", highlight=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def update(self, generation: int, row: Mapping[str, float]) -> None:
+        """Show a finished generation (counted from 1) by what `metrics.csv` says of it."""
+        seconds = row["seconds"]
+        left = (self._generations - generation) * seconds
+        parts = [f"{row['steps_per_second']:,.0f} steps/s"]
+        parts += [f"{label} {row[name]:.1f}" for name, label in _SHOWN.items() if name in row]
+        if row.get("diverged"):
+            parts.append(f"diverged {row['diverged']:.0f}")
+        line = "  ".join(parts)
+        if self._live:
+            self._live.update(self._task, completed=generation, line=line, left=left)
+        else:
+            text = f"generation {generation} of {self._generations}  {line}  {clock(left)} left"
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+    def say(self, message: str) -> None:
+        """Print a message above the line."""
+        self.console.print(message, highlight=False, soft_wrap=True)
+
+
+class _TimeLeft(ProgressColumn):
+    """Time left, from the duration of the last generation: the first one's compile time would mislead an average."""
+
+    def render(self, task: Task) -> Text:
+        left = task.fields.get("left")
+        return Text("" if left is None else f"{clock(left)} left")
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `h:mm:ss`, or `m:ss` below an hour."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
