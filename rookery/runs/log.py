@@ -1,0 +1,191 @@
+"""What a run writes while it lives: `metrics.csv`, `lineage.csv`, TensorBoard events; and the reader of the tables."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rookery.runs.folder import RunFolder, write_atomically
+
+INTEGER_COLUMNS = ("generation", "member", "parent")
+"""Columns that `read_csv` gives as int64; all others are float64."""
+
+
+class RunLog:
+    """Appends one generation at a time, flushed, so that a killed run loses at most the line it was writing.
+
+    TensorBoard's events are written by a thread of their own and follow within about a second.
+
+    Args:
+      folder: the caller holds its lock.
+      resume_generation: the first generation that will be written. Rows of it and of later ones, and a last line that
+        is only half written, are cut away (atomically), and TensorBoard forgets those steps. 0 begins anew.
+
+    Raises:
+      ValueError: a line that should stay does not begin with its generation.
+    """
+
+    def __init__(self, folder: RunFolder, resume_generation: int = 0):
+        import tensorboardX
+
+        self._metrics = _Table(folder.metrics_file, resume_generation)
+        self._lineage = _Table(folder.lineage_file, resume_generation)
+        # The suffix: the name's own time is in whole seconds, and a file of the same name would be overwritten.
+        self._events = tensorboardX.SummaryWriter(
+            str(folder.events),
+            purge_step=resume_generation if resume_generation > 0 else None,
+            flush_secs=1,
+            filename_suffix=f".{time.time_ns()}",
+        )
+
+    def write(self, generation: int, row: Mapping[str, Any], members: Mapping[str, Any]) -> None:
+        """Append a generation.
+
+        Args:
+          generation: greater than every one written before.
+          row: name -> scalar, a column each of `metrics.csv`. The first row fixes the columns.
+          members: name -> `[P]`, a column each of `lineage.csv`: `parent` and `fitness` first, then hyper-parameters.
+            Empty for a program without members.
+
+        Raises:
+          ValueError: other columns than before, a generation that is not new, or arrays that are not all `[P]`.
+        """
+        numbers = {name: float(value) for name, value in row.items()}
+        columns = _member_columns(members)
+        self._metrics.append({"generation": [generation], **{name: [value] for name, value in numbers.items()}})
+        if columns:
+            population = len(columns["parent"])
+            self._lineage.append(
+                {"generation": [generation] * population, "member": list(range(population)), **columns}
+            )
+        self._write_events(generation, numbers, columns)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._metrics.close()
+        self._lineage.close()
+        self._events.close()
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_events(self, generation: int, row: Mapping[str, float], columns: Mapping[str, Sequence[float]]) -> None:
+        for name, value in row.items():
+            self._events.add_scalar(name, value, generation)
+        for name, values in columns.items():
+            finite = [value for value in values if np.isfinite(value)]
+            if name != "parent" and finite:
+                self._events.add_scalar(f"members/median_{name}", float(np.median(finite)), generation)
+
+
+def read_csv(path: Path) -> dict[str, np.ndarray]:
+    """Columns of a table that a run wrote: name -> `[rows]`, int64 for `INTEGER_COLUMNS` and float64 otherwise.
+
+    Floats come back bit-equal to what was written. A last line that is only half written is left out, so a live run
+    can be read.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: a line has another number of fields than the first, or a field is no number.
+    """
+    header, lines = _read_lines(path)
+    fields = [line.split(",") for line in lines]
+    for number, row in enumerate(fields, start=2):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}, line {number} has {len(row)} fields instead of {len(header)}; mend or delete it."
+            )
+    columns = zip(*fields, strict=True) if fields else [()] * len(header)
+    return {name: _parse(path, name, column) for name, column in zip(header, columns, strict=True)}
+
+
+class _Table:
+    """A CSV file that grows at its end; its columns are those of its first row."""
+
+    def __init__(self, path: Path, resume_generation: int):
+        self._path = path
+        self._header, self._last_generation = _cut(path, resume_generation)
+        self._file: IO[str] | None = None
+
+    def append(self, columns: Mapping[str, Sequence[float]]) -> None:
+        header = list(columns) if self._header is None else self._header
+        self._check(columns, header)
+        if self._file is None:
+            self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by close()
+        if self._header is None:
+            self._file.write(",".join(header) + "\n")
+        # repr of a Python float is the shortest text that reads back to the same bits
+        for row in zip(*(columns[name] for name in header), strict=True):
+            self._file.write(",".join(map(repr, row)) + "\n")
+        self._file.flush()
+        self._header, self._last_generation = header, int(columns["generation"][0])
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _check(self, columns: Mapping[str, Sequence[float]], header: list[str]) -> None:
+        generation = columns["generation"][0]
+        if generation <= self._last_generation:
+            raise ValueError(f"{self._path} ends at generation {self._last_generation}; {generation} comes too late.")
+        unusable = [name for name in columns if set(name) & set(',"\r\n')]
+        if unusable:
+            raise ValueError(f"A column name holds no comma, quote or line break; change {unusable}.")
+        missing, new = sorted(set(header) - set(columns)), sorted(set(columns) - set(header))
+        if missing or new:
+            raise ValueError(
+                f"{self._path} has fixed columns; generation {generation} lacks {missing} and brings {new}: "
+                "give every generation the same names."
+            )
+
+
+def _member_columns(members: Mapping[str, Any]) -> dict[str, list[Any]]:
+    if not members:
+        return {}
+    if not {"parent", "fitness"} <= set(members):
+        raise ValueError(f"The members' arrays need `parent` and `fitness`; given: {sorted(members)}.")
+    names = ["parent", "fitness", *(name for name in members if name not in ("parent", "fitness"))]
+    arrays = {name: np.asarray(members[name]) for name in names}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or len(arrays["parent"].shape) != 1 or arrays["parent"].size == 0:
+        raise ValueError(
+            f"The members' arrays must all be [P]; given: { {name: array.shape for name, array in arrays.items()} }."
+        )
+    return {
+        name: array.astype(np.int64 if name in INTEGER_COLUMNS else np.float64).tolist()
+        for name, array in arrays.items()
+    }
+
+
+def _cut(path: Path, generation: int) -> tuple[list[str] | None, int]:
+    """Cut a table before `generation`; gives its header (None if no row stays) and the last generation in it."""
+    if not path.exists():
+        return None, -1
+    header, lines = _read_lines(path)
+    generations = _parse(path, "generation", [line.partition(",")[0] for line in lines])
+    kept = [line for line, its_own in zip(lines, generations, strict=True) if its_own < generation]
+    if not kept:
+        path.unlink()
+        return None, -1
+    write_atomically(path, "\n".join([",".join(header), *kept, ""]))
+    return header, int(generations[generations < generation].max())
+
+
+def _read_lines(path: Path) -> tuple[list[str], list[str]]:
+    """The header's names and the lines below it; what stands after the last line break was never finished."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return (lines[0].split(",") if lines else []), lines[1:]
+
+
+def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
+    dtype = np.int64 if name in INTEGER_COLUMNS else np.float64
+    try:
+        return np.array(column, dtype=str).astype(dtype)
+    except ValueError as error:
+        raise ValueError(f"{path}, column {name} is damaged: {error}; mend or delete the line.") from error

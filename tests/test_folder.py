@@ -1,0 +1,214 @@
+"""The run folder: one writer, a configuration that comes back, and nothing of the user's is ever deleted."""
+
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rookery.runs import folder as folders
+from rookery.runs.folder import RunFolder, RunFolderError, create, open_existing, write_atomically
+
+CONFIG = {"kind": "pbt-sac", "rate": 1 / 3, "sizes": [64, 64], "name": "Ä", "limit": None, "nested": {"a": True}}
+HOLD = """
+import sys, time
+from rookery.runs.folder import create, open_existing
+held = create(sys.argv[1], {}) if sys.argv[2] == "create" else open_existing(sys.argv[1], write=True)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def holder(path: Path, how: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path), how], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+
+
+def test_the_configuration_comes_back(tmp_path):
+    path = tmp_path / "deep" / "run"
+    with create(path, CONFIG) as made:
+        assert made.config == CONFIG
+        assert made.path == path
+    opened = open_existing(path)
+    assert opened.config == CONFIG
+    assert opened.versions["python"] == platform.python_version()
+    assert opened.versions["jax"]
+    content = json.loads((path / "config.json").read_text())
+    assert content["format"] == folders.FORMAT
+    assert set(content["versions"]) == {"rookery", "jax", "python"}
+
+
+def test_the_names_of_the_files(tmp_path):
+    run = RunFolder(tmp_path)
+    files = [run.config_file, run.metrics_file, run.lineage_file, run.picture_file, run.report_file]
+    assert [file.name for file in files] == [
+        "config.json",
+        "metrics.csv",
+        "lineage.csv",
+        "curves.png",
+        "report.html",
+    ]
+    assert (run.checkpoints, run.events) == (tmp_path / "checkpoints", tmp_path / "events")
+
+
+@pytest.mark.parametrize("made", ["config.json", "metrics.csv", "checkpoints/generation_00000001.json"])
+def test_a_folder_that_holds_a_run_is_refused(tmp_path, made):
+    (tmp_path / made).parent.mkdir(exist_ok=True)
+    (tmp_path / made).write_text("precious")
+    with pytest.raises(RunFolderError, match=r"already holds a run: .*`rookery resume .*`--overwrite`"):
+        create(tmp_path, CONFIG)
+    assert (tmp_path / made).read_text() == "precious"
+    create(tmp_path, CONFIG, overwrite=True).release()  # the refusal gave the lock back
+
+
+def test_a_folder_with_other_files_is_welcome(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    create(tmp_path, CONFIG).release()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_deletes_a_run_and_nothing_else(tmp_path):
+    made = ["config.json", "metrics.csv", "lineage.csv", "curves.png", "report.html", "config.json.rookery-tmp"]
+    made += ["events/events.out.tfevents.1.host", "checkpoints/generation_00000001.json"]
+    made += ["checkpoints/generation_00000001/d/data", "checkpoints/generation_00000002.orbax-checkpoint-tmp/d"]
+    mine = [
+        "notes.txt",
+        "metrics.csv.bak",
+        "pictures/curves.png",
+        "checkpoints/notes.txt",
+        "events/keep",
+        "2/config.json",
+    ]
+    for name in [*made, *mine]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    create(tmp_path, CONFIG, overwrite=True).release()
+    assert [name for name in mine if not (tmp_path / name).exists()] == []
+    assert [name for name in made if (tmp_path / name).exists()] == ["config.json"]
+    assert open_existing(tmp_path).config == CONFIG
+    (tmp_path / "checkpoints/notes.txt").unlink()
+    create(tmp_path, CONFIG, overwrite=True).release()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_configuration_that_is_no_json_deletes_nothing(tmp_path):
+    create(tmp_path, CONFIG).release()
+    with pytest.raises(TypeError):
+        create(tmp_path, {"bad": object()}, overwrite=True)
+    assert open_existing(tmp_path).config == CONFIG
+
+
+def test_a_folder_that_cannot_be_made_or_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"cannot be made: .*; choose another folder"):
+        create(tmp_path / "file", CONFIG)
+    create(tmp_path / "run", CONFIG).release()
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").mkdir()
+    with pytest.raises(RunFolderError, match="cannot be written to"):
+        open_existing(tmp_path / "run", write=True)
+
+
+@pytest.mark.parametrize("how", ["create", "open"])
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, how):
+    if how == "open":
+        create(tmp_path, {}).release()
+    process = holder(tmp_path, how)
+    try:
+        attempts = (lambda: open_existing(tmp_path, write=True), lambda: create(tmp_path, CONFIG, overwrite=True))
+        for attempt in attempts:
+            with pytest.raises(RunFolderError, match=r"is in use: .* started \d{4}-") as caught:
+                attempt()
+            assert f"process {process.pid} on {socket.gethostname()}" in str(caught.value)
+        assert open_existing(tmp_path).config == {}, "readers need no lock, and overwrite must not get past it"
+    finally:
+        end(process)
+    with open_existing(tmp_path, write=True) as mine:
+        assert json.loads(mine.owner_file.read_text())["pid"] == os.getpid()
+
+
+def test_the_lock_holds_within_a_process_too(tmp_path):
+    with create(tmp_path, CONFIG) as first:
+        with pytest.raises(RunFolderError, match="is in use"):
+            open_existing(tmp_path, write=True)
+        first.release()
+        open_existing(tmp_path, write=True).release()
+        first.release()  # without effect
+    assert not first.owner_file.exists()
+
+
+def test_an_owner_that_has_not_signed_yet(tmp_path):
+    with create(tmp_path, CONFIG) as run:
+        for content in ("", "[]", "{}"):
+            run.owner_file.write_text(content)
+            with pytest.raises(RunFolderError, match="is in use: another process writes to it"):
+                open_existing(tmp_path, write=True)
+
+
+def test_what_is_no_run(tmp_path):
+    with pytest.raises(RunFolderError, match="no run: there is no such folder"):
+        open_existing(tmp_path / "absent")
+    with pytest.raises(RunFolderError, match=r"no run: config\.json is missing"):
+        open_existing(tmp_path, write=True)
+    assert list(tmp_path.iterdir()) == [], "looking left something behind"
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is damaged"),
+        (b'{"format": 1,', "is damaged"),
+        (b"\xff\xfe", "is damaged"),
+        (b"[]", "is damaged"),
+        (b'{"format": 1, "versions": {"rookery": "0"}}', "no `config`"),
+        (
+            b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}',
+            "has format 99.*reads format 1.*use rookery 7.0",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_configuration(tmp_path, content, message, write):
+    create(tmp_path, CONFIG).release()
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(RunFolderError, match=message):
+        open_existing(tmp_path, write=write)
+    create(tmp_path, CONFIG, overwrite=True).release()  # the lock was given back
+
+
+def test_writing_is_atomic(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    write_atomically(path, "first")
+
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    for call in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            with pytest.raises(OSError, match="full"):
+                write_atomically(path, "second")
+        assert path.read_text() == "first"
+        assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_create_writes_the_configuration_atomically(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="full"):
+        create(tmp_path, CONFIG)
+    assert not (tmp_path / "config.json").exists(), "it must only appear when it is complete"

@@ -1,0 +1,197 @@
+"""The tables and events of a run: exact numbers, and nothing lost or doubled on resume."""
+
+import json
+import struct
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.runs import log as logs
+from rookery.runs.folder import RunFolder
+from rookery.runs.log import RunLog, read_csv
+
+MEMBERS = {
+    "hyper/rate": np.array([1e-4, 3e-4], np.float32),
+    "fitness": np.array([1.5, np.nan], np.float32),
+    "parent": np.array([0, 0], np.int32),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def write(run: RunFolder, generations: range, resume: int = 0, offset: float = 0.0) -> None:
+    with RunLog(run, resume) as log:
+        for generation in generations:
+            log.write(generation, {"best": generation + offset, "steps": 100}, MEMBERS)
+
+
+def events(run: RunFolder) -> list:
+    """All events of all files, in the order of the files."""
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
+    found = []
+    for path in sorted(run.events.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+        content = path.read_bytes()
+        while len(content) >= 16:  # length (8 bytes), its checksum (4), the event, its checksum (4)
+            (length,) = struct.unpack("<Q", content[:8])
+            found.append(Event.FromString(content[12 : 12 + length]))
+            content = content[16 + length :]
+    return found
+
+
+def test_the_tables_as_they_stand(run):
+    write(run, range(2))
+    assert run.metrics_file.read_text() == "generation,best,steps\n0,0.0,100.0\n1,1.0,100.0\n"
+    first, second = float(np.float32(1e-4)), float(np.float32(3e-4))
+    assert run.lineage_file.read_text() == (
+        "generation,member,parent,fitness,hyper/rate\n"
+        f"0,0,0,1.5,{first!r}\n0,1,0,nan,{second!r}\n1,0,0,1.5,{first!r}\n1,1,0,nan,{second!r}\n"
+    )
+
+
+def test_floats_come_back_bit_equal(run):
+    bits = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint32)
+    single = bits.view(np.float32)
+    single = single[np.isfinite(single)]
+    double = np.array([1 / 3, 5e-324, -0.0, np.inf, -np.inf, np.nan, 1e308, 2**53, 0.1])
+    with RunLog(run) as log:
+        for generation, value in enumerate(double):
+            log.write(generation, {"x": value}, {"parent": np.zeros(len(single), int), "fitness": jnp.asarray(single)})
+    metrics, lineage = read_csv(run.metrics_file), read_csv(run.lineage_file)
+    assert metrics["x"].tobytes() == double.tobytes()
+    assert lineage["fitness"][: len(single)].astype(np.float32).tobytes() == single.tobytes()
+    assert [lineage[name].dtype for name in ("generation", "member", "parent", "fitness")] == [np.int64] * 3 + [
+        np.float64
+    ]
+    assert lineage["member"][:3].tolist() == [0, 1, 2]
+
+
+def test_each_generation_is_flushed(run):
+    with RunLog(run) as log:
+        for generation in range(3):
+            log.write(generation, {"best": 0.5}, MEMBERS)
+            assert read_csv(run.metrics_file)["generation"].tolist() == list(range(generation + 1))
+            assert len(read_csv(run.lineage_file)["generation"]) == 2 * (generation + 1)
+        deadline = time.monotonic() + 10
+        while not any(event.step == 2 for event in events(run)):
+            assert time.monotonic() < deadline, "TensorBoard's events are not flushed"
+            time.sleep(0.05)
+
+
+def test_columns_are_fixed_by_the_first_row(run):
+    with RunLog(run) as log:
+        log.write(0, {"a": 1.0, "b": 2.0}, MEMBERS)
+        with pytest.raises(ValueError, match=r"generation 1 lacks \['b'\] and brings \['c'\]"):
+            log.write(1, {"a": 1.0, "c": 2.0}, MEMBERS)
+        log.write(1, {"b": 4.0, "a": 3.0}, MEMBERS)
+        with pytest.raises(ValueError, match=r"lineage\.csv has fixed columns; .* lacks \['hyper/rate'\]"):
+            log.write(2, {"a": 1.0, "b": 2.0}, {"parent": [0, 1], "fitness": [0.0, 1.0]})
+    with RunLog(run, 2) as log, pytest.raises(ValueError, match="fixed columns"):
+        log.write(2, {"a": 1.0}, {})
+    assert read_csv(run.metrics_file)["b"].tolist() == [2.0, 4.0]
+
+
+def test_what_cannot_be_written(run):
+    with RunLog(run) as log:
+        with pytest.raises(ValueError, match=r"no comma.*change \['a,b'\]"):
+            log.write(0, {"a,b": 1.0}, {})
+        with pytest.raises(ValueError, match="need `parent` and `fitness`"):
+            log.write(0, {"a": 1.0}, {"parent": np.zeros(2)})
+        with pytest.raises(ValueError, match=r"must all be \[P\].*\(3,\)"):
+            log.write(0, {"a": 1.0}, {"parent": np.zeros(2), "fitness": np.zeros(3)})
+        log.write(0, {"a": 1.0}, {})
+        with pytest.raises(ValueError, match="ends at generation 0; 0 comes too late"):
+            log.write(0, {"a": 1.0}, {})
+    assert run.metrics_file.read_text() == "generation,a\n0,1.0\n"
+    assert not run.lineage_file.exists(), "a program without members has no lineage"
+
+
+def test_resume_equals_a_run_that_was_never_stopped(tmp_path):
+    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
+    write(whole, range(6))
+    write(stopped, range(5), offset=0.0)
+    for path in (stopped.metrics_file, stopped.lineage_file):
+        with open(path, "a") as file:
+            file.write("5,0.123")  # killed in the middle of a line
+    write(stopped, range(3, 6), resume=3)
+    assert stopped.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
+    assert stopped.lineage_file.read_bytes() == whole.lineage_file.read_bytes()
+    assert not list(stopped.path.glob("*rookery-tmp"))
+
+
+def test_a_half_written_line_of_an_earlier_generation_is_cut(run):
+    write(run, range(3))
+    with open(run.metrics_file, "a") as file:
+        file.write("3")
+    write(run, range(10, 11), resume=10)
+    assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2, 10]
+
+
+def test_resume_at_zero_begins_anew_with_any_columns(run):
+    write(run, range(2))
+    with RunLog(run, 0) as log:
+        log.write(0, {"other": 1.0}, {"parent": [0], "fitness": [2.0]})
+    assert run.metrics_file.read_text() == "generation,other\n0,1.0\n"
+    assert run.lineage_file.read_text() == "generation,member,parent,fitness\n0,0,0,2.0\n"
+
+
+@pytest.mark.parametrize("content", ["", "generation,be", "generation,best\n", "generation,best\n0,1"])
+def test_resume_from_a_file_killed_at_its_birth(run, content):
+    run.metrics_file.write_text(content)
+    with RunLog(run, 0) as log:
+        log.write(0, {"best": 1.0}, {})
+    assert run.metrics_file.read_text() == "generation,best\n0,1.0\n"
+
+
+def test_cutting_is_atomic(run, monkeypatch):
+    write(run, range(4))
+    before = run.metrics_file.read_bytes()
+    paths = []
+    monkeypatch.setattr(logs, "write_atomically", lambda path, text: paths.append((path, text)))
+    RunLog(run, 2).close()
+    assert run.metrics_file.read_bytes() == before, "it was changed in place"
+    assert paths[0] == (run.metrics_file, "generation,best,steps\n0,0.0,100.0\n1,1.0,100.0\n")
+
+
+def test_a_damaged_table_is_named(run):
+    write(run, range(2))
+    run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n1,3.0,4.0\n")
+    with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
+        read_csv(run.metrics_file)
+    with pytest.raises(ValueError, match=r"metrics\.csv, column generation is damaged: .*'x'"):
+        RunLog(run, 1)
+
+
+def test_reading_a_live_or_empty_table(run):
+    run.metrics_file.write_text("generation,best\n0,1.0\n1,2.")
+    assert {name: column.tolist() for name, column in read_csv(run.metrics_file).items()} == {
+        "generation": [0],
+        "best": [1.0],
+    }
+    run.metrics_file.write_text("generation,best\n")
+    empty = read_csv(run.metrics_file)
+    assert [(name, column.dtype, column.size) for name, column in empty.items()] == [
+        ("generation", np.int64, 0),
+        ("best", np.float64, 0),
+    ]
+    run.metrics_file.write_text("")
+    assert read_csv(run.metrics_file) == {}
+
+
+def test_tensorboard(run):
+    write(run, range(3))
+    write(run, range(2, 4), resume=2, offset=0.25)
+    found = events(run)
+    values = [(e.step, v.tag, v.simple_value) for e in found if e.HasField("summary") for v in e.summary.value]
+    best = [(step, value) for step, tag, value in values if tag == "best"]
+    assert best == [(0, 0.0), (1, 1.0), (2, 2.0), (2, 2.25), (3, 3.25)]
+    assert (3, "members/median_fitness", 1.5) in values, "a NaN fitness stays out of the median"
+    assert {tag for _, tag, _ in values} == {"best", "steps", "members/median_fitness", "members/median_hyper/rate"}
+    purges = [event.step for event in found if event.HasField("session_log")]
+    assert purges == [2], json.dumps(purges)
