@@ -1,0 +1,256 @@
+"""One contract for every world: what any environment of the registry must keep."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import trees
+from rookery.envs import api, descriptors, tasks
+from rookery.envs.api import Environment, EnvSpec, Step
+
+OWN = tuple(name for name in tasks.names() if tasks.find(name).suite == "rookery")
+BRAX = ("hopper", "walker2d_uni", "ant_uni")
+FIXED_START = ("probe_value", "probe_discount", "probe_action", "probe_truncation")
+LENGTH = 150  # of Brax's episodes here: the clock must end within the steps below
+STEPS = 200
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+
+
+class World(NamedTuple):
+    """An environment with its compiled functions, and what came of two of it side by side."""
+
+    env: Environment
+    reset: Callable[..., Any]
+    step: Callable[..., Any]
+    traces: Counter[str]
+    keys: jax.Array  # [2] of the resets
+    step_keys: jax.Array  # [STEPS, 2]
+    actions: jax.Array  # [STEPS, 2, A]
+    starts: tuple[Any, Step]  # [2, ...]
+    first: tuple[Any, Step]  # [2, ...] after one step
+    steps: Step  # [STEPS, 2, ...]
+
+
+def compiled(function: Callable[..., Any], traces: Counter[str], name: str) -> Callable[..., Any]:
+    def counted(*args: Any) -> Any:
+        traces[name] += 1
+        return function(*args)
+
+    return jax.jit(counted, compiler_options=FAST_COMPILE)
+
+
+def roll(env: Environment, keys: jax.Array, actions: jax.Array, step_keys: jax.Array) -> tuple[Any, Any, Step]:
+    """Start states, what one step makes of them, and all steps."""
+
+    def advance(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, tuple[Any, Step]]:
+        state, step = jax.vmap(env.step)(state, *inputs)
+        return state, (state, step)
+
+    starts = jax.vmap(env.reset)(keys)
+    _, (states, steps) = jax.lax.scan(advance, starts[0], (actions, step_keys))
+    return starts, trees.take((states, steps), 0), steps
+
+
+@pytest.fixture(scope="session", params=(*OWN, *BRAX))
+def world(request: pytest.FixtureRequest) -> World:
+    name = request.param
+    env = tasks.make(name, episode_length=LENGTH) if name in BRAX else tasks.make(name)
+    traces: Counter[str] = Counter()
+    keys = jax.random.split(jax.random.key(0), 2)
+    step_keys = jax.random.split(jax.random.key(1), (STEPS, 2))
+    # Full force to and fro is what upsets physics most, and what ends episodes of robots.
+    actions = jax.random.rademacher(jax.random.key(2), (STEPS, 2, env.spec.action_size), jnp.float32)
+    starts, first, steps = jax.jit(partial(roll, env), compiler_options=FAST_COMPILE)(keys, actions, step_keys)
+    reset, step = compiled(env.reset, traces, "reset"), compiled(env.step, traces, "step")
+    return World(env, reset, step, traces, keys, step_keys, actions, starts, first, steps)
+
+
+def assert_trees_close(one: Any, other: Any, rtol: float, atol: float) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=atol)
+
+
+def test_shapes_and_types_are_as_declared(world: World) -> None:
+    spec = world.env.spec
+    expected = {
+        "observation": ((spec.observation_size,), jnp.float32),
+        "reward": ((), jnp.float32),
+        "terminated": ((), jnp.bool_),
+        "truncated": ((), jnp.bool_),
+        "final_observation": ((spec.observation_size,), jnp.float32),
+        "descriptor": ((spec.descriptor_size,), jnp.float32),
+        "broken": ((), jnp.bool_),
+    }
+    for state, step in (world.starts, world.first):
+        assert {k: (v.shape[1:], v.dtype) for k, v in step._asdict().items()} == expected
+        assert {leaf.dtype for leaf in jax.tree.leaves(state)} <= {jnp.dtype("float32"), jnp.dtype("int32")}
+
+
+def test_a_reset_gives_nothing_and_ends_nothing(world: World) -> None:
+    _, step = world.starts
+    assert not np.any(step.reward)
+    assert not np.any(step.ended | step.broken)
+    np.testing.assert_array_equal(step.observation, step.final_observation)
+
+
+def test_random_steps_stay_finite(world: World) -> None:
+    assert bool(trees.all_finite((world.starts, world.steps)))
+    assert not np.any(world.steps.broken)
+
+
+def test_start_differs_by_key_and_only_by_key(world: World) -> None:
+    assert_trees_close(world.reset(world.keys[0]), world.reset(world.keys[0]), rtol=0, atol=0)
+    observation = world.starts[1].observation
+    if world.env.spec.name not in (*FIXED_START, "probe_observation", "probe_both"):
+        assert not np.array_equal(observation[0], observation[1])
+
+
+def test_step_is_pure(world: World) -> None:
+    state = trees.take(world.starts[0], 0)
+    before = [np.array(leaf) for leaf in jax.tree.leaves(state)]
+    arguments = state, world.actions[0, 0], world.step_keys[0, 0]
+    one, other = world.step(*arguments), world.step(*arguments)
+    assert_trees_close(one, other, rtol=0, atol=0)
+    for old, leaf in zip(before, jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(old, np.asarray(leaf))
+
+
+def test_vmap_equals_a_loop(world: World) -> None:
+    for i in range(2):
+        state, start = world.reset(world.keys[i])
+        assert_trees_close((state, start), trees.take(world.starts, i), rtol=1e-5, atol=1e-5)
+        after = world.step(trees.take(world.starts[0], i), world.actions[0, i], world.step_keys[0, i])
+        assert_trees_close(after, trees.take(world.first, i), rtol=1e-3, atol=1e-3)
+
+
+def test_compiles_once(world: World) -> None:
+    state, _ = world.reset(world.keys[0])
+    world.reset(world.keys[1])
+    for t in range(3):  # what a step returns must fit where a reset's result went
+        state, _ = world.step(state, world.actions[t, 0], world.step_keys[t, 0])
+    assert world.traces == {"reset": 1, "step": 1}
+
+
+def test_actions_are_clipped(world: World) -> None:
+    state, key = trees.take(world.starts[0], 0), world.step_keys[0, 0]
+    action = world.actions[0, 0]
+    assert_trees_close(world.step(state, 3.0 * action, key), world.step(state, action, key), rtol=0, atol=0)
+
+
+def test_descriptor_lies_within_its_limits(world: World) -> None:
+    spec = world.env.spec
+    if spec.descriptor is None:
+        pytest.skip("a task without descriptor")
+    seen = np.concatenate([world.starts[1].descriptor[None], world.steps.descriptor])
+    assert (seen >= np.asarray(spec.descriptor.lower)).all()
+    assert (seen <= np.asarray(spec.descriptor.upper)).all()
+
+
+def test_the_clock_truncates_and_never_terminates(world: World) -> None:
+    late = np.arange(1, STEPS + 1)[:, None] >= world.env.spec.episode_length
+    terminated, truncated = np.asarray(world.steps.terminated), np.asarray(world.steps.truncated)
+    np.testing.assert_array_equal(truncated, late & ~terminated)
+    if world.env.spec.name == "hopper":
+        assert terminated.any(), "full force to and fro topples a hopper"
+
+
+def test_without_automatic_reset_the_observation_is_the_successor(world: World) -> None:
+    np.testing.assert_array_equal(world.steps.observation, world.steps.final_observation)
+
+
+def test_automatic_reset_keeps_the_true_successor() -> None:
+    plain = tasks.make("point_room", episode_length=3)
+    bank = api.start_bank(plain, jax.random.key(0), 4)
+    env = api.auto_reset(plain, bank)
+    step, plain_step = jax.jit(env.step), jax.jit(plain.step)
+    state, _ = trees.take(bank, 0)
+    other = state
+    action = jnp.ones(2)
+    chosen = set()
+    for t in range(30):
+        key = jax.random.fold_in(jax.random.key(1), t)
+        other, expected = plain_step(state, action, key)
+        state, said = step(state, action, key)
+        np.testing.assert_allclose(said.final_observation, expected.final_observation)
+        np.testing.assert_allclose(said.descriptor, expected.descriptor)
+        np.testing.assert_allclose(said.reward, expected.reward)
+        assert bool(said.truncated) == (t % 3 == 2)
+        if bool(said.ended):
+            rows = np.flatnonzero((np.asarray(bank[1].observation) == np.asarray(said.observation)).all(axis=-1))
+            assert rows.size == 1, "the next episode starts from the bank"
+            assert_trees_close(state, trees.take(bank[0], int(rows[0])), rtol=0, atol=0)
+            chosen.add(int(rows[0]))
+        else:
+            assert_trees_close(state, other, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(said.observation, said.final_observation)
+    assert len(chosen) > 1
+
+
+def fragile(value: float) -> Environment:
+    """A world whose numbers are `value` wherever the action is above 0."""
+
+    def reset(key: jax.Array) -> tuple[jax.Array, Step]:
+        return jnp.zeros(()), api.first_step(jnp.zeros(2), jnp.zeros(1))
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+        number = jnp.where(action[0] > 0, value, 1.0)
+        return state, api.next_step(jnp.stack([number, 2.0]), number, jnp.asarray(False), number[None])
+
+    spec = EnvSpec("fragile", 2, 1, 1, descriptor=api.descriptor_spec("a number", "mean", (0.0,), (1.0,)))
+    return Environment(reset, step, spec)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_broken_physics_end_the_episode(value: float) -> None:
+    env = api.limit_episode(api.guard_physics(fragile(value)), 1)
+    state, _ = env.reset(jax.random.key(0))
+    _, sound = env.step(state, -jnp.ones(1), jax.random.key(1))
+    assert (float(sound.reward), bool(sound.terminated), bool(sound.truncated), bool(sound.broken)) == (1, 0, 1, 0)
+    _, broken = env.step(state, jnp.ones(1), jax.random.key(1))
+    assert (float(broken.reward), bool(broken.terminated), bool(broken.truncated), bool(broken.broken)) == (0, 1, 0, 1)
+    np.testing.assert_array_equal(broken.observation, [0.0, 2.0])
+    np.testing.assert_array_equal(broken.final_observation, [0.0, 2.0])
+    np.testing.assert_array_equal(broken.descriptor, [0.0])
+
+
+def test_a_policy_that_is_not_finite_breaks_the_maze_and_is_told() -> None:
+    env = tasks.make("point_maze")
+    _, step = env.step(env.reset(jax.random.key(0))[0], jnp.full((2,), jnp.nan), jax.random.key(1))
+    assert bool(step.broken & step.terminated)
+    assert bool(trees.all_finite(step))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("mean", [4.0 / 3.0, 1.0]), ("final", [0.0, 3.0])])
+def test_streaming_descriptors_by_hand(kind: str, expected: list[float]) -> None:
+    descriptor = descriptors.KINDS[kind]
+    summary = descriptor.init(2)
+    np.testing.assert_array_equal(descriptor.finish(summary), [0.0, 0.0])
+    rows = [([1.0, 0.0], True), ([3.0, 0.0], True), ([0.0, 3.0], True), ([9.0, 9.0], False), ([np.nan, 9.0], False)]
+    for row, alive in rows:
+        summary = descriptor.accumulate(summary, jnp.asarray(row), jnp.asarray(alive))
+    np.testing.assert_allclose(descriptor.finish(summary), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", sorted(descriptors.KINDS))
+def test_streaming_descriptors_are_finite_for_no_living_step(kind: str) -> None:
+    descriptor = descriptors.KINDS[kind]
+    summary = descriptor.accumulate(descriptor.init(3), jnp.full((3,), jnp.nan), jnp.asarray(False))
+    np.testing.assert_array_equal(descriptor.finish(summary), np.zeros(3))
+
+
+def test_declarations_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="size >= 1"):
+        api.descriptor_spec("nothing", "mean", (), ())
+    with pytest.raises(ValueError, match="lower < upper"):
+        api.descriptor_spec("a point", "final", (1.0,), (1.0,))
+    with pytest.raises(ValueError, match="'median' is unknown"):
+        api.descriptor_spec("a share", "median", (0.0,), (1.0,))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+        tasks.make("point_room", episode_length=0)
