@@ -1,1 +1,55 @@
-"""Rookery trains populations of reinforcement-learning agents in JAX."""
+"""Rookery trains populations of reinforcement-learning agents in JAX.
+
+    import rookery
+
+    env = rookery.make("hopper")
+    agent = rookery.sac(env.spec)
+    learner = rookery.off_policy(agent, env)
+    program = rookery.pbt(learner, population_size=8)
+    result = rookery.run(program, generations=20, run_dir="runs/mine")
+"""
+
+from rookery.agents.api import Agent
+from rookery.agents.sac import SacConfig, sac
+from rookery.buffers import Buffer
+from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.envs.tasks import make
+from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, space
+from rookery.learners.api import Learner, Member
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.populations.api import Program
+from rookery.populations.pbt import PbtConfig, pbt
+from rookery.populations.seeds import seeds
+from rookery.runs.config import RunConfig
+from rookery.runs.loop import Result, run
+from rookery.types import Evaluation, Genotype, Transition
+
+__all__ = [
+    "Agent",
+    "Buffer",
+    "EnvSpec",
+    "Environment",
+    "Evaluation",
+    "Genotype",
+    "Learner",
+    "LogUniform",
+    "Member",
+    "OffPolicyConfig",
+    "OneMinusLog",
+    "PbtConfig",
+    "Program",
+    "Result",
+    "RunConfig",
+    "SacConfig",
+    "Space",
+    "Step",
+    "Transition",
+    "Uniform",
+    "make",
+    "off_policy",
+    "pbt",
+    "run",
+    "sac",
+    "seeds",
+    "space",
+]

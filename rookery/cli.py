@@ -12,6 +12,7 @@ import jax
 import tyro
 from rich.console import Console
 
+from rookery import devices
 from rookery.envs import tasks
 from rookery.report import curves, tables
 from rookery.runs import build, evaluate, folder, loop
@@ -114,8 +115,8 @@ def _go(config: AnyRun, resume: bool) -> None:
     console = Console(quiet=config.run.quiet)
     built = build.build(config)
     console.print(
-        f"{kind_of(config)} on {built.environment.spec.name}: {config.population} members on "
-        f"{built.mesh.devices.size} {built.mesh.devices.flat[0].platform} device(s), in {config.run.run_dir}",
+        f"{kind_of(config)} on {built.environment.spec.name}: population {config.population} on "
+        f"{devices.describe(built.mesh)}, in {config.run.run_dir}",
         highlight=False,
         soft_wrap=True,
     )

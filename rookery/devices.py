@@ -1,5 +1,6 @@
 """Meshes and shardings; the only file that names devices. One device is a mesh of 1, not a case of its own."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +26,23 @@ def mesh(count: int | None = None) -> Mesh:
     if not 1 <= count <= len(devices):
         raise ValueError(f"asked for {count} devices, but there are {len(devices)}: {devices}.")
     return Mesh(np.asarray(devices[:count]), (AXIS,))
+
+
+def mesh_for(population_size: int, count: int | None = None) -> Mesh:
+    """A mesh for a population: `count` devices, or as many of all devices as divide it.
+
+    Raises:
+      ValueError: there are fewer devices than `count`, or `count` does not divide the population.
+    """
+    chosen = mesh(math.gcd(len(jax.devices()), max(population_size, 1)) if count is None else count)
+    check_population(population_size, chosen)
+    return chosen
+
+
+def describe(over: Mesh) -> str:
+    """A mesh in words: `2 cpu devices`."""
+    count = over.devices.size
+    return f"{count} {over.devices.flat[0].platform} device{'s' if count > 1 else ''}"
 
 
 def check_population(population_size: int, over: Mesh) -> None:

@@ -24,7 +24,8 @@ def start(params: PyTree) -> Learned:
 
 def adam(learned: Learned, gradients: PyTree, learning_rate: Array) -> Learned:
     """One Adam step (Kingma 2015, arXiv:1412.6980); `learning_rate` is a `[]` leaf, bit-equal to `optax.adam`."""
-    updates, moments = _ADAM.update(gradients, learned.moments)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer count
+        updates, moments = _ADAM.update(gradients, learned.moments)
     params = jax.tree.map(lambda param, update: param - learning_rate * update, learned.params, updates)
     return Learned(params, moments)
 

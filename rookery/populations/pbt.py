@@ -120,9 +120,8 @@ def truncation(fitness: Array, key: Key, best: int, replaced: Array | int) -> Ar
     finite = jnp.isfinite(fitness)
     order = jnp.argsort(jnp.where(finite, -fitness, jnp.inf), stable=True)
     rank = jnp.argsort(order)
-    pool = jnp.minimum(best, jnp.sum(finite))
-    draws = jax.vmap(jax.random.uniform)(api.member_keys(key, size))
-    chosen = order[jnp.minimum((draws * pool).astype(jnp.int32), jnp.maximum(pool - 1, 0))]
+    pool = jnp.clip(jnp.sum(finite), 1, best)
+    chosen = order[jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(api.member_keys(key, size), (), 0, pool)]
     loses = ((rank >= size - replaced) | ~finite) & finite.any()
     return jnp.where(loses, chosen, jnp.arange(size)).astype(jnp.int32)
 

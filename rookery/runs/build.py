@@ -1,12 +1,9 @@
 """From a config to what it describes: world, mind, life, people."""
 
-import math
 from typing import NamedTuple
 
-import jax
-from jax.sharding import Mesh
-
 from rookery import devices
+from rookery.devices import Mesh
 from rookery.agents.sac import sac
 from rookery.envs import tasks
 from rookery.envs.api import Environment
@@ -32,8 +29,7 @@ def build(config: AnyRun) -> Built:
       ValueError: an unknown task, an extra that is not installed, a population that the devices cannot share, or parts
         that do not fit each other.
     """
-    mesh = devices.mesh(_device_count(config.world.devices, config.population))
-    devices.check_population(config.population, mesh)
+    mesh = devices.mesh_for(config.population, config.world.devices)
     environment = tasks.make(config.world.env, **_overrides(config.world))
     learner = off_policy(sac(environment.spec, config.agent), environment, config.learner)
     spread = devices.population_map(mesh, config.world.exact)
@@ -42,11 +38,6 @@ def build(config: AnyRun) -> Built:
     else:
         program = seeds(learner, None, config.population, config.draw_hyper, spread)
     return Built(environment, program, mesh)
-
-
-def _device_count(asked: int | None, population: int) -> int:
-    """As many devices as were asked for; else all of them, or as many as divide the population."""
-    return math.gcd(len(jax.devices()), max(population, 1)) if asked is None else asked
 
 
 def _overrides(world: WorldConfig) -> dict[str, object]:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from rookery import devices
+from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState
 from rookery.runs import folder as folders
 from rookery.runs.checkpoint import Checkpointer

@@ -1,0 +1,272 @@
+"""Population Based Training: the decision by hand, and the laws that inheritance must keep."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams, trees
+from rookery.agents.sac import SPACE
+from rookery.populations import api
+from rookery.populations.pbt import PbtConfig, Program, counts, inherit, live, pbt, perturb, truncation
+from rookery.populations.seeds import seeds
+from tests import tiny
+
+NAN, INF = jnp.nan, jnp.inf
+
+
+def parents_of(fitness, best, replaced, seed=0):
+    return truncation(jnp.asarray(fitness, jnp.float32), jax.random.key(seed), best, replaced).tolist()
+
+
+class TestTruncation:
+    def test_the_worst_inherit_from_the_best(self):
+        assert parents_of([3.0, 1.0, 4.0, 2.0], best=1, replaced=2) == [0, 2, 2, 2]
+
+    def test_parents_are_drawn_from_all_of_the_best(self):
+        drawn = {parents_of([5.0, 4.0, 3.0, 0.0], best=3, replaced=1, seed=seed)[3] for seed in range(40)}
+        assert drawn == {0, 1, 2}
+
+    def test_children_draw_their_parents_independently(self):
+        pairs = {tuple(parents_of([9.0, 8.0, 1.0, 0.0], best=2, replaced=2, seed=s)[2:]) for s in range(40)}
+        assert pairs == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+    def test_ties_rank_by_index_and_counts_stay_exact(self):
+        parents = parents_of([7.0] * 6, best=2, replaced=2)
+        assert parents[:4] == [0, 1, 2, 3]
+        assert set(parents[4:]) <= {0, 1}
+
+    def test_nobody_is_replaced_for_a_count_of_zero(self):
+        assert parents_of([1.0, 2.0, 3.0], best=1, replaced=0) == [0, 1, 2]
+
+    @pytest.mark.parametrize("replaced", range(6))
+    def test_exactly_as_many_as_asked_are_replaced(self, replaced):
+        parents = parents_of([0.0, 5.0, 1.0, 4.0, 2.0, 3.0], best=1, replaced=replaced)
+        assert sum(parent != member for member, parent in enumerate(parents)) == replaced
+
+    @pytest.mark.parametrize("bad", [NAN, INF, -INF])
+    def test_what_is_not_finite_is_replaced_and_never_a_parent(self, bad):
+        for seed in range(20):
+            parents = parents_of([bad, 1.0, 2.0, bad], best=3, replaced=1, seed=seed)
+            assert parents[1:3] == [1, 2]
+            assert {parents[0], parents[3]} <= {1, 2}
+
+    def test_a_single_survivor_parents_everybody(self):
+        assert parents_of([NAN, NAN, 0.0, NAN], best=2, replaced=1) == [2, 2, 2, 2]
+
+    def test_nothing_finite_replaces_nobody(self):
+        assert parents_of([NAN, INF, -INF], best=1, replaced=1) == [0, 1, 2]
+
+    def test_a_population_of_one_survives(self):
+        assert parents_of([3.0], best=1, replaced=0) == [0]
+
+
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("fraction", "size", "expected"), [(0.0, 10, 0), (0.04, 10, 0), (0.05, 10, 1), (0.25, 10, 3), (0.2, 16, 3)]
+    )
+    def test_a_fraction_rounds_to_the_nearest_count(self, fraction, size, expected):
+        assert counts(PbtConfig(replace_fraction=fraction, best_fraction=0.1), size)[1] == expected
+
+    def test_there_is_always_a_parent(self):
+        assert counts(PbtConfig(best_fraction=0.0, replace_count=1), 4)[0] == 1
+
+    def test_counts_win_over_fractions(self):
+        assert counts(PbtConfig(best_count=2, replace_count=5), 10) == (2, 5)
+
+    def test_too_many_is_an_error_with_both_counts(self):
+        with pytest.raises(ValueError, match="3 best and 6 replaced members together exceed the population of 8"):
+            counts(PbtConfig(best_count=3, replace_count=6), 8)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"replace_fraction": 1.5}, "replace_fraction must lie in"),
+            ({"best_count": 0}, "best_count must be at least 1"),
+            ({"replace_count": -1}, "replace_count must be at least 0"),
+            ({"burn_in": -1}, "burn_in must be at least 0"),
+            ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
+            ({"exploit": "luck"}, "exploit must be one of"),
+            ({"perturb": "shake"}, "perturb must be one of"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            PbtConfig(**options)
+
+
+class TestPerturb:
+    @pytest.mark.parametrize("mode", ["perturb", "resample"])
+    def test_children_of_one_parent_differ_and_survivors_keep_theirs(self, mode):
+        hyper = jax.vmap(lambda _: hyperparams.sample(SPACE, jax.random.key(3)))(jnp.arange(6))  # six equal members
+        is_child = jnp.asarray([False, True, True, True, True, False])
+        config = PbtConfig(perturb=mode, resample_probability=1.0)
+        changed = perturb(config, SPACE, hyper, jax.random.key(0), is_child)
+        for name, domain in SPACE.domains.items():
+            values = getattr(changed, name)
+            assert len(set(values[1:5].tolist())) == 4, f"siblings share {name}"
+            assert values[0] == values[5] == getattr(hyper, name)[0]
+            assert ((values >= domain.low) & (values <= domain.high)).all()
+        assert jnp.array_equal(changed.tau, hyper.tau)  # does not evolve
+
+
+@pytest.fixture(scope="module")
+def life():
+    return tiny.learner()
+
+
+@pytest.fixture(scope="module")
+def program(life) -> Program:
+    return pbt(life, population_size=4, best_count=1, replace_count=2)
+
+
+@pytest.fixture(scope="module")
+def step(program):
+    return jax.jit(program.step)
+
+
+@pytest.fixture(scope="module")
+def start(program):
+    return jax.jit(program.init)(jax.random.key(0))
+
+
+def poison(state: api.ProgramState, member: int) -> api.ProgramState:
+    """Make one member's policy NaN."""
+    learned = state.members.state
+    params = jax.tree.map(lambda leaf: leaf.at[member].set(jnp.nan), learned.policy.params)
+    learned = learned._replace(policy=learned.policy._replace(params=params))
+    return state._replace(members=state.members._replace(state=learned))
+
+
+class TestProgram:
+    def test_members_start_different(self, start):
+        for name in SPACE.domains:
+            assert len(set(getattr(start.members.hyper, name).tolist())) == 4
+        kernel = jax.tree.leaves(start.members.state.policy.params)[1]
+        assert not jnp.array_equal(kernel[0], kernel[1])
+
+    def test_the_next_generation_tells_where_its_members_came_from(self, step, start):
+        state, first = step(start, jax.random.key(1))
+        expected = np.argsort(-first["fitness"], stable=True)
+        assert state.shared.parents[expected[0]] == expected[0]
+        assert (state.shared.parents[expected[2:]] == expected[0]).all()
+        _, second = step(state, jax.random.key(2))
+        assert first["parent"].tolist() == [0, 1, 2, 3]
+        assert second["parent"].tolist() == state.shared.parents.tolist()
+
+    def test_hyper_parameters_in_the_metrics_are_those_trained_with(self, step, start):
+        state, metrics = step(start, jax.random.key(1))
+        for name in SPACE.domains:
+            assert jnp.array_equal(metrics[f"hyper/{name}"], getattr(start.members.hyper, name))
+            assert not jnp.array_equal(metrics[f"hyper/{name}"], getattr(state.members.hyper, name))
+
+    def test_survivors_keep_moments_and_targets_children_take_all_of_their_parent(self, life, step, start):
+        key = jax.random.key(1)
+        state, _ = step(start, key)
+        unselected = pbt(life, population_size=4, exploit="none")
+        trained, _ = jax.jit(unselected.step)(start, key)  # the same generation without exploit
+        inherited = trees.take(trained.members.state, state.shared.parents)
+        tiny.assert_equal(state.members.state, inherited)
+        tiny.assert_equal(state.members.buffer, trained.members.buffer)  # data stays with the slot
+        tiny.assert_equal(state.members.env_state, trained.members.env_state)
+
+    def test_clones_of_one_parent_live_different_lives(self, step, start):
+        clones = start._replace(members=trees.take(start.members, jnp.zeros((4,), jnp.int32)))
+        state, metrics = step(clones, jax.random.key(5))
+        assert len(set(metrics["critic_loss"].tolist())) == 4
+        assert len({str(rows.tolist()) for rows in state.members.buffer.rows.action}) == 4
+
+    def test_a_diverged_member_is_counted_replaced_and_recovers(self, step, start):
+        state, metrics = step(poison(start, 1), jax.random.key(1))
+        assert jnp.isnan(metrics["fitness"]).tolist() == metrics["diverged"].tolist() == [False, True, False, False]
+        assert state.shared.parents[1] != 1
+        assert trees.all_finite(state.members)  # rows and environment states too
+        assert state.members.buffer.size.tolist() == [40, 0, 40, 40]
+        assert int(state.shared.parents[0]) != 1
+        state, metrics = step(state, jax.random.key(2))
+        assert jnp.isfinite(metrics["fitness"]).all()
+        assert state.members.buffer.size[1] == 40
+
+    def test_a_population_that_diverged_wholly_replaces_nobody(self, step, start):
+        broken = start
+        for member in range(4):
+            broken = poison(broken, member)
+        state, metrics = step(broken, jax.random.key(1))
+        assert not jnp.isfinite(metrics["fitness"]).any()
+        assert state.shared.parents.tolist() == [0, 1, 2, 3]
+
+    def test_the_callers_arrays_survive(self, step, start):
+        before = jax.tree.map(np.array, start)
+        step(start, jax.random.key(1))
+        tiny.assert_equal(start, before)
+
+    def test_members_are_judged_on_the_same_start_states(self, life, start):
+        twins = trees.take(start.members, jnp.zeros((2,), jnp.int32))
+        program = pbt(life, population_size=2, exploit="none")
+        state = api.ProgramState(twins, api.Shared(jnp.asarray(0), jnp.arange(2)))
+        metrics = jax.jit(program.examine)(state, jax.random.key(0))
+        assert jnp.array_equal(metrics["returns"][0], metrics["returns"][1])
+
+    def test_burn_in_replaces_only_what_diverged(self, life, start):
+        program = pbt(life, population_size=4, best_count=1, replace_count=2, burn_in=1)
+        step = jax.jit(program.step)
+        state, _ = step(start, jax.random.key(1))
+        assert state.shared.parents.tolist() == [0, 1, 2, 3]
+        poisoned, _ = step(poison(start, 2), jax.random.key(1))
+        assert poisoned.shared.parents[2] != 2
+        state, _ = step(state, jax.random.key(2))
+        assert int(jnp.sum(state.shared.parents != jnp.arange(4))) == 2
+
+    def test_keys_depend_on_the_member_alone(self):
+        few, many = api.member_keys(jax.random.key(0), 3), api.member_keys(jax.random.key(0), 8)
+        assert jnp.array_equal(jax.random.key_data(few), jax.random.key_data(many)[:3])
+
+    def test_a_member_does_not_depend_on_the_others(self, life, start):
+        key, bank = jax.random.key(7), life.start_states(jax.random.key(8))
+        alone = jax.jit(partial(live, life))
+        together = jax.jit(lambda m, k: api.vmap(partial(live, life), (m, k), (bank, jnp.asarray(0))))
+        keys = api.member_keys(key, 4)
+        expected, _ = alone(trees.take(start.members, 2), keys[2], bank, jnp.asarray(0))
+        members, _ = together(start.members, keys)
+        for left, right in zip(jax.tree.leaves(expected), jax.tree.leaves(trees.take(members, 2)), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+class TestInherit:
+    def test_buffers_are_copied_only_when_asked(self, step, start):
+        state, _ = step(start, jax.random.key(1))
+        parents = jnp.asarray([0, 0, 2, 0])
+        kept, copied = inherit(state.members, parents), inherit(state.members, parents, buffers_too=True)
+        tiny.assert_equal(kept.buffer, state.members.buffer)
+        tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
+        tiny.assert_equal(copied.state, trees.take(state.members.state, parents))
+
+    def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self, life, start):
+        program = pbt(life, population_size=4, best_count=1, replace_count=0, inherit_buffer=True)
+        state, _ = jax.jit(program.step)(poison(start, 1), jax.random.key(1))
+        assert state.members.buffer.size.tolist() == [40] * 4
+        parent = int(state.shared.parents[1])
+        tiny.assert_equal(trees.take(state.members.buffer, 1), trees.take(state.members.buffer, parent))
+
+
+class TestSeeds:
+    def test_members_share_hyper_parameters_and_never_meet(self, life):
+        program = seeds(life, population_size=3)
+        state = jax.jit(program.init)(jax.random.key(0))
+        assert set(state.members.hyper.discount.tolist()) == {np.float32(0.99)}
+        state, metrics = jax.jit(program.step)(poison(state, 1), jax.random.key(1))
+        assert state.shared.parents.tolist() == [0, 1, 2]
+        assert metrics["diverged"].tolist() == [False, True, False]
+
+    def test_random_search_draws_from_the_space(self, life):
+        state = jax.jit(seeds(life, population_size=3, draw_hyper=True).init)(jax.random.key(0))
+        assert len(set(state.members.hyper.policy_lr.tolist())) == 3
+
+
+def test_options_and_config_exclude_each_other(life):
+    with pytest.raises(TypeError, match="either config or the keywords"):
+        pbt(life, config=PbtConfig(), burn_in=1)
+    with pytest.raises(ValueError, match="population_size must be at least 1"):
+        pbt(life, population_size=0)

@@ -1,0 +1,35 @@
+"""Tiny parts for tests: what is compiled is small, so that compiling is cheap."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs import tasks
+from rookery.learners.api import Learner
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.types import PyTree
+
+LIFE = OffPolicyConfig(
+    num_envs=4,
+    steps_per_generation=40,
+    batch_size=8,
+    buffer_size=64,
+    warmup_steps=8,
+    eval_episodes=2,
+    start_states=4,
+)
+
+
+def learner(env: str = "point_room", config: OffPolicyConfig = LIFE, **overrides: object) -> Learner:
+    """SAC with 8 hidden units on one of our own worlds."""
+    environment = tasks.make(env, **{"episode_length": 10, **overrides})
+    return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(8,))), environment, config)
+
+
+def assert_equal(left: PyTree, right: PyTree) -> None:
+    """Two trees are equal bit by bit."""
+    import jax
+
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for (path, a), b in zip(jax.tree.leaves_with_path(left), jax.tree.leaves(right), strict=True):
+        assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=jnp.issubdtype(a.dtype, jnp.inexact)), path
