@@ -77,11 +77,17 @@ def _ranks(lineage: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _draw_hyper(axes, name: str, lineage: dict[str, np.ndarray], ranks: np.ndarray, colours) -> None:
+    from matplotlib import ticker
+
     values, generations = _per_member(lineage, name), np.unique(lineage["generation"])
     scale = 1.0 - values if name == "discount" else values
     x = np.repeat(generations[:, None], values.shape[1], axis=1)
     axes.scatter(x, scale, c=ranks, cmap=colours, s=9, linewidths=0)
-    axes.set_yscale("log" if (scale > 0).all() else "linear")
+    if (scale > 0).all():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_title("1 - discount" if name == "discount" else name, fontsize=10, color=_INK, loc="left")
     axes.set_xlabel("generation (bright: best of its generation)", fontsize=8)
     _tidy(axes)

@@ -129,6 +129,12 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def reconfigure(self, config: Mapping[str, Any]) -> None:
+        """Replace the configuration, atomically; the caller holds the lock."""
+        content = {"format": FORMAT, "versions": self.versions, "config": dict(config)}
+        write_atomically(self.config_file, json.dumps(content, indent=2) + "\n")
+        self._load()
+
     def _owner(self) -> str:
         try:
             owner = json.loads(self.owner_file.read_text(encoding="utf-8"))

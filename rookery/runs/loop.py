@@ -122,7 +122,9 @@ def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramS
 def _open(config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
     run_dir = str(config.run_dir)
     if resume:
-        return folders.open_existing(run_dir, write=True)
+        folder = folders.open_existing(run_dir, write=True)
+        folder.reconfigure(record or folder.config)
+        return folder
     return folders.create(run_dir, record or {"kind": "python"}, config.overwrite)
 
 

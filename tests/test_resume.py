@@ -1,0 +1,175 @@
+"""A run that is killed, or asked to stop, continues as if nothing had happened: real processes, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rookery.runs.log import read_csv
+
+COMMAND = "import rookery.cli; rookery.cli.main()"
+FLAGS = (
+    "--env point_room --episode-length 20 --population 4 --generations 24 --steps-per-generation 400 --num-envs 4 "
+    "--batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 --checkpoint-every 1 --keep 2"
+).split()
+TIMING = {"seconds", "steps_per_second"}
+
+
+def environment() -> dict[str, str]:
+    """One device, whatever this process has; the compiled programs are shared through the test session's cache."""
+    flags = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag)
+    cache = os.environ["ROOKERY_TEST_CACHE"]
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "XLA_FLAGS": flags, "PYTHONUNBUFFERED": "1"}
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def rookery(*arguments: str) -> tuple[int, str, str]:
+    return finish(start(*arguments))
+
+
+def generations(run: Path) -> int:
+    path = run / "metrics.csv"
+    return max(0, len(path.read_text().splitlines()) - 1) if path.exists() else 0
+
+
+def await_generation(process: subprocess.Popen, run: Path, count: int) -> None:
+    while generations(run) < count and process.poll() is None:
+        time.sleep(0.005)
+
+
+def await_saving(process: subprocess.Popen, run: Path) -> None:
+    """Until a checkpoint is half written."""
+    while not list((run / "checkpoints").glob("*tmp*")) and process.poll() is None:
+        time.sleep(0.0005)
+
+
+def arrays(run: Path) -> list[np.ndarray]:
+    """Every leaf of the newest checkpoint."""
+    import jax
+
+    from rookery import devices
+    from rookery.runs import build, config, folder
+    from rookery.runs.checkpoint import Checkpointer
+
+    opened = folder.open_existing(run)
+    built = build.build(config.from_record({**opened.config, "world": {**opened.config["world"], "devices": 1}}))
+    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
+    state, _, _ = checkpoints.restore(devices.template(built.program, built.mesh))
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def assert_same_run(left: Path, right: Path) -> None:
+    """Tables and final states are equal bit by bit; only the clock may differ."""
+    for name in ("metrics.csv", "lineage.csv"):
+        one, other = read_csv(left / name), read_csv(right / name)
+        assert one.keys() == other.keys()
+        for column in one.keys() - TIMING:
+            assert np.array_equal(one[column], other[column], equal_nan=True), f"{name}: {column}"
+    for one, other in zip(arrays(left), arrays(right), strict=True):
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    code, out, err = rookery("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    assert code == 0, err
+    assert "generation 24 of 24" in out
+    return run
+
+
+def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
+    run = tmp_path / "run"
+    process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    kills = 0
+    for moment in (await_saving, None, await_saving, 9, await_saving, 15):
+        if moment is None:
+            await_generation(process, run, generations(run) + 2)
+            time.sleep(np.random.default_rng().uniform(0, 0.1))
+        elif callable(moment):
+            moment(process, run)
+        else:
+            await_generation(process, run, moment)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0)
+        process = start("resume", str(run))
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert kills >= 4
+    assert_same_run(undisturbed, run)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum, code):
+    run = tmp_path / "run"
+    process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    await_generation(process, run, 3)
+    process.send_signal(signum)
+    returned, _, err = finish(process)
+    assert returned == code
+    assert f"rookery resume {run}" in err
+    stopped = generations(run)
+    assert 3 <= stopped < 24
+    code, out, err = rookery("resume", str(run))
+    assert code == 0, err
+    assert_same_run(undisturbed, run)
+
+
+def test_runs_on_past_its_first_goal(undisturbed, tmp_path):
+    run = tmp_path / "run"
+    short = [*FLAGS, "--generations", "10"]
+    assert rookery("train", "pbt-sac", *short, "--run-dir", str(run))[0] == 0
+    code, out, _ = rookery("resume", str(run))
+    assert code == 0
+    assert "already reached" in out
+    assert rookery("resume", str(run), "--generations", "24")[0] == 0
+    assert_same_run(undisturbed, run)
+    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 24
+
+
+def test_a_damaged_checkpoint_is_passed_over(undisturbed, tmp_path):
+    run = tmp_path / "run"
+    assert rookery("train", "pbt-sac", *FLAGS, "--generations", "12", "--run-dir", str(run))[0] == 0
+    newest = max((run / "checkpoints").glob("generation_*12*.json"))
+    data = max((run / "checkpoints" / newest.stem).rglob("d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    code, _, err = rookery("resume", str(run), "--generations", "24")
+    assert code == 0
+    assert "generation 12 is damaged" in err
+    assert_same_run(undisturbed, run)
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path):
+    run = tmp_path / "run"
+    process = start("train", "pbt-sac", *FLAGS, "--generations", "10000", "--run-dir", str(run))
+    await_generation(process, run, 1)
+    code, _, err = rookery("resume", str(run))
+    assert code == 1
+    assert f"process {process.pid}" in err
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
