@@ -27,7 +27,7 @@ def update(statistics: RunningStatistics, rows: Array) -> RunningStatistics:
     added = jnp.sum(valid.astype(jnp.float32))
     count = jnp.maximum(statistics.count + added, 1.0)
     batch_mean = jnp.sum(rows, axis=0) / jnp.maximum(added, 1.0)
-    batch_squares = jnp.sum(jnp.where(valid[:, None], (rows - batch_mean) ** 2, 0.0), axis=0)
+    batch_squares = jnp.sum(jnp.where(valid[:, None], (rows - batch_mean[None]) ** 2, 0.0), axis=0)
     delta = batch_mean - statistics.mean
     return RunningStatistics(
         count=statistics.count + added,

@@ -1,0 +1,88 @@
+"""Running statistics equal NumPy's over everything seen, in whatever batches it came."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import normalize
+from rookery.normalize import RunningStatistics
+
+
+def seen(*batches: np.ndarray) -> RunningStatistics:
+    statistics = normalize.init(batches[0].shape[1])
+    for batch in batches:
+        statistics = jax.jit(normalize.update)(statistics, jnp.asarray(batch, jnp.float32))
+    return statistics
+
+
+def assert_statistics(statistics: RunningStatistics, rows: np.ndarray, rtol: float = 1e-5) -> None:
+    assert float(statistics.count) == len(rows)
+    np.testing.assert_allclose(statistics.mean, rows.mean(axis=0), rtol=rtol, atol=1e-5)
+    np.testing.assert_allclose(statistics.squares / len(rows), rows.var(axis=0), rtol=rtol, atol=1e-6)
+
+
+@pytest.fixture
+def rows() -> np.ndarray:
+    return np.random.default_rng(0).normal([3.0, -50.0, 0.0], [2.0, 10.0, 0.1], (60, 3))
+
+
+def test_statistics_equal_numpy_whatever_the_batches(rows: np.ndarray) -> None:
+    assert_statistics(seen(rows), rows)
+    assert_statistics(seen(rows[:1], rows[1:7], rows[7:8], rows[8:50], rows[50:]), rows)
+
+
+def test_a_large_offset_costs_no_accuracy_of_the_variance() -> None:
+    rows = np.random.default_rng(1).normal(1000.0, 1.0, (400, 1))
+    # Sum of squares minus squared sum would be off by about 6 %: 1e6 has a spacing of 0.06 in float32.
+    assert_statistics(seen(*np.split(rows, 100)), np.asarray(rows, np.float32).astype(np.float64), rtol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_left_out(rows: np.ndarray, bad: float) -> None:
+    dirty = rows.copy()
+    dirty[[0, 17, 59], [0, 1, 2]] = bad
+    clean = np.delete(rows, [0, 17, 59], axis=0)
+    assert_statistics(seen(dirty[:1], dirty[1:20], dirty[20:]), clean)
+
+
+def test_a_batch_without_a_finite_row_changes_nothing(rows: np.ndarray) -> None:
+    before = seen(rows)
+    after = normalize.update(before, jnp.full((4, 3), jnp.nan))
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_before_the_second_row_an_observation_passes_unchanged() -> None:
+    observation = jnp.asarray([100.0, -7.0])
+    for statistics in (normalize.init(2), seen(np.asarray([[1.0, 2.0]]))):
+        assert normalize.normalize(statistics, observation).tolist() == [100.0, -7.0]
+
+
+def test_normalising_by_hand_and_the_clip() -> None:
+    # Rows 1 and 5: mean 3, standard deviation 2. (4 - 3) / 2 = 0.5; (103 - 3) / 2 = 50, cut to 5.
+    statistics = seen(np.asarray([[1.0], [5.0]]))
+    np.testing.assert_allclose(normalize.normalize(statistics, jnp.asarray([4.0])), [0.5], rtol=1e-6)
+    assert normalize.normalize(statistics, jnp.asarray([103.0])).tolist() == [5.0]
+    assert normalize.normalize(statistics, jnp.asarray([-103.0])).tolist() == [-5.0]
+    assert normalize.normalize(statistics, jnp.asarray([103.0]), limit=2.0).tolist() == [2.0]
+
+
+def test_a_constant_column_becomes_zero_and_stays_finite() -> None:
+    statistics = seen(np.full((10, 2), 4.0))
+    assert normalize.normalize(statistics, jnp.asarray([4.0, 1e9])).tolist() == [0.0, 5.0]
+
+
+def test_leading_axes_are_normalised_row_by_row(rows: np.ndarray) -> None:
+    statistics = seen(rows)
+    observation = jnp.asarray(rows[:6], jnp.float32).reshape(2, 3, 3)
+    expected = ((rows[:6] - rows.mean(axis=0)) / rows.std(axis=0)).reshape(2, 3, 3)
+    np.testing.assert_allclose(normalize.normalize(statistics, observation), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_members_keep_statistics_of_their_own(rows: np.ndarray) -> None:
+    one, two = rows[:30], rows[30:]
+    start = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), normalize.init(3))
+    both = jax.vmap(normalize.update)(start, jnp.asarray(np.stack([one, two]), jnp.float32))
+    for index, part in enumerate((one, two)):
+        assert_statistics(RunningStatistics(*(leaf[index] for leaf in both)), part)
