@@ -1,0 +1,115 @@
+"""Action distributions against formulas written out in double precision, and at the edge of what floats hold."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import distributions
+
+HALF_LOG_TWO_PI = 0.9189385332046727
+
+
+def outputs(mean: list[float], log_std: list[float]) -> jax.Array:
+    return jnp.asarray([*mean, *log_std], jnp.float32)
+
+
+def test_parameters_are_split_mean_first_and_the_log_std_is_clipped() -> None:
+    mean, log_std = distributions.normal_parameters(outputs([3.0, -30.0, 30.0], [0.5, -30.0, 30.0]))
+    assert mean.tolist() == [3.0, -30.0, 30.0]
+    assert log_std.tolist() == [0.5, -20.0, 2.0]
+
+
+def test_normal_log_density_by_hand() -> None:
+    # Standard normal at 0 and at 1; std e at 2 + 3 e: -(3^2)/2 - 1 - log sqrt(2 pi). Densities of dimensions add up.
+    one = distributions.normal_log_prob(outputs([0.0], [0.0]), jnp.zeros(1))
+    two = distributions.normal_log_prob(outputs([0.0, 2.0], [0.0, 1.0]), jnp.asarray([1.0, 2.0 + 3.0 * math.e]))
+    assert float(one) == pytest.approx(-HALF_LOG_TWO_PI, rel=1e-6)
+    assert float(two) == pytest.approx(-0.5 - 4.5 - 1.0 - 2 * HALF_LOG_TWO_PI, rel=1e-5)
+
+
+def test_normal_entropy_by_hand() -> None:
+    # log(sigma sqrt(2 pi e)) = log sigma + 1/2 + log sqrt(2 pi), summed over dimensions.
+    entropy = distributions.normal_entropy(outputs([5.0, 6.0], [0.25, -1.0]))
+    assert float(entropy) == pytest.approx(-0.75 + 2 * (0.5 + HALF_LOG_TWO_PI), rel=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.7, -0.7), (-1.2, 0.4)])
+def test_squashed_log_density_equals_the_numerical_change_of_variables(mean: float, log_std: float) -> None:
+    noise = np.linspace(-2.0, 2.0, 41)
+    single = outputs([mean], [log_std])
+    action, log_prob = distributions.tanh_normal_sample(
+        jnp.broadcast_to(single, (41, 2)), jnp.asarray(noise, jnp.float32)[:, None]
+    )
+    std, h = math.exp(log_std), 1e-5
+    np.testing.assert_allclose(action[:, 0], np.tanh(mean + std * noise), rtol=1e-5, atol=1e-6)
+    slope = (np.tanh(mean + std * (noise + h)) - np.tanh(mean + std * (noise - h))) / (2 * h)
+    expected = -0.5 * noise**2 - HALF_LOG_TWO_PI - np.log(slope)  # p(action) = p(noise) / |d action / d noise|
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.3, 0.5), (-1.0, 0.2)])
+def test_squashed_density_integrates_to_one(mean: float, std: float) -> None:
+    single = outputs([mean], [math.log(std)])
+    grid = jnp.linspace(-5.0, 5.0, 20_001)
+    action, log_prob = distributions.tanh_normal_sample(jnp.broadcast_to(single, (20_001, 2)), grid[:, None])
+    density, action = np.exp(np.asarray(log_prob, np.float64)), np.asarray(action[:, 0], np.float64)
+    area = np.sum((density[1:] + density[:-1]) / 2 * np.diff(action))
+    assert area == pytest.approx(1.0, abs=2e-3)
+
+
+def test_squashed_log_densities_of_dimensions_add_up() -> None:
+    both = distributions.tanh_normal_sample(outputs([0.1, -0.4], [0.2, -0.3]), jnp.asarray([0.5, -1.5]))[1]
+    first = distributions.tanh_normal_sample(outputs([0.1], [0.2]), jnp.asarray([0.5]))[1]
+    second = distributions.tanh_normal_sample(outputs([-0.4], [-0.3]), jnp.asarray([-1.5]))[1]
+    assert float(both) == pytest.approx(float(first + second), rel=1e-6)
+
+
+@pytest.mark.parametrize("mean", [-1e4, -50.0, 0.0, 50.0, 1e4])
+@pytest.mark.parametrize("log_std", [-1e4, -20.0, 2.0, 1e4])
+@pytest.mark.parametrize("noise", [-6.0, 0.0, 6.0])
+def test_extreme_values_stay_finite_and_so_do_their_gradients(mean: float, log_std: float, noise: float) -> None:
+    def log_prob(parameters: jax.Array) -> jax.Array:
+        return distributions.tanh_normal_sample(parameters, jnp.asarray([noise]))[1]
+
+    parameters = outputs([mean], [log_std])
+    action, density = distributions.tanh_normal_sample(parameters, jnp.asarray([noise]))
+    assert abs(float(action[0])) <= 1.0
+    assert math.isfinite(float(density))
+    assert np.isfinite(jax.grad(log_prob)(parameters)).all()
+
+
+def test_far_out_the_log_density_grows_as_it_must() -> None:
+    # u = 30: -log(1 - tanh(u)^2) = 2 u - log 4 up to e^-60, where tanh itself has long been 1 in floats.
+    log_prob = distributions.tanh_normal_sample(outputs([30.0], [0.0]), jnp.zeros(1))[1]
+    assert float(log_prob) == pytest.approx(-HALF_LOG_TWO_PI + 60.0 - math.log(4.0), rel=1e-6)
+
+
+def test_the_mode_is_the_squashed_mean() -> None:
+    mode = distributions.tanh_normal_mode(outputs([0.5, -2.0], [1.0, -3.0]))
+    np.testing.assert_allclose(mode, [math.tanh(0.5), math.tanh(-2.0)], rtol=1e-6)
+
+
+def test_categorical_log_probability_and_entropy_by_hand() -> None:
+    logits = jnp.log(jnp.asarray([0.2, 0.3, 0.5])) + 4.0  # a shift of all logits changes nothing
+    log_probs = [float(distributions.categorical_log_prob(logits, jnp.asarray(i))) for i in range(3)]
+    np.testing.assert_allclose(log_probs, np.log([0.2, 0.3, 0.5]), rtol=1e-5)
+    expected = -(0.2 * math.log(0.2) + 0.3 * math.log(0.3) + 0.5 * math.log(0.5))
+    assert float(distributions.categorical_entropy(logits)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_categorical_takes_leading_axes() -> None:
+    logits = jnp.log(jnp.asarray([[[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]]]))
+    log_prob = distributions.categorical_log_prob(logits, jnp.asarray([[1, 0, 0]]))
+    np.testing.assert_allclose(np.exp(log_prob), [[0.5, 0.9, 0.2]], rtol=1e-5)
+    assert distributions.categorical_entropy(logits).shape == (1, 3)
+
+
+def test_a_certain_choice_has_no_entropy_and_finite_numbers() -> None:
+    logits = jnp.asarray([1e4, -1e4, 0.0])
+    assert float(distributions.categorical_entropy(logits)) == 0.0
+    assert float(distributions.categorical_log_prob(logits, jnp.asarray(0))) == 0.0
+    assert float(distributions.categorical_log_prob(logits, jnp.asarray(1))) == -2e4
+    assert np.isfinite(jax.grad(distributions.categorical_entropy)(logits)).all()

@@ -1,0 +1,81 @@
+"""Adam with a traced rate equals Optax's bit by bit; Polyak averages by hand."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rookery import gradients
+
+RATES = (1e-2, 3e-4)
+
+
+def parameters() -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {"kernel": jax.random.normal(keys[0], (5, 3)), "bias": jax.random.normal(keys[1], (3,))}
+
+
+def slopes(step: int) -> dict[str, jax.Array]:
+    return jax.tree.map(lambda leaf: jnp.sin((step + 1.0) * leaf) * 10.0 ** (step - 2), parameters())
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_adam_is_bit_equal_to_optax(rate: float, compiled: bool) -> None:
+    optimizer = optax.adam(rate)
+
+    def reference(params: dict[str, jax.Array], moments: Any, slope: dict[str, jax.Array]) -> Any:
+        with jax.numpy_dtype_promotion("standard"):  # as Optax needs it
+            updates, moments = optimizer.update(slope, moments, params)
+        return optax.apply_updates(params, updates), moments
+
+    ours, theirs = (jax.jit(gradients.adam), jax.jit(reference)) if compiled else (gradients.adam, reference)
+    learned = gradients.start(parameters())
+    params, moments = parameters(), optimizer.init(parameters())
+    for step in range(6):
+        learned = ours(learned, slopes(step), jnp.float32(rate))
+        params, moments = theirs(params, moments, slopes(step))
+        for name in params:
+            np.testing.assert_array_equal(learned.params[name], params[name])
+
+
+def test_the_first_step_is_the_rate_against_the_slope() -> None:
+    # Both moments are corrected for their start, so the first step is rate x slope / (|slope| + 1e-8).
+    learned = gradients.adam(
+        gradients.start(jnp.asarray([1.0, 1.0, 1.0])), jnp.asarray([4.0, -0.1, 0.0]), jnp.float32(0.5)
+    )
+    np.testing.assert_allclose(learned.params, [0.5, 1.5, 1.0], rtol=1e-5)
+
+
+def test_every_member_has_a_rate_of_its_own_and_one_compilation_serves_all() -> None:
+    traces = []
+
+    def step(learned: gradients.Learned, slope: dict, rate: jax.Array) -> gradients.Learned:
+        traces.append(rate)
+        return gradients.adam(learned, slope, rate)
+
+    both = jax.jit(jax.vmap(step, in_axes=(None, None, 0)))
+    for rates in (jnp.asarray(RATES), jnp.asarray([0.5, 0.25])):
+        moved = both(gradients.start(parameters()), slopes(0), rates).params["bias"]
+        for index, rate in enumerate(rates):
+            single = gradients.adam(gradients.start(parameters()), slopes(0), rate).params["bias"]
+            np.testing.assert_allclose(moved[index], single, rtol=1e-6)
+    assert len(traces) == 1
+
+
+def test_a_start_has_moments_of_zero_and_keeps_the_parameters() -> None:
+    learned = gradients.start(parameters())
+    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(learned.moments))
+    np.testing.assert_array_equal(learned.params["kernel"], parameters()["kernel"])
+
+
+def test_polyak_by_hand() -> None:
+    # 1 + 0.25 x (3 - 1) = 1.5; -4 + 0.25 x (0 + 4) = -3.
+    target, new = {"a": jnp.asarray([1.0, -4.0])}, {"a": jnp.asarray([3.0, 0.0])}
+    assert gradients.polyak(target, new, jnp.float32(0.25))["a"].tolist() == [1.5, -3.0]
+    assert gradients.polyak(target, new, jnp.float32(0.0))["a"].tolist() == [1.0, -4.0]
+    assert gradients.polyak(target, new, jnp.float32(1.0))["a"].tolist() == [3.0, 0.0]
+    assert target["a"].tolist() == [1.0, -4.0]

@@ -1,0 +1,196 @@
+"""Search spaces: draws are uniform on the declared scale, perturbations independent and inside the bounds."""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams
+from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
+
+MEMBERS = 2_000
+FACTORS = (0.8, 1.25)
+
+
+class Knobs(NamedTuple):
+    noise: jax.Array | float = 0.25
+    rate: jax.Array | float = 1e-3
+    discount: jax.Array | float = 0.99
+    fixed: jax.Array | float = 7.0
+
+
+DOMAINS = {"noise": Uniform(0.0, 1.0), "rate": LogUniform(1e-5, 1e-1), "discount": OneMinusLog(0.9, 0.999)}
+SPACE = hyperparams.space(Knobs(), DOMAINS)
+TO_UNIT = {
+    "noise": lambda x: x,
+    "rate": lambda x: (np.log10(x) + 5) / 4,  # 1e-5 -> 0, 1e-1 -> 1
+    "discount": lambda x: (-np.log10(1 - x) - 1) / 2,  # 0.9 -> 0, 0.999 -> 1
+}
+
+
+def keys(seed: int, count: int = MEMBERS) -> jax.Array:
+    return jax.random.split(jax.random.key(seed), count)
+
+
+def perturbed(hyper: Knobs, seed: int, resample: float, count: int = MEMBERS) -> Knobs:
+    """`count` children of one parent."""
+    change = partial(hyperparams.perturb, SPACE, hyper, factors=FACTORS, resample_probability=resample)
+    return jax.jit(jax.vmap(change))(keys(seed, count))
+
+
+def up(children: Knobs) -> np.ndarray:
+    """`[members, 3]`: which fields took the factor 1.25 (a discount's distance to 1 grows, so it falls)."""
+    start = hyperparams.defaults(SPACE)
+    grown = [np.asarray(children.noise) > start.noise, np.asarray(children.rate) > start.rate]
+    return np.stack([*grown, np.asarray(children.discount) < start.discount], axis=1)
+
+
+def uniformity_distance(unit: np.ndarray) -> float:
+    """Kolmogorov-Smirnov distance to the uniform law on [0, 1]."""
+    ranked = np.sort(unit.astype(np.float64))
+    steps = np.arange(len(ranked) + 1) / len(ranked)
+    return float(max(np.max(steps[1:] - ranked), np.max(ranked - steps[:-1])))
+
+
+@pytest.fixture(scope="module")
+def population() -> Knobs:
+    return jax.vmap(partial(hyperparams.sample, SPACE))(keys(0))
+
+
+def test_defaults_are_scalars_of_float32() -> None:
+    values = hyperparams.defaults(SPACE)
+    assert all(isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32 and leaf.shape == () for leaf in values)
+    np.testing.assert_allclose(values, [0.25, 1e-3, 0.99, 7.0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_draws_are_uniform_on_the_declared_scale(population: Knobs, name: str) -> None:
+    draws = np.asarray(getattr(population, name))
+    domain = DOMAINS[name]
+    assert draws.dtype == np.float32
+    assert draws.min() >= np.float32(domain.low)
+    assert draws.max() <= np.float32(domain.high)
+    bound = 1.95 / math.sqrt(MEMBERS)  # a uniform law exceeds it once in a thousand seeds
+    assert uniformity_distance(TO_UNIT[name](draws.astype(np.float64))) < bound
+
+
+@pytest.mark.parametrize("name", ["rate", "discount"])
+def test_the_check_of_uniformity_can_tell_the_scales_apart(name: str) -> None:
+    plain = np.random.default_rng(0).uniform(DOMAINS[name].low, DOMAINS[name].high, MEMBERS)
+    assert uniformity_distance(TO_UNIT[name](plain)) > 0.3
+
+
+def test_draws_of_different_fields_and_members_are_independent(population: Knobs) -> None:
+    unit = np.stack([TO_UNIT[name](np.asarray(getattr(population, name), np.float64)) for name in DOMAINS])
+    bound = 4 / math.sqrt(MEMBERS)  # four standard errors of a correlation of 0
+    assert np.abs(np.corrcoef(unit) - np.eye(3)).max() < bound
+    for row in unit:
+        assert abs(np.corrcoef(row[:-1], row[1:])[0, 1]) < bound
+    assert len(np.unique(unit[1])) > MEMBERS * 0.99
+
+
+def test_fields_that_do_not_evolve_keep_their_default(population: Knobs) -> None:
+    assert np.asarray(population.fixed).tolist() == [7.0] * MEMBERS
+
+
+def test_equal_keys_give_equal_draws_and_other_keys_others() -> None:
+    one, same, other = (hyperparams.sample(SPACE, jax.random.key(seed)) for seed in (3, 3, 4))
+    assert [float(x) for x in one] == [float(x) for x in same]
+    assert all(float(getattr(one, name)) != float(getattr(other, name)) for name in DOMAINS)
+
+
+def test_factors_act_on_the_declared_scale() -> None:
+    # 0.25 x 0.8 and x 1.25; 1e-3 x both; a discount's distance to 1: 0.01 x 0.8 = 0.008 and 0.01 x 1.25 = 0.0125.
+    expected = {"noise": (0.2, 0.3125), "rate": (8e-4, 1.25e-3), "discount": (0.992, 0.9875)}
+    children = perturbed(hyperparams.defaults(SPACE), seed=1, resample=0.0)
+    for name, pair in expected.items():
+        found = np.unique(np.asarray(getattr(children, name)))
+        np.testing.assert_allclose(found, sorted(pair), rtol=1e-6)
+    assert np.asarray(children.fixed).tolist() == [7.0] * MEMBERS
+
+
+def test_the_two_factors_are_equally_likely_and_independent_between_fields_and_members() -> None:
+    grown = up(perturbed(hyperparams.defaults(SPACE), seed=2, resample=0.0)).astype(np.float64)
+    sigma = 1 / math.sqrt(MEMBERS)
+    assert np.abs(grown.mean(axis=0) - 0.5).max() < 4 * 0.5 * sigma
+    assert np.abs(np.corrcoef(grown.T) - np.eye(3)).max() < 4 * sigma
+    assert len(np.unique(grown, axis=0)) == 8  # all combinations of three fields occur
+    for field in grown.T:
+        assert abs(np.corrcoef(field[:-1], field[1:])[0, 1]) < 4 * sigma
+
+
+def test_perturbations_are_clipped_to_the_bounds() -> None:
+    top = Knobs(*(jnp.float32(x) for x in (0.9, 0.09, 0.9989, 7.0)))
+    children = perturbed(top, seed=3, resample=0.0, count=64)
+    # 0.9 x 1.25 and 0.09 x 1.25 pass their bounds, as does 1 - 0.0011 x 0.8 = 0.99912.
+    np.testing.assert_allclose(np.unique(children.noise), [0.72, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(np.unique(children.rate), [0.072, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(np.unique(children.discount), [0.998625, 0.999], rtol=1e-6)
+    bottom = Knobs(*(jnp.float32(x) for x in (0.0, 1.1e-5, 0.91, 7.0)))
+    children = perturbed(bottom, seed=3, resample=0.0, count=64)
+    np.testing.assert_allclose(np.unique(children.rate), [1e-5, 1.375e-5], rtol=1e-6)  # 1.1e-5 x 0.8 = 8.8e-6
+    np.testing.assert_allclose(np.unique(children.discount), [0.9, 0.928], rtol=1e-6)  # 1 - 0.09 x 1.25 = 0.8875
+
+
+def test_resampling_always_draws_afresh_from_the_whole_space() -> None:
+    children = perturbed(hyperparams.defaults(SPACE), seed=4, resample=1.0)
+    for name, to_unit in TO_UNIT.items():
+        draws = np.asarray(getattr(children, name), np.float64)
+        assert uniformity_distance(to_unit(draws)) < 1.95 / math.sqrt(MEMBERS)
+    assert np.asarray(children.fixed).tolist() == [7.0] * MEMBERS
+
+
+def test_each_field_is_resampled_on_its_own_with_the_given_probability() -> None:
+    children = perturbed(hyperparams.defaults(SPACE), seed=5, resample=0.25)
+    scaled = {"noise": (0.2, 0.3125), "rate": (8e-4, 1.25e-3), "discount": (0.992, 0.9875)}
+    fresh = np.stack(
+        [
+            ~np.isclose(np.asarray(getattr(children, name))[:, None], pair, rtol=1e-6).any(axis=1)
+            for name, pair in scaled.items()
+        ]
+    ).astype(np.float64)
+    sigma = 1 / math.sqrt(MEMBERS)
+    assert np.abs(fresh.mean(axis=1) - 0.25).max() < 4 * math.sqrt(0.25 * 0.75) * sigma
+    assert np.abs(np.corrcoef(fresh) - np.eye(3)).max() < 4 * sigma
+
+
+def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -> None:
+    doubled = partial(hyperparams.perturb, SPACE, hyperparams.defaults(SPACE), resample_probability=1.0)
+    one = doubled(jax.random.key(0), factors=FACTORS)
+    other = doubled(jax.random.key(0), factors=(0.5, 2.0))
+    assert [float(x) for x in one] == [float(x) for x in other]
+
+
+def test_clip_moves_only_what_is_outside() -> None:
+    clipped = hyperparams.clip(SPACE, Knobs(*(jnp.float32(x) for x in (-1.0, 1e-3, 1.5, 70.0))))
+    np.testing.assert_allclose(clipped, [0.0, 1e-3, 0.999, 70.0], rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({"discont": OneMinusLog(0.9, 0.99)}, r"^'discont' is no hyper-parameter here; did you mean discount\?$"),
+        ({"zzz": Uniform(0, 1)}, r"^'zzz' is no .* did you mean noise or rate or discount or fixed\?$"),
+        ({"noise": Uniform(1.0, 1.0)}, r"^the interval of noise is empty: \[1\.0, 1\.0\]; give low < high\.$"),
+        ({"noise": Uniform(2.0, 1.0)}, r"^the interval of noise is empty: \[2\.0, 1\.0\]; give low < high\.$"),
+        ({"noise": Uniform(math.nan, 1.0)}, r"^the interval of noise is empty: \[nan, 1\.0\]"),
+        ({"noise": Uniform(0.0, math.inf)}, r"^the interval of noise is empty: \[0\.0, inf\]"),
+        ({"rate": LogUniform(0.0, 1.0)}, r"^rate is drawn on a logarithmic scale and needs a lower bound .* got 0\.0"),
+        ({"rate": LogUniform(-1.0, 1.0)}, r"^rate is drawn on a logarithmic scale .* above 0, got -1\.0\.$"),
+        ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount is drawn on the scale log\(1 - x\) .* below 1, got 1\.0\.$"),
+    ],
+)
+def test_mistakes_in_a_space_are_answered(domains: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hyperparams.space(Knobs(), domains)
+
+
+def test_a_space_cannot_be_changed_behind_its_back() -> None:
+    domains = dict(DOMAINS)
+    made = hyperparams.space(Knobs(), domains)
+    domains.clear()
+    assert list(made.domains) == list(DOMAINS)

@@ -1,0 +1,87 @@
+"""Networks: a multi-layer perceptron by hand, its first weights, and twins that differ."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import networks
+
+
+def dense(params: dict) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Kernel and bias of every layer, first to last."""
+    layers = params["params"]
+    return [(np.asarray(layers[name]["kernel"]), np.asarray(layers[name]["bias"])) for name in sorted(layers)]
+
+
+def test_a_perceptron_equals_the_same_numbers_by_hand() -> None:
+    network = networks.mlp([1, 1], [2], 1)
+    params = network.init(jax.random.key(0))
+    kernels = jnp.asarray([[1.0, -1.0], [2.0, 3.0]]), jnp.asarray([[0.5], [4.0]])
+    biases = jnp.asarray([0.5, -1.0]), jnp.asarray([0.25])
+    for name, kernel, bias in zip(("Dense_0", "Dense_1"), kernels, biases, strict=True):
+        assert params["params"][name]["kernel"].shape == kernel.shape
+        params["params"][name] = {"kernel": kernel, "bias": bias}
+    # hidden = relu([1 + 4 + 0.5, -1 + 6 - 1]) = [5.5, 4]; output = 2.75 + 16 + 0.25.
+    assert network.apply(params, jnp.asarray([1.0]), jnp.asarray([2.0])).tolist() == [19.0]
+    # hidden = relu([-1 + 0 + 0.5, 1 + 0 - 1]) = [0, 0]; only the bias remains.
+    assert network.apply(params, jnp.asarray([-1.0]), jnp.asarray([0.0])).tolist() == [0.25]
+
+
+def test_leading_axes_are_kept_and_rows_do_not_mix() -> None:
+    network = networks.mlp([3], [4], 2)
+    params = network.init(jax.random.key(0))
+    inputs = jax.random.normal(jax.random.key(1), (5, 6, 3))
+    outputs = network.apply(params, inputs)
+    assert outputs.shape == (5, 6, 2)
+    np.testing.assert_allclose(outputs[4, 2], network.apply(params, inputs[4, 2]), rtol=1e-5, atol=1e-6)
+
+
+def test_without_hidden_layers_it_is_linear() -> None:
+    network = networks.mlp([2], [], 3)
+    params = network.init(jax.random.key(0))
+    ((kernel, bias),) = dense(params)
+    np.testing.assert_allclose(network.apply(params, jnp.asarray([2.0, -1.0])), [2.0, -1.0] @ kernel + bias, rtol=1e-6)
+
+
+def test_first_weights_fill_their_declared_range_and_biases_are_zero() -> None:
+    network = networks.mlp([50], [200], 40, output_scale=0.01)
+    (first, first_bias), (last, last_bias) = dense(network.init(jax.random.key(0)))
+    # He 2015: uniform in +-sqrt(6 / fan in); the last layer: uniform in +-sqrt(3 x scale / fan in).
+    for kernel, limit in ((first, np.sqrt(6 / 50)), (last, np.sqrt(3 * 0.01 / 200))):
+        assert 0.98 * limit < np.abs(kernel).max() <= limit * (1 + 1e-6)
+        assert np.std(kernel) == pytest.approx(limit / np.sqrt(3), rel=0.03)
+    assert not first_bias.any()
+    assert not last_bias.any()
+
+
+def test_equal_keys_give_equal_weights_and_other_keys_others() -> None:
+    network = networks.mlp([2], [3], 1)
+    one, same, other = (dense(network.init(jax.random.key(seed)))[0][0] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).all()
+
+
+def test_twins_have_weights_of_their_own_and_stand_side_by_side() -> None:
+    single = networks.mlp([2, 1], [4], 1)
+    pair = networks.twin(single)
+    params = pair.init(jax.random.key(0))
+    observation, action = jnp.ones((7, 2)), jnp.ones((7, 1))
+    values = pair.apply(params, observation, action)
+    assert values.shape == (7, 2)
+    for index in range(2):
+        np.testing.assert_allclose(values[:, index : index + 1], single.apply(params[index], observation, action))
+    assert (dense(params[0])[0][0] != dense(params[1])[0][0]).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (([0], [4], 1), r"^layer sizes must be at least 1, got \(0, 4, 1\)\.$"),
+        (([2], [4, 0], 1), r"^layer sizes must be at least 1, got \(2, 4, 0, 1\)\.$"),
+        (([2], [4], -1), r"^layer sizes must be at least 1, got \(2, 4, -1\)\.$"),
+    ],
+)
+def test_a_size_below_one_is_an_error(sizes: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        networks.mlp(*sizes)

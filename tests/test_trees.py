@@ -1,0 +1,92 @@
+"""Pytrees with a leading axis: rows are chosen and written whole, and nothing else is touched."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import trees
+
+
+class Pair(NamedTuple):
+    wide: jax.Array  # [N, 2]
+    flag: jax.Array  # [N] bool
+
+
+def pair(*rows: float) -> Pair:
+    """Rows `(x, 10 x)` and whether x is even."""
+    values = jnp.asarray(rows, jnp.float32)
+    return Pair(jnp.stack([values, 10 * values], axis=1), values % 2 == 0)
+
+
+def assert_same(one: Pair, other: Pair) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def test_stack_makes_rows_that_take_gives_back() -> None:
+    singles = [Pair(jnp.asarray([x, 10 * x]), jnp.asarray(x % 2 == 0)) for x in (1.0, 2.0, 3.0)]
+    stacked = trees.stack(singles)
+    assert_same(stacked, pair(1, 2, 3))
+    for index, single in enumerate(singles):
+        assert_same(trees.take(stacked, index), single)
+
+
+def test_stack_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^stack needs at least one tree; it was given none\.$"):
+        trees.stack([])
+
+
+def test_take_keeps_the_order_and_the_repetitions_of_the_indices() -> None:
+    assert_same(trees.take(pair(5, 6, 7), jnp.asarray([2, 0, 2])), pair(7, 5, 7))
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_where_with_one_condition_chooses_a_whole_tree(condition: bool) -> None:
+    chosen = trees.where(jnp.asarray(condition), pair(1, 2), pair(3, 4))
+    assert_same(chosen, pair(1, 2) if condition else pair(3, 4))
+
+
+def test_where_with_a_condition_per_row_chooses_whole_rows_of_any_rank() -> None:
+    assert_same(trees.where(jnp.asarray([True, False, True]), pair(1, 2, 3), pair(4, 5, 6)), pair(1, 5, 3))
+
+
+def test_where_leaves_nothing_of_a_row_that_is_not_finite() -> None:
+    broken = Pair(jnp.full((2, 2), jnp.nan), jnp.asarray([False, False]))
+    assert_same(trees.where(jnp.asarray([False, False]), broken, pair(4, 6)), pair(4, 6))
+
+
+def test_where_takes_python_scalars_and_typed_keys() -> None:
+    keys = jax.random.split(jax.random.key(0), 2)
+    chosen = trees.where(jnp.asarray(False), {"key": keys[0], "x": 1.0}, {"key": keys[1], "x": 2.0})
+    assert jax.random.key_data(chosen["key"]).tolist() == jax.random.key_data(keys[1]).tolist()
+    assert float(chosen["x"]) == 2.0
+
+
+def test_scatter_writes_the_rows_named_and_survives_its_inputs() -> None:
+    old = pair(1, 2, 3, 4)
+    assert_same(trees.scatter(old, jnp.asarray([3, 1]), pair(8, 9)), pair(1, 9, 3, 8))
+    assert_same(old, pair(1, 2, 3, 4))
+
+
+def test_scatter_drops_an_index_out_of_range() -> None:
+    assert_same(trees.scatter(pair(1, 2, 3), jnp.asarray([3, 0, 100]), pair(7, 8, 9)), pair(8, 2, 3))
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1.0, True), (np.nan, False), (np.inf, False), (-np.inf, False)])
+def test_all_finite_sees_one_bad_number_in_one_leaf(number: float, expected: bool) -> None:
+    tree = {"a": jnp.zeros((2, 3)), "b": jnp.asarray([0.0, number]), "i": jnp.arange(3), "k": jax.random.key(0)}
+    assert bool(trees.all_finite(tree)) is expected
+
+
+def test_all_finite_is_true_without_any_inexact_number() -> None:
+    assert bool(trees.all_finite({"i": jnp.arange(3), "flag": jnp.asarray(False), "none": jnp.zeros((0,))}))
+    assert bool(trees.all_finite(()))
+
+
+def test_all_finite_tells_rows_apart_under_vmap() -> None:
+    rows = Pair(jnp.asarray([[1.0, 2.0], [jnp.nan, 1.0], [1.0, jnp.inf]]), jnp.asarray([True, True, True]))
+    assert jax.vmap(trees.all_finite)(rows).tolist() == [True, False, False]
