@@ -128,7 +128,7 @@ _HUMANOID = _brax("humanoid", 244, 17)
 _TASKS = {
     task.name: task
     for task in (
-        _own(point_maze.point_maze, qd_offset=2.06, **_POINT),  # the farthest corner is at sqrt(1 + 1.8^2) = 2.0591
+        _own(point_maze.point_maze, qd_offset=2.29, **_POINT),  # the farthest corner is at sqrt(1.4^2 + 1.8^2) = 2.2804
         _own(point_maze.point_room, qd_offset=0.02, **_POINT),  # the largest control cost
         _own(probes.probe_value, 1, 1),
         _own(probes.probe_discount, 1, 2),
