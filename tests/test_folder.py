@@ -67,10 +67,11 @@ def test_the_names_of_the_files(tmp_path):
 def test_a_folder_that_holds_a_run_is_refused(tmp_path, made):
     (tmp_path / made).parent.mkdir(exist_ok=True)
     (tmp_path / made).write_text("precious")
-    with pytest.raises(RunFolderError, match=r"already holds a run: .*`rookery resume .*`--overwrite`"):
+    with pytest.raises(RunFolderError, match=r"already holds a run: .*`rookery resume .*`--overwrite`") as caught:
         create(tmp_path, CONFIG)
     assert (tmp_path / made).read_text() == "precious"
-    create(tmp_path, CONFIG, overwrite=True).release()  # the refusal gave the lock back
+    create(tmp_path, CONFIG, overwrite=True).release()
+    assert caught.value.__traceback__, "it keeps the refused folder alive: the lock was given back, not collected"
 
 
 def test_a_folder_with_other_files_is_welcome(tmp_path):
@@ -183,9 +184,10 @@ def test_what_is_no_run(tmp_path):
 def test_a_damaged_or_foreign_configuration(tmp_path, content, message, write):
     create(tmp_path, CONFIG).release()
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(RunFolderError, match=message):
+    with pytest.raises(RunFolderError, match=message) as caught:
         open_existing(tmp_path, write=write)
-    create(tmp_path, CONFIG, overwrite=True).release()  # the lock was given back
+    create(tmp_path, CONFIG, overwrite=True).release()
+    assert caught.value.__traceback__, "it keeps the refused folder alive: the lock was given back, not collected"
 
 
 def test_writing_is_atomic(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ the manifest and are compared before a restore, since orbax casts a wrong dtype 
 """
 
 import functools
-import gc
 import json
 import logging
 import os
@@ -185,16 +184,11 @@ class Checkpointer:
         try:
             with _orbax().StandardCheckpointer() as reader:
                 return reader.restore(self.directory / body["folder"], targets)
-        except Exception as error:
-            reason = _reason(error)
-        with warnings.catch_warnings():  # the coroutines that orbax has left behind complain when they are collected
-            warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()
-        # Whole, but unreadable: an older one would fare no better, and taking it would hide this.
-        raise CheckpointError(
-            f"The checkpoint of generation {body['generation']} in {self.directory} is whole but could not be read: "
-            f"{reason}."
-        )
+        except Exception as error:  # whole, but unreadable: an older one would fare no better and hide this
+            raise CheckpointError(
+                f"The checkpoint of generation {body['generation']} in {self.directory} is whole but could not be "
+                f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
+            ) from error
 
     def _finish(self, writer: Any, body: dict[str, Any]) -> None:
         """In the background: wait for the commit, then write the manifest, then delete what is too old."""
