@@ -1,12 +1,12 @@
 """Rookery trains populations of reinforcement-learning agents in JAX.
 
-    import rookery
+import rookery
 
-    env = rookery.make("hopper")
-    agent = rookery.sac(env.spec)
-    learner = rookery.off_policy(agent, env)
-    program = rookery.pbt(learner, population_size=8)
-    result = rookery.run(program, generations=20, run_dir="runs/mine")
+env = rookery.make("hopper")
+agent = rookery.sac(env.spec)
+learner = rookery.off_policy(agent, env)
+program = rookery.pbt(learner, population_size=8)
+result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
 from rookery.agents.api import Agent

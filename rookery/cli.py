@@ -1,12 +1,14 @@
 """The command line: `rookery train | resume | evaluate | envs`, derived from the configs by tyro."""
 
 import dataclasses
+import functools
+import operator
 import os
 import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Union
+from typing import Annotated
 
 import jax
 import tyro
@@ -20,7 +22,8 @@ from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
 from rookery.runs.config import KINDS, AnyRun, from_record, kind_of, to_record
 from rookery.runs.signals import Interrupted
 
-Kind = Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in KINDS.items())]  # pyright: ignore
+_KINDS = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in KINDS.items()]
+Kind = functools.reduce(operator.or_, _KINDS)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from rookery.types import Array, PyTree
+from rookery.types import PyTree, Scalar
 
 _ADAM = optax.scale_by_adam()
 
@@ -22,7 +22,7 @@ def start(params: PyTree) -> Learned:
     return Learned(params, _ADAM.init(params))
 
 
-def adam(learned: Learned, gradients: PyTree, learning_rate: Array) -> Learned:
+def adam(learned: Learned, gradients: PyTree, learning_rate: Scalar) -> Learned:
     """One Adam step (Kingma 2015, arXiv:1412.6980); `learning_rate` is a `[]` leaf, bit-equal to `optax.adam`."""
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer count
         updates, moments = _ADAM.update(gradients, learned.moments)
@@ -30,6 +30,6 @@ def adam(learned: Learned, gradients: PyTree, learning_rate: Array) -> Learned:
     return Learned(params, moments)
 
 
-def polyak(target: PyTree, params: PyTree, tau: Array) -> PyTree:
+def polyak(target: PyTree, params: PyTree, tau: Scalar) -> PyTree:
     """`target + tau (params - target)`, leaf by leaf; `tau` `[]` in [0, 1]."""
     return jax.tree.map(lambda old, new: old + tau * (new - old), target, params)

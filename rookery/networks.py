@@ -62,7 +62,7 @@ def mlp(
         raise ValueError(f"layer sizes must be at least 1, got {(*input_sizes, *hidden_sizes, output_size)}.")
     output_init = nn.initializers.variance_scaling(output_scale, "fan_in", "uniform")
     module = Mlp(tuple(hidden_sizes), output_size, output_init)
-    return Network(partial(_init, module, tuple(input_sizes)), module.apply)
+    return Network(partial(_init, module, tuple(input_sizes)), partial(_apply, module))
 
 
 def twin(network: Network) -> Network:
@@ -76,6 +76,10 @@ def twin(network: Network) -> Network:
 
 def _init(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
     return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
+
+
+def _apply(module: nn.Module, params: PyTree, *inputs: Array) -> Array:
+    return jnp.asarray(module.apply(params, *inputs))
 
 
 def _twin_init(network: Network, key: Key) -> PyTree:

@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 
-from rookery.types import Array
+from rookery.types import Array, Scalar
 
 
-def td_target(reward_t: Array, terminated_t: Array, discount: Array, value_tp1: Array) -> Array:
+def td_target(reward_t: Array, terminated_t: Array, discount: Scalar, value_tp1: Array) -> Array:
     """One-step target `r_t + discount * (1 - terminated_t) * v_tp1`, all `[...]`.
 
     A truncated step bootstraps like any other: pass the value of its true successor.

@@ -20,6 +20,9 @@ Array = jax.Array
 Key = jax.Array
 """A typed PRNG key, shape `[]`. It is consumed by the function that receives it."""
 
+Scalar = jax.Array | float
+"""A `[]` array, or a Python float where a default is declared."""
+
 PyTree = Any
 Hyper = Any
 """A NamedTuple of float scalars, declared beside its agent: what evolves."""

@@ -14,9 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 TOOLS = ["networks", "distributions", "returns", "normalize", "buffers", "gradients"]
 ROOMS = ["types", "trees", "hyperparams", TOOLS, "envs", "agents", "learners", "populations", "qd", "devices"]
 ROOMS += ["runs", "report", "compat", "cli"]
-RANK = {
-    name: rank for rank, room in enumerate(ROOMS) for name in (room if isinstance(room, list) else [room])
-}
+RANK = {name: rank for rank, room in enumerate(ROOMS) for name in (room if isinstance(room, list) else [room])}
 ONLY_IN = {
     "flax": {"networks.py"},
     "orbax": {"runs/checkpoint.py"},
@@ -81,9 +79,7 @@ def test_the_report_reads_run_folders_only():
 
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_a_dependency_is_named_in_its_own_files_only(package: str):
-    users = {
-        relative(path) for path in FILES if any(name.split(".")[0] == package for name in imports(parse(path)))
-    }
+    users = {relative(path) for path in FILES if any(name.split(".")[0] == package for name in imports(parse(path)))}
     assert users <= ONLY_IN[package]
 
 

@@ -16,7 +16,8 @@ from rookery.runs.log import read_csv
 COMMAND = "import rookery.cli; rookery.cli.main()"
 FLAGS = (
     "--env point_room --episode-length 20 --population 4 --generations 24 --steps-per-generation 400 --num-envs 4 "
-    "--batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 --checkpoint-every 1 --keep 2"
+    "--batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
+    "--checkpoint-every 1 --keep 2"
 ).split()
 TIMING = {"seconds", "steps_per_second"}
 

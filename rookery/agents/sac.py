@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.api import Agent
 from rookery.envs.api import EnvSpec
-from rookery.types import Array, Key, Metrics, PyTree, Transition
+from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class SacConfig:
 class SacHyper(NamedTuple):
     """What evolves; every field changes the update."""
 
-    discount: Array | float = 0.99  # per step, in (0, 1)
-    policy_lr: Array | float = 3e-4  # Adam's step size, above 0
-    critic_lr: Array | float = 3e-4
-    alpha_lr: Array | float = 3e-4
-    reward_scaling: Array | float = 1.0  # the critics learn scaling x reward
-    tau: Array | float = 0.005  # the targets' Polyak rate per update, in (0, 1]
+    discount: Scalar = 0.99  # per step, in (0, 1)
+    policy_lr: Scalar = 3e-4  # Adam's step size, above 0
+    critic_lr: Scalar = 3e-4
+    alpha_lr: Scalar = 3e-4
+    reward_scaling: Scalar = 1.0  # the critics learn scaling x reward
+    tau: Scalar = 0.005  # the targets' Polyak rate per update, in (0, 1]
 
 
 SPACE = hyperparams.space(

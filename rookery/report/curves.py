@@ -19,6 +19,7 @@ def draw_curves(run_dir: str | Path) -> Path:
 
     Returns:
       The picture's path.
+
     Raises:
       ValueError: the folder holds no run, or no generation is finished.
     """

@@ -74,5 +74,5 @@ def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _number(value: float | np.integer) -> str:
-    return str(value) if isinstance(value, np.integer) else f"{value:.4g}"
+def _number(value: np.ndarray) -> str:
+    return str(value) if value.dtype.kind == "i" else f"{value:.4g}"

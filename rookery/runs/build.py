@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from rookery import devices
-from rookery.devices import Mesh
 from rookery.agents.sac import sac
+from rookery.devices import Mesh
 from rookery.envs import tasks
 from rookery.envs.api import Environment
 from rookery.learners.off_policy import off_policy

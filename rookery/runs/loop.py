@@ -191,8 +191,7 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
     }
     for name, values in metrics.items():
         if name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
-            values = values[sound] if np.ndim(values) and sound.any() else values
-            row[name] = np.mean(values)
+            row[name] = np.mean(values[sound] if np.ndim(values) and sound.any() else values)
     row |= {"seconds": seconds, "steps_per_second": program.steps_per_generation / seconds}
     return {name: float(value) for name, value in row.items()}
 

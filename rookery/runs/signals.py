@@ -5,7 +5,7 @@ import threading
 from types import FrameType, TracebackType
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818 - it is not an error
+class Interrupted(KeyboardInterrupt):
     """A run was asked to stop; it has finished its generation and saved it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Requests:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)  # pyright: ignore[reportArgumentType]
 
-    def _remember(self, signum: int, frame: FrameType | None) -> None:
+    def _remember(self, signum: int, _: FrameType | None) -> None:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum

@@ -1,0 +1,83 @@
+"""One code path for 1..N devices (law 10), on virtual ones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from rookery import devices
+from rookery.populations.pbt import pbt
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def layouts() -> dict:
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.layouts"],
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"]},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def test_member_by_member_any_number_of_devices_gives_the_same_bits(layouts):
+    assert len({seen["digest"] for seen in layouts["exact"].values()}) == 1
+
+
+def test_all_at_once_devices_agree_to_rounding_and_choose_the_same_parents(layouts):
+    runs = layouts["vmap"].values()
+    assert max(seen["difference"] for seen in runs) < 1e-5  # after the first generation
+    assert len({str(seen["parents"]) for seen in runs}) == 1
+    assert any(parent != member for member, parent in enumerate(layouts["vmap"]["1"]["parents"][0]))
+
+
+@pytest.mark.parametrize("mode", ["exact", "vmap"])
+def test_no_member_is_copied_to_every_device_and_nothing_compiles_twice(layouts, mode):
+    for seen in layouts[mode].values():
+        assert seen["replicated"] == 0
+        assert seen["compiles"] == 1
+
+
+def test_training_needs_no_communication(layouts):
+    assert layouts["collectives"]["8"] == []
+
+
+def test_a_population_that_devices_cannot_share_is_refused():
+    with pytest.raises(ValueError, match=r"5 cannot be divided evenly over 2 devices; use 4 or 6 members"):
+        devices.compile_program(pbt(tiny.learner(), population_size=5), devices.mesh(2))
+    with pytest.raises(ValueError, match="use 2 members"):
+        devices.mesh_for(1, 2)
+
+
+def test_a_mesh_takes_what_divides_the_population():
+    assert devices.mesh_for(4).devices.size == 2
+    assert devices.mesh_for(5).devices.size == 1
+    with pytest.raises(ValueError, match="asked for 99 devices, but there are 2"):
+        devices.mesh(99)
+
+
+def test_the_donated_state_is_gone_and_its_memory_reused():
+    program = pbt(tiny.learner(), population_size=2, replace_count=0)
+    compiled = devices.compile_program(program, devices.mesh(1))
+    state = compiled.init(jax.random.key(0))
+    after, _ = compiled.step(state, jax.random.key(1))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.members.buffer.rows))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
+
+
+def test_the_template_is_the_state_without_its_values():
+    mesh = devices.mesh(2)
+    program = pbt(tiny.learner(), population_size=2, population_map=devices.population_map(mesh))
+    state = devices.compile_program(program, mesh).init(jax.random.key(0))
+    template = devices.template(program, mesh)
+    for expected, leaf in zip(jax.tree.leaves(template), jax.tree.leaves(state), strict=True):
+        assert (expected.shape, expected.dtype, expected.sharding) == (leaf.shape, leaf.dtype, leaf.sharding)
