@@ -8,7 +8,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -84,7 +84,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("\ninterrupted; what was saved is whole", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, CheckpointError, loop.Diverged) as error:
+    except (ValueError, ImportError, CheckpointError, loop.Diverged) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
@@ -145,9 +145,15 @@ def envs(_: Envs) -> None:
     Console().print(tables.tasks_table(list(tasks.table())))
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Our own warnings are for the user: one line, without the place in the code."""
     if issubclass(category, CheckpointWarning):
         print(f"warning: {message}", file=sys.stderr)
+    else:
+        _show_other_warning(message, category, *where, **more)
+
+
+_show_other_warning = warnings.showwarning
 
 
 _COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Envs: envs}

@@ -147,7 +147,8 @@ def test_actions_are_clipped(world: World) -> None:
 def test_descriptor_lies_within_its_limits(world: World) -> None:
     spec = world.env.spec
     if spec.descriptor is None:
-        pytest.skip("a task without descriptor")
+        assert world.steps.descriptor.shape[-1] == 0
+        return
     seen = np.concatenate([world.starts[1].descriptor[None], world.steps.descriptor])
     assert (seen >= np.asarray(spec.descriptor.lower)).all()
     assert (seen <= np.asarray(spec.descriptor.upper)).all()

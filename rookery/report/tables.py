@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from rookery.runs.folder import open_existing
@@ -49,29 +50,28 @@ def examination(metrics: Mapping[str, np.ndarray]) -> Table:
 
 
 def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """The registry's rows for a terminal."""
-    table = Table()
-    for name in ("task", "suite", "obs", "actions", "agents", "steps", "descriptor", "limits", "QD offset", "extra"):
-        table.add_column(name)
+    """The registry's rows for a terminal; only the descriptor's column wraps."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("task", "suite", "obs", "act", "agents", "steps"):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("task", "suite") else "right")
+    table.add_column("descriptor (size, limits)", overflow="fold")
+    table.add_column("QD offset", no_wrap=True, justify="right")
+    table.add_column("extra", no_wrap=True)
     for row in rows:
-        limits = ""
-        if row["descriptor"]:
-            bounds = zip(row["descriptor_lower"], row["descriptor_upper"], strict=True)
-            limits = " ".join(f"[{lower:g}, {upper:g}]" for lower, upper in dict.fromkeys(bounds))
-        size = f" ({row['descriptor_size']})" if row["descriptor"] else ""
-        table.add_row(
-            row["task"],
-            row["suite"],
-            str(row["observation_size"]),
-            f"{row['action_size']} {row['actions']}",
-            str(row["agents"]),
-            str(row["episode_length"]),
-            (row["descriptor"] or "") + size,
-            limits,
-            "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",
-            row["extra"] or "",
-        )
+        actions = f"{row['action_size']}{' discrete' if row['actions'] == 'discrete' else ''}"
+        counts = (str(row[name]) for name in ("agents", "episode_length"))
+        offset = "" if row["qd_offset"] is None else f"{row['qd_offset']:g}"
+        start = (row["task"], row["suite"], str(row["observation_size"]), actions)
+        table.add_row(*start, *counts, _descriptor(row), offset, row["extra"] or "")
     return table
+
+
+def _descriptor(row: Mapping[str, Any]) -> str:
+    if not row["descriptor"]:
+        return ""
+    bounds = dict.fromkeys(zip(row["descriptor_lower"], row["descriptor_upper"], strict=True))
+    limits = " x ".join(f"[{lower:g}, {upper:g}]" for lower, upper in bounds)
+    return f"{row['descriptor']} ({row['descriptor_size']}, {limits})"
 
 
 def _number(value: np.ndarray) -> str:

@@ -1,0 +1,131 @@
+"""The command line as its user meets it: what it makes, what it says, and how it refuses."""
+
+import json
+import re
+
+import pytest
+
+import rookery.cli
+from rookery.runs import config
+from rookery.runs.config import PbtSacRun, from_record, to_record
+
+TINY = (
+    "--env point_room --episode-length 10 --population 2 --generations 2 --steps-per-generation 40 --num-envs 4 "
+    "--batch-size 8 --hidden-sizes 8 --buffer-size 64 --warmup-steps 8 --eval-episodes 2 --start-states 4"
+).split()
+
+
+@pytest.fixture
+def rookery_command(monkeypatch, capsys, tmp_path):
+    """Run a command in an empty folder; gives its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rookery.cli.keep_compiled_programs", lambda: None)  # the session has its own cache
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["rookery", *arguments])
+        try:
+            rookery.cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_a_run_from_first_to_last(rookery_command, tmp_path):
+    code, out, err = rookery_command("train", "pbt-sac", *TINY, "--replace-count", "1")
+    assert (code, err) == (0, "")
+    assert "generation 2 of 2" in out
+    run = tmp_path / "runs/pbt-sac-point_room-0"
+    made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    assert made == {"config.json", "metrics.csv", "lineage.csv", "checkpoints", "events", "curves.png"}
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(r"policy_lr .* \d", out), "the summary names the hyper-parameters"
+    lineage = (run / "lineage.csv").read_text().splitlines()
+    assert lineage[0].startswith("generation,member,parent,fitness,alpha_lr,critic_lr,discount")
+    assert len(lineage) == 1 + 2 * 2
+
+    code, out, err = rookery_command("train", "pbt-sac", *TINY)
+    assert code == 1
+    assert "already holds a run" in err
+    assert "--overwrite" in err
+    before = (run / "metrics.csv").read_text()
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "3")
+    assert (code, err) == (0, "")
+    assert "3 episodes per member" in out
+    assert "generation 2" in out
+    assert (run / "metrics.csv").read_text() == before
+    code, _, err = rookery_command("evaluate", str(run), "--episodes", "0")
+    assert code == 1
+    assert "eval_episodes must be at least 1" in err
+
+    written = json.loads((run / "config.json").read_text())
+    written["config"]["agent"]["colour"] = "blue"
+    (run / "config.json").write_text(json.dumps(written))
+    code, _, err = rookery_command("resume", str(run))
+    assert code == 1
+    assert "incompatible version" in err
+    assert "colour" in err
+
+    code, _, err = rookery_command("train", "pbt-sac", *TINY, "--overwrite", "--quiet")
+    assert (code, err) == (0, "")
+
+
+def test_quiet_says_nothing(rookery_command):
+    assert rookery_command("train", "sac", *TINY, "--quiet") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("train pbt-sac --env hoper", 1, "did you mean hopper"),
+        ("train sac --env point_room --population 0", 1, "population"),
+        ("train pbt-sac --env point_room --population 3 --devices 2", 1, "cannot be divided evenly over 2 devices"),
+        ("train pbt-sac --env point_room --population 4 --best-count 2 --replace-count 3", 1, "2 best and 3 replaced"),
+        ("train sac --env point_room --backend mjx", 1, "backend"),
+        ("train pbt-sac --populaton 3", 2, "--population"),
+        ("train sac --num-envs 7", 2, "use 9996 or 10003"),
+        ("train sac --generations 0", 2, "generations must be at least 1"),
+        ("train dqn", 2, "dqn"),
+        ("resume nowhere", 1, "no such folder"),
+        ("resume .", 1, "config.json is missing"),
+        ("evaluate nowhere", 1, "no such folder"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(rookery_command, tmp_path, arguments, code, said):
+    returned, out, err = rookery_command(*arguments.split())
+    assert returned == code
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out + err).split())
+    assert said in text
+    assert "Traceback" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_envs_lists_every_task(rookery_command):
+    from rookery.envs import tasks
+
+    code, out, _ = rookery_command("envs")
+    assert code == 0
+    for name in tasks.names():
+        assert name in out
+
+
+@pytest.mark.parametrize("command", ["train pbt-sac", "train sac", "resume", "evaluate", "envs", ""])
+def test_help_explains_every_field(rookery_command, command):
+    code, out, _ = rookery_command(*command.split(), "--help")
+    assert code == 0
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
+    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
+        sentence = re.sub(r"\(default.*", "", explained)
+        assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"
+
+
+def test_a_config_survives_json():
+    written = PbtSacRun(population=7, pbt=config.PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
+    assert from_record(json.loads(json.dumps(to_record(written)))) == written
+    with pytest.raises(ValueError, match="knows no run of kind 'dqn'"):
+        from_record({"kind": "dqn"})

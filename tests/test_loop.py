@@ -1,0 +1,148 @@
+"""The run loop, with a program of two lines in place of a population."""
+
+import csv
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.populations.api import Program, ProgramState, Shared
+from rookery.runs.checkpoint import CheckpointError
+from rookery.runs.loop import Diverged, run, summarize
+from rookery.runs.progress import clock
+from tests import tiny
+
+
+def init(key):
+    return ProgramState(jax.random.normal(key, (3,)), Shared(jnp.zeros((), jnp.int32), jnp.arange(3)))
+
+
+def step(diverge_at, state, key):
+    """Members are random walks; their fitness is where they are, or NaN from a given generation on."""
+    members = state.members + jax.random.normal(key, (3,))
+    generation = state.shared.generation + 1
+    fitness = jnp.where(generation > diverge_at, jnp.nan, members)
+    metrics = {"fitness": fitness, "parent": state.shared.parents, "diverged": ~jnp.isfinite(fitness)}
+    return ProgramState(members, Shared(generation, state.shared.parents)), metrics | {"hyper/rate": members * 2}
+
+
+def walks(diverge_at: int = 1000) -> Program:
+    return Program(init, partial(step, diverge_at), lambda *_: {}, population_size=3, steps_per_generation=30)
+
+
+def rows(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(walks(), generations=3, quiet=True)
+    assert len(result.history) == 3
+    assert result.run_dir is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_generation_draws_from_its_own_number_alone():
+    whole = run(walks(), generations=5, quiet=True, seed=4).state
+    state = run(walks(), generations=2, quiet=True, seed=4).state
+    run_key = jax.random.split(jax.random.key(4))[1]
+    for generation in range(2, 5):
+        state, _ = step(1000, state, jax.random.fold_in(run_key, generation))
+    np.testing.assert_allclose(state.members, whole.members, rtol=1e-6)
+    assert not jnp.array_equal(whole.members, run(walks(), generations=5, quiet=True, seed=5).state.members)
+
+
+def test_the_folder_is_complete_and_its_numbers_exact(tmp_path):
+    result = run(walks(), generations=4, run_dir=str(tmp_path / "run"), checkpoint_every=2, quiet=True)
+    metrics, lineage = rows(tmp_path / "run/metrics.csv"), rows(tmp_path / "run/lineage.csv")
+    assert [int(row["generation"]) for row in metrics] == [0, 1, 2, 3]
+    assert [float(row["env_steps"]) for row in metrics] == [30, 60, 90, 120]
+    for generation, seen in enumerate(result.history):
+        mine = lineage[3 * generation : 3 * generation + 3]
+        assert [np.float32(row["fitness"]) for row in mine] == seen["fitness"].tolist()
+        assert [np.float32(row["rate"]) for row in mine] == seen["hyper/rate"].tolist()
+        assert float(metrics[generation]["best_fitness"]) == seen["fitness"].max()
+        assert float(metrics[generation]["median_fitness"]) == np.median(seen["fitness"])
+    assert list((tmp_path / "run/events").iterdir())
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_from_python_a_run_resumes_too(tmp_path, quiet):
+    whole = run(walks(), generations=6, quiet=True)
+    run(walks(), generations=3, run_dir=str(tmp_path / "run"), quiet=quiet)
+    resumed = run(walks(), generations=6, run_dir=str(tmp_path / "run"), resume=True, quiet=quiet)
+    tiny.assert_equal(resumed.state, whole.state)
+    assert len(resumed.history) == 3
+    again = run(walks(), generations=6, run_dir=str(tmp_path / "run"), resume=True, quiet=quiet)
+    tiny.assert_equal(again.state, whole.state)
+    assert again.history == []
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
+    whole = run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
+    for path in (tmp_path / "run/checkpoints").glob("*.json"):
+        path.unlink()  # what a kill before the first manifest leaves
+    resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
+    tiny.assert_equal(resumed.state, whole.state)
+    assert len(rows(tmp_path / "run/metrics.csv")) == 4
+
+
+def test_a_population_that_is_lost_stops_the_run_and_names_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(Diverged, match=r"generation 4; the last good checkpoint is that of generation 2, in .*run"):
+        run(walks(diverge_at=3), generations=9, checkpoint_every=2, run_dir=str(tmp_path / "run"), quiet=True)
+    with pytest.raises(Diverged, match="generation 1, and no checkpoint was saved before"):
+        run(walks(diverge_at=0), generations=9, run_dir=str(tmp_path / "other"), quiet=True)
+
+
+def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(tmp_path, monkeypatch):
+    import shutil
+    from typing import NamedTuple
+
+    class Usage(NamedTuple):
+        free: int
+
+    seen = []
+
+    def usage(path):
+        seen.append(path)
+        return Usage(10**12 if len(seen) <= 2 else 0)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(CheckpointError, match=r"generation 3 .* the newest whole one is of generation 2"):
+        run(walks(), generations=9, checkpoint_every=1, run_dir=str(tmp_path / "run"), quiet=True)
+    monkeypatch.undo()
+    resumed = run(walks(), generations=5, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
+    tiny.assert_equal(resumed.state, run(walks(), generations=5, quiet=True).state)
+
+
+def test_a_summary_counts_only_what_is_finite():
+    metrics = {
+        "fitness": np.asarray([1.0, np.nan, 4.0, 3.0]),
+        "parent": np.asarray([0, 0, 2, 2]),
+        "diverged": np.asarray([False, True, False, False]),
+        "critic_loss": np.asarray([1.0, np.nan, 2.0, 3.0]),
+        "coverage": np.asarray(12.5),
+        "hyper/rate": np.ones(4),
+    }
+    row = summarize(walks(), 9, metrics, seconds=2.0)
+    expected = {"env_steps": 300, "best_fitness": 4, "median_fitness": 3, "worst_fitness": 1, "diverged": 1}
+    expected |= {"replaced": 2, "critic_loss": 2, "coverage": 12.5, "seconds": 2, "steps_per_second": 15}
+    assert {name: row[name] for name in expected} == expected
+    assert row["mean_fitness"] == pytest.approx(8 / 3)
+    assert "hyper/rate" not in row
+
+
+def test_options_and_config_exclude_each_other():
+    from rookery.runs.config import RunConfig
+
+    with pytest.raises(TypeError, match="either config or the keywords"):
+        run(walks(), RunConfig(), generations=3)
+    with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
+        run(walks(), keep=0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3725, "1:02:05"), (-3, "0:00")])
+def test_time_is_told_as_a_clock(seconds, text):
+    assert clock(seconds) == text
