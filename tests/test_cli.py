@@ -20,7 +20,7 @@ def rookery_command(monkeypatch, capsys, tmp_path):
     """Run a command in an empty folder; gives its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rookery.cli.keep_compiled_programs", lambda: None)  # the session has its own cache
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "100")  # tyro prints one column of boxes
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["rookery", *arguments])

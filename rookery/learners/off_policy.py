@@ -49,9 +49,10 @@ class OffPolicyConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.steps_per_generation % self.num_envs:
             lower = self.steps_per_generation // self.num_envs * self.num_envs
+            remedy = f"{lower} or {lower + self.num_envs}" if lower else f"{self.num_envs}"
             raise ValueError(
                 f"steps_per_generation must be a multiple of num_envs ({self.num_envs}), got "
-                f"{self.steps_per_generation}; use {lower or self.num_envs} or {lower + self.num_envs}."
+                f"{self.steps_per_generation}; use {remedy}."
             )
         updates = self.updates_per_step * self.num_envs
         if updates < 1 or abs(updates - round(updates)) > 1e-6:
