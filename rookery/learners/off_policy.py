@@ -76,6 +76,11 @@ class OffPolicyConfig:
         return self.steps_per_generation // self.num_envs
 
     @property
+    def warmup_iterations(self) -> int:
+        """Steps of each environment before the first update."""
+        return -(-self.warmup_steps // self.num_envs)
+
+    @property
     def updates(self) -> int:
         """U, gradient updates after each step of all environments."""
         return round(self.updates_per_step * self.num_envs)
@@ -146,7 +151,7 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
     iteration, key = inputs
     config = parts.config
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
-    learning = iteration * config.num_envs >= config.warmup_steps
+    learning = iteration >= config.warmup_iterations  # not in steps of the member: 32 bits count to 2 billion
 
     observation = rollout.view(member.normalizer, member.env_state.observation)
     action = rollout.explore(parts.agent, member.state, member.hyper, observation, explore_key)
@@ -180,8 +185,7 @@ def _learn(parts: Parts, member: Member, key: Key, iteration: Array) -> tuple[Py
     indices = parts.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
     draw_noise = partial(parts.agent.noise, batch_size=config.batch_size)
     noise = jax.vmap(draw_noise)(jax.random.split(noise_key, config.updates))
-    done = iteration - -(-config.warmup_steps // config.num_envs)
-    steps = done * config.updates + jnp.arange(config.updates)
+    steps = (iteration - config.warmup_iterations) * config.updates + jnp.arange(config.updates)
     state, metrics = jax.lax.scan(partial(_update, parts, member), member.state, (indices, noise, steps))
     return state, jax.tree.map(jnp.mean, metrics)
 

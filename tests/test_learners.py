@@ -1,0 +1,515 @@
+"""The life of an off-policy member, on a world whose every step is known beforehand.
+
+`counting` counts its own steps and a start state says how many it will live, so that what must stand in the buffer, and
+what an evaluation must find, can be worked out by hand. `spy` is an agent that learns nothing and writes down what it
+was given. SAC stands in where real parameters matter.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams, normalize
+from rookery.agents import sac
+from rookery.agents.api import Agent
+from rookery.envs import api as envs
+from rookery.envs import tasks
+from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.learners.api import Learner, Member, genotype
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.types import Genotype, PyTree, Transition
+from tests.tiny import assert_equal
+
+LIFETIMES = (2.0, 3.0, 9.0)  # steps until termination; the last is cut short by the clock
+LENGTH = 5
+OWN_ACTION = 0.9
+DESCRIPTOR = envs.descriptor_spec("time and twice the time", "mean", (0.0, 0.0), (10.0, 20.0))
+SPY_SPEC = EnvSpec("counting", observation_size=2, action_size=2, episode_length=LENGTH)
+TINY = OffPolicyConfig(
+    num_envs=4,
+    steps_per_generation=48,
+    updates_per_step=0.5,
+    batch_size=6,
+    buffer_size=1_000,
+    warmup_steps=0,
+    eval_episodes=6,
+    start_states=12,
+)
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(function, compiler_options=FAST_COMPILE)
+
+
+# --- the world: observation (lifetime, time), reward 1 per step; after the end nothing is what it should be
+
+
+def counting(descriptor: bool = True) -> Environment:
+    spec = SPY_SPEC._replace(descriptor=DESCRIPTOR if descriptor else None)
+    environment = Environment(partial(_reset, spec.descriptor_size), partial(_step, spec.descriptor_size), spec)
+    return envs.limit_episode(environment, LENGTH)
+
+
+def _reset(size: int, key: jax.Array) -> tuple[jax.Array, Step]:
+    lifetime = jax.random.choice(key, jnp.asarray(LIFETIMES))
+    observation = jnp.stack([lifetime, jnp.zeros(())])
+    return observation, envs.first_step(observation, jnp.zeros((size,)))
+
+
+def _step(size: int, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+    lifetime, time = state[0], state[1] + 1.0
+    over = time > lifetime  # a step after the end: nothing of it may count
+    state = jnp.stack([lifetime, time])
+    observation = jnp.where(over, jnp.nan, state)
+    descriptor = jnp.where(over, 1e3, time * jnp.asarray([1.0, 2.0]))[:size]
+    return state, envs.next_step(observation, jnp.where(over, 1e3, 1.0), time >= lifetime, descriptor)
+
+
+# --- the agent: its action is its parameter, and its state is a diary
+
+
+class Diary(NamedTuple):
+    params: jax.Array  # [A], the action
+    updates: jax.Array  # [] how often it was updated
+    in_order: jax.Array  # [] bool: the step counter was the count of updates before
+    least: jax.Array  # [O] smallest of the observations, as they were shown
+    least_next: jax.Array  # [O] smallest of the next observations
+    noise: jax.Array  # [] sum of the noise
+
+
+class NoHyper(NamedTuple):
+    weight: jax.Array | float = 1.0
+
+
+def _diary(params: jax.Array) -> Diary:
+    zero = jnp.zeros((), jnp.int32)
+    return Diary(params, zero, jnp.asarray(True), jnp.full((2,), jnp.inf), jnp.full((2,), jnp.inf), jnp.zeros(()))
+
+
+def _spy_update(
+    state: Diary, hyper: NoHyper, batch: Transition, noise: jax.Array, step: jax.Array
+) -> tuple[Diary, dict]:
+    assert batch.observation.shape == (TINY.batch_size, 2)
+    assert noise.shape == (TINY.batch_size,)
+    new = Diary(
+        params=state.params,
+        updates=state.updates + 1,
+        in_order=state.in_order & (step == state.updates),
+        least=jnp.minimum(state.least, batch.observation.min(axis=0)),
+        least_next=jnp.minimum(state.least_next, batch.next_observation.min(axis=0)),
+        noise=state.noise + noise.sum(),
+    )
+    return new, {"index": step.astype(jnp.float32)}
+
+
+def _spy_init(key: jax.Array) -> jax.Array:
+    del key  # every member acts alike
+    return jnp.full((2,), OWN_ACTION)
+
+
+def _spy_explore(state: Diary, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple]:
+    del hyper, observation, key
+    return state.params, ()
+
+
+def _spy_act(params: jax.Array, observation: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isfinite(observation).all(), params, jnp.nan)
+
+
+def _spy_noise(key: jax.Array, batch_size: int) -> jax.Array:
+    return jax.random.normal(key, (batch_size,))
+
+
+SPY = Agent(_spy_init, _diary, _spy_explore, _spy_act, _spy_noise, _spy_update, hyperparams.space(NoHyper(), {}))
+
+
+class Life(NamedTuple):
+    """A learner with its compiled functions and a newborn."""
+
+    learner: Learner
+    bank: PyTree
+    member: Member
+    step: Callable[..., tuple[Member, dict]]
+    traces: Counter
+
+    def generations(self, count: int, member: Member | None = None) -> tuple[Member, dict]:
+        """The member after `count` generations, and the last metrics."""
+        member, metrics = member or self.member, {}
+        for generation in range(count):
+            member, metrics = self.step(member, self.bank, jax.random.key(10 + generation), jnp.int32(generation))
+        return member, metrics
+
+
+def life(agent: Agent, environment: Environment, config: OffPolicyConfig) -> Life:
+    learner = off_policy(agent, environment, config)
+    traces: Counter = Counter()
+
+    def counted_step(*args: Any) -> Any:
+        traces["step"] += 1
+        return learner.step(*args)
+
+    bank = compiled(learner.start_states)(jax.random.key(0))
+    member = compiled(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    return Life(learner, bank, member, compiled(counted_step), traces)
+
+
+def changed(config: OffPolicyConfig, **options: Any) -> OffPolicyConfig:
+    return OffPolicyConfig(**{**vars(config), **options})
+
+
+@pytest.fixture(scope="module")
+def counted() -> Life:
+    return life(SPY, counting(), TINY)
+
+
+@pytest.fixture(scope="module")
+def warmed() -> Life:
+    return life(SPY, counting(), changed(TINY, warmup_steps=58))
+
+
+@pytest.fixture(scope="module")
+def real() -> Life:
+    """SAC in the open room, with a warm-up of one generation and normalised observations."""
+    environment = tasks.make("point_room", episode_length=10)
+    config = OffPolicyConfig(4, 32, 0.25, 8, 80, 32, normalize_observations=True, eval_episodes=2, start_states=4)
+    return life(sac.sac(environment.spec, sac.SacConfig(hidden_sizes=(4,))), environment, config)
+
+
+def stored(member: Member, num_envs: int) -> Transition:
+    """Every row in the order of its birth, `[T, E, ...]`; the buffer must not have wrapped around."""
+    size = int(member.buffer.size)
+    assert int(member.buffer.position) == size
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:size].reshape(-1, num_envs, *leaf.shape[1:]), member.buffer.rows)
+
+
+# --- what is collected
+
+
+def test_stored_rows_hold_true_successors_and_true_ends(counted: Life) -> None:
+    rows = stored(counted.generations(2)[0], TINY.num_envs)
+    lifetime, time = rows.observation[..., 0], rows.observation[..., 1]
+    assert rows.observation.shape == (24, 4, 2)
+    assert set(np.unique(lifetime)) == set(LIFETIMES)
+    np.testing.assert_array_equal(rows.next_observation, np.stack([lifetime, time + 1], axis=-1))
+    np.testing.assert_array_equal(rows.terminated, time + 1 >= lifetime)
+    assert (rows.reward == 1.0).all()
+    ended = rows.terminated | (time + 1 >= LENGTH)
+    cut = ended & ~rows.terminated
+    assert cut.any()
+    assert (lifetime[cut] == 9.0).all()
+    # What follows an end is a start of the bank; what follows anything else is its successor, over generations too.
+    np.testing.assert_array_equal(time[1:][ended[:-1]], 0.0)
+    np.testing.assert_array_equal(rows.observation[1:][~ended[:-1]], rows.next_observation[:-1][~ended[:-1]])
+
+
+def test_acting_goes_on_where_the_last_generation_stopped(counted: Life) -> None:
+    member, _ = counted.generations(1)
+    rows = stored(member, TINY.num_envs)
+    last = np.asarray(member.env_state.observation)
+    over = rows.terminated[-1] | (rows.next_observation[-1, :, 1] >= LENGTH)
+    np.testing.assert_array_equal(last[~over], rows.next_observation[-1][~over])
+    np.testing.assert_array_equal(last[over, 1], 0.0)
+    np.testing.assert_array_equal(last[:, 1], member.env_state.state.time)
+
+
+def test_updates_are_counted_and_read_nothing_that_was_not_stored(counted: Life) -> None:
+    diary = counted.generations(2)[0].state
+    assert int(diary.updates) == 2 * 48 * 0.5
+    assert bool(diary.in_order)
+    assert float(diary.least[0]) == 2.0  # an unwritten row would be 0
+    assert float(diary.noise) != 0.0
+
+
+def test_metrics_are_means_over_updates_and_steps(counted: Life) -> None:
+    _, metrics = counted.generations(2)
+    assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(24, 48)))
+    assert float(metrics["reward"]) == 1.0
+    assert float(metrics["broken_steps"]) == 0.0
+
+
+def test_generations_share_one_compilation(real: Life) -> None:
+    real.generations(3)
+    assert real.traces["step"] == 1
+
+
+def test_other_keys_give_other_lives_and_equal_keys_equal_ones(real: Life) -> None:
+    zero = jnp.int32(0)
+    one, same, other = (real.step(real.member, real.bank, jax.random.key(seed), zero)[0] for seed in (0, 0, 1))
+    assert_equal(one, same)
+    assert (np.asarray(one.buffer.rows.action[:32]) != np.asarray(other.buffer.rows.action[:32])).all()
+
+
+def test_the_caller_keeps_its_member(real: Life) -> None:
+    before = jax.tree.map(np.array, real.member)
+    real.generations(1)
+    assert_equal(jax.tree.map(np.array, real.member), before)
+
+
+def test_a_full_buffer_stays_full_and_forgets_the_oldest(real: Life) -> None:
+    sizes, positions = [], []
+    for generations in (1, 2, 3):
+        buffer = real.generations(generations)[0].buffer
+        sizes.append(int(buffer.size))
+        positions.append(int(buffer.position))
+    assert sizes == [32, 64, 80]
+    assert positions == [32, 64, 96 - 80]
+
+
+def test_what_a_member_without_finite_actions_does_is_not_stored(counted: Life) -> None:
+    broken = counted.member._replace(state=counted.member.state._replace(params=jnp.full((2,), jnp.nan)))
+    member, _ = counted.generations(1, broken)
+    assert int(member.buffer.size) == 0
+    assert not np.asarray(member.buffer.rows.action).any()
+
+
+# --- warm-up
+
+
+def test_warm_up_acts_uniformly_and_exactly_as_long_as_it_should(warmed: Life) -> None:
+    # 58 steps at four at a time: 15 rounds begin before the 58th step; then the spy's own action, 0.9.
+    rows = stored(warmed.generations(2)[0], TINY.num_envs)
+    own = (rows.action == np.float32(OWN_ACTION)).all(axis=(1, 2))
+    assert own.tolist() == [False] * 15 + [True] * 9
+    uniform = np.sort(rows.action[:15].ravel().astype(np.float64))
+    assert len(np.unique(uniform)) == len(uniform) == 120
+    expected = (uniform + 1) / 2
+    distance = np.abs(expected - (np.arange(120) + 0.5) / 120).max()
+    assert distance < 1.95 / np.sqrt(120)  # exceeded once in a thousand seeds by a uniform law
+
+
+def test_updates_begin_after_warm_up_and_count_from_zero(warmed: Life) -> None:
+    member, metrics = warmed.generations(1)
+    assert int(member.state.updates) == 0
+    assert float(metrics["index"]) == 0.0
+    member, metrics = warmed.generations(2)
+    assert int(member.state.updates) == 9 * 2
+    assert bool(member.state.in_order)
+    assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(18)))  # not thinned by rounds of no update
+
+
+def test_warm_up_does_not_come_back_after_two_billion_steps(warmed: Life) -> None:
+    generation = jnp.int32(45_000_000)  # x 48 = 2.16e9 steps, more than an int32 holds
+    member, _ = warmed.step(warmed.member, warmed.bank, jax.random.key(0), generation)
+    assert int(member.state.updates) == 24
+    assert (stored(member, TINY.num_envs).action == np.float32(OWN_ACTION)).all()
+
+
+def test_no_parameter_moves_during_warm_up(real: Life) -> None:
+    member, metrics = real.generations(1)
+    assert_equal(member.state, real.member.state)
+    assert all(float(metrics[name]) == 0.0 for name in ("critic_loss", "actor_loss", "alpha"))
+    later, metrics = real.generations(2)
+    for part in later.state.params._fields:
+        before, after = getattr(member.state.params, part), getattr(later.state.params, part)
+        assert any((a != b).any() for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)), part
+    assert float(metrics["critic_loss"]) > 0.0
+
+
+# --- normalisation
+
+
+def test_statistics_are_those_of_the_observations_collected(real: Life) -> None:
+    member, _ = real.generations(2)
+    seen = stored(member, 4).observation.reshape(-1, 2).astype(np.float64)
+    assert float(member.normalizer.count) == len(seen) == 64
+    np.testing.assert_allclose(member.normalizer.mean, seen.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(member.normalizer.squares / 64, seen.var(axis=0), rtol=1e-4)
+
+
+def test_the_agent_learns_from_normalised_observations() -> None:
+    # The only update is in the last of 12 rounds, so the statistics are those of all rows stored.
+    config = changed(TINY, warmup_steps=44, updates_per_step=0.25, normalize_observations=True)
+    member, _ = life(SPY, counting(), config).generations(1)
+    assert int(member.state.updates) == 1
+    rows = jax.tree.map(lambda leaf: leaf.reshape(48, -1).astype(np.float64), stored(member, 4))
+    mean, std = rows.observation.mean(axis=0), rows.observation.std(axis=0)
+    pairs = (rows.observation, member.state.least), (rows.next_observation, member.state.least_next)
+    for raw, least in pairs:
+        shown = np.clip((raw - mean) / std, -5.0, 5.0)
+        for number in range(2):
+            assert np.isclose(least[number], shown[:, number], rtol=1e-3, atol=1e-4).any()
+            assert not np.isclose(least[number], raw[:, number], rtol=1e-3, atol=1e-4).any()
+
+
+def test_evaluation_sees_through_the_genotypes_own_statistics(real: Life) -> None:
+    member, _ = real.generations(2)
+    own = genotype(member)
+    assert own.normalizer is member.normalizer
+    shifted = own._replace(normalizer=own.normalizer._replace(mean=own.normalizer.mean + 1.0))
+    judge = compiled(real.learner.evaluate)
+    one, other = (judge(candidate, real.bank, jax.random.key(0)).returns for candidate in (own, shifted))
+    assert (np.asarray(one) != np.asarray(other)).all()
+
+
+# --- restart and adopt
+
+
+def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> None:
+    member, _ = counted.generations(1)
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), member)
+    restart = compiled(jax.vmap(counted.learner.restart, in_axes=(0, None, 0, 0)))
+    after = restart(both, counted.bank, jax.random.split(jax.random.key(5), 2), jnp.asarray([False, True]))
+    assert_equal(after.buffer.rows, both.buffer.rows)
+    assert after.buffer.size.tolist() == [48, 0]
+    assert after.buffer.position.tolist() == [48, 0]
+    assert_equal(jax.tree.map(lambda leaf: leaf[0], after), member)
+    assert after.env_state.observation[1, :, 1].tolist() == [0.0] * 4
+    assert after.env_state.state.time[1].tolist() == [0] * 4
+    for old, new in zip(
+        jax.tree.leaves(both._replace(env_state=None, buffer=None)),
+        jax.tree.leaves(after._replace(env_state=None, buffer=None)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(old, new)
+    assert (np.asarray(both.env_state.observation[1, :, 1]) > 0).any()  # or there was nothing to begin anew
+
+
+def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws(counted: Life) -> None:
+    keys = jax.random.split(jax.random.key(6), 8)
+    restart = compiled(jax.vmap(counted.learner.restart, in_axes=(None, None, 0, None)))
+    starts = np.asarray(restart(counted.member, counted.bank, keys, jnp.asarray(True)).env_state.observation[..., 0])
+    assert set(np.unique(starts)) == set(LIFETIMES)
+    assert len(np.unique(starts, axis=0)) > 4
+
+
+def test_an_adopted_genotype_lives_on_the_slots_data_with_a_fresh_start(real: Life) -> None:
+    member, _ = real.generations(2)
+    donor, _ = real.step(member, real.bank, jax.random.key(77), jnp.int32(2))
+    hyper = donor.hyper._replace(discount=jnp.float32(0.5))
+    given = Genotype(donor.state.params, hyper, donor.normalizer)
+    adopted = real.learner.adopt(member, given)
+    assert_equal(adopted.state.params, donor.state.params)
+    assert_equal(adopted.state.target_critic, donor.state.params.critic)
+    for part in ("policy", "critic", "log_alpha"):
+        for leaf in jax.tree.leaves(getattr(adopted.state, part).moments):
+            assert not np.asarray(leaf).any()
+    assert_equal(adopted.hyper, hyper)
+    assert_equal(adopted.normalizer, donor.normalizer)
+    assert_equal((adopted.buffer, adopted.env_state), (member.buffer, member.env_state))
+
+
+# --- evaluation
+
+
+def evaluated(place: Life, seed: int = 0, **patched: Any) -> Any:
+    given = genotype(place.member)._replace(**patched)
+    return compiled(place.learner.evaluate)(given, place.bank, jax.random.key(seed))
+
+
+def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
+    # Reward 1 per step until the lifetime or the clock; a later step would add 1000 and a NaN.
+    lifetimes = np.asarray(counted.bank[1].observation[:6, 0])
+    assert set(lifetimes) == set(LIFETIMES)
+    expected = np.minimum(lifetimes, LENGTH)
+    judged = evaluated(counted)
+    assert judged.returns.tolist() == expected.tolist()
+    assert judged.lengths.tolist() == expected.tolist()
+    assert judged.lengths.dtype == jnp.int32
+    assert float(judged.fitness) == pytest.approx(expected.mean(), rel=1e-6)
+
+
+def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:
+    # Times 1..n have the mean (n + 1) / 2; then the mean over the episodes.
+    steps = np.minimum(np.asarray(counted.bank[1].observation[:6, 0]), LENGTH)
+    expected = np.mean((steps + 1) / 2)
+    np.testing.assert_allclose(evaluated(counted).descriptor, [expected, 2 * expected], rtol=1e-6)
+
+
+def test_a_task_without_descriptor_has_one_of_size_zero() -> None:
+    plain = life(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
+    judged = evaluated(plain)
+    assert judged.descriptor.shape == (0,)
+    assert judged.returns.shape == (3,)
+    assert np.isfinite(judged.fitness)
+
+
+def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Life) -> None:
+    judged = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
+    assert np.isnan(judged.fitness)
+    assert np.isfinite(judged.returns).all()  # the world did not notice
+
+
+def test_a_broken_network_is_not_taken_for_a_return_of_zero(real: Life) -> None:
+    params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), real.member.state.params)
+    judged = evaluated(real, params=params)
+    assert np.isnan(judged.fitness)
+    assert np.isfinite(judged.descriptor).all()
+
+
+def test_evaluation_is_deterministic_and_stores_nothing(real: Life) -> None:
+    before = jax.tree.map(np.array, real.member)
+    assert_equal(evaluated(real, seed=0), evaluated(real, seed=1))  # the room and `act` are deterministic
+    assert_equal(jax.tree.map(np.array, real.member), before)
+
+
+def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Life) -> None:
+    given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
+    given = given._replace(params=given.params.at[1].set(jnp.nan))
+    keys = jax.random.split(jax.random.key(0), 2)
+    judged = compiled(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
+    alone = evaluated(counted)
+    assert np.isfinite(np.asarray(judged.fitness)).tolist() == [True, False]
+    assert judged.returns[0].tolist() == alone.returns.tolist()
+    assert float(judged.fitness[0]) == float(alone.fitness)
+
+
+# --- construction
+
+
+def test_what_a_learner_says_of_itself(counted: Life) -> None:
+    assert counted.learner.steps_per_generation == 48
+    assert counted.learner.spec == counting().spec
+    assert counted.member.normalizer is None
+    assert (TINY.iterations, TINY.updates) == (12, 2)
+
+
+def test_a_newborn_has_no_data_and_stands_at_starts_of_the_bank(real: Life) -> None:
+    assert int(real.member.buffer.size) == 0
+    assert_equal(real.member.normalizer, normalize.init(2))
+    starts = {tuple(start) for start in np.asarray(real.bank[1].observation).tolist()}
+    assert {tuple(now) for now in np.asarray(real.member.env_state.observation).tolist()} <= starts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, r"^num_envs must be at least 1, got 0\.$"),
+        ({"steps_per_generation": 0}, r"^steps_per_generation must be at least 1, got 0\.$"),
+        ({"batch_size": -3}, r"^batch_size must be at least 1, got -3\.$"),
+        ({"eval_episodes": 0}, r"^eval_episodes must be at least 1, got 0\.$"),
+        (
+            {"num_envs": 8, "steps_per_generation": 30},
+            r"^steps_per_generation must be a multiple of num_envs \(8\), got 30; use 24 or 32\.$",
+        ),
+        ({"num_envs": 8, "steps_per_generation": 3}, r"\(8\), got 3; use 8\.$"),
+        (
+            {"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.3},
+            r"^updates_per_step x num_envs must be a whole number of at least 1, got 0\.3 x 4 = 1\.2; "
+            r"use updates_per_step 0\.25\.$",
+        ),
+        (
+            {"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.0},
+            r"got 0\.0 x 4 = 0; use updates_per_step 0\.25\.$",
+        ),
+        ({"buffer_size": 24}, r"^buffer_size must be at least num_envs \(25\), got 24\.$"),
+        ({"warmup_steps": -1}, r"^warmup_steps must not be negative, got -1\.$"),
+        ({"start_states": 9}, r"^start_states must be at least eval_episodes \(10\), got 9\.$"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_answered(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OffPolicyConfig(**options)
+
+
+def test_discrete_actions_are_answered() -> None:
+    world = counting()
+    world = world._replace(spec=world.spec._replace(discrete=True))
+    with pytest.raises(ValueError, match=r"^off-policy learning needs continuous actions, but counting has discrete"):
+        off_policy(SPY, world)
