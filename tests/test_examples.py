@@ -1,0 +1,29 @@
+"""The examples run, at their small size."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize(("name", "says"), [("pbt_sac.py", "best return")])
+def test_an_example_runs(name, says, tmp_path):
+    process = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), "--small", "--run-dir", str(tmp_path / "run")],
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"]},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert says in process.stdout
+    assert (tmp_path / "run/lineage.csv").exists()
+
+
+def test_every_example_is_run():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"pbt_sac.py"}

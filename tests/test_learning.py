@@ -1,0 +1,19 @@
+"""SAC learns a task in which greed fails: the direct way to the goal of `point_maze` ends at a wall."""
+
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs import tasks
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.populations.seeds import seeds
+from rookery.runs.loop import run
+
+
+def test_sac_reaches_the_goal_of_the_maze():
+    environment = tasks.make("point_maze")
+    config = OffPolicyConfig(num_envs=10, steps_per_generation=10_000, batch_size=64, eval_episodes=4)
+    learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
+    history = run(seeds(learner, population_size=4), generations=4, quiet=True).history
+    first, last = history[0], history[-1]
+    assert (first["episode_length"] == 200).all()  # nobody has found the way yet
+    best = last["fitness"].argmax()
+    assert last["episode_length"][best] < 60  # the shortest way takes 24 steps
+    assert last["fitness"][best] > -60  # either dead end costs more than 130
