@@ -1,0 +1,132 @@
+"""Training a population of small SAC agents, environments included: ours against QDax's `get_train_fn`.
+
+    python -m benchmarks.pbt_training [--quick]
+
+P = 10 members with 25 environments each on walker2d_uni (spring), 1 update per environment step, batch 64, nets
+(64, 64), no evaluation on either side; buffers of 100 thousand and of 1 million rows, full of random rows when the
+clock starts. Ours is the learner's own step, mapped over members and donated. QDax's call is not donated in its own
+examples (`qdax`, which ratios refer to); `qdax_donated` shows what donation would give it. Peak memory is measured
+apart, from empty buffers, in a process for each contender, after two calls.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import harness, work
+from rookery.envs import tasks
+from rookery.learners.api import Bank, Learner, Member
+from rookery.populations import api
+from rookery.types import Key, Metrics
+
+CONTENDERS = ("ours", "qdax", "qdax_donated")
+TASK, ENVS, POPULATION = "walker2d_uni", 25, 10
+MODULE = "benchmarks.pbt_training"
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000], help="buffer sizes")
+    made.add_argument("--iterations", type=int, default=20, help="steps of every environment per call (%(default)s)")
+    made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
+    options = harness.parse(made)
+    if options.quick:
+        options.iterations = 2
+    if options.memory_of:
+        print(json.dumps(peak_memory(options.memory_of, options.rows[0], options.iterations)))
+        return
+    load = harness.load()
+    rows = [measure(rows, options.iterations, options.rounds) for rows in options.rows]
+    for row in rows:
+        flags = ("--rows", str(row["rows"]), "--iterations", str(options.iterations), "--memory-of")
+        peaks = {name: harness.in_process(MODULE, *flags, name) for name in CONTENDERS}
+        row |= {f"{name}_gb": peak for name, peak in peaks.items()}
+        row |= {"memory_ratio": peaks["ours"] / peaks["qdax"]}
+    harness.report("pbt_training", options, rows, load)
+
+
+def shapes_of(rows: int) -> work.Shapes:
+    task = tasks.find(TASK)
+    sizes = {"observation_size": task.observation_size, "action_size": task.action_size}
+    return work.Shapes(POPULATION, batch_size=64, hidden_sizes=(64, 64), rows=rows, **sizes)
+
+
+def measure(rows: int, iterations: int, rounds: int) -> dict[str, Any]:
+    """One row: updates per second, summed over the members."""
+    made = {name: contender(name, rows, iterations) for name in CONTENDERS}
+    times = harness.interleave({name: loop for name, (_, loop) in made.items()}, rounds)
+    updates = POPULATION * ENVS * iterations
+    return {
+        "rows": rows,
+        **{f"{name}/s": updates / times[name].median for name in CONTENDERS},
+        **harness.speedup(times["ours"], times["qdax"]),
+        "ratio_to_donated": times["qdax_donated"].median / times["ours"].median,
+        **{f"{name}_compile_s": made[name][0].seconds for name in ("ours", "qdax")},
+        "temporary_gb": {name: made[name][0].temporary_gb for name in CONTENDERS},
+        "seconds": {name: value.seconds for name, value in times.items()},
+    }
+
+
+def contender(name: str, rows: int, iterations: int, full: bool = True) -> tuple[harness.Compiled, harness.Loop]:
+    """A contender's program, and the loop that feeds its state back."""
+    step, carry = (ours if name == "ours" else qdax)(rows, iterations, full)
+    program = harness.compile_program(step, carry, donate=() if name == "qdax" else (0,))
+    return program, harness.Loop(program.call, harness.Held(carry))
+
+
+def ours(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
+    """The learner's step for a population, and the members it begins with."""
+    learner = work.learner(tasks.make(TASK), shapes_of(rows), ENVS, iterations)
+    members, key, bank = jax.jit(partial(begin, learner))(jax.random.key(0))
+    if full:
+        members = members._replace(buffer=jax.jit(work.fill, donate_argnums=0)(members.buffer, key))
+    return partial(train, learner), (members, key, bank)
+
+
+def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
+    """Newborn members, a key, and the start states of a generation."""
+    bank_key, member_key, hyper_key, key = jax.random.split(key, 4)
+    bank = learner.start_states(bank_key)
+    hyper = jax.vmap(partial(work.hyperparams.sample, learner.space))(api.member_keys(hyper_key, POPULATION))
+    members = api.vmap(learner.init, (api.member_keys(member_key, POPULATION), hyper), (bank,))
+    return members, key, bank
+
+
+def train(learner: Learner, carry: tuple[Member, Key, Bank]) -> tuple[tuple[Member, Key, Bank], Metrics]:
+    """A generation of learning, nobody judged."""
+    members, key, bank = carry
+    key, step_key = jax.random.split(key)
+    keys = api.member_keys(step_key, POPULATION)
+
+    def step(member: Member, key: Key, bank: Bank) -> tuple[Member, Metrics]:
+        return learner.step(member, bank, key, jnp.zeros((), jnp.int32))
+
+    members, metrics = api.vmap(step, (members, keys), (bank,))
+    return (members, key, bank), metrics
+
+
+def qdax(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
+    """The peer's training of a population, and all that it begins with."""
+    peer = work.qdax_peer(shapes_of(rows), jax.random.key(0), full=full)
+    environment = work.qdax_environment(TASK, ENVS)
+    keys = jax.random.key_data(jax.random.split(jax.random.key(1), POPULATION))
+    lives = jax.jit(jax.vmap(environment.reset))(keys)
+    train = peer.agent.get_train_fn(environment, iterations, ENVS, 1.0)
+    return lambda carry: train(*carry), (peer.states, lives, peer.buffers)
+
+
+def peak_memory(name: str, rows: int, iterations: int) -> float:
+    """GB that this process has needed at most, for two calls of one contender."""
+    _, loop = contender(name, rows, iterations, full=False)
+    loop()
+    loop()
+    return harness.peak_memory()
+
+
+if __name__ == "__main__":
+    main()

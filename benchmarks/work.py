@@ -1,0 +1,167 @@
+"""The same work for both sides: populations of SAC agents with full replay buffers, ours and QDax's.
+
+QDax is only called, through its public classes, and its calls are given what ours have: donated arguments and buffers
+of the same number of finite rows.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import buffers, hyperparams
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs.api import Environment, EnvSpec
+from rookery.learners import off_policy
+from rookery.learners.api import Learner, Member
+from rookery.populations import api
+from rookery.types import Array, Key, PyTree, Transition
+
+INSTALL = "QDax is not installed; make an environment with it: benchmarks/peers.sh"
+
+
+class Shapes(NamedTuple):
+    """What decides the amount of work of an update."""
+
+    population: int
+    batch_size: int = 256
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    observation_size: int = 17
+    action_size: int = 6
+    rows: int = 10_000
+
+    @property
+    def spec(self) -> EnvSpec:
+        """A world of these sizes that nobody steps."""
+        return EnvSpec("shapes", self.observation_size, self.action_size, 1000)
+
+
+def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
+    """A ring `[P, C, ...]` full of random rows; nothing has terminated."""
+    keys = jax.random.split(key, len(jax.tree.leaves(state.rows)))
+    keys = jax.tree.unflatten(jax.tree.structure(state.rows), list(keys))
+
+    def draw(key: Key, leaf: Array) -> Array:
+        return jnp.zeros_like(leaf) if leaf.dtype == bool else jax.random.normal(key, leaf.shape)
+
+    size = jnp.full_like(state.size, jax.tree.leaves(state.rows)[0].shape[1])
+    return state._replace(rows=jax.tree.map(draw, keys, state.rows), size=size)
+
+
+def update_parts(shapes: Shapes, updates: int) -> off_policy.Parts:
+    """A learner's parts whose block of updates counts `updates`; they have no environment."""
+    agent = sac(shapes.spec, SacConfig(hidden_sizes=shapes.hidden_sizes))
+    config = off_policy.OffPolicyConfig(
+        num_envs=updates,
+        steps_per_generation=updates,
+        batch_size=shapes.batch_size,
+        buffer_size=shapes.rows,
+        warmup_steps=0,
+    )
+    nowhere: Any = None
+    return off_policy.Parts(agent, nowhere, buffers.ring(shapes.rows), config)
+
+
+def members(parts: off_policy.Parts, shapes: Shapes, key: Key) -> Member:
+    """A population `[P]` with full buffers and without environments."""
+
+    def born(key: Key) -> Member:
+        agent_key, hyper_key = jax.random.split(key)
+        observation, action = jnp.zeros((shapes.observation_size,)), jnp.zeros((shapes.action_size,))
+        row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False))
+        state = parts.agent.start(parts.agent.init(agent_key))
+        hyper = hyperparams.sample(parts.agent.space, hyper_key)
+        return Member(state, hyper, None, (), parts.buffer.init(row))
+
+    def all_born(key: Key) -> Member:
+        born_key, fill_key = jax.random.split(key)
+        made = jax.vmap(born)(api.member_keys(born_key, shapes.population))
+        return made._replace(buffer=fill(made.buffer, fill_key))
+
+    return jax.jit(all_born)(key)
+
+
+def update_block(parts: off_policy.Parts, buffer: PyTree, carry: tuple[Member, Key]) -> tuple[tuple, PyTree]:
+    """The learner's own block of updates for a population; `carry` is the members without their buffers, and a key."""
+    people, key = carry
+    key, update_key = jax.random.split(key)
+    keys = api.member_keys(update_key, people.hyper.discount.shape[0])
+
+    def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
+        return off_policy._learn(parts, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
+
+    state, metrics = api.vmap(learn, (people, buffer, keys), ())
+    return (people._replace(state=state), key), metrics
+
+
+def learner(environment: Environment, shapes: Shapes, num_envs: int, iterations: int) -> Learner:
+    """A SAC learner that makes one update per environment step and has no warm-up, as QDax's training has none."""
+    config = off_policy.OffPolicyConfig(
+        num_envs=num_envs,
+        steps_per_generation=num_envs * iterations,
+        batch_size=shapes.batch_size,
+        buffer_size=shapes.rows,
+        warmup_steps=0,
+    )
+    agent = sac(environment.spec, SacConfig(hidden_sizes=shapes.hidden_sizes))
+    return off_policy.off_policy(agent, environment, config)
+
+
+class Peer(NamedTuple):
+    """QDax's population."""
+
+    agent: Any  # its PBTSAC
+    states: Any  # [P, ...]
+    buffers: Any  # [P, ...]
+
+
+def qdax_peer(shapes: Shapes, key: Key, episode_length: int = 1000, full: bool = True) -> Peer:
+    """QDax's PBT-SAC for the same shapes, its buffers full of random rows unless `full` is False.
+
+    Raises:
+      SystemExit: QDax is not installed.
+    """
+    try:
+        from qdax.baselines.sac_pbt import PBTSAC, PBTSacConfig
+    except ImportError as error:
+        raise SystemExit(f"{INSTALL} ({error})") from error
+    config = PBTSacConfig(
+        batch_size=shapes.batch_size,
+        episode_length=episode_length,
+        policy_hidden_layer_size=shapes.hidden_sizes,
+        critic_hidden_layer_size=shapes.hidden_sizes,
+    )
+    agent = PBTSAC(config, shapes.action_size)
+    start = agent.get_init_fn(shapes.population, shapes.action_size, shapes.observation_size, shapes.rows)
+    states, stores = jax.jit(start)(jax.random.key_data(key))  # raw keys: its exploit writes into them
+    return Peer(agent, states, jax.jit(_fill_qdax, donate_argnums=0)(stores, key) if full else stores)
+
+
+def qdax_environment(task: str, num_envs: int | None, episode_length: int = 1000) -> Any:
+    """QDax's environment on the spring backend; `num_envs` at once, or one where it is None."""
+    from qdax.tasks.brax.v2 import create
+
+    return create(task, episode_length=episode_length, batch_size=num_envs, backend="spring")
+
+
+def _fill_qdax(stores: Any, key: Key) -> Any:
+    """Random rows; the flags of the end of an episode, which precede the actions, are 0."""
+    sample = stores.transition
+    first_flag = 2 * sample.observation_dim + 1
+    data = jax.random.normal(key, stores.data.shape).at[..., first_flag : first_flag + 2].set(0.0)
+    size = jnp.full_like(stores.current_size, stores.data.shape[1])
+    return stores.replace(data=data, current_size=size)
+
+
+def qdax_update_block(agent: Any, updates: int, stores: Any, states: Any) -> tuple[Any, Any]:
+    """`updates` calls of QDax's own update for a population, in a scan as its training has them."""
+
+    def learn(state: Any, store: Any) -> tuple[Any, Any]:
+        def update(carry: tuple, _: None) -> tuple:
+            state, store, metrics = agent.update(*carry)
+            return (state, store), metrics
+
+        (state, _), metrics = jax.lax.scan(update, (state, store), None, length=updates)
+        return state, metrics
+
+    return jax.vmap(learn)(states, stores)
