@@ -1,0 +1,123 @@
+"""Agents on worlds whose right answer is known: values within 5 %, actions where there is a best one.
+
+A new agent is one more entry of `AGENTS`. SAC's temperature is held at almost nothing, so that its values are those of
+plain returns.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import networks
+from rookery.agents import sac
+from rookery.agents.api import Agent
+from rookery.envs import tasks
+from rookery.envs.api import EnvSpec
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.types import PyTree
+
+DISCOUNT = 0.9
+HIDDEN = (64,)
+LIFE = OffPolicyConfig(
+    num_envs=8,
+    steps_per_generation=1_600,
+    batch_size=64,
+    buffer_size=1_600,
+    warmup_steps=400,
+    eval_episodes=1,
+    start_states=32,
+)
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
+
+
+class Case(NamedTuple):
+    """How an agent is put to the test."""
+
+    build: Callable[[EnvSpec], Agent]
+    hyper: Any
+    value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genome, observation [1], action [1] -> estimates
+
+
+class Mind(NamedTuple):
+    """What an agent thinks after its lifetime."""
+
+    case: Case
+    agent: Agent
+    params: PyTree
+
+    def value(self, observation: float, action: float) -> np.ndarray:
+        return np.asarray(self.case.value(self.params, jnp.asarray([observation]), jnp.asarray([action])))
+
+    def action(self, observation: float) -> float:
+        return float(self.agent.act(self.params, jnp.asarray([observation]))[0])
+
+
+def sac_value(params: sac.SacParams, observation: jax.Array, action: jax.Array) -> jax.Array:
+    """Both critics'; `[2]`."""
+    return networks.twin(networks.mlp((1, 1), HIDDEN, 1)).apply(params.critic, observation, action)
+
+
+def scalars(hyper: Any) -> Any:
+    return jax.tree.map(jnp.float32, hyper)
+
+
+AGENTS = {
+    "sac": Case(
+        partial(sac.sac, config=sac.SacConfig(hidden_sizes=HIDDEN, alpha_init=1e-4, fix_alpha=True)),
+        scalars(sac.SacHyper(discount=DISCOUNT, policy_lr=3e-3, critic_lr=3e-3, tau=0.05)),
+        sac_value,
+    ),
+}
+every_agent = pytest.mark.parametrize("agent", AGENTS)
+
+
+@cache
+def trained(name: str, world: str) -> Mind:
+    """An agent after one short lifetime: 1,600 steps and 1,200 updates."""
+    case, environment = AGENTS[name], tasks.make(world)
+    agent = case.build(environment.spec)
+    learner = off_policy(agent, environment, LIFE)
+
+    def lifetime(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, 3)
+        bank = learner.start_states(keys[0])
+        member, _ = learner.step(learner.init(keys[1], case.hyper, bank), bank, keys[2], jnp.int32(0))
+        return member.state.params
+
+    return Mind(case, agent, jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0)))
+
+
+@every_agent
+@pytest.mark.parametrize(
+    ("world", "observation", "expected"),
+    [
+        ("probe_value", 0.0, 1.0),
+        ("probe_discount", 0.0, DISCOUNT),
+        ("probe_discount", 1.0, 1.0),
+        ("probe_observation", -1.0, -1.0),
+        ("probe_observation", 1.0, 1.0),
+        ("probe_truncation", 0.0, 1 / (1 - DISCOUNT)),  # 10; 4.1 at most if the clock were taken for an end
+    ],
+)
+def test_values_that_no_action_changes(agent: str, world: str, observation: float, expected: float) -> None:
+    mind = trained(agent, world)
+    for action in TRIED:
+        np.testing.assert_allclose(mind.value(observation, action), expected, rtol=0.05)
+
+
+@every_agent
+@pytest.mark.parametrize(
+    ("world", "observation", "best"),
+    [("probe_action", 0.0, 0.5), ("probe_both", -1.0, -0.5), ("probe_both", 1.0, 0.5)],
+)
+def test_values_and_policies_where_the_action_counts(agent: str, world: str, observation: float, best: float) -> None:
+    mind = trained(agent, world)
+    for action in TRIED:  # the reward, of the order of 1, is the whole value
+        np.testing.assert_allclose(mind.value(observation, action), -((action - best) ** 2), atol=0.05)
+    assert mind.action(observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
