@@ -18,7 +18,7 @@ from rookery.hyperparams import Space
 from rookery.learners.api import Bank, Learner, Member, genotype
 from rookery.populations import api
 from rookery.populations.api import Program, ProgramState, Shared
-from rookery.types import Array, Evaluation, Hyper, Key, Metrics
+from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
 @dataclass(frozen=True)
@@ -139,20 +139,21 @@ def inherit(members: Member, parents: Array, buffers_too: bool = False) -> Membe
     taken = trees.take((members.state, members.hyper, members.normalizer), parents)
     members = members._replace(state=taken[0], hyper=taken[1], normalizer=taken[2])
     if buffers_too:
-        copy = partial(_copy_row, parents)
-        members = members._replace(buffer=jax.lax.fori_loop(0, parents.shape[0], copy, members.buffer))
+        survives = parents == jnp.arange(parents.shape[0])
+        copy = partial(_copy_rows, jnp.argsort(survives, stable=True), parents)  # children first
+        members = members._replace(buffer=jax.lax.fori_loop(0, jnp.sum(~survives), copy, members.buffer))
     return members
 
 
-def _copy_row(parents: Array, child: Array, tree: Member) -> Member:
-    """Copy row `parents[child]` to row `child` if they differ. A parent is never a child, so that order is free."""
+def _copy_rows(children: Array, parents: Array, index: Array, tree: PyTree) -> PyTree:
+    """Copy the parent's row of one child in place. A parent is never a child itself, so the order is free."""
+    child = children[index]
 
     def copy(leaf: Array) -> Array:
         row = jax.lax.dynamic_index_in_dim(leaf, parents[child], keepdims=True)
         return jax.lax.dynamic_update_slice_in_dim(leaf, row, child, axis=0)
 
-    copied = partial(jax.tree.map, copy, tree)
-    return jax.lax.cond(parents[child] == child, lambda: tree, copied)
+    return jax.tree.map(copy, tree)
 
 
 def perturb(config: PbtConfig, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:
