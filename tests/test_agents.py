@@ -194,6 +194,17 @@ def test_noise_differs_by_key_and_has_no_two_equal_parts(mind: Mind) -> None:
     assert len(np.unique(one)) == len(one)
 
 
+def test_every_key_is_consumed_once(mind: Mind) -> None:
+    def life(key: jax.Array) -> Any:
+        keys = jax.random.split(key, 3)
+        state = mind.agent.start(mind.agent.init(keys[0]))
+        action, _ = mind.agent.explore(state, mind.hyper, mind.batch.observation[0], keys[1])
+        return action, mind.agent.update(state, mind.hyper, mind.batch, mind.agent.noise(keys[2], BATCH), jnp.int32(0))
+
+    with jax.debug_key_reuse(True):  # raises where a key is used again
+        assert np.isfinite(numbers(compiled(life)(jax.random.key(0)))).all()
+
+
 def test_every_hyper_parameter_changes_what_the_agent_does(mind: Mind) -> None:
     def outcome(hyper: Any) -> np.ndarray:
         action = mind.explore(mind.state, hyper, mind.batch.observation[0], jax.random.key(0))[0]

@@ -156,6 +156,18 @@ def test_each_field_is_resampled_on_its_own_with_the_given_probability() -> None
     sigma = 1 / math.sqrt(MEMBERS)
     assert np.abs(fresh.mean(axis=1) - 0.25).max() < 4 * math.sqrt(0.25 * 0.75) * sigma
     assert np.abs(np.corrcoef(fresh) - np.eye(3)).max() < 4 * sigma
+    for name, is_fresh in zip(scaled, fresh, strict=True):  # whether to draw does not decide what is drawn
+        draws = np.asarray(getattr(children, name), np.float64)[is_fresh == 1]
+        assert uniformity_distance(TO_UNIT[name](draws)) < 1.95 / math.sqrt(len(draws))
+
+
+def test_every_key_is_consumed_once() -> None:
+    def lineage(key: jax.Array) -> Knobs:
+        one, other = jax.random.split(key)
+        return hyperparams.perturb(SPACE, hyperparams.sample(SPACE, one), other, FACTORS, 0.25)
+
+    with jax.debug_key_reuse(True):  # raises where a key is used again
+        assert np.isfinite(jax.jit(lineage)(jax.random.key(0))).all()
 
 
 def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -> None:

@@ -81,7 +81,8 @@ class Diary(NamedTuple):
     in_order: jax.Array  # [] bool: the step counter was the count of updates before
     least: jax.Array  # [O] smallest of the observations, as they were shown
     least_next: jax.Array  # [O] smallest of the next observations
-    noise: jax.Array  # [] sum of the noise
+    noise: jax.Array  # [B] of the last update
+    fresh: jax.Array  # [] bool: no update had the noise of the one before
 
 
 class NoHyper(NamedTuple):
@@ -89,8 +90,9 @@ class NoHyper(NamedTuple):
 
 
 def _diary(params: jax.Array) -> Diary:
-    zero = jnp.zeros((), jnp.int32)
-    return Diary(params, zero, jnp.asarray(True), jnp.full((2,), jnp.inf), jnp.full((2,), jnp.inf), jnp.zeros(()))
+    most = jnp.full((2,), jnp.inf)
+    true = jnp.asarray(True)
+    return Diary(params, jnp.zeros((), jnp.int32), true, most, most, jnp.zeros((TINY.batch_size,)), true)
 
 
 def _spy_update(
@@ -104,7 +106,8 @@ def _spy_update(
         in_order=state.in_order & (step == state.updates),
         least=jnp.minimum(state.least, batch.observation.min(axis=0)),
         least_next=jnp.minimum(state.least_next, batch.next_observation.min(axis=0)),
-        noise=state.noise + noise.sum(),
+        noise=noise,
+        fresh=state.fresh & (noise != state.noise).all(),
     )
     return new, {"index": step.astype(jnp.float32)}
 
@@ -224,7 +227,7 @@ def test_updates_are_counted_and_read_nothing_that_was_not_stored(counted: Life)
     assert int(diary.updates) == 2 * 48 * 0.5
     assert bool(diary.in_order)
     assert float(diary.least[0]) == 2.0  # an unwritten row would be 0
-    assert float(diary.noise) != 0.0
+    assert bool(diary.fresh)
 
 
 def test_metrics_are_means_over_updates_and_steps(counted: Life) -> None:
@@ -244,6 +247,19 @@ def test_other_keys_give_other_lives_and_equal_keys_equal_ones(real: Life) -> No
     one, same, other = (real.step(real.member, real.bank, jax.random.key(seed), zero)[0] for seed in (0, 0, 1))
     assert_equal(one, same)
     assert (np.asarray(one.buffer.rows.action[:32]) != np.asarray(other.buffer.rows.action[:32])).all()
+
+
+def test_every_key_is_consumed_once(real: Life) -> None:
+    def lifetime(key: jax.Array) -> Any:
+        keys = jax.random.split(key, 5)
+        bank = real.learner.start_states(keys[0])
+        member = real.learner.init(keys[1], real.member.hyper, bank)
+        member, _ = real.learner.step(member, bank, keys[2], jnp.int32(1))
+        member = real.learner.restart(member, bank, keys[3], jnp.asarray(True))
+        return real.learner.evaluate(genotype(member), bank, keys[4]).fitness
+
+    with jax.debug_key_reuse(True):  # raises where a key is used again
+        assert np.isfinite(compiled(lifetime)(jax.random.key(0)))
 
 
 def test_the_caller_keeps_its_member(real: Life) -> None:
