@@ -1,170 +1,33 @@
-"""The life of an off-policy member, on a world whose every step is known beforehand.
+"""The life of an off-policy member: collect, warm up, normalise, restart, adopt.
 
-`counting` counts its own steps and a start state says how many it will live, so that what must stand in the buffer, and
-what an evaluation must find, can be worked out by hand. `spy` is an agent that learns nothing and writes down what it
-was given. SAC stands in where real parameters matter.
+`lives` tells of the world and the agents. SAC stands in where real parameters matter.
 """
 
-from collections import Counter
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import hyperparams, normalize
-from rookery.agents import sac
-from rookery.agents.api import Agent
-from rookery.envs import api as envs
-from rookery.envs import tasks
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.learners.api import Learner, Member, genotype
+from rookery import normalize
+from rookery.learners.api import Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.types import Genotype, PyTree, Transition
-from tests.tiny import assert_equal
-
-LIFETIMES = (2.0, 3.0, 9.0)  # steps until termination; the last is cut short by the clock
-LENGTH = 5
-OWN_ACTION = 0.9
-DESCRIPTOR = envs.descriptor_spec("time and twice the time", "mean", (0.0, 0.0), (10.0, 20.0))
-SPY_SPEC = EnvSpec("counting", observation_size=2, action_size=2, episode_length=LENGTH)
-TINY = OffPolicyConfig(
-    num_envs=4,
-    steps_per_generation=48,
-    updates_per_step=0.5,
-    batch_size=6,
-    buffer_size=1_000,
-    warmup_steps=0,
-    eval_episodes=6,
-    start_states=12,
+from rookery.types import Genotype, Transition
+from tests.lives import (
+    LENGTH,
+    LIFETIMES,
+    OWN_ACTION,
+    SPY,
+    TINY,
+    Life,
+    changed,
+    compiled,
+    counting,
+    life,
+    sac_in_the_room,
 )
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options=FAST_COMPILE)
-
-
-# --- the world: observation (lifetime, time), reward 1 per step; after the end nothing is what it should be
-
-
-def counting(descriptor: bool = True) -> Environment:
-    spec = SPY_SPEC._replace(descriptor=DESCRIPTOR if descriptor else None)
-    environment = Environment(partial(_reset, spec.descriptor_size), partial(_step, spec.descriptor_size), spec)
-    return envs.limit_episode(environment, LENGTH)
-
-
-def _reset(size: int, key: jax.Array) -> tuple[jax.Array, Step]:
-    lifetime = jax.random.choice(key, jnp.asarray(LIFETIMES))
-    observation = jnp.stack([lifetime, jnp.zeros(())])
-    return observation, envs.first_step(observation, jnp.zeros((size,)))
-
-
-def _step(size: int, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
-    lifetime, time = state[0], state[1] + 1.0
-    over = time > lifetime  # a step after the end: nothing of it may count
-    state = jnp.stack([lifetime, time])
-    observation = jnp.where(over, jnp.nan, state)
-    descriptor = jnp.where(over, 1e3, time * jnp.asarray([1.0, 2.0]))[:size]
-    return state, envs.next_step(observation, jnp.where(over, 1e3, 1.0), time >= lifetime, descriptor)
-
-
-# --- the agent: its action is its parameter, and its state is a diary
-
-
-class Diary(NamedTuple):
-    params: jax.Array  # [A], the action
-    updates: jax.Array  # [] how often it was updated
-    in_order: jax.Array  # [] bool: the step counter was the count of updates before
-    least: jax.Array  # [O] smallest of the observations, as they were shown
-    least_next: jax.Array  # [O] smallest of the next observations
-    noise: jax.Array  # [B] of the last update
-    fresh: jax.Array  # [] bool: no update had the noise of the one before
-
-
-class NoHyper(NamedTuple):
-    weight: jax.Array | float = 1.0
-
-
-def _diary(params: jax.Array) -> Diary:
-    most = jnp.full((2,), jnp.inf)
-    true = jnp.asarray(True)
-    return Diary(params, jnp.zeros((), jnp.int32), true, most, most, jnp.zeros((TINY.batch_size,)), true)
-
-
-def _spy_update(
-    state: Diary, hyper: NoHyper, batch: Transition, noise: jax.Array, step: jax.Array
-) -> tuple[Diary, dict]:
-    assert batch.observation.shape == (TINY.batch_size, 2)
-    assert noise.shape == (TINY.batch_size,)
-    new = Diary(
-        params=state.params,
-        updates=state.updates + 1,
-        in_order=state.in_order & (step == state.updates),
-        least=jnp.minimum(state.least, batch.observation.min(axis=0)),
-        least_next=jnp.minimum(state.least_next, batch.next_observation.min(axis=0)),
-        noise=noise,
-        fresh=state.fresh & (noise != state.noise).all(),
-    )
-    return new, {"index": step.astype(jnp.float32)}
-
-
-def _spy_init(key: jax.Array) -> jax.Array:
-    del key  # every member acts alike
-    return jnp.full((2,), OWN_ACTION)
-
-
-def _spy_explore(state: Diary, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple]:
-    del hyper, observation, key
-    return state.params, ()
-
-
-def _spy_act(params: jax.Array, observation: jax.Array) -> jax.Array:
-    return jnp.where(jnp.isfinite(observation).all(), params, jnp.nan)
-
-
-def _spy_noise(key: jax.Array, batch_size: int) -> jax.Array:
-    return jax.random.normal(key, (batch_size,))
-
-
-SPY = Agent(_spy_init, _diary, _spy_explore, _spy_act, _spy_noise, _spy_update, hyperparams.space(NoHyper(), {}))
-
-
-class Life(NamedTuple):
-    """A learner with its compiled functions and a newborn."""
-
-    learner: Learner
-    bank: PyTree
-    member: Member
-    step: Callable[..., tuple[Member, dict]]
-    traces: Counter
-
-    def generations(self, count: int, member: Member | None = None) -> tuple[Member, dict]:
-        """The member after `count` generations, and the last metrics."""
-        member, metrics = member or self.member, {}
-        for generation in range(count):
-            member, metrics = self.step(member, self.bank, jax.random.key(10 + generation), jnp.int32(generation))
-        return member, metrics
-
-
-def life(agent: Agent, environment: Environment, config: OffPolicyConfig) -> Life:
-    learner = off_policy(agent, environment, config)
-    traces: Counter = Counter()
-
-    def counted_step(*args: Any) -> Any:
-        traces["step"] += 1
-        return learner.step(*args)
-
-    bank = compiled(learner.start_states)(jax.random.key(0))
-    member = compiled(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
-    return Life(learner, bank, member, compiled(counted_step), traces)
-
-
-def changed(config: OffPolicyConfig, **options: Any) -> OffPolicyConfig:
-    return OffPolicyConfig(**{**vars(config), **options})
+from tests.tiny import assert_equal
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +42,7 @@ def warmed() -> Life:
 
 @pytest.fixture(scope="module")
 def real() -> Life:
-    """SAC in the open room, with a warm-up of one generation and normalised observations."""
-    environment = tasks.make("point_room", episode_length=10)
-    config = OffPolicyConfig(4, 32, 0.25, 8, 80, 32, normalize_observations=True, eval_episodes=2, start_states=4)
-    return life(sac.sac(environment.spec, sac.SacConfig(hidden_sizes=(4,))), environment, config)
+    return sac_in_the_room()
 
 
 def stored(member: Member, num_envs: int) -> Transition:
@@ -409,71 +269,6 @@ def test_an_adopted_genotype_lives_on_the_slots_data_with_a_fresh_start(real: Li
     assert_equal(adopted.hyper, hyper)
     assert_equal(adopted.normalizer, donor.normalizer)
     assert_equal((adopted.buffer, adopted.env_state), (member.buffer, member.env_state))
-
-
-# --- evaluation
-
-
-def evaluated(place: Life, seed: int = 0, **patched: Any) -> Any:
-    given = genotype(place.member)._replace(**patched)
-    return compiled(place.learner.evaluate)(given, place.bank, jax.random.key(seed))
-
-
-def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
-    # Reward 1 per step until the lifetime or the clock; a later step would add 1000 and a NaN.
-    lifetimes = np.asarray(counted.bank[1].observation[:6, 0])
-    assert set(lifetimes) == set(LIFETIMES)
-    expected = np.minimum(lifetimes, LENGTH)
-    judged = evaluated(counted)
-    assert judged.returns.tolist() == expected.tolist()
-    assert judged.lengths.tolist() == expected.tolist()
-    assert judged.lengths.dtype == jnp.int32
-    assert float(judged.fitness) == pytest.approx(expected.mean(), rel=1e-6)
-
-
-def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:
-    # Times 1..n have the mean (n + 1) / 2; then the mean over the episodes.
-    steps = np.minimum(np.asarray(counted.bank[1].observation[:6, 0]), LENGTH)
-    expected = np.mean((steps + 1) / 2)
-    np.testing.assert_allclose(evaluated(counted).descriptor, [expected, 2 * expected], rtol=1e-6)
-
-
-def test_a_task_without_descriptor_has_one_of_size_zero() -> None:
-    plain = life(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
-    judged = evaluated(plain)
-    assert judged.descriptor.shape == (0,)
-    assert judged.returns.shape == (3,)
-    assert np.isfinite(judged.fitness)
-
-
-def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Life) -> None:
-    judged = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
-    assert np.isnan(judged.fitness)
-    assert np.isfinite(judged.returns).all()  # the world did not notice
-
-
-def test_a_broken_network_is_not_taken_for_a_return_of_zero(real: Life) -> None:
-    params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), real.member.state.params)
-    judged = evaluated(real, params=params)
-    assert np.isnan(judged.fitness)
-    assert np.isfinite(judged.descriptor).all()
-
-
-def test_evaluation_is_deterministic_and_stores_nothing(real: Life) -> None:
-    before = jax.tree.map(np.array, real.member)
-    assert_equal(evaluated(real, seed=0), evaluated(real, seed=1))  # the room and `act` are deterministic
-    assert_equal(jax.tree.map(np.array, real.member), before)
-
-
-def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Life) -> None:
-    given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
-    given = given._replace(params=given.params.at[1].set(jnp.nan))
-    keys = jax.random.split(jax.random.key(0), 2)
-    judged = compiled(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
-    alone = evaluated(counted)
-    assert np.isfinite(np.asarray(judged.fitness)).tolist() == [True, False]
-    assert judged.returns[0].tolist() == alone.returns.tolist()
-    assert float(judged.fitness[0]) == float(alone.fitness)
 
 
 # --- construction
