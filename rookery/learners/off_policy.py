@@ -183,8 +183,10 @@ def _learn(parts: Parts, member: Member, key: Key, iteration: Array) -> tuple[Py
     config = parts.config
     index_key, noise_key = jax.random.split(key)
     indices = parts.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
-    draw_noise = partial(parts.agent.noise, batch_size=config.batch_size)
-    noise = jax.vmap(draw_noise)(jax.random.split(noise_key, config.updates))
+    noise = jax.tree.map(
+        lambda leaf: leaf.reshape(config.updates, config.batch_size, *leaf.shape[1:]),
+        parts.agent.noise(noise_key, config.updates * config.batch_size),
+    )
     steps = (iteration - config.warmup_iterations) * config.updates + jnp.arange(config.updates)
     state, metrics = jax.lax.scan(partial(_update, parts, member), member.state, (indices, noise, steps))
     return state, jax.tree.map(jnp.mean, metrics)

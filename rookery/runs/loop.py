@@ -4,9 +4,10 @@ The loop is where keys are born: generation g of a run uses `fold_in(run_key, g)
 killed and resumed draws the same numbers as one that never stopped.
 """
 
+import concurrent.futures
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from rookery.runs.config import RunConfig
 from rookery.runs.log import RunLog
 from rookery.runs.progress import Reporter
 from rookery.runs.signals import Interrupted, Requests
-from rookery.types import Key
+from rookery.types import Key, Metrics
 
 
 class Diverged(ArithmeticError):  # noqa: N818 - it says what happened
@@ -88,6 +89,7 @@ def run(
     config = config or RunConfig(**options)
     over = over or devices.mesh(1)
     compiled = devices.compile_program(program, over)
+    template = devices.template(program, over)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     with contextlib.ExitStack() as stack:
         outlets, state, first = Outlets(None, None), None, 0
@@ -95,11 +97,20 @@ def run(
             folder = stack.enter_context(_open(config, resume, record))
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
             if resume:
-                state, first = restore(checkpoints, devices.template(program, over))
+                state, first = restore(checkpoints, template)
             outlets = Outlets(checkpoints, stack.enter_context(RunLog(folder, first)), folder.path)
-        if state is None:
-            state = compiled.init(first_key)
-        return _go(program, config, compiled, outlets, state, first, run_key)
+        requests = stack.enter_context(Requests())
+        reporter = stack.enter_context(Reporter(config.generations, first, config.quiet))
+        if state is not None and first >= config.generations:
+            reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
+            return Result(state, [], outlets.run_dir)
+        started = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
+            step = pool.submit(lambda: compiled.step.lower(template, run_key).compile())
+            state = compiled.init(first_key) if state is None else state
+        reporter.say(f"compiled in {time.monotonic() - started:.1f} s")
+        generations = _Generations(program, config, step.result(), outlets, reporter, requests)
+        return Result(*generations.run(state, first, run_key), outlets.run_dir)
 
 
 def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramState | None, int]:
@@ -128,40 +139,36 @@ def _open(config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> 
     return folders.create(run_dir, record or {"kind": "python"}, config.overwrite)
 
 
-def _go(
-    program: Program,
-    config: RunConfig,
-    compiled: devices.Compiled,
-    outlets: Outlets,
-    state: ProgramState,
-    first: int,
-    run_key: Key,
-) -> Result:
-    """From generation `first` to the last, or to the first signal."""
-    history: list[dict[str, np.ndarray]] = []
-    with Requests() as requests, Reporter(config.generations, first, config.quiet) as reporter:
-        if first >= config.generations:
-            reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
-            return Result(state, history, outlets.run_dir)
-        started = time.monotonic()
-        step = compiled.step.lower(state, run_key).compile()
-        reporter.say(f"compiled in {time.monotonic() - started:.1f} s")
-        for generation in range(first, config.generations):
+class _Generations(NamedTuple):
+    """What a generation needs, bound once."""
+
+    program: Program
+    config: RunConfig
+    step: Callable[[ProgramState, Key], tuple[ProgramState, Metrics]]  # compiled; the state is donated
+    outlets: Outlets
+    reporter: Reporter
+    requests: Requests
+
+    def run(self, state: ProgramState, first: int, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
+        """From generation `first` to the last, or to the first signal."""
+        history: list[dict[str, np.ndarray]] = []
+        for generation in range(first, self.config.generations):
             started = time.monotonic()
-            state, metrics = step(state, jax.random.fold_in(run_key, generation))
+            state, metrics = self.step(state, jax.random.fold_in(run_key, generation))
             metrics = jax.device_get(metrics)  # the one wait of a generation
             history.append(metrics)
-            row = summarize(program, generation, metrics, time.monotonic() - started)
-            outlets.write(generation, row, metrics)
-            reporter.update(generation + 1, row)
+            row = summarize(self.program, generation, metrics, time.monotonic() - started)
+            self.outlets.write(generation, row, metrics)
+            self.reporter.update(generation + 1, row)
             if not np.isfinite(metrics["fitness"]).any():
-                raise Diverged(_all_diverged(generation, outlets))
-            last = generation + 1 == config.generations
-            if last or requests.signum is not None or (generation + 1) % config.checkpoint_every == 0:
-                outlets.save(generation + 1, state)
-            if requests.signum is not None and not last:
-                raise Interrupted(requests.signum, _stopped(generation + 1, outlets))
-    return Result(state, history, outlets.run_dir)
+                raise Diverged(_all_diverged(generation, self.outlets))
+            last = generation + 1 == self.config.generations
+            asked = self.requests.signum
+            if last or asked is not None or (generation + 1) % self.config.checkpoint_every == 0:
+                self.outlets.save(generation + 1, state)
+            if asked is not None and not last:
+                raise Interrupted(asked, _stopped(generation + 1, self.outlets))
+        return state, history
 
 
 def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarray], seconds: float) -> dict[str, float]:

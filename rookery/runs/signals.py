@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: finish the generation, save, then leave."""
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -40,6 +41,7 @@ class Requests:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
+        os.write(2, b"\nfinishing this generation and saving it; Ctrl-C stops at once\n")  # print is not safe here
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
