@@ -7,6 +7,7 @@ finite are refused, so that a member that diverged leaves nothing behind for the
 from functools import partial
 from typing import NamedTuple, Protocol
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -78,6 +79,8 @@ def add(state: BufferState, rows: PyTree) -> BufferState:
     Raises:
       ValueError: more rows than the ring can hold.
     """
+    chex.assert_trees_all_equal_structs(state.rows, rows)
+    chex.assert_equal_shape_prefix(jax.tree.leaves(rows), 1)
     capacity = _capacity(state)
     valid = jax.vmap(trees.all_finite)(rows)
     if valid.shape[0] > capacity:

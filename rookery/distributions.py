@@ -5,6 +5,7 @@ Parameters are what a network's last layer gives: `[..., 2 A]` for the (tanh-)no
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -43,6 +44,7 @@ def tanh_normal_sample(outputs: Array, noise: Array) -> tuple[Array, Array]:
       log(1 - tanh(u)^2) in the form that does not overflow: 2 (log 2 - u - softplus(-2 u)).
     """
     mean, log_std = normal_parameters(outputs)
+    chex.assert_equal_shape([mean, noise])
     unsquashed = mean + jnp.exp(log_std) * noise
     squash = 2.0 * (math.log(2.0) - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
     return jnp.tanh(unsquashed), _standard_log_density(noise, log_std) - jnp.sum(squash, axis=-1)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax.numpy as jnp
 
 from rookery.types import Array
@@ -22,6 +23,7 @@ def init(size: int) -> RunningStatistics:
 
 def update(statistics: RunningStatistics, rows: Array) -> RunningStatistics:
     """Take in `rows` `[B, O]`; a row that is not finite is left out."""
+    chex.assert_shape(rows, (None, statistics.mean.shape[0]))
     valid = jnp.isfinite(rows).all(axis=1)
     rows = jnp.where(valid[:, None], rows, 0.0)
     added = jnp.sum(valid.astype(jnp.float32))

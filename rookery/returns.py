@@ -1,5 +1,6 @@
 """Targets of value learning: arrays to arrays, one transition; the caller maps."""
 
+import chex
 import jax.numpy as jnp
 
 from rookery.types import Array, Scalar
@@ -10,6 +11,7 @@ def td_target(reward_t: Array, terminated_t: Array, discount: Scalar, value_tp1:
 
     A truncated step bootstraps like any other: pass the value of its true successor.
     """
+    chex.assert_equal_shape([reward_t, terminated_t, value_tp1])
     return reward_t + discount * jnp.where(terminated_t, 0.0, value_tp1)
 
 
@@ -24,4 +26,5 @@ def soft_value(twin_value: Array, log_prob: Array, alpha: Array) -> Array:
     Returns:
       `[...]`.
     """
+    chex.assert_shape(twin_value, (*log_prob.shape, 2))
     return jnp.min(twin_value, axis=-1) - alpha * log_prob

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -105,6 +106,14 @@ def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(rookery_command, tmp_
     assert not list(tmp_path.iterdir())
 
 
+def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "brax", None)
+    code, _, err = rookery_command("train", "sac", "--env", "hopper")
+    assert code == 1
+    assert 'pip install "rookery[brax]"' in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_envs_lists_every_task(rookery_command):
     from rookery.envs import tasks
 
@@ -129,3 +138,5 @@ def test_a_config_survives_json():
     assert from_record(json.loads(json.dumps(to_record(written)))) == written
     with pytest.raises(ValueError, match="knows no run of kind 'dqn'"):
         from_record({"kind": "dqn"})
+    with pytest.raises(ValueError, match="started from Python; continue it there"):
+        from_record({"kind": "python"})

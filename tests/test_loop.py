@@ -141,6 +141,8 @@ def test_options_and_config_exclude_each_other():
         run(walks(), RunConfig(), generations=3)
     with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
         run(walks(), keep=0)
+    with pytest.raises(ValueError, match="resume needs the run_dir"):
+        run(walks(), resume=True)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3725, "1:02:05"), (-3, "0:00")])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -48,7 +49,8 @@ class PbtConfig:
     burn_in: int = 0
     """Generations at the start in which only members that diverged are replaced (at least 0)."""
     inherit_buffer: bool = False
-    """Copy the parent's replay buffer as well; by default data stays with the slot."""
+    """Copy the parent's replay buffer as well; by default data stays with the slot. Over several devices, each of them
+    then holds all buffers for a moment."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -116,6 +118,7 @@ def truncation(fitness: Array, key: Key, best: int, replaced: Array | int) -> Ar
     Returns:
       parents `[P]` int32; `parents[i] == i` means that i survives.
     """
+    chex.assert_rank(fitness, 1)
     size = fitness.shape[0]
     finite = jnp.isfinite(fitness)
     order = jnp.argsort(jnp.where(finite, -fitness, jnp.inf), stable=True)

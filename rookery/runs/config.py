@@ -100,6 +100,10 @@ KINDS: dict[str, type[AnyRun]] = {"sac": SacRun, "pbt-sac": PbtSacRun}
 """Name on the command line -> config."""
 
 
+PYTHON = "python"
+"""The kind that `config.json` names for a run whose program the command line cannot rebuild."""
+
+
 def kind_of(config: AnyRun) -> str:
     """A config's name on the command line."""
     return next(name for name, kind in KINDS.items() if kind is type(config))
@@ -114,10 +118,13 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
     """A config from what `to_record` gave, after a round trip through JSON.
 
     Raises:
-      ValueError: the kind or a field is unknown here, or a field is missing: another version wrote it.
+      ValueError: the kind or a field is unknown here, or a field is missing: another version wrote it; or the run was
+        started from Python.
     """
     values = dict(record)
     kind = values.pop("kind", None)
+    if kind == PYTHON:
+        raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")
     if kind not in KINDS:
         raise ValueError(f"this version knows no run of kind {kind!r}; it knows {', '.join(KINDS)}.")
     return _revive(KINDS[kind], values, kind)

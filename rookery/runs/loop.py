@@ -19,7 +19,7 @@ from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState
 from rookery.runs import folder as folders
 from rookery.runs.checkpoint import Checkpointer
-from rookery.runs.config import RunConfig
+from rookery.runs.config import PYTHON, RunConfig
 from rookery.runs.log import RunLog
 from rookery.runs.progress import Reporter
 from rookery.runs.signals import Interrupted, Requests
@@ -87,6 +87,8 @@ def run(
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or RunConfig(**options)
+    if resume and config.run_dir is None:
+        raise ValueError("resume needs the run_dir of the run to continue.")
     over = over or devices.mesh(1)
     compiled = devices.compile_program(program, over)
     template = devices.template(program, over)
@@ -136,7 +138,7 @@ def _open(config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> 
         folder = folders.open_existing(run_dir, write=True)
         folder.reconfigure(record or folder.config)
         return folder
-    return folders.create(run_dir, record or {"kind": "python"}, config.overwrite)
+    return folders.create(run_dir, record or {"kind": PYTHON}, config.overwrite)
 
 
 class _Generations(NamedTuple):
