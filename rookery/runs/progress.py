@@ -46,7 +46,7 @@ class Reporter:
         seconds = row["seconds"]
         left = (self._generations - generation) * seconds
         parts = [f"{row['steps_per_second']:,.0f} steps/s"]
-        parts += [f"{label} {row[name]:.1f}" for name, label in _SHOWN.items() if name in row]
+        parts += [f"{label} {row[name]:.4g}" for name, label in _SHOWN.items() if name in row]
         if row.get("diverged"):
             parts.append(f"diverged {row['diverged']:.0f}")
         line = "  ".join(parts)
