@@ -36,7 +36,7 @@ def where(condition: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
 
 
 def scatter(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
-    """Write `rows` (`[N, ...]`) at `indices` (`[N]`, unique) of every leaf; an index out of range writes nothing."""
+    """Write `rows` (`[N, ...]`) at `indices` (`[N]`, unique) of every leaf; an index beyond the axis writes nothing."""
     return jax.tree.map(lambda leaf, row: leaf.at[indices].set(row, mode="drop", unique_indices=True), tree, rows)
 
 

@@ -269,7 +269,7 @@ def _judge(learner: Learner, member: Member, key: Key, bank: Bank) -> Evaluation
 def pbt(
     learner: Learner,
     space: Space | None = None,
-    population_size: int = 16,
+    population_size: int = 8,
     config: PbtConfig | None = None,
     population_map: api.PopulationMap = api.vmap,
     **options: Any,

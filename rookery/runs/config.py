@@ -85,7 +85,7 @@ class PbtSacRun:
     Sources: Jaderberg 2017 (arXiv:1711.09846), Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    population: int = 16
+    population: int = 8
     """P, members (at least 1; a multiple of the devices)."""
     world: WorldConfig = field(default_factory=WorldConfig)
     run: RunConfig = field(default_factory=RunConfig)

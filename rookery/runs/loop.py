@@ -110,7 +110,7 @@ def run(
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
             step = pool.submit(lambda: compiled.step.lower(template, run_key).compile())
             state = compiled.init(first_key) if state is None else state
-        reporter.say(f"compiled in {time.monotonic() - started:.1f} s")
+        reporter.compiled(time.monotonic() - started)
         generations = _Generations(program, config, step.result(), outlets, reporter, requests)
         return Result(*generations.run(state, first, run_key), outlets.run_dir)
 

@@ -1,6 +1,5 @@
 """The line that one watches: live on a terminal, plain lines elsewhere."""
 
-import time
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -24,7 +23,6 @@ class Reporter:
         self.console = console or Console(quiet=quiet)
         self._generations, self._first = generations, first
         self._live = None
-        self._started = time.monotonic()
         if self.console.is_terminal and not quiet:
             columns = (SpinnerColumn(), TextColumn("generation"), MofNCompleteColumn(), BarColumn(bar_width=20))
             self._live = Progress(*columns, TextColumn("{task.fields[line]}"), _TimeLeft(), console=self.console)
@@ -40,6 +38,12 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
+
+    def compiled(self, seconds: float) -> None:
+        """Say that compiling is over and the first generation under way."""
+        self.say(f"compiled in {seconds:.1f} s")
+        if self._live:
+            self._live.update(self._task, line="first generation")
 
     def update(self, generation: int, row: Mapping[str, float]) -> None:
         """Show a finished generation (counted from 1) by what `metrics.csv` says of it."""

@@ -1,0 +1,44 @@
+"""What one watches: plain lines, and a live line on a terminal."""
+
+import io
+
+from rich.console import Console
+
+from rookery.runs.progress import Reporter
+
+ROW = {"steps_per_second": 12345.6, "seconds": 2.0, "best_fitness": 1047.6, "median_fitness": -0.01234, "diverged": 0.0}
+
+
+def watch(terminal: bool, **more: float) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
+    with Reporter(10, first=2, console=console) as reporter:
+        reporter.compiled(3.21)
+        reporter.update(3, ROW | more)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_plain_lines_where_the_output_is_no_terminal():
+    lines = watch(terminal=False).splitlines()
+    assert lines[:2] == ["generation 2 of 10: compiling", "compiled in 3.2 s"]
+    assert lines[2] == "generation 3 of 10  12,346 steps/s  best 1048  median -0.01234  0:14 left"
+
+
+def test_a_live_line_on_a_terminal():
+    shown = watch(terminal=True)
+    assert "3/10" in shown
+    assert "12,346 steps/s" in shown
+    assert "0:14 left" in shown
+
+
+def test_what_only_some_programs_have_is_shown_where_it_is():
+    shown = watch(terminal=False, qd_score=512.0, coverage=37.5, diverged=2.0)
+    assert "QD score 512  coverage 37.5  diverged 2" in shown
+
+
+def test_quiet_says_nothing():
+    console = Console(file=io.StringIO(), quiet=True)
+    with Reporter(10, quiet=True, console=console) as reporter:
+        reporter.update(1, ROW)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
