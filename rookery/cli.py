@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 import operator
 import os
 import sys
@@ -72,6 +73,9 @@ Command = (
 
 def main() -> None:
     """Run a command; exits 0, 1 on an error, 2 on a mistake in the flags, 130 on Ctrl-C, 143 on SIGTERM."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"rookery {importlib.metadata.version('rookery')}")
+        return
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     try:
         command = tyro.cli(Command, prog="rookery", description=__doc__, config=markers)

@@ -114,6 +114,12 @@ def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+def test_the_version_is_told(rookery_command):
+    code, out, _ = rookery_command("--version")
+    assert code == 0
+    assert re.fullmatch(r"rookery \d+\.\d+\.\d+\n", out)
+
+
 def test_envs_lists_every_task(rookery_command):
     from rookery.envs import tasks
 
