@@ -1,6 +1,7 @@
 """Meshes and shardings; the only file that names devices. One device is a mesh of 1, not a case of its own."""
 
 import math
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,28 @@ def mesh(count: int | None = None) -> Mesh:
     if not 1 <= count <= len(devices):
         raise ValueError(f"asked for {count} devices, but there are {len(devices)}: {devices}.")
     return Mesh(np.asarray(devices[:count]), (AXIS,))
+
+
+def use_cores(population_size: int) -> int:
+    """Make cores of the CPU into devices, as many as divide the population, so that members train side by side.
+
+    One device leaves cores idle between small matrix products: two cores as two devices were 1.7 times as fast with
+    64-wide nets, 1.1 times with 256-wide ones. Without effect where JAX has started already, or where the user has
+    chosen a number (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`); a machine whose devices are others does not notice.
+
+    Returns:
+      How many devices were asked for, 0 if none.
+    """
+    by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if by_flag or "JAX_NUM_CPU_DEVICES" in os.environ:
+        return 0
+    cores = os.cpu_count() or 1
+    count = max(divisor for divisor in range(1, cores + 1) if max(population_size, 1) % divisor == 0)
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:  # JAX has started
+        return 0
+    return count
 
 
 def mesh_for(population_size: int, count: int | None = None) -> Mesh:

@@ -29,6 +29,7 @@ def build(config: AnyRun) -> Built:
       ValueError: an unknown task, an extra that is not installed, a population that the devices cannot share, or parts
         that do not fit each other.
     """
+    devices.use_cores(config.population)
     mesh = devices.mesh_for(config.population, config.world.devices)
     environment = tasks.make(config.world.env, **_overrides(config.world))
     learner = off_policy(sac(environment.spec, config.agent), environment, config.learner)
