@@ -4,9 +4,10 @@
 
 P = 10 members with 25 environments each on walker2d_uni (spring), 1 update per environment step, batch 64, nets
 (64, 64), no evaluation on either side; buffers of 100 thousand and of 1 million rows, full of random rows when the
-clock starts. Ours is the learner's own step, mapped over members and donated. QDax's call is not donated in its own
-examples (`qdax`, which ratios refer to); `qdax_donated` shows what donation would give it. Peak memory is measured
-apart, from empty buffers, in a process for each contender, after two calls.
+clock starts. Ours is the learner's own step, mapped over members and donated, on as many cores as the command line
+would make devices of (`devices.use_cores`); QDax has the same cores within its one device. QDax's call is not donated
+in its own examples (`qdax`, which ratios refer to); `qdax_donated` shows what donation would give it. Peak memory is
+measured apart, from empty buffers, in a process for each contender, after two calls.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import harness, work
+from rookery import devices
 from rookery.envs import tasks
 from rookery.learners.api import Bank, Learner, Member
 from rookery.populations import api
@@ -35,6 +37,7 @@ def main() -> None:
     made.add_argument("--iterations", type=int, default=20, help="steps of every environment per call (%(default)s)")
     made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = harness.parse(made)
+    devices.use_cores(POPULATION)
     if options.quick:
         options.iterations = 2
     if options.memory_of:
@@ -85,7 +88,10 @@ def ours(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
     members, key, bank = jax.jit(partial(begin, learner))(jax.random.key(0))
     if full:
         members = members._replace(buffer=jax.jit(work.fill, donate_argnums=0)(members.buffer, key))
-    return partial(train, learner), (members, key, bank)
+    mesh = devices.mesh_for(POPULATION)
+    layout = devices.shardings(mesh)
+    carry = jax.device_put(members, layout.members), *jax.device_put((key, bank), layout.shared)
+    return partial(train, learner, devices.population_map(mesh)), carry
 
 
 def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
@@ -97,7 +103,9 @@ def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
     return members, key, bank
 
 
-def train(learner: Learner, carry: tuple[Member, Key, Bank]) -> tuple[tuple[Member, Key, Bank], Metrics]:
+def train(
+    learner: Learner, spread: api.PopulationMap, carry: tuple[Member, Key, Bank]
+) -> tuple[tuple[Member, Key, Bank], Metrics]:
     """A generation of learning, nobody judged."""
     members, key, bank = carry
     key, step_key = jax.random.split(key)
@@ -106,7 +114,7 @@ def train(learner: Learner, carry: tuple[Member, Key, Bank]) -> tuple[tuple[Memb
     def step(member: Member, key: Key, bank: Bank) -> tuple[Member, Metrics]:
         return learner.step(member, bank, key, jnp.zeros((), jnp.int32))
 
-    members, metrics = api.vmap(step, (members, keys), (bank,))
+    members, metrics = spread(step, (members, keys), (bank,))
     return (members, key, bank), metrics
 
 

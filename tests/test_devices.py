@@ -65,6 +65,25 @@ def test_a_mesh_takes_what_divides_the_population():
         devices.mesh(99)
 
 
+def ask_for_cores(population: int, **variables: str) -> str:
+    """In a process where JAX has not started: how many devices were asked for, and how many there are."""
+    code = f"from rookery import devices as d; print(d.use_cores({population}), d.mesh().devices.size, d.use_cores(2))"
+    unset = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    run = [sys.executable, "-c", f"import os; os.cpu_count = lambda: 4\n{code}"]
+    return subprocess.run(run, env=unset | variables, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_cores_become_devices_as_many_as_divide_the_population():
+    assert ask_for_cores(8) == "4 4 0"  # and nothing changes once JAX has started
+    assert ask_for_cores(9) == "3 3 0"
+    assert ask_for_cores(7) == "1 1 0"
+
+
+def test_a_number_of_devices_that_the_user_chose_stays():
+    assert ask_for_cores(8, XLA_FLAGS="--xla_force_host_platform_device_count=2") == "0 2 0"
+    assert ask_for_cores(8, JAX_NUM_CPU_DEVICES="3") == "0 3 0"
+
+
 def test_the_donated_state_is_gone_and_its_memory_reused():
     program = pbt(tiny.learner(), population_size=2, replace_count=0)
     compiled = devices.compile_program(program, devices.mesh(1))

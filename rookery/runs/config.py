@@ -26,7 +26,7 @@ class WorldConfig:
     backend: str | None = None
     """Physics of a Brax task: spring (the default), positional, generalized or mjx."""
     devices: int | None = None
-    """Devices to spread the population over; all that divide it by default."""
+    """Devices to spread the population over; by default as many as divide it, on a CPU its cores."""
     exact: bool = False
     """Map members one by one: slower, but the same bits on any number of devices."""
 
