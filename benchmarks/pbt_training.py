@@ -85,13 +85,14 @@ def contender(name: str, rows: int, iterations: int, full: bool = True) -> tuple
 def ours(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
     """The learner's step for a population, and the members it begins with."""
     learner = work.learner(tasks.make(TASK), shapes_of(rows), ENVS, iterations)
-    members, key, bank = jax.jit(partial(begin, learner))(jax.random.key(0))
-    if full:
-        members = members._replace(buffer=jax.jit(work.fill, donate_argnums=0)(members.buffer, key))
     mesh = devices.mesh_for(POPULATION)
     layout = devices.shardings(mesh)
-    carry = jax.device_put(members, layout.members), *jax.device_put((key, bank), layout.shared)
-    return partial(train, learner, devices.population_map(mesh)), carry
+    place = (layout.members, layout.shared, layout.shared)
+    members, key, bank = jax.jit(partial(begin, learner), out_shardings=place)(jax.random.key(0))
+    if full:
+        fill = jax.jit(work.fill, donate_argnums=0, out_shardings=layout.members)
+        members = members._replace(buffer=fill(members.buffer, key))
+    return partial(train, learner, devices.population_map(mesh)), (members, key, bank)
 
 
 def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
