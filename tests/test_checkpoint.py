@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,10 +17,10 @@ import numpy as np
 import orbax.checkpoint
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from saved_states import assert_same, make_state, save_all
 
 from rookery.runs import manifest
 from rookery.runs.checkpoint import Checkpointer, CheckpointError
+from tests.saved_states import assert_same, make_state, save_all
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_leaves_and_metadata_that_cannot_be_stored_are_named(tmp_path):
 
 def test_a_full_disk_is_seen_before_writing(two, monkeypatch):
     checkpointer = Checkpointer(two)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 7, 3))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
     with pytest.raises(CheckpointError, match="3 free; the newest whole one is of generation 2") as caught:
         checkpointer.save(3, make_state(3), {})
     assert str(two) in str(caught.value)

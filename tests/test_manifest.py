@@ -11,10 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from saved_states import assert_same, make_state, save_all
 
 from rookery.runs import manifest
 from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from tests.saved_states import assert_same, make_state, save_all
 
 
 def step_files(directory: Path, generation: int) -> list[Path]:
