@@ -6,14 +6,16 @@ which scale and between which bounds; the others keep their default.
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from rookery.types import Array, Hyper, Key
+
+FIXED = "fixed"
 
 
 class Domain(Protocol):
@@ -29,8 +31,12 @@ class Domain(Protocol):
         """Upper bound, in the field's own unit."""
         ...
 
-    def sample(self, key: Key) -> Array:
-        """Draw a value; the key is consumed."""
+    def at(self, fraction: Array) -> Array:
+        """The value that lies at `fraction` (in [0, 1]) of the way from one bound to the other, on the scale."""
+        ...
+
+    def fraction(self, value: Array) -> Array:
+        """Where a value lies: the inverse of `at`."""
         ...
 
     def scale(self, value: Array, factor: Array) -> Array:
@@ -44,9 +50,13 @@ class Uniform(NamedTuple):
     low: float
     high: float
 
-    def sample(self, key: Key) -> Array:
-        """Draw uniformly; `[]`."""
-        return jax.random.uniform(key, (), minval=self.low, maxval=self.high)
+    def at(self, fraction: Array) -> Array:
+        """`low + fraction (high - low)`."""
+        return self.low + fraction * (self.high - self.low)
+
+    def fraction(self, value: Array) -> Array:
+        """`(value - low) / (high - low)`."""
+        return (value - self.low) / (self.high - self.low)
 
     def scale(self, value: Array, factor: Array) -> Array:
         """`value * factor`."""
@@ -59,9 +69,13 @@ class LogUniform(NamedTuple):
     low: float
     high: float
 
-    def sample(self, key: Key) -> Array:
-        """Draw uniformly in the logarithm; `[]`."""
-        return jnp.exp(jax.random.uniform(key, (), minval=math.log(self.low), maxval=math.log(self.high)))
+    def at(self, fraction: Array) -> Array:
+        """`low^(1 - fraction) high^fraction`."""
+        return jnp.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low)))
+
+    def fraction(self, value: Array) -> Array:
+        """In the logarithm."""
+        return (jnp.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
 
     def scale(self, value: Array, factor: Array) -> Array:
         """`log value + log factor`, in the logarithm."""
@@ -74,42 +88,129 @@ class OneMinusLog(NamedTuple):
     low: float
     high: float
 
-    def sample(self, key: Key) -> Array:
-        """Draw uniformly in log(1 - x); `[]`."""
-        bounds = math.log1p(-self.high), math.log1p(-self.low)
-        return -jnp.expm1(jax.random.uniform(key, (), minval=bounds[0], maxval=bounds[1]))
+    def at(self, fraction: Array) -> Array:
+        """`1 - (1 - low)^(1 - fraction) (1 - high)^fraction`."""
+        low, high = math.log1p(-self.low), math.log1p(-self.high)
+        return -jnp.expm1(low + fraction * (high - low))
+
+    def fraction(self, value: Array) -> Array:
+        """In log(1 - x)."""
+        low, high = math.log1p(-self.low), math.log1p(-self.high)
+        return (jnp.log1p(-value) - low) / (high - low)
 
     def scale(self, value: Array, factor: Array) -> Array:
         """Multiply the distance to 1."""
         return 1.0 - (1.0 - value) * factor
 
 
+class Field(NamedTuple):
+    """A hyper-parameter, whoever searches it: what it means, its natural scale, and the values that make sense."""
+
+    meaning: str
+    scale: Callable[[float, float], Domain]  # Uniform, LogUniform or OneMinusLog
+    low: float = 0.0
+    high: float = math.inf
+
+    @property
+    def range(self) -> str:
+        """The valid values in words; a logarithm leaves out its end."""
+        left = "(0" if self.scale is LogUniform else f"[{self.low:g}"
+        right = "1)" if self.scale is OneMinusLog else f"{self.high:g}" + (")" if math.isinf(self.high) else "]")
+        return f"{left}, {right}"
+
+
 class Space(NamedTuple):
-    """Default values for every field of a `Hyper`, and the domains of those that evolve."""
+    """Default values for every field of a `Hyper`, the domains of those that evolve, and what each field is."""
 
     defaults: Hyper
     domains: Mapping[str, Domain]
+    fields: Mapping[str, Field] = MappingProxyType({})
 
 
-def space(defaults: Hyper, domains: Mapping[str, Domain]) -> Space:
+_ANYTHING = Field("", Uniform, low=-math.inf)
+
+Choice = Domain | tuple[float, float] | float | str
+"""How a field is chosen: a domain; two bounds, on the field's own scale; one value; or "fixed", at its default."""
+
+
+def space(defaults: Hyper, domains: Mapping[str, Domain], fields: Mapping[str, Field] | None = None) -> Space:
     """Declare a search space.
 
     Args:
       defaults: a `Hyper` of Python floats.
       domains: field name -> `Uniform`, `LogUniform` or `OneMinusLog`; fields left out do not evolve.
+      fields: field name -> its meaning, scale and valid values; one that is left out takes every value, uniformly.
 
     Raises:
-      ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds lie outside its scale.
+      ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds lie outside its scale or its
+        field.
     """
+    fields = MappingProxyType(dict(fields or {}))
     for name, domain in domains.items():
-        _check_domain(name, domain, defaults._fields)
-    return Space(defaults, MappingProxyType(dict(domains)))
+        _check_name(name, defaults._fields)
+        _check_domain(name, domain, fields.get(name, _ANYTHING))
+    return Space(defaults, MappingProxyType(dict(domains)), fields)
 
 
-def _check_domain(name: str, domain: Domain, fields: tuple[str, ...]) -> None:
+def choose(space: Space, **choices: Choice) -> Space:
+    """The space with some of its fields chosen anew: `choose(agent.space, policy_lr=(1e-5, 1e-2), discount="fixed")`.
+
+    Args:
+      space: an agent's.
+      **choices: field name -> a domain; two bounds, on the field's own scale; one value, which becomes the default and
+        does not evolve; or "fixed", which keeps the default and does not evolve.
+
+    Raises:
+      ValueError: a name is no field, an interval is empty, or a value lies outside the field's field.
+    """
+    domains, values = dict(space.domains), {}
+    for name, choice in choices.items():
+        _check_name(name, space.defaults._fields)
+        field = space.fields.get(name, _ANYTHING)
+        domains.pop(name, None)
+        if isinstance(choice, (int, float)):
+            _check_value(name, choice, field)
+            values[name] = float(choice)
+        elif isinstance(choice, tuple):
+            domains[name] = choice if hasattr(choice, "at") else _interval(name, choice, field)
+            _check_domain(name, domains[name], field)
+        elif choice != FIXED:
+            raise ValueError(f"{name} must be two bounds, one value, a domain or {FIXED!r}, got {choice!r}.")
+    # In the order of the fields: a draw's key is its place, and must not depend on the order of the choices.
+    ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
+    return Space(space.defaults._replace(**values), MappingProxyType(ordered), space.fields)
+
+
+def describe(space: Space) -> dict[str, Any]:
+    """A space as plain values: field -> `{"scale", "low", "high"}` where it evolves, else its value."""
+    return {
+        name: {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
+        if (domain := space.domains.get(name)) is not None
+        else value
+        for name, value in space.defaults._asdict().items()
+    }
+
+
+def _interval(name: str, bounds: tuple, field: Field) -> Domain:
+    if len(bounds) != 2:
+        raise ValueError(f"{name} needs two bounds, got {len(bounds)}: {bounds}.")
+    return field.scale(*bounds)
+
+
+def _check_name(name: str, fields: tuple[str, ...]) -> None:
     if name not in fields:
         near = difflib.get_close_matches(name, fields) or fields
         raise ValueError(f"{name!r} is no hyper-parameter here; did you mean {' or '.join(near)}?")
+
+
+def _check_value(name: str, value: float, field: Field) -> None:
+    above = field.scale is LogUniform and value <= 0
+    below = field.scale is OneMinusLog and value >= 1
+    if above or below or not (math.isfinite(value) and field.low <= value <= field.high):
+        raise ValueError(f"{name} must lie in {field.range}, got {value:g}.")
+
+
+def _check_domain(name: str, domain: Domain, field: Field) -> None:
     if not (math.isfinite(domain.low) and math.isfinite(domain.high) and domain.low < domain.high):
         raise ValueError(f"the interval of {name} is empty: [{domain.low}, {domain.high}]; give low < high.")
     if isinstance(domain, LogUniform) and domain.low <= 0:
@@ -118,6 +219,8 @@ def _check_domain(name: str, domain: Domain, fields: tuple[str, ...]) -> None:
         raise ValueError(
             f"{name} is drawn on the scale log(1 - x) and needs an upper bound below 1, got {domain.high}."
         )
+    for bound in (domain.low, domain.high):
+        _check_value(name, bound, field)
 
 
 def sample(space: Space, key: Key) -> Hyper:
@@ -127,10 +230,14 @@ def sample(space: Space, key: Key) -> Hyper:
       A `Hyper` of `[]` float32.
     """
     draws = {
-        name: clip_value(domain, domain.sample(jax.random.fold_in(key, index)))
-        for index, (name, domain) in enumerate(space.domains.items())
+        name: draw(domain, jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
     }
     return defaults(space)._replace(**draws)
+
+
+def draw(domain: Domain, key: Key) -> Array:
+    """A value uniform on the domain's scale, inside its bounds; `[]` float32."""
+    return clip_value(domain, domain.at(jax.random.uniform(key)))
 
 
 def defaults(space: Space) -> Hyper:
@@ -154,7 +261,7 @@ def perturb(space: Space, hyper: Hyper, key: Key, factors: tuple[float, float], 
         factor = jnp.where(jax.random.bernoulli(choice_key), factors[0], factors[1])
         scaled = domain.scale(getattr(hyper, name), factor)
         fresh = jax.random.bernoulli(fresh_key, resample_probability)
-        changed[name] = clip_value(domain, jnp.where(fresh, domain.sample(draw_key), scaled))
+        changed[name] = clip_value(domain, jnp.where(fresh, draw(domain, draw_key), scaled))
     return hyper._replace(**changed)
 
 

@@ -43,14 +43,14 @@ class SacConfig:
 
 
 class SacHyper(NamedTuple):
-    """What evolves; every field changes the update."""
+    """What can evolve; every field changes the update. `SPACE` says what each means, and which do by default."""
 
-    discount: Scalar = 0.99  # per step, in (0, 1)
-    policy_lr: Scalar = 3e-4  # Adam's step size, above 0
+    discount: Scalar = 0.99
+    policy_lr: Scalar = 3e-4
     critic_lr: Scalar = 3e-4
     alpha_lr: Scalar = 3e-4
-    reward_scaling: Scalar = 1.0  # the critics learn scaling x reward
-    tau: Scalar = 0.005  # the targets' Polyak rate per update, in (0, 1]
+    reward_scaling: Scalar = 1.0
+    tau: Scalar = 0.005
 
 
 SPACE = hyperparams.space(
@@ -61,6 +61,14 @@ SPACE = hyperparams.space(
         "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
         "alpha_lr": hyperparams.LogUniform(3e-5, 3e-3),
         "reward_scaling": hyperparams.LogUniform(0.1, 10.0),
+    },
+    {
+        "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
+        "policy_lr": hyperparams.Field("Adam's step size for the policy", hyperparams.LogUniform),
+        "critic_lr": hyperparams.Field("Adam's step size for the critics", hyperparams.LogUniform),
+        "alpha_lr": hyperparams.Field("Adam's step size for the temperature", hyperparams.LogUniform),
+        "reward_scaling": hyperparams.Field("the critics learn it times the reward", hyperparams.LogUniform),
+        "tau": hyperparams.Field("the targets' Polyak rate per update", hyperparams.LogUniform, high=1.0),
     },
 )
 
