@@ -1,0 +1,379 @@
+"""Family trees by hand: who came from whom, the schedule that the winner grew up with, and its file."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.runs import folder as folders
+from rookery.runs.lineage import SCHEDULE_FILE, Lineage, Schedule, at_steps, lineage, read_schedule, write_schedule
+from rookery.runs.log import RunLog
+
+NAN, INF = np.nan, np.inf
+
+
+def float32(values) -> np.ndarray:
+    return np.asarray(values, np.float32)
+
+
+# Slot 1 is overwritten twice: by 0 after the first generation, by 2 after the second; then 0 by 1.
+PARENTS = [[0, 1, 2], [0, 0, 2], [0, 2, 2], [1, 1, 2]]
+FITNESS = [[1.0, 0.0, 2.0], [3.0, 1.0, 4.0], [2.0, 5.0, 6.0], [5.0, 8.0, 7.0]]
+RATES = float32([[0.1, 0.2, 0.3], [1.1, 1.2, 1.3], [2.1, 2.2, 2.3], [3.1, 3.2, 3.3]])
+
+
+def write_run(path: Path, parents=PARENTS, fitness=FITNESS, hyper=None, steps: float = 300, record=None) -> Path:
+    """A run folder as the loop leaves it."""
+    hyper = {"rate": RATES} if hyper is None else hyper
+    with folders.create(path, record or {"kind": "pbt-sac"}) as folder, RunLog(folder) as log:
+        for generation, row in enumerate(parents):
+            members = {name: values[generation] for name, values in hyper.items()}
+            members = {"parent": np.asarray(row, np.int32), "fitness": float32(fitness[generation]), **members}
+            log.write(generation, {"env_steps": (generation + 1) * steps}, members)
+    return path
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Lineage:
+    return lineage(write_run(tmp_path / "run"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The lineage table of a run, to be damaged."""
+    return write_run(tmp_path / "run") / "lineage.csv"
+
+
+class TestReading:
+    def test_everything_that_was_written(self, family):
+        assert family.parents.tolist() == PARENTS
+        assert family.fitness.tolist() == FITNESS
+        assert list(family.hyper) == ["rate"]
+        assert family.hyper["rate"].astype(np.float32).tobytes() == RATES.tobytes()
+        assert family.parents.dtype == np.int64
+        assert family.fitness.dtype == family.hyper["rate"].dtype == np.float64
+
+    def test_steps_are_those_of_one_member(self, family):
+        assert family.steps_per_generation == 100
+        assert isinstance(family.steps_per_generation, int)
+
+    @pytest.mark.parametrize(
+        ("kind", "agent"),
+        [("sac", "sac"), ("td3", "td3"), ("pbt-sac", "sac"), ("pbt-td3", "td3"), ("python", None), (None, None)],
+    )
+    def test_the_agent_is_the_last_part_of_the_kind(self, tmp_path, kind, agent):
+        record = {"kind": kind} if kind else {"mine": 1}
+        assert lineage(write_run(tmp_path / "run", record=record)).agent == agent
+
+    def test_names_of_hyper_parameters_keep_their_order(self, tmp_path):
+        hyper = {"alpha_lr": RATES, "discount": RATES + 1}
+        assert list(lineage(write_run(tmp_path / "run", hyper=hyper)).hyper) == ["alpha_lr", "discount"]
+
+    def test_a_path_may_be_a_string(self, tmp_path):
+        assert lineage(str(write_run(tmp_path / "run"))).parents.shape == (4, 3)
+
+    @pytest.mark.parametrize("rows", [1, 2])
+    def test_a_half_written_last_generation_is_left_out(self, table, rows):
+        lines = table.read_text().splitlines()
+        table.write_text("\n".join([*lines[: 1 + 9 + rows], "3,2"]))  # the last line is not finished either
+        family = lineage(table.parent)
+        assert family.parents.tolist() == PARENTS[:3]
+        assert family.ancestors().tolist() == [2, 2, 2]
+
+    def test_a_damaged_fitness_comes_back_as_it_was(self, tmp_path):
+        fitness = [[NAN, INF, -INF]]
+        family = lineage(write_run(tmp_path / "run", PARENTS[:1], fitness))
+        assert family.fitness.tobytes() == np.array(fitness).tobytes()
+
+
+class TestAncestors:
+    @pytest.mark.parametrize(
+        ("member", "generation", "expected"),
+        [
+            (0, 3, [2, 2, 1, 0]),
+            (1, 3, [2, 2, 1, 1]),
+            (2, 3, [2, 2, 2, 2]),
+            (0, 2, [0, 0, 0]),
+            (1, 2, [2, 2, 1]),
+            (1, 1, [0, 1]),
+            (1, 0, [1]),
+        ],
+    )
+    def test_by_hand(self, family, member, generation, expected):
+        assert family.ancestors(member, generation).tolist() == expected
+
+    def test_by_default_those_of_the_winner(self, family):
+        assert family.winner == 1
+        assert family.ancestors().tolist() == [2, 2, 1, 1]
+
+    def test_of_a_member_of_the_last_generation(self, family):
+        assert family.ancestors(member=0).tolist() == [2, 2, 1, 0]
+
+    def test_of_the_best_of_an_earlier_generation(self, family):
+        assert family.ancestors(generation=1).tolist() == [2, 2]
+
+    def test_a_slot_that_is_overwritten_every_generation(self, tmp_path):
+        parents = [[0, 1, 2], [2, 1, 2], [1, 1, 2], [2, 1, 2]]
+        family = lineage(write_run(tmp_path / "run", parents))
+        assert family.ancestors(0, 3).tolist() == [2, 2, 2, 0]
+        assert family.ancestors(0, 2).tolist() == [1, 1, 0]
+        assert family.ancestors(0, 1).tolist() == [2, 0]
+
+    def test_members_that_change_places(self, tmp_path):
+        family = lineage(write_run(tmp_path / "run", [[0, 1, 2], [1, 2, 0], [1, 2, 0], [1, 2, 0]]))
+        assert family.ancestors(0).tolist() == [0, 2, 1, 0]
+
+    def test_the_parents_of_the_first_generation_lead_nowhere(self, tmp_path):
+        family = lineage(write_run(tmp_path / "run", [[0, 0, 0], [0, 1, 2]]))
+        assert family.ancestors(2, 1).tolist() == [2, 2]
+
+    def test_a_population_of_one(self, tmp_path):
+        family = lineage(write_run(tmp_path / "run", [[0]] * 3, [[1.0]] * 3, {"rate": RATES[:3, :1]}, steps=70))
+        assert (family.winner, family.steps_per_generation) == (0, 70)
+        assert family.ancestors().tolist() == [0, 0, 0]
+        assert family.has_descendants.tolist() == [[True]] * 3
+
+    @pytest.mark.parametrize(("member", "generation"), [(3, None), (-1, None), (0, 4), (0, -1), (None, 4)])
+    def test_out_of_range(self, family, member, generation):
+        with pytest.raises(ValueError, match=r"(member (3|-1) .* 0\.\.2|generation (4|-1) .* 0\.\.3)\.$"):
+            family.ancestors(member, generation)
+
+
+class TestWinner:
+    @pytest.mark.parametrize(
+        ("last", "winner"),
+        [
+            ([8.0, 8.0, 7.0], 0),
+            ([7.0, 8.0, 8.0], 1),
+            ([NAN, -9.0, -8.0], 2),
+            ([INF, -9.0, NAN], 1),
+            ([-INF, NAN, -3e38], 2),
+        ],
+    )
+    def test_is_the_highest_finite_and_among_equals_the_lowest(self, tmp_path, last, winner):
+        family = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], last]))
+        assert family.winner == winner
+
+    def test_nobody_wins_where_nothing_is_finite(self, tmp_path):
+        family = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], [NAN, INF, -INF]]))
+        for ask in (lambda: family.winner, family.ancestors, family.schedule):
+            with pytest.raises(ValueError, match="no member of generation 3 has a finite fitness; name a member"):
+                ask()
+        assert family.ancestors(1).tolist() == [2, 2, 1, 1]
+        assert family.ancestors(generation=2).tolist() == [2, 2, 2]
+
+
+def test_has_descendants(family):
+    assert family.has_descendants.astype(int).tolist() == [[0, 0, 1], [0, 0, 1], [0, 1, 1], [1, 1, 1]]
+
+
+def test_an_individual_has_descendants_if_somebody_names_it_as_ancestor(tmp_path):
+    parents = np.random.default_rng(0).integers(0, 5, (6, 5))
+    family = lineage(write_run(tmp_path / "run", parents, np.zeros((6, 5)), {}, steps=5))
+    named = np.zeros((6, 5), bool)
+    for member in range(5):
+        named[np.arange(6), family.ancestors(member)] = True
+    assert not named.all(), "a tree in which everybody has descendants shows nothing"
+    assert family.has_descendants.tolist() == named.tolist()
+
+
+class TestSchedule:
+    def test_of_the_winner(self, family):
+        schedule = family.schedule()
+        assert schedule.values["rate"].astype(np.float32).tobytes() == float32([0.3, 1.3, 2.2, 3.2]).tobytes()
+        assert (schedule.steps_per_generation, schedule.agent, schedule.generations) == (100, "sac", 4)
+
+    def test_of_another_individual(self, family):
+        assert family.schedule(0, 2).values["rate"].astype(np.float32).tolist() == RATES[:3, 0].tolist()
+        assert family.schedule(generation=0).values["rate"].astype(np.float32).tolist() == RATES[:1, 2].tolist()
+
+    def test_every_hyper_parameter_follows_the_same_line(self, tmp_path):
+        hyper = {"discount": RATES + 10, "rate": RATES}
+        schedule = lineage(write_run(tmp_path / "run", hyper=hyper)).schedule(0)
+        assert list(schedule.values) == ["discount", "rate"]
+        np.testing.assert_allclose(schedule.values["discount"], [10.3, 11.3, 12.2, 13.1], rtol=1e-6)
+
+    def test_without_hyper_parameters_it_is_empty(self, tmp_path):
+        schedule = lineage(write_run(tmp_path / "run", hyper={})).schedule()
+        assert (dict(schedule.values), schedule.generations) == ({}, 0)
+
+
+class TestScheduleFile:
+    def test_comes_back_bit_equal(self, tmp_path):
+        bits = np.random.default_rng(0).integers(0, 2**32, 300, dtype=np.uint32).view(np.float32)
+        single = bits[np.isfinite(bits)]
+        double = np.resize([1 / 3, 5e-324, -0.0, 1e308, 2.0**53 + 2, 0.1], len(single))
+        path = tmp_path / SCHEDULE_FILE
+        write_schedule(Schedule({"z_single": single, "a_double": double}, 12_800, "td3"), path)
+        back = read_schedule(path)
+        assert list(back.values) == ["z_single", "a_double"]
+        assert back.values["z_single"].astype(np.float32).tobytes() == single.tobytes()
+        assert back.values["a_double"].tobytes() == double.tobytes()
+        assert (back.steps_per_generation, back.agent) == (12_800, "td3")
+        assert [path.name for path in tmp_path.iterdir()] == [SCHEDULE_FILE], "something half written is left"
+
+    def test_of_a_run(self, family, tmp_path):
+        write_schedule(family.schedule(), tmp_path / SCHEDULE_FILE)
+        back = read_schedule(str(tmp_path / SCHEDULE_FILE))
+        assert back.values["rate"].tobytes() == family.schedule().values["rate"].tobytes()
+
+    def test_arrays_of_jax_and_numpy_integers_are_numbers_too(self, tmp_path):
+        schedule = Schedule({"rate": jnp.asarray([0.1, 0.2], jnp.float32)}, np.int64(7), None)  # pyright: ignore[reportArgumentType]
+        write_schedule(schedule, tmp_path / "s.json")
+        back = read_schedule(tmp_path / "s.json")
+        assert back.values["rate"].tolist() == float32([0.1, 0.2]).tolist()
+        assert (back.steps_per_generation, back.agent) == (7, None)
+
+    @pytest.mark.parametrize(
+        ("values", "steps", "message"),
+        [
+            ({}, 1, "same number of values each, at least 1"),
+            ({"a": []}, 1, "at least 1"),
+            ({"a": [1.0], "b": [1.0, 2.0]}, 1, r"'a': \(1,\), 'b': \(2,\)"),
+            ({"a": 1.0}, 1, "same number of values"),
+            ({"a": [[1.0]]}, 1, "same number of values"),
+            ({"a": [1.0], "b": [NAN]}, 1, "finite values; change those of b"),
+            ({"a": [1.0]}, 0, "steps_per_generation of at least 1, got 0"),
+        ],
+    )
+    def test_what_is_no_schedule_is_not_written(self, tmp_path, values, steps, message):
+        schedule = Schedule({name: np.array(value) for name, value in values.items()}, steps, None)
+        with pytest.raises(ValueError, match=message):
+            write_schedule(schedule, tmp_path / "s.json")
+        with pytest.raises(ValueError, match=message):
+            at_steps(schedule, 1, 1)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("{", ""),
+            ('"format"', '"form"'),
+            ('"agent"', '"agents"'),
+            ('"values": {', '"values": {"b": [1.0, 2.0],'),
+            ("0.5", '"half"'),
+            ("0.5", "NaN"),
+            ("0.5", "null"),
+            ("100", "0"),
+            ("100", "99.5"),
+            ("100", '"100"'),
+        ],
+    )
+    def test_a_damaged_file_is_named(self, tmp_path, old, new):
+        path = tmp_path / "s.json"
+        write_schedule(Schedule({"a": np.array([0.5])}, 100, "sac"), path)
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+        with pytest.raises(ValueError, match=r"s\.json is damaged .*; put a copy of it back\.$"):
+            read_schedule(path)
+
+    @pytest.mark.parametrize("content", ["", "[]", "3", '{"format": 1, "values": 3}'])
+    def test_another_file_is_no_schedule(self, tmp_path, content):
+        (tmp_path / "s.json").write_text(content)
+        with pytest.raises(ValueError, match=r"s\.json is damaged"):
+            read_schedule(tmp_path / "s.json")
+
+    def test_a_newer_format(self, tmp_path):
+        (tmp_path / "s.json").write_text('{"format": 2}')
+        with pytest.raises(ValueError, match=r"format 2, but this version reads format 1; use the version"):
+            read_schedule(tmp_path / "s.json")
+
+    def test_no_file(self, tmp_path):
+        with pytest.raises(ValueError, match=r"none\.json cannot be read \(No such file.*\); write it with"):
+            read_schedule(tmp_path / "none.json")
+
+
+class TestAtSteps:
+    @pytest.mark.parametrize(
+        ("steps", "generations", "expected"),
+        [
+            (100, 3, [1.0, 2.0, 4.0]),
+            (100, 5, [1.0, 2.0, 4.0, 4.0, 4.0]),  # the last value holds
+            (100, 2, [1.0, 2.0]),
+            (50, 6, [1.0, 1.0, 2.0, 2.0, 4.0, 4.0]),
+            (200, 3, [1.0, 4.0, 4.0]),  # the second value falls between two beginnings
+            (40, 8, [1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0]),  # steps 0 40 80 120 160 200 240 280
+            (99, 3, [1.0, 1.0, 2.0]),  # steps 0 99 198
+            (101, 3, [1.0, 2.0, 4.0]),  # steps 0 101 202
+            (1, 1, [1.0]),
+        ],
+    )
+    def test_by_hand(self, steps, generations, expected):
+        resampled = at_steps(Schedule({"rate": np.array([1.0, 2.0, 4.0])}, 100, "sac"), steps, generations)
+        assert resampled["rate"].tolist() == expected
+
+    def test_all_names_and_bits_are_kept(self, family):
+        schedule = family.schedule()._replace(values={"b": float32([0.1, 0.7]), "a": float32([0.2, 0.3])})
+        resampled = at_steps(schedule, 50, 4)
+        assert list(resampled) == ["b", "a"]
+        assert resampled["b"].astype(np.float32).tobytes() == float32([0.1, 0.1, 0.7, 0.7]).tobytes()
+
+    def test_many_steps_are_counted_exactly(self):
+        schedule = Schedule({"rate": np.array([1.0, 2.0])}, 3 * 10**9, None)
+        assert at_steps(schedule, 10**9, 5)["rate"].tolist() == [1.0, 1.0, 1.0, 2.0, 2.0]
+
+    @pytest.mark.parametrize(("steps", "generations"), [(0, 1), (1, 0), (-1, 1)])
+    def test_counts_below_one(self, steps, generations):
+        with pytest.raises(ValueError, match=r"(steps_per_generation|generations) must be at least 1, got"):
+            at_steps(Schedule({"rate": np.ones(1)}, 1, None), steps, generations)
+
+
+class TestMistakes:
+    def test_no_run_folder(self, tmp_path):
+        with pytest.raises(ValueError, match="is no run: there is no such folder"):
+            lineage(tmp_path / "none")
+        with pytest.raises(ValueError, match=r"is no run: config\.json is missing"):
+            lineage(tmp_path)
+
+    @pytest.mark.parametrize("content", [None, "", "generation,member,parent,fitness\n", "generation,member,pa"])
+    def test_a_run_without_a_finished_generation(self, table, content):
+        if content is None:
+            table.unlink()
+        else:
+            table.write_text(content)
+        with pytest.raises(ValueError, match=r"no finished generation of members; let it run for at least one\.$"):
+            lineage(table.parent)
+
+    def test_a_first_generation_that_is_half_written(self, tmp_path):
+        record = {"kind": "pbt-sac", "population": 3}
+        run = write_run(tmp_path / "run", record=record)
+        path = run / "lineage.csv"
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[:4], ""]))
+        assert lineage(run).parents.shape == (1, 3)
+        path.write_text("\n".join([*lines[:3], ""]))
+        with pytest.raises(ValueError, match="no finished generation"):
+            lineage(run)
+
+    @pytest.mark.parametrize(
+        ("order", "message"),
+        [
+            ([0, 1, 2, 3, 5, 6, 7, 8], "line 6 should be generation 1, member 1"),  # a row is missing
+            ([0, 1, 2, 3, 4, 4, 5], "line 7 should be generation 1, member 2"),  # a row twice
+            ([0, 1, 2, 6, 7, 8], "line 5 should be generation 1, member 0"),  # a generation is missing
+            ([3, 4, 5], "line 2 should be generation 0, member 0"),  # it begins late
+            ([0, 2, 1, 3, 4, 5], "line 3 should be generation 0, member 1"),
+        ],
+    )
+    def test_generations_that_are_not_whole(self, table, order, message):
+        header, *rows = table.read_text().splitlines()
+        table.write_text("\n".join([header, *(rows[row] for row in order), ""]))
+        with pytest.raises(ValueError, match=rf"lineage\.csv is damaged: {message}; put a copy of the file back\.$"):
+            lineage(table.parent)
+
+    @pytest.mark.parametrize("bad", [-1, 3])
+    def test_a_parent_that_does_not_exist(self, tmp_path, bad):
+        run = write_run(tmp_path / "run", [[0, 1, 2], [0, 1, 2], [0, bad, 2], [0, 1, 2]])
+        with pytest.raises(ValueError, match=rf"parent of member 1 in generation 2 is {bad}, not in 0\.\.2; put a"):
+            lineage(run)
+
+    def test_a_missing_column(self, table):
+        table.write_text(table.read_text().replace("parent", "origin"))
+        with pytest.raises(ValueError, match=r"lineage\.csv is damaged: it has no column parent; put a copy"):
+            lineage(table.parent)
+
+    @pytest.mark.parametrize("steps", [0, -300, 301, NAN, INF])
+    def test_steps_that_the_members_cannot_share(self, tmp_path, steps):
+        with pytest.raises(ValueError, match=r"metrics\.csv gives .* no multiple of its 3 members; put a copy"):
+            lineage(write_run(tmp_path / "run", steps=steps))
