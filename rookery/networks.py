@@ -74,6 +74,14 @@ def twin(network: Network) -> Network:
     return Network(partial(_twin_init, network), partial(_twin_apply, network))
 
 
+def first_twin(network: Network) -> ApplyFn:
+    """The first of two twins alone: the parameters of `twin(network)` -> `[..., 1]`.
+
+    A slice of both would cost both: where only the first is wanted, XLA keeps the second's products.
+    """
+    return partial(_first_apply, network)
+
+
 def _init(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
     return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
 
@@ -89,3 +97,7 @@ def _twin_init(network: Network, key: Key) -> PyTree:
 
 def _twin_apply(network: Network, params: PyTree, *inputs: Array) -> Array:
     return jnp.concatenate([network.apply(single, *inputs) for single in params], axis=-1)
+
+
+def _first_apply(network: Network, params: PyTree, *inputs: Array) -> Array:
+    return network.apply(params[0], *inputs)

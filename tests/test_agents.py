@@ -4,8 +4,9 @@ A new agent is one more entry of `AGENTS`.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import sac
+from rookery.agents import sac, td3
 from rookery.agents.api import Agent
 from rookery.agents.sac import SacConfig
+from rookery.agents.td3 import Td3Config
 from rookery.envs.api import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.minds import BATCH, SPEC, compiled, transitions
@@ -31,7 +33,12 @@ class Case(NamedTuple):
     build: Callable[[EnvSpec], Agent]
     targets: dict[str, str]  # field of the state -> field of the genome that it follows
     inert: frozenset[str] = frozenset()  # hyper-parameters that this configuration has no use for
+    chosen: Mapping[str, float] = MappingProxyType({})  # values at which every other one has an effect
+    updates: int = 2  # after which everything has moved
 
+
+TD3_TARGETS = {"target_policy": "policy", "target_critic": "critic"}
+TD3_CHOSEN = {"noise_clip": 0.2}  # one standard deviation: some of the noise is clipped, and some is not
 
 AGENTS = {
     "sac": Case(partial(sac.sac, config=SacConfig(hidden_sizes=(4,))), {"target_critic": "critic"}),
@@ -39,6 +46,13 @@ AGENTS = {
         partial(sac.sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True)),
         {"target_critic": "critic"},
         frozenset({"alpha_lr"}),
+    ),
+    "td3": Case(partial(td3.td3, config=Td3Config(hidden_sizes=(4,))), TD3_TARGETS, chosen=TD3_CHOSEN),
+    "td3_delay_3": Case(
+        partial(td3.td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)),
+        TD3_TARGETS,
+        chosen=TD3_CHOSEN,
+        updates=3,
     ),
 }
 
@@ -75,17 +89,17 @@ def mind(request: pytest.FixtureRequest) -> Mind:
         explore=compiled(agent.explore),
         act=compiled(agent.act),
         state=compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
-        hyper=hyperparams.defaults(agent.space),
+        hyper=hyperparams.defaults(hyperparams.choose(agent.space, **case.chosen)),
         batch=transitions(jax.random.key(1)),
         noise=agent.noise(jax.random.key(2), BATCH),
         traces=traces,
     )
 
 
-def learn(mind: Mind, hyper: Any = None, batch: Transition | None = None, updates: int = 2) -> PyTree:
-    """The state after `updates` updates from one batch."""
+def learn(mind: Mind, hyper: Any = None, batch: Transition | None = None) -> PyTree:
+    """The state after the case's updates from one batch."""
     state = mind.state
-    for step in range(updates):
+    for step in range(mind.case.updates):
         state, _ = mind.update(state, hyper or mind.hyper, batch or mind.batch, mind.noise, jnp.int32(step))
     return state
 
@@ -215,11 +229,11 @@ def test_members_side_by_side_learn_what_each_learns_alone(mind: Mind) -> None:
     states, *inputs = prepared
     together = compiled(jax.vmap(mind.agent.update, in_axes=(0, 0, 0, 0, None)))
     both = states
-    for step in range(2):
+    for step in range(mind.case.updates):
         both, _ = together(both, *inputs, jnp.int32(step))
     for i in range(MEMBERS):
         state, *alone = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], prepared)
-        for step in range(2):
+        for step in range(mind.case.updates):
             state, _ = mind.update(state, *alone, jnp.int32(step))
         member = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], both)
         np.testing.assert_allclose(numbers(member), numbers(state), rtol=1e-3, atol=1e-5)

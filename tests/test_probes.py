@@ -1,7 +1,8 @@
 """Agents on worlds whose right answer is known: values within 5 %, actions where there is a best one.
 
 A new agent is one more entry of `AGENTS`. SAC's temperature is held at almost nothing, so that its values are those of
-plain returns.
+plain returns; TD3 explores widely, so that its critics see the actions whose values are compared, and its policy and
+targets, which move every second update, have twice the rates.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from rookery import networks
-from rookery.agents import sac
+from rookery.agents import sac, td3
 from rookery.agents.api import Agent
 from rookery.envs import tasks
 from rookery.envs.api import EnvSpec
@@ -58,7 +59,7 @@ class Mind(NamedTuple):
         return float(self.agent.act(self.params, jnp.asarray([observation]))[0])
 
 
-def sac_value(params: sac.SacParams, observation: jax.Array, action: jax.Array) -> jax.Array:
+def twin_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
     """Both critics'; `[2]`."""
     return networks.twin(networks.mlp((1, 1), HIDDEN, 1)).apply(params.critic, observation, action)
 
@@ -71,7 +72,12 @@ AGENTS = {
     "sac": Case(
         partial(sac.sac, config=sac.SacConfig(hidden_sizes=HIDDEN, alpha_init=1e-4, fix_alpha=True)),
         scalars(sac.SacHyper(discount=DISCOUNT, policy_lr=3e-3, critic_lr=3e-3, tau=0.05)),
-        sac_value,
+        twin_value,
+    ),
+    "td3": Case(
+        partial(td3.td3, config=td3.Td3Config(hidden_sizes=HIDDEN)),
+        scalars(td3.Td3Hyper(discount=DISCOUNT, policy_lr=6e-3, critic_lr=3e-3, exploration_noise=0.5, tau=0.1)),
+        twin_value,
     ),
 }
 every_agent = pytest.mark.parametrize("agent", AGENTS)

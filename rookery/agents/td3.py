@@ -98,10 +98,11 @@ class Td3State(NamedTuple):
 
 
 class Td3Networks(NamedTuple):
-    """The two functions that are learned."""
+    """The two functions that are learned, and one of the critics by itself."""
 
     policy: networks.Network  # observation -> action before its tanh, [..., A]
     critic: networks.Network  # observation, action -> two values, [..., 2]
+    first_critic: networks.ApplyFn  # the critic's parameters, observation, action -> the first value, [..., 1]
 
 
 def smoothed_action(nets: Td3Networks, params: PyTree, hyper: Td3Hyper, observation: Array, noise: Array) -> Array:
@@ -153,8 +154,7 @@ def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree,
       Scalar `[]` in units of scaled reward.
     Deviation: none.
     """
-    twin = nets.critic.apply(critic_params, observation, _action(nets, policy_params, observation))
-    return -jnp.mean(twin[..., 0])
+    return -jnp.mean(nets.first_critic(critic_params, observation, _action(nets, policy_params, observation)))
 
 
 def init(nets: Td3Networks, key: Key) -> Td3Params:
@@ -251,9 +251,11 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
     if spec.discrete:
         raise ValueError(f"TD3 needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
     sizes = spec.observation_size, spec.action_size
+    value = networks.mlp(sizes, config.hidden_sizes, 1)
     nets = Td3Networks(
         policy=networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=0.01),
-        critic=networks.twin(networks.mlp(sizes, config.hidden_sizes, 1)),
+        critic=networks.twin(value),
+        first_critic=networks.first_twin(value),
     )
     return Agent(
         init=partial(init, nets),
