@@ -1,4 +1,4 @@
-"""The command line: `rookery train | resume | evaluate | envs`, derived from the configs by tyro."""
+"""The command line: `rookery train | resume | evaluate | compare | envs`, derived from the configs by tyro."""
 
 import dataclasses
 import functools
@@ -7,6 +7,7 @@ import operator
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,20 +19,29 @@ from rich.console import Console
 from rookery import devices
 from rookery.envs import tasks
 from rookery.report import curves, tables
-from rookery.runs import build, evaluate, folder, loop
+from rookery.runs import build, evaluate, folder, lineage, loop
 from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
-from rookery.runs.config import KINDS, AnyRun, from_record, kind_of, to_record
+from rookery.runs.config import (
+    KINDS,
+    PYTHON,
+    AnyRun,
+    agent_of,
+    alone,
+    from_record,
+    kind_of,
+    like,
+    to_record,
+    with_space,
+)
 from rookery.runs.signals import Interrupted
-
-_KINDS = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in KINDS.items()]
-Kind = functools.reduce(operator.or_, _KINDS)
 
 
 @dataclass(frozen=True)
 class Train:
     """Train a population; a run is a folder that is complete in itself."""
 
-    config: Kind  # pyright: ignore[reportInvalidTypeForm]
+    config: Any
+    """Which kind; `_command` says which there are."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +73,44 @@ class Envs:
     """List the tasks."""
 
 
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Resume, tyro.conf.subcommand("resume")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Envs, tyro.conf.subcommand("envs")]
-)
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs over their seeds: interquartile means with 95 % intervals, and who probably is better.
+
+    Runs whose settings are equal but for the seed form a group. Definitions: Agarwal 2021 (arXiv:2108.13264).
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs."""
+    picture: Path = Path("comparison.png")
+    """Where to draw the comparison."""
+    resamples: int = 5_000
+    """Bootstrap resamples behind each interval (at least 1)."""
+
+
+def _command(replayed: AnyRun | None) -> Any:
+    """All commands; where a run is replayed, its settings are the defaults of `train`."""
+    kinds = [
+        Annotated[kind, tyro.conf.subcommand(name, default=like(kind, replayed) if replayed else kind())]
+        for name, kind in KINDS.items()
+    ]
+    train = dataclasses.make_dataclass(
+        "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
+    )
+    train.__doc__ = Train.__doc__
+    commands = {"train": train, "resume": Resume, "evaluate": Evaluate, "compare": Compare, "envs": Envs}
+    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in commands.items()]
+    return functools.reduce(operator.or_, named)
+
+
+def _replayed(arguments: Sequence[str]) -> AnyRun | None:
+    """The settings of the run that `--replay-schedule` names, if the command line started it."""
+    flag = "--replay-schedule"
+    words = [word for argument in arguments for word in argument.replace("_", "-", 2).split("=", 1)]
+    if flag not in words[:-1]:
+        return None
+    record = folder.open_existing(words[words.index(flag) + 1]).config
+    return None if record.get("kind") == PYTHON else from_record(record)
 
 
 def main() -> None:
@@ -78,10 +120,11 @@ def main() -> None:
         return
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     try:
-        command = tyro.cli(Command, prog="rookery", description=__doc__, config=markers)
+        commands = _command(_replayed(sys.argv[1:]))
+        command = tyro.cli(commands, prog="rookery", description=__doc__, config=markers)
         keep_compiled_programs()
         warnings.showwarning = _show_warning
-        _COMMANDS[type(command)](command)
+        next(act for kind, act in _COMMANDS.items() if isinstance(command, kind))(command)
     except Interrupted as stop:
         print(f"\n{stop}", file=sys.stderr)
         sys.exit(128 + stop.signum)
@@ -103,31 +146,38 @@ def keep_compiled_programs() -> None:
 
 def train(command: Train) -> None:
     """`rookery train KIND`."""
-    config = command.config
-    run_dir = config.run.run_dir or f"runs/{kind_of(config)}-{config.world.env}-{config.run.seed}"
+    config, schedule, name = command.config, None, kind_of(command.config)
+    if config.replay_schedule is not None:
+        schedule = lineage.lineage(config.replay_schedule).schedule()
+        config, name = alone(config), f"replay-{agent_of(name)}"
+        lineage.check_agent(schedule, agent_of(kind_of(config)))
+    run_dir = config.run.run_dir or f"runs/{name}-{config.world.env}-{config.run.seed}"
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
-    _go(config, resume=False)
+    _go(config, schedule, resume=False)
 
 
 def resume(command: Resume) -> None:
     """`rookery resume RUN`."""
-    config = from_record(folder.open_existing(command.run).config)
+    record = folder.open_existing(command.run).config
+    config = from_record(record)
     changed = {"run_dir": str(command.run), "quiet": command.quiet}
     if command.generations is not None:
         changed["generations"] = command.generations
-    _go(dataclasses.replace(config, run=dataclasses.replace(config.run, **changed)), resume=True)
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
+    _go(config, lineage.schedule_of(record), resume=True)
 
 
-def _go(config: AnyRun, resume: bool) -> None:
+def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None:
     console = Console(quiet=config.run.quiet)
-    built = build.build(config)
+    built = build.build(config, schedule)
     console.print(
         f"{kind_of(config)} on {built.environment.spec.name}: population {config.population} on "
         f"{devices.describe(built.mesh)}, in {config.run.run_dir}",
         highlight=False,
         soft_wrap=True,
     )
-    result = loop.run(built.program, config.run, built.mesh, resume, to_record(config))
+    record = to_record(with_space(config, built.program.space)) | lineage.record_of(schedule)
+    result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
     picture = curves.draw_curves(result.run_dir)
     console.print(tables.summary(result.run_dir))
@@ -142,6 +192,17 @@ def judge(command: Evaluate) -> None:
     console = Console()
     console.print(f"{command.run}, generation {generation}", highlight=False)
     console.print(tables.examination(metrics))
+
+
+def compare(command: Compare) -> None:
+    """`rookery compare RUN RUN ...`."""
+    from rookery.report import compare as comparing
+
+    comparison = comparing.compare(command.runs, command.picture, command.resamples)
+    console = Console()
+    for part in comparing.tables(comparison):
+        console.print(part)
+    console.print(f"picture   {command.picture}", highlight=False, soft_wrap=True)
 
 
 def envs(_: Envs) -> None:
@@ -160,4 +221,4 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 _show_other_warning = warnings.showwarning
 
 
-_COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Envs: envs}
+_COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Compare: compare, Envs: envs}

@@ -1,5 +1,6 @@
 """Family trees by hand: who came from whom, the schedule that the winner grew up with, and its file."""
 
+import json
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from rookery.runs import folder as folders
-from rookery.runs.lineage import SCHEDULE_FILE, Lineage, Schedule, at_steps, lineage, read_schedule, write_schedule
+from rookery.runs.lineage import Lineage, Schedule, at_steps, check_agent, lineage, record_of, schedule_of
 from rookery.runs.log import RunLog
 
 NAN, INF = np.nan, np.inf
@@ -199,31 +200,32 @@ class TestSchedule:
         assert (dict(schedule.values), schedule.generations) == ({}, 0)
 
 
-class TestScheduleFile:
-    def test_comes_back_bit_equal(self, tmp_path):
+def through_json(schedule: Schedule) -> Schedule | None:
+    return schedule_of(json.loads(json.dumps({"kind": "sac", **record_of(schedule)})))
+
+
+class TestScheduleRecord:
+    def test_comes_back_bit_equal(self):
         bits = np.random.default_rng(0).integers(0, 2**32, 300, dtype=np.uint32).view(np.float32)
         single = bits[np.isfinite(bits)]
         double = np.resize([1 / 3, 5e-324, -0.0, 1e308, 2.0**53 + 2, 0.1], len(single))
-        path = tmp_path / SCHEDULE_FILE
-        write_schedule(Schedule({"z_single": single, "a_double": double}, 12_800, "td3"), path)
-        back = read_schedule(path)
+        back = through_json(Schedule({"z_single": single, "a_double": double}, 12_800, "td3"))
+        assert back is not None
         assert list(back.values) == ["z_single", "a_double"]
         assert back.values["z_single"].astype(np.float32).tobytes() == single.tobytes()
         assert back.values["a_double"].tobytes() == double.tobytes()
         assert (back.steps_per_generation, back.agent) == (12_800, "td3")
-        assert [path.name for path in tmp_path.iterdir()] == [SCHEDULE_FILE], "something half written is left"
 
-    def test_of_a_run(self, family, tmp_path):
-        write_schedule(family.schedule(), tmp_path / SCHEDULE_FILE)
-        back = read_schedule(str(tmp_path / SCHEDULE_FILE))
-        assert back.values["rate"].tobytes() == family.schedule().values["rate"].tobytes()
-
-    def test_arrays_of_jax_and_numpy_integers_are_numbers_too(self, tmp_path):
+    def test_arrays_of_jax_and_numpy_integers_are_numbers_too(self):
         schedule = Schedule({"rate": jnp.asarray([0.1, 0.2], jnp.float32)}, np.int64(7), None)  # pyright: ignore[reportArgumentType]
-        write_schedule(schedule, tmp_path / "s.json")
-        back = read_schedule(tmp_path / "s.json")
+        back = through_json(schedule)
+        assert back is not None
         assert back.values["rate"].tolist() == float32([0.1, 0.2]).tolist()
         assert (back.steps_per_generation, back.agent) == (7, None)
+
+    def test_a_run_that_replays_nothing_has_none(self):
+        assert record_of(None) == {}
+        assert schedule_of({"kind": "sac"}) is None
 
     @pytest.mark.parametrize(
         ("values", "steps", "message"),
@@ -237,51 +239,37 @@ class TestScheduleFile:
             ({"a": [1.0]}, 0, "steps_per_generation of at least 1, got 0"),
         ],
     )
-    def test_what_is_no_schedule_is_not_written(self, tmp_path, values, steps, message):
+    def test_what_is_no_schedule_is_not_written(self, values, steps, message):
         schedule = Schedule({name: np.array(value) for name, value in values.items()}, steps, None)
         with pytest.raises(ValueError, match=message):
-            write_schedule(schedule, tmp_path / "s.json")
+            record_of(schedule)
         with pytest.raises(ValueError, match=message):
             at_steps(schedule, 1, 1)
-        assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize(
-        ("old", "new"),
+        "change",
         [
-            ("{", ""),
-            ('"format"', '"form"'),
-            ('"agent"', '"agents"'),
-            ('"values": {', '"values": {"b": [1.0, 2.0],'),
-            ("0.5", '"half"'),
-            ("0.5", "NaN"),
-            ("0.5", "null"),
-            ("100", "0"),
-            ("100", "99.5"),
-            ("100", '"100"'),
+            {"values": {"a": [0.5], "b": [1.0, 2.0]}},
+            {"values": {"a": ["half"]}},
+            {"values": {"a": [None]}},
+            {"values": 3},
+            {"steps_per_generation": 0},
+            {"steps_per_generation": 99.5},
+            {"steps_per_generation": "100"},
         ],
     )
-    def test_a_damaged_file_is_named(self, tmp_path, old, new):
-        path = tmp_path / "s.json"
-        write_schedule(Schedule({"a": np.array([0.5])}, 100, "sac"), path)
-        assert old in path.read_text()
-        path.write_text(path.read_text().replace(old, new, 1))
-        with pytest.raises(ValueError, match=r"s\.json is damaged .*; put a copy of it back\.$"):
-            read_schedule(path)
+    def test_a_damaged_one_is_named(self, change):
+        record = record_of(Schedule({"a": np.array([0.5])}, 100, "sac"))
+        record["schedule"] |= change
+        with pytest.raises(ValueError, match=r"config\.json's schedule is damaged .*; put a copy of the file back\.$"):
+            schedule_of(record)
 
-    @pytest.mark.parametrize("content", ["", "[]", "3", '{"format": 1, "values": 3}'])
-    def test_another_file_is_no_schedule(self, tmp_path, content):
-        (tmp_path / "s.json").write_text(content)
-        with pytest.raises(ValueError, match=r"s\.json is damaged"):
-            read_schedule(tmp_path / "s.json")
-
-    def test_a_newer_format(self, tmp_path):
-        (tmp_path / "s.json").write_text('{"format": 2}')
-        with pytest.raises(ValueError, match=r"format 2, but this version reads format 1; use the version"):
-            read_schedule(tmp_path / "s.json")
-
-    def test_no_file(self, tmp_path):
-        with pytest.raises(ValueError, match=r"none\.json cannot be read \(No such file.*\); write it with"):
-            read_schedule(tmp_path / "none.json")
+    def test_another_agents_is_refused(self):
+        schedule = Schedule({"a": np.array([0.5])}, 100, "sac")
+        check_agent(schedule, "sac")
+        check_agent(schedule._replace(agent=None), "td3")
+        with pytest.raises(ValueError, match="of a sac agent and cannot be replayed by td3; use: rookery train sac"):
+            check_agent(schedule, "td3")
 
 
 class TestAtSteps:

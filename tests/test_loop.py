@@ -2,17 +2,23 @@
 
 import csv
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.api import Program, ProgramState, Shared
+from rookery.populations.api import Program, ProgramState
 from rookery.runs.checkpoint import CheckpointError
 from rookery.runs.loop import Diverged, run, summarize
 from rookery.runs.progress import clock
 from tests import tiny
+
+
+class Shared(NamedTuple):
+    generation: jax.Array
+    parents: jax.Array
 
 
 def init(key):

@@ -1,6 +1,7 @@
 """Population Based Training: the decision by hand, and the laws that inheritance must keep."""
 
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,57 +11,13 @@ import pytest
 from rookery import hyperparams, trees
 from rookery.agents.sac import SPACE
 from rookery.populations import api
-from rookery.populations.pbt import PbtConfig, Program, counts, inherit, live, pbt, perturb, truncation
+from rookery.populations.api import Program
+from rookery.populations.config import PbtConfig, check_population, counts
+from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.pbt import live, pbt
+from rookery.populations.replay import replay
 from rookery.populations.seeds import seeds
 from tests import tiny
-
-NAN, INF = jnp.nan, jnp.inf
-
-
-def parents_of(fitness, best, replaced, seed=0):
-    return truncation(jnp.asarray(fitness, jnp.float32), jax.random.key(seed), best, replaced).tolist()
-
-
-class TestTruncation:
-    def test_the_worst_inherit_from_the_best(self):
-        assert parents_of([3.0, 1.0, 4.0, 2.0], best=1, replaced=2) == [0, 2, 2, 2]
-
-    def test_parents_are_drawn_from_all_of_the_best(self):
-        drawn = {parents_of([5.0, 4.0, 3.0, 0.0], best=3, replaced=1, seed=seed)[3] for seed in range(40)}
-        assert drawn == {0, 1, 2}
-
-    def test_children_draw_their_parents_independently(self):
-        pairs = {tuple(parents_of([9.0, 8.0, 1.0, 0.0], best=2, replaced=2, seed=s)[2:]) for s in range(40)}
-        assert pairs == {(0, 0), (0, 1), (1, 0), (1, 1)}
-
-    def test_ties_rank_by_index_and_counts_stay_exact(self):
-        parents = parents_of([7.0] * 6, best=2, replaced=2)
-        assert parents[:4] == [0, 1, 2, 3]
-        assert set(parents[4:]) <= {0, 1}
-
-    def test_nobody_is_replaced_for_a_count_of_zero(self):
-        assert parents_of([1.0, 2.0, 3.0], best=1, replaced=0) == [0, 1, 2]
-
-    @pytest.mark.parametrize("replaced", range(6))
-    def test_exactly_as_many_as_asked_are_replaced(self, replaced):
-        parents = parents_of([0.0, 5.0, 1.0, 4.0, 2.0, 3.0], best=1, replaced=replaced)
-        assert sum(parent != member for member, parent in enumerate(parents)) == replaced
-
-    @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-    def test_what_is_not_finite_is_replaced_and_never_a_parent(self, bad):
-        for seed in range(20):
-            parents = parents_of([bad, 1.0, 2.0, bad], best=3, replaced=1, seed=seed)
-            assert parents[1:3] == [1, 2]
-            assert {parents[0], parents[3]} <= {1, 2}
-
-    def test_a_single_survivor_parents_everybody(self):
-        assert parents_of([NAN, NAN, 0.0, NAN], best=2, replaced=1) == [2, 2, 2, 2]
-
-    def test_nothing_finite_replaces_nobody(self):
-        assert parents_of([NAN, INF, -INF], best=1, replaced=1) == [0, 1, 2]
-
-    def test_a_population_of_one_survives(self):
-        assert parents_of([3.0], best=1, replaced=0) == [0]
 
 
 class TestCounts:
@@ -88,6 +45,8 @@ class TestCounts:
             ({"replace_count": -1}, "replace_count must be at least 0"),
             ({"burn_in": -1}, "burn_in must be at least 0"),
             ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
+            ({"smooth": 0}, "smooth must be at least 1"),
+            ({"frequencies": (1, 0)}, "frequencies must be at least 1"),
             ({"exploit": "luck"}, "exploit must be one of"),
             ({"perturb": "shake"}, "perturb must be one of"),
         ],
@@ -95,6 +54,23 @@ class TestCounts:
     def test_a_mistake_is_a_sentence(self, options, message):
         with pytest.raises(ValueError, match=message):
             PbtConfig(**options)
+
+    @pytest.mark.parametrize(
+        ("options", "size", "message"),
+        [
+            ({"exploit": "tournament"}, 1, "a tournament needs a population of at least 2 members, got 1"),
+            ({"exploit": "multi-frequency"}, 12, "4 frequencies need .* a multiple of 4 from 16 on, got .* 12"),
+            ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, got .* 9"),
+            ({"best_count": 9}, 8, "9 best and 2 replaced members together exceed the population of 8"),
+        ],
+    )
+    def test_a_strategy_that_needs_more_members_says_how_many(self, options, size, message):
+        with pytest.raises(ValueError, match=message):
+            check_population(PbtConfig(**options), size)
+
+    def test_what_a_strategy_does_not_use_does_not_matter(self):
+        check_population(PbtConfig(exploit="none", best_count=9), 2)
+        check_population(PbtConfig(exploit="multi-frequency", frequencies=(1, 3)), 8)
 
 
 class TestPerturb:
@@ -205,7 +181,7 @@ class TestProgram:
     def test_members_are_judged_on_the_same_start_states(self, life, start):
         twins = trees.take(start.members, jnp.zeros((2,), jnp.int32))
         program = pbt(life, population_size=2, exploit="none")
-        state = api.ProgramState(twins, api.Shared(jnp.asarray(0), jnp.arange(2)))
+        state = api.ProgramState(twins, jax.jit(program.init)(jax.random.key(1)).shared)
         metrics = jax.jit(program.examine)(state, jax.random.key(0))
         assert jnp.array_equal(metrics["returns"][0], metrics["returns"][1])
 
@@ -249,6 +225,118 @@ class TestInherit:
         assert state.members.buffer.size.tolist() == [40] * 4
         parent = int(state.shared.parents[1])
         tiny.assert_equal(trees.take(state.members.buffer, 1), trees.take(state.members.buffer, parent))
+
+    def test_buffers_are_copied_along_a_chain_of_parents(self, step, start):
+        state, _ = step(start, jax.random.key(1))
+        parents = jnp.asarray([1, 3, 0, 3])  # 2 takes 0, which takes 1, which takes 3
+        copied = jax.jit(partial(inherit, buffers_too=True))(state.members, parents)
+        tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
+
+    def test_hyper_parameters_may_come_from_somebody_else(self, start):
+        parents, donors = jnp.asarray([0, 0, 2, 0]), jnp.asarray([0, 2, 2, 3])
+        members = inherit(start.members, parents, donors)
+        tiny.assert_equal(members.state, trees.take(start.members.state, parents))
+        tiny.assert_equal(members.hyper, trees.take(start.members.hyper, donors))
+
+
+class TestStrategies:
+    """Each strategy in a whole program; its decision alone stands in `test_selection.py`."""
+
+    def test_a_tournament_copies_only_the_better(self, life, start):
+        program = pbt(life, population_size=4, exploit="tournament")
+        state, metrics = jax.jit(program.step)(start, jax.random.key(1))
+        fitness, parents = metrics["fitness"], state.shared.parents
+        child = parents != jnp.arange(4)
+        assert child.any()
+        assert (fitness[parents] >= fitness)[child].all()
+
+    def test_migrants_bring_or_find_unperturbed_hyper_parameters(self, life):
+        program = pbt(life, population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
+        state = jax.jit(program.init)(jax.random.key(0))
+        step = jax.jit(program.step)
+        migrated = 0
+        for generation in range(4):
+            before = state.members.hyper
+            state, _ = step(state, jax.random.key(generation))
+            parents = np.asarray(state.shared.parents)
+            assert parents[4:].tolist() == [4, 5, 6, 7]  # not their generation
+            for child in np.flatnonzero(parents != np.arange(8)):
+                inherited = [a[child] == b[parents[child]] for a, b in zip(state.members.hyper, before, strict=True)]
+                if parents[child] >= 4:
+                    migrated += 1
+                    assert all(inherited)
+                else:
+                    assert not all(inherited)
+        assert migrated, "nobody migrated: the test says nothing"
+
+    def test_the_bandit_learns_from_every_member_and_proposes_for_children(self, life):
+        program = pbt(life, population_size=4, best_count=1, replace_count=2, perturb="pb2")
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        assert not state.shared.history.valid.any()
+        fitness = []
+        for generation in range(3):
+            before = state.members.hyper
+            state, metrics = step(state, jax.random.key(generation))
+            fitness.append(np.asarray(metrics["fitness"]))
+            child = state.shared.parents != jnp.arange(4)
+            for name in SPACE.domains:
+                new, old = getattr(state.members.hyper, name), getattr(before, name)
+                assert ((new != old) == child).all(), "children and nobody else are proposed for"
+        history = state.shared.history
+        assert int(history.valid.sum()) == 2 * 4  # the first generation has no gain
+        gains = np.sort(np.asarray(history.gain)[np.asarray(history.valid)])
+        assert np.isfinite(gains).all()
+        # A gain is measured from the fitness of the state that was trained on, so from that of the parent.
+        last = fitness[2] - fitness[1][np.asarray(metrics["parent"])]
+        for gain in last:
+            assert np.isclose(gains, gain, rtol=1e-4).any()
+
+    def test_smoothing_judges_by_the_lineages_last_evaluations(self, life):
+        program = pbt(life, population_size=4, best_count=1, replace_count=1, smooth=2)
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        state, first = step(state, jax.random.key(1))
+        assert jnp.array_equal(first["smoothed_fitness"], first["fitness"])
+        _, second = step(state, jax.random.key(2))
+        expected = (second["fitness"] + first["fitness"][second["parent"]]) / 2
+        np.testing.assert_allclose(second["smoothed_fitness"], expected, rtol=1e-5)
+
+    def test_smoothing_does_not_hide_a_divergence(self, life):
+        program = pbt(life, population_size=4, best_count=1, replace_count=0, smooth=3)
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        state, _ = step(state, jax.random.key(1))
+        state, metrics = step(poison(state, 2), jax.random.key(2))
+        assert jnp.isnan(metrics["smoothed_fitness"]).tolist() == [False, False, True, False]
+        assert state.shared.parents[2] != 2
+        _, metrics = step(state, jax.random.key(3))
+        assert jnp.isfinite(metrics["smoothed_fitness"]).all()
+
+
+class TestReplay:
+    SCHEDULE: ClassVar = {"discount": np.asarray([0.9, 0.95]), "policy_lr": np.asarray([1e-3, 1e-4])}
+
+    def test_members_follow_the_schedule_and_then_its_end(self, life):
+        program = replay(seeds(life, population_size=2), self.SCHEDULE)
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        for generation, (discount, rate) in enumerate([(0.9, 1e-3), (0.95, 1e-4), (0.95, 1e-4)]):
+            state, metrics = step(state, jax.random.key(generation))
+            assert metrics["hyper/discount"].tolist() == [np.float32(discount)] * 2
+            assert metrics["hyper/policy_lr"].tolist() == [np.float32(rate)] * 2
+            assert metrics["hyper/critic_lr"].tolist() == [np.float32(3e-4)] * 2  # not in the schedule: the default
+
+    def test_the_schedule_of_a_fixed_agent_changes_nothing(self, life):
+        plain = seeds(life)
+        same = replay(plain, {"discount": np.asarray([0.99])})
+        states = [
+            jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))[0]
+            for program in (plain, same)
+        ]
+        tiny.assert_equal(*states)
+
+    def test_a_mistake_is_a_sentence(self, life):
+        with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are discount, policy_lr"):
+            replay(seeds(life), {"noise_clip": np.ones(3)})
+        with pytest.raises(ValueError, match="the schedule is empty"):
+            replay(seeds(life), {})
 
 
 class TestSeeds:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from rookery.types import Array, Hyper, Key, Metrics, PyTree
+from rookery.hyperparams import Space
+from rookery.types import Hyper, Key, Metrics, PyTree
 
 
 class ProgramState(NamedTuple):
@@ -18,13 +19,6 @@ class ProgramState(NamedTuple):
 
     members: PyTree  # leaves [P, ...]
     shared: PyTree  # replicated
-
-
-class Shared(NamedTuple):
-    """What a population has in common."""
-
-    generation: Array  # [] int32, generations finished
-    parents: Array  # [P] int32, the member of the last generation that each member came from
 
 
 class InitFn(Protocol):
@@ -57,6 +51,7 @@ class Program(NamedTuple):
     examine: ExamineFn
     population_size: int
     steps_per_generation: int  # environment steps of the whole population
+    space: Space | None = None  # the hyper-parameters, for the run's folder; None where there are none
 
 
 class PopulationMap(Protocol):

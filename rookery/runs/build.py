@@ -2,16 +2,19 @@
 
 from typing import NamedTuple
 
-from rookery import devices
-from rookery.agents.sac import sac
+from rookery import devices, hyperparams
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import Td3Config, td3
 from rookery.devices import Mesh
 from rookery.envs import tasks
 from rookery.envs.api import Environment
 from rookery.learners.off_policy import off_policy
 from rookery.populations.api import Program
 from rookery.populations.pbt import pbt
+from rookery.populations.replay import replay
 from rookery.populations.seeds import seeds
-from rookery.runs.config import AnyRun, PbtSacRun, WorldConfig
+from rookery.runs.config import AnyRun, PbtRun, WorldConfig, choices
+from rookery.runs.lineage import Schedule, at_steps
 
 
 class Built(NamedTuple):
@@ -22,22 +25,33 @@ class Built(NamedTuple):
     mesh: Mesh
 
 
-def build(config: AnyRun) -> Built:
+_AGENTS = {SacConfig: sac, Td3Config: td3}
+
+
+def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
     """Bind a config's parts to each other.
 
+    Args:
+      config: a kind of run.
+      schedule: what the hyper-parameters of independent members follow, step by step.
+
     Raises:
-      ValueError: an unknown task, an extra that is not installed, a population that the devices cannot share, or parts
-        that do not fit each other.
+      ValueError: an unknown task, an extra that is not installed, a population that the devices cannot share, a search
+        space that makes no sense, or parts that do not fit each other.
     """
     devices.use_cores(config.population)
     mesh = devices.mesh_for(config.population, config.world.devices)
     environment = tasks.make(config.world.env, **_overrides(config.world))
-    learner = off_policy(sac(environment.spec, config.agent), environment, config.learner)
+    agent = _AGENTS[type(config.agent)](environment.spec, config.agent)
+    space = hyperparams.choose(agent.space, **choices(config))
+    learner = off_policy(agent, environment, config.learner)
     spread = devices.population_map(mesh, config.world.exact)
-    if isinstance(config, PbtSacRun):
-        program = pbt(learner, None, config.population, config.pbt, spread)
+    if isinstance(config, PbtRun):
+        program = pbt(learner, space, config.population, config.pbt, spread)
     else:
-        program = seeds(learner, None, config.population, config.draw_hyper, spread)
+        program = seeds(learner, space, config.population, config.draw_hyper, spread)
+    if schedule is not None:
+        program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
     return Built(environment, program, mesh)
 
 

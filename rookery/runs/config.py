@@ -8,11 +8,14 @@ import difflib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
-from rookery.agents.sac import SacConfig
+from typing_extensions import Doc
+
+from rookery.agents import sac, td3
+from rookery.hyperparams import Space, describe
 from rookery.learners.off_policy import OffPolicyConfig
-from rookery.populations.pbt import PbtConfig
+from rookery.populations.config import PbtConfig
 
 
 @dataclass(frozen=True)
@@ -61,44 +64,109 @@ class RunConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
-@dataclass(frozen=True)
-class SacRun:
-    """Soft actor-critic: independent members, one by default.
+Chosen = tuple[float, float] | float | Literal["fixed"]
+"""How a hyper-parameter is chosen: the bounds between which it evolves, its one value, or its default."""
 
-    Source: Haarnoja 2018 (arXiv:1812.05905).
-    """
+_FLAG = "space."  # the names of the flags of a search space
+
+
+def _space_flags(space: Space) -> type[TypedDict]:
+    """A flag for every hyper-parameter of an agent, `--space.<name>`; what is not given is left out."""
+    flags = {}
+    for name, entry in space.fields.items():
+        domain, value = space.domains.get(name), getattr(space.defaults, name)
+        usual = f"evolves in [{domain.low:g}, {domain.high:g}], {value:g} if fixed" if domain else f"fixed at {value:g}"
+        flags[_FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default {usual}")]
+    return TypedDict("SpaceFlags", flags, total=False)
+
+
+SacSpace = _space_flags(sac.SPACE)
+Td3Space = _space_flags(td3.SPACE)
+
+
+@dataclass(frozen=True)
+class SeedsRun:
+    """Independent members, one by default."""
 
     population: int = 1
     """Members, each with a seed of its own (at least 1)."""
     draw_hyper: bool = False
     """Draw each member's hyper-parameters from the search space: random search."""
+    replay_schedule: str | None = None
+    """Folder of a run whose winner's schedule of hyper-parameters the members follow; every setting that is not given
+    is that run's, but for the population and the seed."""
     world: WorldConfig = field(default_factory=WorldConfig)
     run: RunConfig = field(default_factory=RunConfig)
     learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    agent: SacConfig = field(default_factory=SacConfig)
 
 
 @dataclass(frozen=True)
-class PbtSacRun:
+class PbtRun:
+    """Population Based Training."""
+
+    population: int = 8
+    """P, members (at least 1; a multiple of the devices)."""
+    replay_schedule: str | None = None
+    """Folder of a run whose winner's schedule one fresh agent follows, without a population: as `rookery train` of the
+    agent alone does."""
+    world: WorldConfig = field(default_factory=WorldConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    pbt: PbtConfig = field(default_factory=PbtConfig)
+    learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+
+@dataclass(frozen=True)
+class SacRun(SeedsRun):
+    """Soft actor-critic: independent members, one by default.
+
+    Source: Haarnoja 2018 (arXiv:1812.05905).
+    """
+
+    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
+    space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+
+
+@dataclass(frozen=True)
+class Td3Run(SeedsRun):
+    """Twin delayed deep deterministic policy gradient: independent members, one by default.
+
+    Source: Fujimoto 2018 (arXiv:1802.09477).
+    """
+
+    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
+    space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+
+
+@dataclass(frozen=True)
+class PbtSacRun(PbtRun):
     """Population Based Training of soft actor-critic agents.
 
     Sources: Jaderberg 2017 (arXiv:1711.09846), Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    population: int = 8
-    """P, members (at least 1; a multiple of the devices)."""
-    world: WorldConfig = field(default_factory=WorldConfig)
-    run: RunConfig = field(default_factory=RunConfig)
-    pbt: PbtConfig = field(default_factory=PbtConfig)
-    learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    agent: SacConfig = field(default_factory=SacConfig)
+    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
+    space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
 
 
-AnyRun = SacRun | PbtSacRun
+@dataclass(frozen=True)
+class PbtTd3Run(PbtRun):
+    """Population Based Training of twin delayed deep deterministic policy gradient agents.
 
-KINDS: dict[str, type[AnyRun]] = {"sac": SacRun, "pbt-sac": PbtSacRun}
+    Sources: Jaderberg 2017 (arXiv:1711.09846), Fujimoto 2018 (arXiv:1802.09477).
+    """
+
+    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
+    space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+
+
+AnyRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run
+
+KINDS: dict[str, type[AnyRun]] = {"sac": SacRun, "td3": Td3Run, "pbt-sac": PbtSacRun, "pbt-td3": PbtTd3Run}
 """Name on the command line -> config."""
 
+
+SCHEDULE = "schedule"
+"""Where `config.json` keeps the schedule that a run replays, so that the folder is complete in itself."""
 
 PYTHON = "python"
 """The kind that `config.json` names for a run whose program the command line cannot rebuild."""
@@ -109,9 +177,46 @@ def kind_of(config: AnyRun) -> str:
     return next(name for name, kind in KINDS.items() if kind is type(config))
 
 
+def agent_of(kind: str) -> str:
+    """The agent that a kind of run trains: `pbt-sac` -> `sac`."""
+    return kind.rpartition("-")[2]
+
+
+def alone(config: AnyRun) -> AnyRun:
+    """The same life without a population method: `pbt-sac` -> `sac`, with the settings that both have."""
+    kind = KINDS[agent_of(kind_of(config))]
+    shared = {
+        entry.name: getattr(config, entry.name) for entry in dataclasses.fields(kind) if hasattr(config, entry.name)
+    }
+    return kind(**shared)
+
+
+def like(kind: type[AnyRun], run: AnyRun) -> AnyRun:
+    """What `kind` is by default where it replays `run`: one member with that run's world, life, mind and length."""
+    parts = {"world": run.world, "learner": run.learner, "run": RunConfig(generations=run.run.generations)}
+    default = kind()
+    agent = run.agent if type(run.agent) is type(default.agent) else default.agent
+    return dataclasses.replace(default, population=1, agent=agent, **parts)
+
+
+def choices(config: AnyRun) -> dict[str, Chosen]:
+    """What the config says of its search space, by the hyper-parameters' own names."""
+    return {name.removeprefix(_FLAG): choice for name, choice in config.space.items()}
+
+
+def with_space(config: AnyRun, space: Space) -> AnyRun:
+    """The config with every hyper-parameter written out, so that another version's defaults cannot change the run."""
+    told = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
+    return dataclasses.replace(config, space=_as_flags(told))
+
+
+def _as_flags(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {_FLAG + name: tuple(choice) if isinstance(choice, list) else choice for name, choice in chosen.items()}
+
+
 def to_record(config: AnyRun) -> dict[str, Any]:
     """A config as JSON values."""
-    return {"kind": kind_of(config), **dataclasses.asdict(config)}
+    return {"kind": kind_of(config), **dataclasses.asdict(config), "space": choices(config)}
 
 
 def from_record(record: Mapping[str, Any]) -> AnyRun:
@@ -121,13 +226,14 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
       ValueError: the kind or a field is unknown here, or a field is missing: another version wrote it; or the run was
         started from Python.
     """
-    values = dict(record)
+    values = {name: value for name, value in record.items() if name != SCHEDULE}
     kind = values.pop("kind", None)
     if kind == PYTHON:
         raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")
     if kind not in KINDS:
         raise ValueError(f"this version knows no run of kind {kind!r}; it knows {', '.join(KINDS)}.")
-    return _revive(KINDS[kind], values, kind)
+    revived = _revive(KINDS[kind], values, kind)
+    return dataclasses.replace(revived, space=_as_flags(revived.space))
 
 
 def _revive(cls: type, values: Mapping[str, Any], where: str) -> Any:

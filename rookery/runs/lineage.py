@@ -1,27 +1,21 @@
 """Who came from whom in a run, and under which hyper-parameters the winner grew up: a schedule to replay.
 
 PBT finds no single setting but a schedule: what the winner's ancestors trained with, one generation after the other
-(Jaderberg 2017, arXiv:1711.09846). Here it is read from a run's tables, kept as a file, and stretched to
-another length of generation.
+(Jaderberg 2017, arXiv:1711.09846). Here it is read from a run's tables and stretched to another length of generation.
 """
 
-import json
 import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.runs.config import PYTHON
-from rookery.runs.folder import RunFolder, open_existing, write_atomically
+from rookery.runs.config import PYTHON, SCHEDULE, agent_of
+from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
 
-SCHEDULE_FILE = "schedule.json"
-"""The name of a schedule inside the folder of a run that replays it."""
-SCHEDULE_FORMAT = 1
-"""The schema of a schedule's file; raised whenever an older reader would misread a newer file."""
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 
 
@@ -132,6 +126,7 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
       ValueError: no run folder, no finished generation, or a damaged table.
     """
     folder = open_existing(run)
+    kind = folder.config.get("kind")
     columns = _read(folder, folder.lineage_file, _KNOWN_COLUMNS)
     generations, population = _shape(folder, columns)
     whole = generations * population
@@ -148,53 +143,55 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
         fitness=table["fitness"],
         hyper={name: values for name, values in table.items() if name not in _KNOWN_COLUMNS},
         steps_per_generation=_member_steps(folder, population),
-        agent=_agent(folder.config.get("kind")),
+        agent=None if kind in (None, PYTHON) else agent_of(kind),
     )
 
 
-def write_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write a schedule as JSON, atomically; `read_schedule` gives back the same bits.
+def record_of(schedule: Schedule | None) -> dict[str, Any]:
+    """What `config.json` says of the schedule that a run replays, so that its folder is complete; {} without one.
 
     Raises:
       ValueError: the schedule is empty, its arrays are not all `[generations]` of finite numbers, or
         `steps_per_generation` is below 1.
-      OSError: the file cannot be written.
     """
+    if schedule is None:
+        return {}
     _check_schedule(schedule)
-    content = {
-        "format": SCHEDULE_FORMAT,
-        "agent": schedule.agent,
-        "steps_per_generation": int(schedule.steps_per_generation),
-        # a Python float is written as the shortest text that reads back to the same bits
-        "values": {name: np.asarray(values, np.float64).tolist() for name, values in schedule.values.items()},
-    }
-    write_atomically(Path(path), json.dumps(content, indent=2) + "\n")
+    values = {name: np.asarray(values, np.float64).tolist() for name, values in schedule.values.items()}
+    content = {"agent": schedule.agent, "steps_per_generation": int(schedule.steps_per_generation), "values": values}
+    return {SCHEDULE: content}
 
 
-def read_schedule(path: str | os.PathLike[str]) -> Schedule:
-    """A schedule that `write_schedule` wrote: bit-equal float64, names in the same order.
+def schedule_of(record: Mapping[str, Any]) -> Schedule | None:
+    """The schedule that a run's `config.json` says it replays, bit-equal; None for a run that replays none.
 
     Raises:
-      ValueError: the file cannot be read, is damaged, or was written by another version.
+      ValueError: it is damaged.
     """
+    content = record.get(SCHEDULE)
+    if content is None:
+        return None
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        written_as = content["format"]
-        if written_as == SCHEDULE_FORMAT:
-            values = {name: np.array(numbers, np.float64) for name, numbers in content["values"].items()}
-            schedule = Schedule(values, operator.index(content["steps_per_generation"]), content["agent"])
-            _check_schedule(schedule)
-            return schedule
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); write it with write_schedule.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # ValueError: no JSON, or no UTF-8
+        values = {name: np.array(numbers, np.float64) for name, numbers in content["values"].items()}
+        schedule = Schedule(values, operator.index(content["steps_per_generation"]), content["agent"])
+        _check_schedule(schedule)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
+        raise ValueError(f"config.json's schedule is damaged ({reason}); put a copy of the file back.") from error
+    return schedule
+
+
+def check_agent(schedule: Schedule, agent: str) -> None:
+    """Refuse a schedule of another agent.
+
+    Raises:
+      ValueError: the sentence names both agents.
+    """
+    if schedule.agent not in (None, agent):
         raise ValueError(
-            f"{path} is damaged ({type(error).__name__}: {str(error).rstrip('.')}); put a copy of it back."
-        ) from error
-    raise ValueError(
-        f"{path} has format {written_as!r}, but this version reads format {SCHEDULE_FORMAT}; "
-        "use the version of rookery that wrote it."
-    )
+            f"the schedule is that of a {schedule.agent} agent and cannot be replayed by {agent}; "
+            f"use: rookery train {schedule.agent} --replay-schedule RUN."
+        )
 
 
 def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) -> dict[str, np.ndarray]:
@@ -213,7 +210,7 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
       Each name -> `[generations]` float64, none of them interpolated.
 
     Raises:
-      ValueError: a count below 1, or a schedule that `write_schedule` would refuse.
+      ValueError: a count below 1, or a schedule that `record_of` would refuse.
     """
     for name, value in (("steps_per_generation", steps_per_generation), ("generations", generations)):
         if value < 1:
@@ -268,11 +265,6 @@ def _member_steps(folder: RunFolder, population: int) -> int:
             f"{population} members; put a copy of the file back, or take a run whose members make equally many steps."
         )
     return int(steps)
-
-
-def _agent(kind: object) -> str | None:
-    """A run's kind is its agent's name, after that of the population method and a hyphen if there is one."""
-    return kind.rpartition("-")[2] if isinstance(kind, str) and kind != PYTHON else None
 
 
 def _check_range(name: str, value: int, size: int) -> None:

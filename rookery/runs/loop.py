@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rookery import devices
+from rookery import devices, hyperparams
 from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState
 from rookery.runs import folder as folders
@@ -96,7 +96,7 @@ def run(
     with contextlib.ExitStack() as stack:
         outlets, state, first = Outlets(None, None), None, 0
         if config.run_dir is not None:
-            folder = stack.enter_context(_open(config, resume, record))
+            folder = stack.enter_context(_open(program, config, resume, record))
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
             if resume:
                 state, first = restore(checkpoints, template)
@@ -132,13 +132,14 @@ def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramS
     return state, generation
 
 
-def _open(config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
+def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
     run_dir = str(config.run_dir)
     if resume:
         folder = folders.open_existing(run_dir, write=True)
         folder.reconfigure(record or folder.config)
         return folder
-    return folders.create(run_dir, record or {"kind": PYTHON}, config.overwrite)
+    from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
+    return folders.create(run_dir, record or from_python, config.overwrite)
 
 
 class _Generations(NamedTuple):

@@ -1,0 +1,102 @@
+"""What Population Based Training is told, and how many members that takes."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
+
+
+@dataclass(frozen=True)
+class PbtConfig:
+    """Who is replaced, by whom, and how the newcomers differ.
+
+    Raises:
+      ValueError: a value outside its range.
+    """
+
+    exploit: Literal["truncation", "tournament", "multi-frequency", "none"] = "truncation"
+    """truncation: the worst inherit from the best; tournament: each meets a random rival and inherits if it is better;
+    multi-frequency: sub-populations that evolve at intervals of their own (MF-PBT); none: random search."""
+    replace_fraction: float = 0.25
+    """truncation: share of the population replaced each generation, in [0, 1]; one that rounds to 0 replaces nobody."""
+    replace_count: int | None = None
+    """truncation: members replaced each generation, instead of replace_fraction (0 to P)."""
+    best_fraction: float = 0.25
+    """truncation: share of the population that parents are drawn from, in [0, 1]; at least one member."""
+    best_count: int | None = None
+    """truncation: members that parents are drawn from, instead of best_fraction (1 to P)."""
+    frequencies: tuple[int, ...] = (1, 10, 25, 50)
+    """multi-frequency: generations between the evolutions of each sub-population (at least 1 each)."""
+    perturb: Literal["perturb", "resample", "pb2"] = "perturb"
+    """perturb: multiply on each hyper-parameter's scale, or now and then draw afresh; resample: always draw afresh;
+    pb2: a Gaussian-process bandit proposes (PB2)."""
+    perturb_factors: tuple[float, float] = (0.8, 1.25)
+    """The two factors of perturb (above 0)."""
+    resample_probability: float = 0.25
+    """Chance that perturb draws a hyper-parameter afresh, each on its own, in [0, 1]."""
+    burn_in: int = 0
+    """Generations at the start in which only members that diverged are replaced (at least 0)."""
+    smooth: int = 1
+    """Judge members by the mean of their lineage's last so many evaluations (at least 1)."""
+    inherit_buffer: bool = False
+    """Copy the parent's replay buffer as well; by default data stays with the slot. Over several devices, each of them
+    then holds all buffers for a moment."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("replace_fraction", "best_fraction", "resample_probability"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
+        for name, least in (("replace_count", 0), ("best_count", 1), ("burn_in", 0), ("smooth", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
+        if min(self.frequencies, default=0) < 1:
+            raise ValueError(f"frequencies must be at least 1 and at least one, got {self.frequencies}.")
+        if min(self.perturb_factors) <= 0:
+            raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
+        for name in ("exploit", "perturb"):
+            known = get_args(get_type_hints(type(self))[name])
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+
+
+def check_population(config: PbtConfig, population_size: int) -> None:
+    """Refuse a population that is too small for the strategy.
+
+    Raises:
+      ValueError: the sentence names what is needed and what there is.
+    """
+    if population_size < 1:
+        raise ValueError(f"population_size must be at least 1, got {population_size}.")
+    if config.exploit == "truncation":
+        counts(config, population_size)
+    if config.exploit == "tournament" and population_size < 2:
+        raise ValueError(f"a tournament needs a population of at least 2 members, got {population_size}.")
+    tribes = len(config.frequencies)
+    if config.exploit == "multi-frequency" and (population_size % tribes or population_size < 4 * tribes):
+        raise ValueError(
+            f"{tribes} frequencies need as many sub-populations of equal size, at least 4 members each: a multiple of "
+            f"{tribes} from {4 * tribes} on, got a population of {population_size}; give other frequencies or members."
+        )
+
+
+def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
+    """How many members truncation draws parents from, and how many it replaces each generation.
+
+    A fraction is rounded to the nearest count; at least one member can be a parent.
+
+    Raises:
+      ValueError: the two together exceed the population.
+    """
+    best = _count(config.best_count, config.best_fraction, population_size)
+    replaced = _count(config.replace_count, config.replace_fraction, population_size)
+    if max(best, replaced) > population_size or (replaced and best + replaced > population_size):
+        raise ValueError(
+            f"{best} best and {replaced} replaced members together exceed the population of {population_size}; "
+            "lower best_fraction or replace_fraction (or their counts)."
+        )
+    return max(best, 1), replaced
+
+
+def _count(count: int | None, fraction: float, population_size: int) -> int:
+    return count if count is not None else math.floor(fraction * population_size + 0.5)

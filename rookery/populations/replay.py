@@ -1,0 +1,58 @@
+"""Members that follow a schedule of hyper-parameters, such as a winner's of an earlier run.
+
+Source: the replay of Jaderberg 2017 (arXiv:1711.09846, section 5): was it the schedule, or the selection, that helped?
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import jax.numpy as jnp
+
+from rookery.populations.api import Program, ProgramState
+from rookery.types import Array, Key, Metrics
+
+
+def replay(program: Program, schedule: Mapping[str, Array]) -> Program:
+    """A program whose members' hyper-parameters are those of the schedule, in every generation anew.
+
+    Args:
+      program: independent members (`seeds`), whose state tells its generation.
+      schedule: name -> `[G]`, G at least 1; the last value holds from then on. Fields that it does not name stay as
+        they are.
+
+    Raises:
+      ValueError: the program's agent has no such hyper-parameter, or the schedule is empty.
+    """
+    fields = program.space.defaults._fields if program.space else ()
+    strange = sorted(set(schedule) - set(fields))
+    if strange:
+        raise ValueError(
+            f"the schedule is of another agent: it sets {', '.join(strange)}; known are {', '.join(fields)}."
+        )
+    if not schedule or min(len(values) for values in schedule.values()) < 1:
+        raise ValueError("the schedule is empty; replay a run that finished a generation.")
+    values = {name: jnp.asarray(column, jnp.float32) for name, column in schedule.items()}
+    return program._replace(
+        init=partial(_init, program, values),
+        step=partial(_step, program, values),
+    )
+
+
+def _init(program: Program, schedule: Mapping[str, Array], key: Key) -> ProgramState:
+    return _follow(schedule, program.init(key))
+
+
+def _step(
+    program: Program, schedule: Mapping[str, Array], state: ProgramState, key: Key
+) -> tuple[ProgramState, Metrics]:
+    return program.step(_follow(schedule, state), key)
+
+
+def _follow(schedule: Mapping[str, Array], state: ProgramState) -> ProgramState:
+    """Everybody with the values of the generation that begins."""
+    hyper = state.members.hyper
+    now = {
+        name: jnp.full_like(getattr(hyper, name), values[jnp.minimum(state.shared.generation, len(values) - 1)])
+        for name, values in schedule.items()
+    }
+    return state._replace(members=state.members._replace(hyper=hyper._replace(**now)))

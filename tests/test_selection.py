@@ -1,0 +1,176 @@
+"""Who inherits from whom, worked out by hand for every strategy, and the law that they share."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rookery.populations import selection
+from rookery.populations.selection import donors, multi_frequency, tournament, truncation
+
+NAN, INF = jnp.nan, jnp.inf
+
+
+def parents_of(fitness, best, replaced, seed=0):
+    return truncation(jnp.asarray(fitness, jnp.float32), jax.random.key(seed), best, replaced).tolist()
+
+
+def test_ranks_put_what_is_not_finite_last_and_ties_in_order():
+    assert selection.ranks(jnp.asarray([2.0, NAN, 5.0, 2.0, INF, -1.0])).tolist() == [1, 4, 0, 2, 5, 3]
+
+
+class TestTruncation:
+    def test_the_worst_inherit_from_the_best(self):
+        assert parents_of([3.0, 1.0, 4.0, 2.0], best=1, replaced=2) == [0, 2, 2, 2]
+
+    def test_parents_are_drawn_from_all_of_the_best(self):
+        drawn = {parents_of([5.0, 4.0, 3.0, 0.0], best=3, replaced=1, seed=seed)[3] for seed in range(40)}
+        assert drawn == {0, 1, 2}
+
+    def test_children_draw_their_parents_independently(self):
+        pairs = {tuple(parents_of([9.0, 8.0, 1.0, 0.0], best=2, replaced=2, seed=s)[2:]) for s in range(40)}
+        assert pairs == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+    def test_ties_rank_by_index_and_counts_stay_exact(self):
+        parents = parents_of([7.0] * 6, best=2, replaced=2)
+        assert parents[:4] == [0, 1, 2, 3]
+        assert set(parents[4:]) <= {0, 1}
+
+    def test_nobody_is_replaced_for_a_count_of_zero(self):
+        assert parents_of([1.0, 2.0, 3.0], best=1, replaced=0) == [0, 1, 2]
+
+    @pytest.mark.parametrize("replaced", range(6))
+    def test_exactly_as_many_as_asked_are_replaced(self, replaced):
+        parents = parents_of([0.0, 5.0, 1.0, 4.0, 2.0, 3.0], best=1, replaced=replaced)
+        assert sum(parent != member for member, parent in enumerate(parents)) == replaced
+
+    @pytest.mark.parametrize("bad", [NAN, INF, -INF])
+    def test_what_is_not_finite_is_replaced_and_never_a_parent(self, bad):
+        for seed in range(20):
+            parents = parents_of([bad, 1.0, 2.0, bad], best=3, replaced=1, seed=seed)
+            assert parents[1:3] == [1, 2]
+            assert {parents[0], parents[3]} <= {1, 2}
+
+    def test_a_single_survivor_parents_everybody(self):
+        assert parents_of([NAN, NAN, 0.0, NAN], best=2, replaced=1) == [2, 2, 2, 2]
+
+    def test_nothing_finite_replaces_nobody(self):
+        assert parents_of([NAN, INF, -INF], best=1, replaced=1) == [0, 1, 2]
+
+    def test_a_population_of_one_survives(self):
+        assert parents_of([3.0], best=1, replaced=0) == [0]
+
+
+class TestTournament:
+    def test_the_worst_always_loses_and_the_best_never(self):
+        fitness = jnp.asarray([1.0, 4.0, 2.0, 3.0])
+        for seed in range(30):
+            parents = tournament(fitness, jax.random.key(seed)).tolist()
+            assert parents[1] == 1
+            assert parents[0] in (1, 2, 3)
+            assert parents[2] in (1, 2, 3)
+            assert parents[3] in (1, 3)
+
+    def test_every_rival_is_met_equally_often(self):
+        fitness = jnp.asarray([0.0, 3.0, 2.0, 1.0])
+        meet = jax.vmap(lambda key: tournament(fitness, key)[0])
+        met = jnp.bincount(meet(jax.random.split(jax.random.key(0), 3_000)), length=4)
+        assert met[0] == 0
+        assert (abs(met[1:] - 1_000) < 150).all()  # five standard deviations
+
+    def test_of_two_the_better_stays(self):
+        assert tournament(jnp.asarray([1.0, 2.0]), jax.random.key(0)).tolist() == [1, 1]
+
+    def test_ties_go_to_the_lower_index(self):
+        for seed in range(10):
+            parents = tournament(jnp.full((5,), 7.0), jax.random.key(seed))
+            assert (parents <= jnp.arange(5)).all()
+
+    def test_what_is_not_finite_always_finds_somebody(self):
+        for seed in range(20):
+            parents = tournament(jnp.asarray([NAN, 1.0, NAN, INF]), jax.random.key(seed)).tolist()
+            assert parents == [1, 1, 1, 1]
+
+    def test_before_its_time_only_what_is_not_finite_is_replaced(self):
+        parents = tournament(jnp.asarray([NAN, 1.0, 2.0]), jax.random.key(0), active=False).tolist()
+        assert parents[1:] == [1, 2]
+        assert parents[0] in (1, 2)
+
+
+class TestMultiFrequency:
+    """Members 0 to 3 evolve every generation, members 4 to 7 every second one."""
+
+    FREQUENCIES = (1, 2)
+    FITNESS = (10.0, 8.0, 3.0, 1.0, 9.0, 7.0, 5.0, 2.0)
+
+    def parents(self, fitness=FITNESS, generation=1, active=True):
+        return multi_frequency(jnp.asarray(fitness), jnp.int32(generation), self.FREQUENCIES, active).tolist()
+
+    def donors(self, parents, fitness=FITNESS):
+        return donors(jnp.asarray(fitness), jnp.asarray(parents), self.FREQUENCIES).tolist()
+
+    def test_a_sub_population_waits_for_its_generation(self):
+        assert self.parents(generation=0) == [0, 1, 4, 0, 4, 5, 6, 7]  # 3 takes 0; the stranger 4 comes for 2
+        assert self.parents(generation=1) == [0, 1, 4, 0, 4, 5, 0, 4]  # 7 takes 4; the stranger 0 comes for 6
+
+    def test_a_migrant_must_be_better(self):
+        fitness = (10.0, 8.0, 3.0, 1.0, 100.0, 90.0, 80.0, 70.0)
+        assert self.parents(fitness) == [0, 1, 4, 0, 4, 5, 6, 4]
+
+    def test_strangers_come_one_each_best_first(self):
+        eight = (80.0, 70.0, 60.0, 50.0, 7.5, 4.0, 2.0, 1.0)
+        other = (7.0, 6.0, 5.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+        parents = self.parents(eight + other)
+        # 4 is better than any stranger and stays; 5 takes the best of them; the last two take their own best two.
+        assert parents[:8] == [0, 1, 2, 3, 4, 8, 0, 1]
+        assert parents[8:] == [8, 9, 10, 11, 0, 1, 8, 9]
+
+    def test_hyper_parameters_move_asymmetrically(self):
+        parents = self.parents()
+        expected = [
+            0,
+            1,
+            4,
+            0,
+            4,
+            5,
+            4,
+            4,
+        ]  # into the fast: the migrant's own (4); into the slow: their best's (4, not 0)
+        assert self.donors(parents) == expected
+        assert selection.at_home(jnp.asarray(parents), self.FREQUENCIES).tolist() == [1, 1, 0, 1, 1, 1, 0, 1]
+
+    def test_between_equal_intervals_only_weights_move(self):
+        parents = jnp.asarray([0, 1, 4, 0, 4, 5, 0, 4])
+        assert donors(jnp.asarray(self.FITNESS), parents, (3, 3)).tolist() == [0, 1, 2, 0, 4, 5, 6, 4]
+
+    def test_what_is_not_finite_is_replaced_at_once(self):
+        fitness = (10.0, 8.0, NAN, 1.0, NAN, 7.0, 5.0, 2.0)
+        assert self.parents(fitness, generation=0)[4:] == [5, 5, 6, 7]  # not their generation, but 4 diverged
+        assert self.parents(fitness, generation=0, active=False) == [0, 1, 0, 3, 5, 5, 6, 7]
+
+    def test_a_sub_population_that_diverged_wholly_starts_from_the_best_of_all(self):
+        fitness = (10.0, 8.0, 3.0, 1.0, NAN, NAN, INF, NAN)
+        parents = self.parents(fitness, generation=0)
+        assert parents[4:] == [0, 0, 0, 0]
+        assert self.donors(parents, fitness)[4:] == [0, 0, 0, 0]
+        assert self.parents([NAN] * 8) == list(range(8))
+
+    def test_more_diverged_than_the_quarters_hold(self):
+        assert self.parents((NAN, NAN, NAN, 1.0, 9.0, 7.0, 5.0, 2.0), generation=0)[:4] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parents_always_rank_better_than_their_children(seed):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    fitness = jnp.round(jax.random.normal(keys[0], (16,)) * 3)  # with ties
+    fitness = jnp.where(jax.random.bernoulli(keys[1], 0.2, (16,)), NAN, fitness)
+    rank = selection.ranks(fitness)
+    for parents in (
+        truncation(fitness, keys[2], 4, 4),
+        tournament(fitness, keys[2]),
+        multi_frequency(fitness, jnp.int32(9), (1, 10), True),
+    ):
+        assert parents.dtype == jnp.int32
+        child = parents != jnp.arange(16)
+        assert (rank[parents] < rank)[child].all()
+        assert jnp.isfinite(fitness[parents]).all()
