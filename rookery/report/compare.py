@@ -1,0 +1,277 @@
+"""`rookery compare`: which of several groups of runs is better, by how much, and how sure that is.
+
+A run's score is the fitness of its best finite member, which is what one would deploy. Within an environment every run
+is scored at the same budget of environment steps: the largest that all of them reached.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich import box, console, markup
+from rich.table import Table
+
+from rookery.report import compare_picture, statistics
+from rookery.report.groups import Group, Run, groups
+from rookery.report.statistics import Estimate
+
+__all__ = ["Comparison", "Pair", "Row", "Setting", "compare", "groups", "table"]
+
+_NO_INTERVAL = "1 run, no interval"
+
+
+class Setting(NamedTuple):
+    """What all groups on one environment are held against."""
+
+    budget: float  # environment steps at which every run is scored
+    gamma: float  # the score of the optimality gap
+    floor: float  # what a run that diverged is worth
+    unequal: bool  # whether the runs had different budgets
+
+
+class Row(NamedTuple):
+    """A group in numbers, all in units of fitness unless said otherwise.
+
+    `final` is the interquartile mean of each run's last generation, whatever its budget: equal to
+    `interquartile_mean` where budgets are, and not comparable between groups elsewhere.
+    """
+
+    group: Group
+    env_steps: float  # of the generation that is scored; the most among the runs
+    scores: np.ndarray  # [runs] at the common budget
+    diverged: int  # runs that had diverged by then, scored as the setting's floor
+    interquartile_mean: Estimate
+    median: Estimate  # over runs
+    mean: Estimate
+    optimality_gap: Estimate
+    final: Estimate
+
+
+class Pair(NamedTuple):
+    """Two groups on the same environment, the one with the better interquartile mean first."""
+
+    first: Group
+    second: Group
+    probability: Estimate  # that a run of the first scores better than one of the second, in [0, 1]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0.5, at which neither is better."""
+        return bool(self.probability.low > 0.5 or self.probability.high < 0.5)
+
+
+class Comparison(NamedTuple):
+    """What `compare` found."""
+
+    groups: list[Group]
+    settings: dict[str, Setting]  # by environment
+    rows: list[Row]  # one per group, in the groups' order
+    pairs: list[Pair]
+    notes: list[str]  # sentences that a reader of the numbers must know
+    picture: Path | None
+
+
+def compare(
+    run_dirs: Iterable[str | Path], picture: str | Path | None = None, resamples: int = 5000, gamma: float | None = None
+) -> Comparison:
+    """Compare runs: grouped by configuration, groups held against each other within each environment.
+
+    Scores are taken at the common budget of an environment: at each run's last generation within the environment steps
+    that every run of the comparison reached there. A run all of whose members diverged does not vanish, and sets no
+    budget: from then on it is worth the worst fitness that any run of the comparison ever had on its environment.
+
+    Args:
+      run_dirs: folders of runs; one that is given twice counts once.
+      picture: where to draw all this, a file; None draws nothing.
+      resamples: of the bootstrap, at least 1.
+      gamma: fitness that is good enough, for the optimality gap; by default the best score on each environment.
+
+    Returns:
+      The numbers. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
+
+    Raises:
+      ValueError: what `groups` raises; every run of an environment diverged; a run has no generation within the common
+        budget; no resamples; or the picture cannot be written.
+    """
+    found = groups(run_dirs)
+    settings = {}
+    for environment in dict.fromkeys(group.environment for group in found):
+        runs = [run for group in found if group.environment == environment for run in group.runs]
+        settings[environment] = _setting(environment, runs, gamma)
+    rows = [_row(group, settings[group.environment], resamples) for group in found]
+    pairs = [
+        Pair(first.group, second.group, _improvement(first, second, resamples))
+        for first, second in itertools.combinations(_ranked(rows), 2)
+        if first.group.environment == second.group.environment
+    ]
+    comparison = Comparison(found, settings, rows, pairs, _notes(rows, settings), None)
+    if picture is None:
+        return comparison
+    return comparison._replace(picture=compare_picture.draw(comparison, picture))
+
+
+def table(comparison: Comparison) -> console.Group:
+    """The comparison for a terminal: a table of groups and one of pairs per environment, and what must be known."""
+    parts: list[console.RenderableType] = []
+    for environment, setting in comparison.settings.items():
+        rows = _ranked(row for row in comparison.rows if row.group.environment == environment)
+        pairs = [pair for pair in comparison.pairs if pair.first.environment == environment]
+        parts.append(_groups_table(environment, setting, rows))
+        parts += [_pairs_table(environment, rows, pairs)] if pairs else []
+    parts += [markup.escape(f"note: {note}") for note in comparison.notes]
+    return console.Group(*parts)
+
+
+def _setting(environment: str, runs: Sequence[Run], gamma: float | None) -> Setting:
+    """The common budget, and what is good and bad on an environment."""
+    ends = {float(run.env_steps[-1]): run for run in runs if not run.diverged}
+    if not ends:
+        raise ValueError(f"every run on {environment} diverged, so there is nothing to compare.")
+    budget = min(ends)
+    for run in runs:
+        if run.env_steps[0] > budget:
+            raise ValueError(
+                f"{run.path} cannot be compared at an equal budget: its first generation ends at "
+                f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}."
+            )
+    floor = min(float(np.nanmin(run.best_fitness)) for run in runs if np.isfinite(run.best_fitness).any())
+    scores = [_score(run, budget, floor) for run in runs]
+    return Setting(budget, max(scores) if gamma is None else gamma, floor, len(ends) > 1)
+
+
+def _at(run: Run, budget: float) -> int:
+    """The last generation of a run within a budget."""
+    return int(np.searchsorted(run.env_steps, budget, side="right")) - 1
+
+
+def _score(run: Run, budget: float, floor: float) -> float:
+    fitness = float(run.best_fitness[_at(run, budget)])
+    return fitness if np.isfinite(fitness) else floor
+
+
+def _row(group: Group, setting: Setting, resamples: int) -> Row:
+    budget, gamma, floor, _ = setting
+    scores = np.asarray([_score(run, budget, floor) for run in group.runs])
+    last = np.asarray([_score(run, np.inf, floor) for run in group.runs])
+    diverged = sum(bool(np.isnan(run.best_fitness[_at(run, budget)])) for run in group.runs)
+    iqm, median, mean, gap, final = (
+        statistics.estimate(statistic, {group.environment: values}, resamples=resamples)
+        for statistic, values in (
+            (statistics.interquartile_mean, scores),
+            (statistics.median_run, scores),
+            (statistics.mean, scores),
+            (partial(statistics.optimality_gap, gamma=gamma), scores),
+            (statistics.interquartile_mean, last),
+        )
+    )
+    env_steps = max(float(run.env_steps[_at(run, budget)]) for run in group.runs)
+    return Row(group, env_steps, scores, diverged, iqm, median, mean, gap, final)
+
+
+def _ranked(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: -row.interquartile_mean.value)
+
+
+def _improvement(first: Row, second: Row, resamples: int) -> Estimate:
+    task = first.group.environment
+    samples = {task: first.scores}, {task: second.scores}
+    return statistics.estimate(statistics.probability_of_improvement, *samples, resamples=resamples)
+
+
+def _notes(rows: Sequence[Row], settings: dict[str, Setting]) -> list[str]:
+    notes = []
+    for environment, setting in settings.items():
+        if setting.unequal:
+            here = [row.group for row in rows if row.group.environment == environment]
+            budgets = "; ".join(f"{group.name}: {_budget(group)}" for group in here)
+            notes.append(
+                f"the runs on {environment} had unequal budgets of environment steps ({budgets}), so each is scored at "
+                f"its last generation within {setting.budget:,.0f} steps, the most that all of them reached."
+            )
+    for row in rows:
+        label, runs = row.group.label, row.group.runs
+        if row.diverged:
+            notes.append(
+                f"{row.diverged} of {_runs(len(runs))} of {label} diverged; that counts as the worst fitness that any "
+                f"run had on {row.group.environment}: {_number(settings[row.group.environment].floor)}."
+            )
+        seeds = [run.seed for run in runs if run.seed is not None]
+        repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if repeated:
+            notes.append(
+                f"several runs of {label} have the seed {', '.join(map(str, repeated))}: they are no independent "
+                "runs, and the intervals are too narrow."
+            )
+        if None in [run.seed for run in runs] and len(runs) > 1:
+            notes.append(
+                f"config.json of {label} names no seed, and perhaps no settings: its {len(runs)} runs count as "
+                "independent runs of one configuration; `run(..., record=...)` can tell them apart."
+            )
+    return notes
+
+
+def _budget(group: Group) -> str:
+    ends = sorted({float(run.env_steps[-1]) for run in group.runs if not run.diverged})
+    if not ends:
+        return "diverged"
+    return f"{ends[0]:,.0f}" if len(ends) == 1 else f"{ends[0]:,.0f} to {ends[-1]:,.0f}"
+
+
+def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Table:
+    caption = f"fitness of the best member, 95 % bootstrap intervals; optimality gap to {_number(setting.gamma)}"
+    out = _new_table(f"{environment} at {setting.budget:,.0f} environment steps", caption)
+    out.add_column("", justify="right")
+    out.add_column("group", overflow="fold")
+    for name in ("runs", "steps", "IQM", "median", "mean", "gap"):
+        out.add_column(name, justify="right")
+    for place, row in enumerate(rows, start=1):
+        remarks = [f"{row.diverged} diverged"] if row.diverged else []
+        remarks += [_NO_INTERVAL] if len(row.scores) == 1 else []
+        name = "\n".join([row.group.name, *remarks])
+        cells = [_cell(part) for part in (row.interquartile_mean, row.median, row.mean, row.optimality_gap)]
+        steps = compare_picture.steps_text(row.env_steps)
+        out.add_row(str(place), markup.escape(name), str(len(row.scores)), steps, *cells)
+    return out
+
+
+def _pairs_table(environment: str, rows: Sequence[Row], pairs: Sequence[Pair]) -> Table:
+    """A row per pair; the groups go by their places in the other table, with their names while there are few."""
+    names = {row.group.label: f"{place} {row.group.name}" for place, row in enumerate(rows, start=1)}
+    if len(pairs) > compare_picture.MOST_PAIRS:
+        names = {label: name.partition(" ")[0] for label, name in names.items()}
+    caption = "* the interval leaves out 0.5" if any(pair.is_clear for pair in pairs) else None
+    out = _new_table(f"{environment}: probability that a run of X is better than one of Y", caption)
+    out.add_column("X", overflow="fold")
+    out.add_column("Y", overflow="fold")
+    out.add_column("P(X > Y)", justify="right", no_wrap=True)
+    out.add_column("95 % interval", no_wrap=True)
+    for pair in pairs:
+        value, low, high = pair.probability
+        interval = f"{low:.2f} to {high:.2f}{' *' * pair.is_clear}" if pair.probability.has_interval else _NO_INTERVAL
+        first, second = (markup.escape(names[group.label]) for group in (pair.first, pair.second))
+        out.add_row(first, second, f"{value:.2f}", interval)
+    return out
+
+
+def _new_table(title: str, caption: str | None) -> Table:
+    out = Table(title=markup.escape(title), caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    out.title_justify = out.caption_justify = "left"
+    return out
+
+
+def _cell(estimate: Estimate) -> str:
+    """A number over its interval."""
+    interval = f"\n{_number(estimate.low)} to {_number(estimate.high)}" if estimate.has_interval else ""
+    return _number(estimate.value) + interval
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"
+
+
+def _number(value: float) -> str:
+    """Four significant digits, without an exponent where a reader expects none."""
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"

@@ -1,0 +1,159 @@
+"""Statistics of a handful of runs: aggregates over tasks, and intervals that admit how few runs there are.
+
+Source: Agarwal 2021 (arXiv:2108.13264). Scores are a mapping, task -> `[..., runs]`; tasks may have different numbers
+of runs. Leading axes are kept, so one call serves a whole learning curve, or all resamples of a bootstrap. All scores
+must be finite: what a diverged run is worth is for the caller to decide.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Scores = Mapping[str, npt.ArrayLike]
+"""Task -> scores `[..., runs]`, higher is better."""
+
+
+class Estimate(NamedTuple):
+    """A statistic and its interval; floats, or arrays of the scores' leading shape.
+
+    `low` and `high` are NaN where no interval exists: one run says nothing of the spread between runs.
+    """
+
+    value: Any
+    low: Any
+    high: Any
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were enough runs for an interval."""
+        return bool(np.isfinite(self.low).all())
+
+
+def interquartile_mean(scores: Scores) -> Any:
+    """Mean of the middle half of all runs of all tasks; `[...]`, in units of the score.
+
+    A quarter of the runs, rounded down, is left out at either end; with fewer than four it is the mean of all.
+    Where tasks have different numbers of runs, each run counts the same.
+
+    Raises:
+      ValueError: no task, a task without runs, or a score that is not finite; so do all the others here.
+
+    Source: Agarwal 2021, section 4.3.
+    """
+    pooled = np.sort(np.concatenate(list(_arrays(scores).values()), axis=-1), axis=-1)
+    cut = pooled.shape[-1] // 4
+    return pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
+
+
+def mean(scores: Scores) -> Any:
+    """Mean over tasks of the mean over runs; `[...]`, in units of the score."""
+    return _task_means(_arrays(scores)).mean(axis=-1)
+
+
+def median(scores: Scores) -> Any:
+    """Median over tasks of the mean over runs; `[...]`, in units of the score.
+
+    For a single task that is the mean over its runs; see `median_run` for the median over runs.
+    """
+    return np.median(_task_means(_arrays(scores)), axis=-1)
+
+
+def median_run(scores: Scores) -> Any:
+    """Median over all runs of all tasks; `[...]`, in units of the score."""
+    return np.median(np.concatenate(list(_arrays(scores).values()), axis=-1), axis=-1)
+
+
+def optimality_gap(scores: Scores, gamma: float = 1.0) -> Any:
+    """By how much runs miss `gamma` on average, where what lies above `gamma` counts as `gamma`; `[...]`, >= 0.
+
+    Args:
+      scores: task -> `[..., runs]`.
+      gamma: the score that is good enough, in units of the score.
+
+    Source: Agarwal 2021, section 4.3.
+    Deviation: with different numbers of runs, the mean over tasks of the mean over runs.
+    """
+    capped = {task: np.minimum(values, gamma) for task, values in _arrays(scores).items()}
+    return gamma - _task_means(capped).mean(axis=-1)
+
+
+def probability_of_improvement(first: Scores, second: Scores) -> Any:
+    """P(X > Y) for a run X of `first` and a run Y of `second`, averaged over tasks; `[...]` in [0, 1].
+
+    Both are runs on the same task, and ties count half. It says how sure an improvement is, and nothing of its size.
+
+    Raises:
+      ValueError: as above, or the two are not scored on the same tasks.
+
+    Source: Agarwal 2021, section 4.3: the Mann-Whitney U statistic over the number of pairs.
+    """
+    x, y = _arrays(first), _arrays(second)
+    if set(x) != set(y):
+        raise ValueError(f"scores on {', '.join(x)} and scores on {', '.join(y)} cannot be compared.")
+    wins = []
+    for task in x:
+        difference = x[task][..., :, None] - y[task][..., None, :]
+        wins.append((0.5 + 0.5 * np.sign(difference)).mean(axis=(-2, -1)))
+    return np.stack(wins, axis=-1).mean(axis=-1)
+
+
+def estimate(
+    statistic: Callable[..., Any], *samples: Scores, resamples: int = 5000, seed: int = 0, confidence: float = 0.95
+) -> Estimate:
+    """A statistic with its stratified bootstrap percentile interval.
+
+    Runs are drawn with replacement within each task, and independently in each sample; tasks are never drawn, so the
+    interval tells what other seeds would have given on the same tasks.
+
+    Args:
+      statistic: a function of this file, its options bound; takes as many scores as there are samples.
+      samples: task -> `[..., runs]`.
+      resamples: at least 1.
+      seed: of the resampling; the same seed gives the same interval.
+      confidence: of the interval, in (0, 1).
+
+    Returns:
+      The statistic of the scores as they are, with the interval; without one if some task has a single run.
+
+    Raises:
+      ValueError: no resamples, or what the statistic raises.
+
+    Source: Agarwal 2021, section 4.1.
+    """
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, got {resamples}.")
+    arrays = [_arrays(sample) for sample in samples]
+    value = statistic(*arrays)
+    if any(values.shape[-1] < 2 for sample in arrays for values in sample.values()):
+        nothing = np.full_like(value, np.nan)[()]
+        return Estimate(value, nothing, nothing)
+    rng = np.random.default_rng(seed)
+    drawn = [{task: _resample(rng, values, resamples) for task, values in sample.items()} for sample in arrays]
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(statistic(*drawn), [tail, 1.0 - tail], axis=-1)
+    return Estimate(value, low, high)
+
+
+def _resample(rng: np.random.Generator, values: np.ndarray, resamples: int) -> np.ndarray:
+    """Runs drawn with replacement: `[..., runs]` to `[..., resamples, runs]`."""
+    runs = values.shape[-1]
+    return values[..., rng.integers(runs, size=(resamples, runs))]
+
+
+def _arrays(scores: Scores) -> dict[str, np.ndarray]:
+    arrays = {task: np.asarray(values, dtype=np.float64) for task, values in scores.items()}
+    if not arrays:
+        raise ValueError("there are no scores.")
+    for task, values in arrays.items():
+        if values.ndim < 1 or not values.shape[-1]:
+            raise ValueError(f"there is no run on {task}.")
+        if not np.isfinite(values).all():
+            raise ValueError(f"a score on {task} is not finite; decide first what a diverged run is worth.")
+    return arrays
+
+
+def _task_means(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`[..., tasks]`."""
+    return np.stack([values.mean(axis=-1) for values in arrays.values()], axis=-1)
