@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from rookery.report import compare_picture
-from rookery.report.compare import compare, groups, table
+from rookery.report.compare import compare, groups, tables
 
 NAN = float("nan")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -42,7 +42,8 @@ def finish(path, config, fitness, steps=100):
 def printed(comparison, width=160):
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(table(comparison))
+        for part in tables(comparison):
+            console.print(part)
     return capture.get()
 
 

@@ -18,7 +18,7 @@ from rookery.report import compare_picture, statistics
 from rookery.report.groups import Group, Run, groups
 from rookery.report.statistics import Estimate
 
-__all__ = ["Comparison", "Pair", "Row", "Setting", "compare", "groups", "table"]
+__all__ = ["Comparison", "Pair", "Row", "Setting", "compare", "groups", "tables"]
 
 _NO_INTERVAL = "1 run, no interval"
 
@@ -113,8 +113,8 @@ def compare(
     return comparison._replace(picture=compare_picture.draw(comparison, picture))
 
 
-def table(comparison: Comparison) -> console.Group:
-    """The comparison for a terminal: a table of groups and one of pairs per environment, and what must be known."""
+def tables(comparison: Comparison) -> list[console.RenderableType]:
+    """What to print, in order: a table of groups and one of pairs per environment, and what must be known of them."""
     parts: list[console.RenderableType] = []
     for environment, setting in comparison.settings.items():
         rows = _ranked(row for row in comparison.rows if row.group.environment == environment)
@@ -122,7 +122,7 @@ def table(comparison: Comparison) -> console.Group:
         parts.append(_groups_table(environment, setting, rows))
         parts += [_pairs_table(environment, rows, pairs)] if pairs else []
     parts += [markup.escape(f"note: {note}") for note in comparison.notes]
-    return console.Group(*parts)
+    return parts
 
 
 def _setting(environment: str, runs: Sequence[Run], gamma: float | None) -> Setting:
