@@ -1,0 +1,401 @@
+"""PB2's bandit: its process against an independent one in float64, and what its proposals must keep and find."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams, trees
+from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
+from rookery.populations import bandit
+from rookery.populations.bandit import Data, Points, Process
+
+NAN, INF = jnp.nan, jnp.inf
+SIZE = 8
+
+
+class Rates(NamedTuple):
+    rate: Any = 1e-2
+    fixed: Any = 5.0
+    discount: Any = 0.99
+
+
+LINE = hyperparams.space(Rates(), {"rate": LogUniform(1e-4, 1.0)})
+PLANE = hyperparams.space(Rates(), {"rate": Uniform(-1.0, 3.0), "discount": OneMinusLog(0.9, 0.999)})
+FIXED = hyperparams.space(Rates(), {})
+
+
+def proposer(space):
+    return jax.jit(lambda history, *rest: bandit.propose(history, space, *rest))
+
+
+propose_line, propose_plane = proposer(LINE), proposer(PLANE)
+remember_line = jax.jit(lambda history, *rest: bandit.remember(history, LINE, *rest))
+
+
+def line(fractions):
+    """A population on the line, given where its rates lie in the unit interval."""
+    rate = LINE.domains["rate"].at(jnp.asarray(fractions, jnp.float32))
+    return Rates(rate, jnp.full(rate.shape, 5.0), jnp.full(rate.shape, 0.99))
+
+
+def fractions_of(hyper):
+    return np.asarray(bandit.coordinates(LINE, hyper)[:, 0])
+
+
+def row(*values):
+    return jnp.asarray(values, jnp.float32)
+
+
+def history_of(points, gain, space=LINE, **columns):
+    """A history of 64 rows, of which the first are given (and valid, unless said) and the others are empty."""
+    count, blank = len(gain), bandit.empty(space, SIZE, rows=64)
+    given = {"point": np.reshape(points, (count, -1)), "gain": gain, "valid": np.full(count, True), **columns}
+    fill = {name: jnp.asarray(values, getattr(blank, name).dtype) for name, values in given.items()}
+    return blank._replace(**{name: getattr(blank, name).at[:count].set(values) for name, values in fill.items()})
+
+
+def points_of(time, place, present=None):
+    place = jnp.asarray(place, jnp.float32)
+    present = jnp.ones(len(place), bool) if present is None else jnp.asarray(present)
+    return Points(jnp.asarray(time, jnp.float32), place, present)
+
+
+def covariance(points, variance=1.0, length_scale=1.0, epsilon=0.0):
+    kernel: Any = bandit.TimeVarying(*row(variance, length_scale, epsilon))
+    return kernel(points, points)
+
+
+@jax.jit
+def predict(process, data, points):
+    """Mean and variance `[N]` at `points`."""
+    return tuple(jax.vmap(function)(points) for function in bandit.posterior(process, data))
+
+
+fit = jax.jit(bandit.fit)
+
+
+class Reference:
+    """A Gaussian process by the textbook (Rasmussen 2006, Eqs. 2.25, 2.26 and 2.30), in float64."""
+
+    def __init__(self, process, time, place, gain):
+        self.process = [float(value) for value in process]
+        self.time, self.place, self.gain = (np.asarray(values, np.float64) for values in (time, place, gain))
+        self.covariance = self.kernel(self.time, self.place) + self.process[3] * np.eye(len(self.time))
+
+    def kernel(self, time, place):
+        variance, length_scale, epsilon, _ = self.process
+        distance = ((self.place[:, None, :] - np.asarray(place, np.float64)[None, :, :]) ** 2).sum(axis=2)
+        gap = np.abs(self.time[:, None] - np.asarray(time, np.float64)[None, :])
+        return variance * np.exp(-distance / (2 * length_scale**2)) * (1 - epsilon) ** (gap / 2)
+
+    def predict(self, time, place):
+        cross = self.kernel(time, place)
+        solved = np.linalg.solve(self.covariance, cross)
+        return solved.T @ self.gain, self.process[0] - (cross * solved).sum(axis=0)
+
+    def log_likelihood(self):
+        _, log_determinant = np.linalg.slogdet(self.covariance)
+        fit = self.gain @ np.linalg.solve(self.covariance, self.gain)
+        return -0.5 * (fit + log_determinant + len(self.gain) * np.log(2 * np.pi))
+
+
+def small_data(seed=0, count=12, dimensions=3):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 5, count), rng.random((count, dimensions)), rng.standard_normal(count)
+
+
+PROCESS = Process(*row(1.7, 0.4, 0.2, 0.05))
+LEAST_NOISE = bandit.RANGES.noise.low
+
+
+class TestKernel:
+    def test_value_by_hand(self):
+        # |x - x'|^2 = 0.09 + 0.16 = 0.25 and l = 0.5: exp(-0.5); two generations apart: 1 - 0.19 = 0.81.
+        points = points_of([3.0, 5.0], [[0.1, 0.2], [0.4, 0.6]])
+        expected = 2.0 * np.array([[1.0, 0.81 * 0.60653066], [0.81 * 0.60653066, 1.0]])
+        np.testing.assert_allclose(covariance(points, 2.0, 0.5, 0.19), expected, rtol=1e-6)
+
+    def test_what_is_absent_is_independent_of_everything(self):
+        points = points_of([0.0, 0.0], [[0.5], [0.5]], present=[True, False])
+        np.testing.assert_array_equal(covariance(points, 2.0), [[2.0, 0.0], [0.0, 0.0]])
+
+    def test_forgetting_lets_the_new_overrule_the_old(self):
+        old_and_new = Data(points_of([0.0, 20.0], [[0.5], [0.5]]), row(1.0, -1.0))
+        now = points_of([20.0], [[0.5]])
+        kept, _ = predict(Process(*row(1.0, 1.0, 0.0, 0.01)), old_and_new, now)
+        forgotten, _ = predict(Process(*row(1.0, 1.0, 0.5, 0.01)), old_and_new, now)
+        np.testing.assert_allclose(kept, 0.0, atol=1e-4)  # both count the same
+        np.testing.assert_allclose(forgotten, -1.0 / 1.01, atol=2e-3)  # the old one counts 0.5^10 as much
+
+
+class TestPosterior:
+    def test_mean_and_variance_agree_with_the_textbook(self):
+        time, place, gain = small_data()
+        reference = Reference(PROCESS, time, place, gain)
+        later, elsewhere, _ = small_data(seed=1, count=20)
+        expected_mean, expected_variance = reference.predict(later, elsewhere)
+        known = Data(points_of(time, place), row(*gain))
+        mean, variance = predict(PROCESS, known, points_of(later, elsewhere))
+        np.testing.assert_allclose(mean, expected_mean, atol=1e-4)
+        np.testing.assert_allclose(variance, expected_variance, atol=1e-4)
+
+    def test_likelihood_agrees_with_the_textbook(self):
+        time, place, gain = small_data()
+        found = bandit.gaussian_process(PROCESS, points_of(time, place)).log_probability(row(*gain))
+        np.testing.assert_allclose(found, Reference(PROCESS, time, place, gain).log_likelihood(), rtol=1e-5)
+
+    def test_absent_rows_say_nothing(self):
+        time, place, gain = small_data()
+        alone = Data(points_of(time, place), row(*gain))
+        more = np.concatenate([place, place + 0.01])
+        present = np.arange(24) < 12
+        padded = Data(points_of(np.tile(time, 2), more, present), row(*gain, *np.zeros(12)))
+        asked = points_of([2.0, 4.0], [[0.2, 0.5, 0.7], [0.9, 0.1, 0.4]])
+        for one, other in zip(predict(PROCESS, alone, asked), predict(PROCESS, padded, asked), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+        for one, other in zip(fit(alone), fit(padded), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3)
+
+    def test_to_believe_the_mean_keeps_it_and_lowers_the_doubt(self):
+        time, place, gain = small_data()
+        known = Data(points_of(time, place), row(*gain))
+        pending = points_of([5.0, 5.0], [[0.2, 0.5, 0.7], [0.9, 0.1, 0.4]])
+        believed, doubt = predict(PROCESS, known, pending)
+        joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), known, Data(pending, believed))
+        elsewhere = points_of([5.0] * 20, small_data(seed=2, count=20)[1])
+        (mean, variance), (mean_after, variance_after) = (predict(PROCESS, d, elsewhere) for d in (known, joined))
+        np.testing.assert_allclose(mean_after, mean, atol=1e-4)
+        assert (variance_after <= variance + 1e-5).all()
+        # Of a variance v, the noise n leaves v n / (v + n) at the point itself; the other point lowers it further.
+        assert (predict(PROCESS, joined, pending)[1] <= doubt * 0.05 / (doubt + 0.05) + 1e-4).all()
+
+    @pytest.mark.parametrize("spread", [0.0, 1e-4])
+    def test_repeated_points_keep_the_factor_finite(self, spread):
+        place = 0.5 + spread * np.random.default_rng(0).random((512, 2))
+        data = Data(points_of(np.zeros(512), place), jnp.where(jnp.arange(512) < 256, 1.0, -1.0))
+        for epsilon in (0.0, 0.5):
+            process = Process(bandit.RANGES.variance.high, bandit.RANGES.length_scale.high, epsilon, LEAST_NOISE)
+            mean, variance = predict(Process(*row(*process)), data, points_of([0.0], [[0.5, 0.5]]))
+            np.testing.assert_allclose(mean, 0.0, atol=0.05)
+            np.testing.assert_allclose(variance, 0.0, atol=0.01)
+
+
+class TestFit:
+    def test_it_is_likelier_than_every_start_and_than_the_truth(self):
+        truth = Process(1.0, 0.3, 0.1, 0.05)
+        rng = np.random.default_rng(0)
+        time, place = np.repeat(np.arange(6), 10), rng.random((60, 2))
+        factor = np.linalg.cholesky(Reference(truth, time, place, np.zeros(60)).covariance)
+        gain = factor @ rng.standard_normal(60)
+        fitted = fit(Data(points_of(time, place), row(*gain)))
+        found = Reference(fitted, time, place, gain).log_likelihood()
+        for start in bandit.STARTS:
+            process = [domain.at(jnp.float32(at)) for domain, at in zip(bandit.RANGES, start, strict=True)]
+            assert found > Reference(process, time, place, gain).log_likelihood()
+        assert found > Reference(truth, time, place, gain).log_likelihood()
+        assert 0.15 < fitted.length_scale < 0.6
+
+    def test_it_notices_that_the_world_changes(self):
+        time = np.repeat(np.arange(8), 6)
+        place = np.tile(np.linspace(0.0, 1.0, 6), 8)[:, None]
+        still = np.sin(5 * place[:, 0])
+        turning = still * np.where(time % 4 < 2, 1.0, -1.0)
+        epsilon = [fit(Data(points_of(time, place), row(*gain))).epsilon for gain in (still, turning)]
+        assert epsilon[0] < 0.02
+        assert epsilon[1] > 0.2
+
+    def test_it_stays_in_its_ranges(self):
+        time, place, gain = small_data()
+        for values in (gain, np.zeros(12), np.where(np.arange(12) == 3, 2.0, -0.2)):
+            fitted = fit(Data(points_of(time, place), row(*values)))
+            for value, domain in zip(fitted, bandit.RANGES, strict=True):
+                assert domain.low * 0.9999 <= value <= domain.high * 1.0001
+
+
+class TestRemember:
+    def test_the_oldest_generation_is_overwritten(self):
+        history = bandit.empty(LINE, 2, rows=4)
+        for generation in range(3):
+            hyper = line([0.1 * generation, 0.1 * generation + 0.5])
+            before = row(generation, 10.0 * generation)
+            history = bandit.remember(history, LINE, jnp.int32(generation), hyper, before, before + generation + 1)
+        np.testing.assert_array_equal(history.time, [2, 2, 1, 1])
+        np.testing.assert_array_equal(history.before, [2, 20, 1, 10])
+        np.testing.assert_array_equal(history.gain, [3, 3, 2, 2])
+        np.testing.assert_allclose(history.point[:, 0], [0.2, 0.7, 0.1, 0.6], atol=1e-6)
+        assert history.valid.all()
+
+    def test_what_is_not_finite_holds_zero_and_is_not_valid(self):
+        history = bandit.empty(LINE, 5, rows=5)
+        before, after = row(1.0, NAN, 2.0, INF, 3e38), row(4.0, 1.0, NAN, INF, -3e38)
+        history = bandit.remember(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
+        assert history.valid.tolist() == [True, False, False, False, False]
+        np.testing.assert_array_equal(history.time, [3, 0, 0, 0, 0])
+        np.testing.assert_array_equal(history.before, [1, 0, 0, 0, 0])
+        np.testing.assert_array_equal(history.gain, [3, 0, 0, 0, 0])
+        np.testing.assert_allclose(history.point[:, 0], [0.5, 0, 0, 0, 0], atol=1e-6)
+
+    def test_an_invalid_generation_erases_what_stood_there(self):
+        history = bandit.empty(LINE, 2, rows=2)
+        history = bandit.remember(history, LINE, jnp.int32(0), line([0.3, 0.6]), row(0, 0), row(1, 1))
+        history = bandit.remember(history, LINE, jnp.int32(1), line([0.3, 0.6]), row(NAN, 0), row(1, 1))
+        assert history.valid.tolist() == [False, True]
+        np.testing.assert_array_equal(history.gain, [0, 1])
+
+    @pytest.mark.parametrize(("size", "rows"), [(1, 256), (3, 258), (64, 256), (300, 300)])
+    def test_it_holds_whole_generations(self, size, rows):
+        history = bandit.empty(PLANE, size)
+        assert history.point.shape == (rows, 2)
+        assert history.time.shape == history.before.shape == history.gain.shape == history.valid.shape == (rows,)
+        assert not history.valid.any()
+
+
+class TestObservations:
+    def test_gains_are_standardised_and_clipped(self):
+        data = bandit.observations(history_of(np.full(10, 0.5), [0.0] * 9 + [10.0]))  # mean 1, deviation 3
+        np.testing.assert_allclose(data.gain[:10], [-1 / 3] * 9 + [2.0], rtol=1e-5)
+        np.testing.assert_array_equal(data.gain[10:], 0.0)
+
+    @pytest.mark.parametrize("gain", [0.0, 0.1, -7e5, 1e37])
+    def test_a_constant_gain_says_nothing(self, gain):
+        data = bandit.observations(history_of(np.full(7, 0.5), np.full(7, gain)))
+        np.testing.assert_allclose(data.gain, 0.0, atol=0.2)
+
+    def test_the_context_is_a_fraction_of_what_was_seen(self):
+        history = history_of(np.full(3, 0.5), [0, 1, 2], before=[10, 20, 30])
+        np.testing.assert_allclose(bandit.observations(history).points.place[:3, 0], [0.0, 0.5, 1.0])
+        np.testing.assert_allclose(bandit.context(history, row(12, 50, -3, NAN)), [0.1, 1.0, 0.0, 0.0], rtol=1e-6)
+
+    def test_one_fitness_is_no_scale(self):
+        history = history_of([0.5], [1.0], before=[4.0])
+        np.testing.assert_array_equal(bandit.context(history, row(4.0, 3.0)), [0.0, 0.0])
+
+
+def test_optimism_by_hand():
+    found = [float(bandit.optimism(jnp.int32(count))) for count in (0, 1, 2, 3, 250)]
+    np.testing.assert_allclose(found, [0.0, 0.0, 0.0, 0.19096, 0.95972], rtol=1e-4)  # sqrt(0.2 log(0.4 n))
+
+
+def live(gain_of, generations, seed=0, children=3):
+    """Let a population on the line be proposed to: every child of a generation; all proposals `[G, children]`."""
+    key = jax.random.key(seed)
+    hyper, history = line(jax.random.uniform(key, (SIZE,))), bandit.empty(LINE, SIZE, rows=64)
+    fitness, proposals = jnp.zeros(SIZE), []
+    for generation in range(generations):
+        after = fitness + jnp.asarray([gain_of(x, generation) for x in fractions_of(hyper)], jnp.float32)
+        history = remember_line(history, jnp.int32(generation), hyper, fitness, after)
+        is_child = (jnp.arange(SIZE) - children * generation) % SIZE < children
+        rest = (jnp.int32(generation + 1), hyper, after, is_child, jax.random.fold_in(key, generation))
+        fitness, hyper = after, propose_line(history, *rest)
+        proposals.append(fractions_of(hyper)[is_child])
+    return np.stack(proposals)
+
+
+class TestSearch:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_it_finds_the_optimum(self, seed):
+        proposals = live(lambda x, _: -((x - 0.7) ** 2), 8, seed)
+        assert np.abs(proposals[4:] - 0.7).mean() < 0.1  # a uniform draw is 0.29 away
+        assert np.abs(np.median(proposals[4:]) - 0.7) < 0.05
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_it_follows_an_optimum_that_moves(self, seed):
+        proposals = live(lambda x, time: -((x - 0.1 - 0.05 * time) ** 2), 16, seed)
+        last = np.arange(10, 16)[:, None]  # proposals for the generation after
+        assert np.abs(proposals[10:] - 0.1 - 0.05 * (last + 1)).mean() < 0.15  # staying where it began is 0.67 away
+
+    def test_the_fitness_that_a_child_starts_from_decides(self):
+        rng = np.random.default_rng(0)
+        before, place = np.tile([0.0, 100.0], 16), rng.random(32)
+        gain = -((place - np.where(before > 50, 0.8, 0.2)) ** 2)
+        history = history_of(place, gain, before=before)
+        is_child = jnp.arange(SIZE) < 4
+        now = row(0, 100, 0, 100, 0, 0, 0, 0)
+        hyper = propose_line(history, jnp.int32(1), line([0.5] * SIZE), now, is_child, jax.random.key(0))
+        np.testing.assert_allclose(fractions_of(hyper)[:4], [0.2, 0.8, 0.2, 0.8], atol=0.12)
+
+
+def propose_with(history, hyper=None, is_child=None, seed=0, before=0.0):
+    hyper = line([0.5] * SIZE) if hyper is None else hyper
+    is_child = jnp.arange(SIZE) > 0 if is_child is None else jnp.asarray(is_child)
+    return propose_line(history, jnp.int32(4), hyper, jnp.full(SIZE, before), is_child, jax.random.key(seed))
+
+
+RISING = history_of(np.linspace(0, 1, 20), np.linspace(-1, 1, 20))
+NOTHING = bandit.empty(LINE, SIZE, rows=64)
+DEGENERATE = {
+    "the same": (np.full(32, 0.5), np.zeros(32)),
+    "contradictions": (np.full(32, 0.5), np.arange(32.0)),
+    "an outlier": (np.full(32, 1.0), np.where(np.arange(32) == 0, -1e30, 1.0)),
+    "huge": (np.repeat([0.2, 0.9], 16), np.full(32, 1e37)),
+    "tiny": (np.repeat([0.2, 0.9], 16), np.repeat([-1e-30, 1e-30], 16)),
+}
+
+
+class TestProposals:
+    def test_children_of_one_parent_differ_though_all_want_the_bound(self):
+        for seed in range(3):
+            proposed = np.sort(fractions_of(propose_with(RISING, line([1.0] * SIZE), seed=seed)))
+            assert np.diff(proposed).min() > 0.9 * bandit.LEAST_DISTANCE  # the parent itself is among them
+
+    def test_survivors_and_what_does_not_evolve_are_untouched(self):
+        hyper = line(np.linspace(0.05, 0.95, SIZE))
+        is_child = np.arange(SIZE) % 3 == 1
+        proposed = propose_with(RISING, hyper, is_child)
+        np.testing.assert_array_equal(proposed.rate[~is_child], hyper.rate[~is_child])
+        assert (proposed.rate[is_child] != hyper.rate[is_child]).all()
+        np.testing.assert_array_equal(proposed.fixed, hyper.fixed)
+        np.testing.assert_array_equal(proposed.discount, hyper.discount)
+        np.testing.assert_array_equal(propose_with(RISING, hyper, [False] * SIZE).rate, hyper.rate)
+
+    def test_the_same_key_proposes_the_same_and_another_does_not(self):
+        first, again, other = (propose_with(RISING, seed=seed) for seed in (1, 1, 2))
+        np.testing.assert_array_equal(first.rate, again.rate)
+        assert (first.rate[1:] != other.rate[1:]).any()
+
+    @pytest.mark.parametrize("history", [NOTHING, history_of([0.3], [2.0])], ids=["no row", "one row"])
+    def test_without_knowledge_proposals_are_uniform_draws(self, history):
+        drawn = np.concatenate([fractions_of(propose_with(history, seed=seed))[1:] for seed in range(12)])
+        assert np.unique(drawn).size == drawn.size == 84
+        counts, _ = np.histogram(drawn, bins=4, range=(0, 1))  # 21 in each, with a deviation of 4
+        assert counts.min() > 6
+        assert counts.max() < 36
+
+    def test_rows_that_are_not_valid_have_no_influence(self):
+        count = 24
+        valid = np.arange(count) % 2 == 0
+        place, gain = np.linspace(0, 1, count), np.cos(np.linspace(0, 9, count))
+        garbage: Any = {"time": np.where(valid, 1, 77), "before": np.where(valid, np.arange(count), -1e6)}
+        dirty = history_of(place, np.where(valid, gain, 1e9), valid=valid, **garbage)
+        clean = trees.where(dirty.valid, dirty, jax.tree.map(jnp.zeros_like, dirty))
+        np.testing.assert_array_equal(propose_with(dirty).rate, propose_with(clean).rate)
+
+    @pytest.mark.parametrize("case", DEGENERATE)
+    def test_degenerate_histories_give_finite_proposals_in_the_bounds(self, case):
+        for before in (0.0, NAN, INF):
+            rate = propose_with(history_of(*DEGENERATE[case]), before=before).rate
+            assert ((rate >= 1e-4) & (rate <= 1.0)).all()
+
+    def test_bounds_hold_on_every_scale(self):
+        points = np.random.default_rng(0).random((32, 2))
+        hyper = Rates(jnp.full(SIZE, 3.0), jnp.full(SIZE, 5.0), jnp.full(SIZE, 0.999))
+        for sign in (-1, 1):  # towards either corner
+            history = history_of(points, sign * points.sum(axis=1), PLANE)
+            rest = (jnp.int32(1), hyper, jnp.zeros(SIZE), jnp.arange(SIZE) > 1, jax.random.key(0))
+            proposed = propose_plane(history, *rest)
+            for name, domain in PLANE.domains.items():
+                values = getattr(proposed, name)
+                assert values.dtype == jnp.float32
+                assert ((values >= np.float32(domain.low)) & (values <= np.float32(domain.high))).all()
+            corner = bandit.coordinates(PLANE, proposed)[2:].mean(axis=0)
+            np.testing.assert_allclose(corner, [0.5 + 0.5 * sign] * 2, atol=0.15)
+
+    def test_a_space_without_evolving_fields_changes_nothing(self):
+        hyper, ones, first = line([0.1] * SIZE), jnp.ones(SIZE), jnp.int32(0)
+        history = bandit.remember(bandit.empty(FIXED, SIZE), FIXED, first, hyper, 0 * ones, ones)
+        assert history.point.shape == (256, 0)
+        assert history.valid[:SIZE].all()
+        assert bandit.propose(history, FIXED, first + 1, hyper, ones, ones > 0, jax.random.key(0)) is hyper
