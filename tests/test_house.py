@@ -21,7 +21,8 @@ ONLY_IN = {
     "tyro": {"cli.py"},
     "filelock": {"runs/folder.py"},
     "brax": {"envs/brax.py"},
-    "rich": {"runs/progress.py", "report/tables.py", "cli.py"},
+    "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "cli.py"},
+    "tinygp": {"populations/bandit.py"},
 }
 # `devices.py` names devices; `runs/leaves.py` puts back what it read where the template's sharding says.
 DEVICE_FILES = {"devices.py", "runs/leaves.py"}

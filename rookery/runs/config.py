@@ -124,6 +124,7 @@ class SacRun(SeedsRun):
 
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class Td3Run(SeedsRun):
 
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class PbtSacRun(PbtRun):
 
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class PbtTd3Run(PbtRun):
 
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 AnyRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run

@@ -1,0 +1,1 @@
+"""Does it learn? Comparisons over seeds, each made by one command."""

@@ -1,0 +1,151 @@
+"""Who finds the better agent with the same number of environment steps: PBT, PB2, MF-PBT, random search, or nobody?
+
+    python -m benchmarks.learning.population --agents sac td3 --runs runs/learning
+
+Every contender trains P members for the same generations, with the same life, in the same world; they differ only in
+how hyper-parameters are chosen. `defaults` are P members with the agent's default hyper-parameters, `random search` P
+members with drawn ones. All search the agent's default space. A run's score is the mean return of its best member (by
+the last generation's evaluation) over fresh episodes, so that the luck of being chosen does not count. Run folders stay
+behind for `rookery compare`. A run that is there already is not made again, so the benchmark can be stopped and goes
+on, and two processes can share the work, one agent each.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from benchmarks import harness
+from rookery import devices
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.populations.config import PbtConfig
+from rookery.report import statistics
+from rookery.runs import build, loop
+from rookery.runs.config import KINDS, AnyRun, RunConfig, WorldConfig, to_record, with_space
+
+CONTENDERS: Mapping[str, PbtConfig | bool] = {
+    "defaults": False,  # independent members, hyper-parameters not drawn
+    "random search": True,
+    "PBT": PbtConfig(),
+    "PB2": PbtConfig(perturb="pb2"),
+    "MF-PBT": PbtConfig(exploit="multi-frequency", frequencies=(1, 5)),
+}
+
+
+class Budget(NamedTuple):
+    """What a task is given."""
+
+    generations: int
+    steps_per_generation: int
+    updates_per_step: float
+    episode_length: int | None
+
+
+BUDGETS = {
+    "hopper": Budget(generations=25, steps_per_generation=2_000, updates_per_step=0.5, episode_length=None),
+    "reacher": Budget(generations=25, steps_per_generation=1_000, updates_per_step=0.5, episode_length=100),
+    "inverted_double_pendulum": Budget(25, 1_600, 0.5, None),
+}
+POPULATION, HIDDEN, BATCH, FRESH_BLOCKS = 8, (64, 64), 64, 8
+"""Members, widths, rows of a batch; and how often the winner is judged on fresh episodes, 8 at a time."""
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--agents", nargs="+", default=["sac", "td3"])
+    made.add_argument("--envs", nargs="+", default=list(BUDGETS))
+    made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    made.add_argument("--seeds", type=int, default=5)
+    made.add_argument("--runs", default="runs/learning")
+    made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    options = harness.parse(made)
+    jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
+    for env in [] if options.only_report else options.envs:
+        for agent in options.agents:
+            for contender in options.contenders:
+                train(Path(options.runs), agent, env, contender, options.seeds)
+    report(options)
+
+
+def config_of(agent: str, env: str, contender: str) -> AnyRun:
+    """The run that the command line would make with these settings."""
+    choice, budget = CONTENDERS[contender], BUDGETS[env]
+    parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
+    kind = KINDS[agent if isinstance(choice, bool) else f"pbt-{agent}"]
+    mind = type(kind().agent)(hidden_sizes=HIDDEN)
+    life = OffPolicyConfig(
+        num_envs=10,
+        steps_per_generation=budget.steps_per_generation,
+        updates_per_step=budget.updates_per_step,
+        batch_size=BATCH,
+        buffer_size=budget.generations * budget.steps_per_generation,
+        eval_episodes=8,
+        start_states=32,
+    )
+    world = WorldConfig(env=env, episode_length=budget.episode_length, devices=1)
+    return kind(population=POPULATION, world=world, learner=life, agent=mind, **parts)
+
+
+def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
+    """The missing runs of one contender; the program is traced once."""
+    config = config_of(agent, env, contender)
+    built = None
+    for seed in range(seeds):
+        folder = runs / f"{contender.replace(' ', '-').lower()}-{agent}-{env}-{seed}"
+        if (folder / "score.json").exists():
+            continue
+        built = built or build.build(config)
+        run = RunConfig(seed, BUDGETS[env].generations, str(folder), checkpoint_every=10_000, keep=1, overwrite=True)
+        record = to_record(with_space(dataclasses.replace(config, run=run), built.program.space))
+        result = loop.run(built.program, dataclasses.replace(run, quiet=True), built.mesh, record=record)
+        row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **judge(built, result, seed)}
+        (folder / "score.json").write_text(json.dumps(row) + "\n")
+        print(row, flush=True)
+
+
+def judge(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
+    """The best member's mean return over fresh episodes, and what it seemed to be when it was chosen."""
+    fitness = result.history[-1]["fitness"]
+    best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
+    examine = devices.compile_program(built.program, built.mesh).examine
+    keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
+    # The last generation's exploit has copied the best member where it was not itself: it is always a survivor.
+    returns = np.stack([jax.device_get(examine(result.state, key))["returns"][best] for key in keys])
+    steps = len(result.history) * built.program.steps_per_generation
+    return {"score": float(returns.mean()), "seemed": float(fitness[best]), "env_steps": steps}
+
+
+def report(options: argparse.Namespace) -> None:
+    """The table: interquartile mean with its interval, and the probability of improving on the two baselines."""
+    scored = [json.loads(path.read_text()) for path in sorted(Path(options.runs).glob("*/score.json"))]
+    rows = []
+    for agent in options.agents:
+        for env in options.envs:
+            mine = [row for row in scored if (row["agent"], row["env"]) == (agent, env)]
+            scores = {name: np.array([r["score"] for r in mine if r["contender"] == name]) for name in CONTENDERS}
+            scores = {name: values for name, values in scores.items() if len(values)}
+            rows += [summary(agent, env, name, scores) for name in scores]
+    harness.report("learning_population", options, rows, harness.load())
+
+
+def summary(agent: str, env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One line of the table."""
+    middle = statistics.estimate(statistics.interquartile_mean, {env: scores[name]})
+    row = {"agent": agent, "env": env, "contender": name, "runs": len(scores[name])}
+    row |= {"iqm": middle.value, "low": middle.low, "high": middle.high}
+    row |= {"scores": scores[name].tolist()}
+    for other in ("defaults", "random search"):
+        if other in scores and other != name:
+            tasks = {env: scores[name]}, {env: scores[other]}
+            better = statistics.estimate(statistics.probability_of_improvement, *tasks)
+            row |= {f"over {other}": better.value, f"low {other}": better.low, f"high {other}": better.high}
+    return row
+
+
+if __name__ == "__main__":
+    main()
