@@ -1,13 +1,14 @@
-"""Training a population of small SAC agents, environments included: ours against QDax's `get_train_fn`.
+"""Training a population of small agents, environments included: ours against QDax's `get_train_fn`.
 
-    python -m benchmarks.pbt_training [--quick]
+    python -m benchmarks.pbt_training [--quick] [--agent sac td3]
 
 P = 10 members with 25 environments each on walker2d_uni (spring), 1 update per environment step, batch 64, nets
-(64, 64), no evaluation on either side; buffers of 100 thousand and of 1 million rows, full of random rows when the
-clock starts. Ours is the learner's own step, mapped over members and donated, on as many cores as the command line
-would make devices of (`devices.use_cores`); QDax has the same cores within its one device. QDax's call is not donated
-in its own examples (`qdax`, which ratios refer to); `qdax_donated` shows what donation would give it. Peak memory is
-measured apart, from empty buffers, in a process for each contender, after two calls.
+(64, 64), no evaluation on either side; TD3's policy moves every second update on both. Buffers of 100 thousand and of
+1 million rows are full of random rows when the clock starts. Ours is the learner's own step, mapped over members and
+donated, on as many cores as the command line would make devices of (`devices.use_cores`); QDax has the same cores
+within its one device. QDax's call is not donated in its own examples (`qdax`, which ratios refer to); `qdax_donated`
+shows what donation would give it. Peak memory is measured apart, from empty buffers, in a process for each contender,
+after two calls.
 """
 
 import argparse
@@ -34,6 +35,7 @@ MODULE = "benchmarks.pbt_training"
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000], help="buffer sizes")
+    work.add_agents(made)
     made.add_argument("--iterations", type=int, default=20, help="steps of every environment per call (%(default)s)")
     made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = harness.parse(made)
@@ -41,31 +43,37 @@ def main() -> None:
     if options.quick:
         options.iterations = 2
     if options.memory_of:
-        print(json.dumps(peak_memory(options.memory_of, options.rows[0], options.iterations)))
+        shapes = shapes_of(options.agent[0], options.rows[0])
+        print(json.dumps(peak_memory(options.memory_of, shapes, options.iterations)))
         return
     load = harness.load()
-    rows = [measure(rows, options.iterations, options.rounds) for rows in options.rows]
+    rows = [
+        measure(shapes_of(agent, count), options.iterations, options.rounds)
+        for agent in options.agent
+        for count in options.rows
+    ]
     for row in rows:
-        flags = ("--rows", str(row["rows"]), "--iterations", str(options.iterations), "--memory-of")
-        peaks = {name: harness.in_process(MODULE, *flags, name) for name in CONTENDERS}
+        flags = ("--agent", row["agent"], "--rows", str(row["rows"]), "--iterations", str(options.iterations))
+        peaks = {name: harness.in_process(MODULE, *flags, "--memory-of", name) for name in CONTENDERS}
         row |= {f"{name}_gb": peak for name, peak in peaks.items()}
         row |= {"memory_ratio": peaks["ours"] / peaks["qdax"]}
     harness.report("pbt_training", options, rows, load)
 
 
-def shapes_of(rows: int) -> work.Shapes:
+def shapes_of(agent: str, rows: int) -> work.Shapes:
     task = tasks.find(TASK)
     sizes = {"observation_size": task.observation_size, "action_size": task.action_size}
-    return work.Shapes(POPULATION, batch_size=64, hidden_sizes=(64, 64), rows=rows, **sizes)
+    return work.Shapes(POPULATION, batch_size=64, hidden_sizes=(64, 64), rows=rows, agent=agent, **sizes)
 
 
-def measure(rows: int, iterations: int, rounds: int) -> dict[str, Any]:
+def measure(shapes: work.Shapes, iterations: int, rounds: int) -> dict[str, Any]:
     """One row: updates per second, summed over the members."""
-    made = {name: contender(name, rows, iterations) for name in CONTENDERS}
+    made = {name: contender(name, shapes, iterations) for name in CONTENDERS}
     times = harness.interleave({name: loop for name, (_, loop) in made.items()}, rounds)
     updates = POPULATION * ENVS * iterations
     return {
-        "rows": rows,
+        "agent": shapes.agent,
+        "rows": shapes.rows,
         **{f"{name}/s": updates / times[name].median for name in CONTENDERS},
         **harness.speedup(times["ours"], times["qdax"]),
         "ratio_to_donated": times["qdax_donated"].median / times["ours"].median,
@@ -75,16 +83,18 @@ def measure(rows: int, iterations: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def contender(name: str, rows: int, iterations: int, full: bool = True) -> tuple[harness.Compiled, harness.Loop]:
+def contender(
+    name: str, shapes: work.Shapes, iterations: int, full: bool = True
+) -> tuple[harness.Compiled, harness.Loop]:
     """A contender's program, and the loop that feeds its state back."""
-    step, carry = (ours if name == "ours" else qdax)(rows, iterations, full)
+    step, carry = (ours if name == "ours" else qdax)(shapes, iterations, full)
     program = harness.compile_program(step, carry, donate=() if name == "qdax" else (0,))
     return program, harness.Loop(program.call, harness.Held(carry))
 
 
-def ours(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
+def ours(shapes: work.Shapes, iterations: int, full: bool) -> tuple[Callable, tuple]:
     """The learner's step for a population, and the members it begins with."""
-    learner = work.learner(tasks.make(TASK), shapes_of(rows), ENVS, iterations)
+    learner = work.learner(tasks.make(TASK), shapes, ENVS, iterations)
     mesh = devices.mesh_for(POPULATION)
     layout = devices.shardings(mesh)
     place = (layout.members, layout.shared, layout.shared)
@@ -119,9 +129,9 @@ def train(
     return (members, key, bank), metrics
 
 
-def qdax(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
+def qdax(shapes: work.Shapes, iterations: int, full: bool) -> tuple[Callable, tuple]:
     """The peer's training of a population, and all that it begins with."""
-    peer = work.qdax_peer(shapes_of(rows), jax.random.key(0), full=full)
+    peer = work.qdax_peer(shapes, jax.random.key(0), full=full)
     environment = work.qdax_environment(TASK, ENVS)
     keys = jax.random.key_data(jax.random.split(jax.random.key(1), POPULATION))
     lives = jax.jit(jax.vmap(environment.reset))(keys)
@@ -129,9 +139,9 @@ def qdax(rows: int, iterations: int, full: bool) -> tuple[Callable, tuple]:
     return lambda carry: train(*carry), (peer.states, lives, peer.buffers)
 
 
-def peak_memory(name: str, rows: int, iterations: int) -> float:
+def peak_memory(name: str, shapes: work.Shapes, iterations: int) -> float:
     """GB that this process has needed at most, for two calls of one contender."""
-    _, loop = contender(name, rows, iterations, full=False)
+    _, loop = contender(name, shapes, iterations, full=False)
     loop()
     loop()
     return harness.peak_memory()

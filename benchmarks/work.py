@@ -1,16 +1,20 @@
-"""The same work for both sides: populations of SAC agents with full replay buffers, ours and QDax's.
+"""The same work for both sides: populations of SAC or TD3 agents with full replay buffers, ours and QDax's.
 
 QDax is only called, through its public classes, and its calls are given what ours have: donated arguments and buffers
 of the same number of finite rows.
 """
 
+import argparse
+import importlib
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rookery import buffers, hyperparams
+from rookery.agents.api import Agent
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.api import Environment, EnvSpec
 from rookery.learners import off_policy
 from rookery.learners.api import Learner, Member
@@ -18,6 +22,12 @@ from rookery.populations import api
 from rookery.types import Array, Key, PyTree, Transition
 
 INSTALL = "QDax is not installed; make an environment with it: benchmarks/peers.sh"
+POLICY_DELAY = 2
+PEERS = {
+    "sac": ("qdax.baselines.sac_pbt", "PBTSAC", "PBTSacConfig", {}),
+    "td3": ("qdax.baselines.td3_pbt", "PBTTD3", "PBTTD3Config", {"policy_delay": POLICY_DELAY}),
+}
+"""Agent -> QDax's module, class, class of its configuration, and what that must say besides the shapes."""
 
 
 class Shapes(NamedTuple):
@@ -29,11 +39,24 @@ class Shapes(NamedTuple):
     observation_size: int = 17
     action_size: int = 6
     rows: int = 10_000
+    agent: str = "sac"
 
     @property
     def spec(self) -> EnvSpec:
         """A world of these sizes that nobody steps."""
         return EnvSpec("shapes", self.observation_size, self.action_size, 1000)
+
+
+def add_agents(made: argparse.ArgumentParser) -> None:
+    """The flag that chooses among the agents; all of them by default."""
+    made.add_argument("--agent", choices=PEERS, nargs="+", default=list(PEERS), help="(%(default)s)")
+
+
+def agent_of(shapes: Shapes, spec: EnvSpec) -> Agent:
+    """Our agent."""
+    if shapes.agent == "td3":
+        return td3(spec, Td3Config(hidden_sizes=shapes.hidden_sizes, policy_delay=POLICY_DELAY))
+    return sac(spec, SacConfig(hidden_sizes=shapes.hidden_sizes))
 
 
 def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
@@ -50,7 +73,7 @@ def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
 
 def update_parts(shapes: Shapes, updates: int) -> off_policy.Parts:
     """A learner's parts whose block of updates counts `updates`; they have no environment."""
-    agent = sac(shapes.spec, SacConfig(hidden_sizes=shapes.hidden_sizes))
+    agent = agent_of(shapes, shapes.spec)
     config = off_policy.OffPolicyConfig(
         num_envs=updates,
         steps_per_generation=updates,
@@ -95,7 +118,7 @@ def update_block(parts: off_policy.Parts, buffer: PyTree, carry: tuple[Member, K
 
 
 def learner(environment: Environment, shapes: Shapes, num_envs: int, iterations: int) -> Learner:
-    """A SAC learner that makes one update per environment step and has no warm-up, as QDax's training has none."""
+    """A learner that makes one update per environment step and has no warm-up, as QDax's training has none."""
     config = off_policy.OffPolicyConfig(
         num_envs=num_envs,
         steps_per_generation=num_envs * iterations,
@@ -103,35 +126,37 @@ def learner(environment: Environment, shapes: Shapes, num_envs: int, iterations:
         buffer_size=shapes.rows,
         warmup_steps=0,
     )
-    agent = sac(environment.spec, SacConfig(hidden_sizes=shapes.hidden_sizes))
+    agent = agent_of(shapes, environment.spec)
     return off_policy.off_policy(agent, environment, config)
 
 
 class Peer(NamedTuple):
     """QDax's population."""
 
-    agent: Any  # its PBTSAC
+    agent: Any  # its PBTSAC or PBTTD3
     states: Any  # [P, ...]
     buffers: Any  # [P, ...]
 
 
 def qdax_peer(shapes: Shapes, key: Key, episode_length: int = 1000, full: bool = True) -> Peer:
-    """QDax's PBT-SAC for the same shapes, its buffers full of random rows unless `full` is False.
+    """QDax's PBT agent for the same shapes, its buffers full of random rows unless `full` is False.
 
     Raises:
       SystemExit: QDax is not installed.
     """
+    module, agent_class, config_class, besides = PEERS[shapes.agent]
     try:
-        from qdax.baselines.sac_pbt import PBTSAC, PBTSacConfig
+        baseline = importlib.import_module(module)
     except ImportError as error:
         raise SystemExit(f"{INSTALL} ({error})") from error
-    config = PBTSacConfig(
+    config = getattr(baseline, config_class)(
         batch_size=shapes.batch_size,
         episode_length=episode_length,
         policy_hidden_layer_size=shapes.hidden_sizes,
         critic_hidden_layer_size=shapes.hidden_sizes,
+        **besides,
     )
-    agent = PBTSAC(config, shapes.action_size)
+    agent = getattr(baseline, agent_class)(config, shapes.action_size)
     start = agent.get_init_fn(shapes.population, shapes.action_size, shapes.observation_size, shapes.rows)
     states, stores = jax.jit(start)(jax.random.key_data(key))  # raw keys: its exploit writes into them
     return Peer(agent, states, jax.jit(_fill_qdax, donate_argnums=0)(stores, key) if full else stores)
