@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+import rookery
 import rookery.cli
 from rookery.runs import config
-from rookery.runs.config import PbtSacRun, from_record, to_record
+from rookery.runs.config import PbtSacRun, Td3Run, from_record, to_record
 
 TINY = (
     "--env point_room --episode-length 10 --population 2 --generations 2 --steps-per-generation 40 --num-envs 4 "
@@ -76,6 +77,39 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
     assert (code, err) == (0, "")
 
 
+def test_a_schedule_is_replayed_by_one_fresh_agent(rookery_command, tmp_path):
+    space = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
+    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *space, "--run-dir", "bred")
+    assert (code, err) == (0, "")
+    told = json.loads((tmp_path / "bred/config.json").read_text())["config"]["space"]
+    assert (told["policy_lr"], told["discount"], told["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
+    assert told["noise_clip"] == [0.0, 1.0], "what was not chosen is written out too"
+    bred = rookery.lineage("bred")
+
+    # Everything but the population and the seed comes from the run, unless it is given.
+    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "bred", "--seed", "7")
+    assert (code, err) == (0, "")
+    assert "td3 on point_room: population 1" in out
+    replayed = rookery.lineage("runs/replay-td3-point_room-7")
+    for name, values in bred.schedule().values.items():
+        assert replayed.hyper[name][:, 0].tolist() == values.tolist()
+
+    (tmp_path / "bred").rename(tmp_path / "gone")  # the replay's own folder is complete
+    code, _, err = rookery_command("resume", "runs/replay-td3-point_room-7", "--generations", "4")
+    assert (code, err) == (0, "")
+    longer = rookery.lineage("runs/replay-td3-point_room-7")
+    assert longer.hyper["policy_lr"][3, 0] == bred.schedule().values["policy_lr"][-1]
+
+    code, _, err = rookery_command("train", "sac", "--replay-schedule", "gone", "--env", "point_room")
+    assert code == 1
+    assert "of a td3 agent and cannot be replayed by sac" in err
+
+    code, out, err = rookery_command("compare", "gone", "runs/replay-td3-point_room-7")
+    assert (code, err) == (0, "")
+    assert "pbt-td3" in out
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_quiet_says_nothing(rookery_command):
     assert rookery_command("train", "sac", *TINY, "--quiet") == (0, "", "")
 
@@ -92,6 +126,14 @@ def test_quiet_says_nothing(rookery_command):
         ("train sac --num-envs 7", 2, "use 9996 or 10003"),
         ("train sac --generations 0", 2, "generations must be at least 1"),
         ("train dqn", 2, "dqn"),
+        ("train sac --env point_room --space.discount 1.2", 1, "discount must lie in [0, 1), got 1.2."),
+        ("train pbt-td3 --env point_room --space.policy-lr -1 1", 1, "needs a lower bound above 0, got -1.0"),
+        ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
+        ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
+        ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1"),
+        ("train sac --replay-schedule nowhere", 1, "no such folder"),
+        ("compare", 1, "give at least one run"),
+        ("compare nowhere", 1, "no such folder"),
         ("resume nowhere", 1, "no such folder"),
         ("resume .", 1, "config.json is missing"),
         ("evaluate nowhere", 1, "no such folder"),
@@ -129,12 +171,12 @@ def test_envs_lists_every_task(rookery_command):
         assert name in out
 
 
-@pytest.mark.parametrize("command", ["train pbt-sac", "train sac", "resume", "evaluate", "envs", ""])
+@pytest.mark.parametrize("command", ["train pbt-sac", "train td3", "resume", "evaluate", "compare", "envs", ""])
 def test_help_explains_every_field(rookery_command, command):
     code, out, _ = rookery_command(*command.split(), "--help")
     assert code == 0
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
-    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
+    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
         sentence = re.sub(r"\(default.*", "", explained)
         assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"
 
@@ -142,6 +184,10 @@ def test_help_explains_every_field(rookery_command, command):
 def test_a_config_survives_json():
     written = PbtSacRun(population=7, pbt=config.PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
     assert from_record(json.loads(json.dumps(to_record(written)))) == written
+    written = Td3Run(space={"space.policy_lr": (1e-5, 1e-2), "space.discount": "fixed", "space.tau": 0.01})
+    record = to_record(written)
+    assert record["space"] == {"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01}
+    assert from_record(json.loads(json.dumps(record))) == written
     with pytest.raises(ValueError, match="knows no run of kind 'dqn'"):
         from_record({"kind": "dqn"})
     with pytest.raises(ValueError, match="started from Python; continue it there"):

@@ -10,7 +10,10 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.mark.parametrize(("name", "says"), [("pbt_sac.py", "best return")])
+EXAMPLES_SAY = {"pbt_sac.py": "best return", "replay_schedule.py": "four fresh agents under that schedule: "}
+
+
+@pytest.mark.parametrize(("name", "says"), list(EXAMPLES_SAY.items()))
 def test_an_example_runs(name, says, tmp_path):
     process = subprocess.run(
         [sys.executable, str(EXAMPLES / name), "--small", "--run-dir", str(tmp_path / "run")],
@@ -26,4 +29,4 @@ def test_an_example_runs(name, says, tmp_path):
 
 
 def test_every_example_is_run():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"pbt_sac.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXAMPLES_SAY)

@@ -206,3 +206,76 @@ def test_a_space_cannot_be_changed_behind_its_back() -> None:
     made = hyperparams.space(Knobs(), domains)
     domains.clear()
     assert list(made.domains) == list(DOMAINS)
+
+
+class TestTheUnitInterval:
+    @pytest.mark.parametrize("name", DOMAINS)
+    def test_fractions_lie_evenly_on_the_domains_own_scale(self, name: str) -> None:
+        fractions = jnp.linspace(0.0, 1.0, 11)
+        values = DOMAINS[name].at(fractions)
+        np.testing.assert_allclose(TO_UNIT[name](np.asarray(values, np.float64)), fractions, atol=2e-5)
+        np.testing.assert_allclose(DOMAINS[name].fraction(values), fractions, atol=2e-5)
+
+
+FIELDS = {
+    "noise": hyperparams.Field("of actions", Uniform),
+    "rate": hyperparams.Field("step size", LogUniform),
+    "discount": hyperparams.Field("per step", OneMinusLog),
+    "fixed": hyperparams.Field("a share", LogUniform, high=1e2),
+}
+DECLARED = hyperparams.space(Knobs(), DOMAINS, FIELDS)
+
+
+class TestChoose:
+    def test_bounds_are_meant_on_the_fields_own_scale(self) -> None:
+        made = hyperparams.choose(DECLARED, rate=(1e-4, 1e-2), fixed=(1.0, 9.0))
+        assert made.domains == DOMAINS | {"rate": LogUniform(1e-4, 1e-2), "fixed": LogUniform(1.0, 9.0)}
+        assert made.defaults == Knobs()
+
+    def test_a_domain_brings_its_own_scale(self) -> None:
+        made = hyperparams.choose(DECLARED, rate=Uniform(1e-4, 1e-2))
+        assert made.domains["rate"] == Uniform(1e-4, 1e-2)
+
+    def test_fixed_keeps_the_default_and_a_value_becomes_it(self) -> None:
+        made = hyperparams.choose(DECLARED, rate="fixed", discount=0.95)
+        assert list(made.domains) == ["noise"]
+        assert made.defaults == Knobs(discount=0.95)
+        drawn = hyperparams.sample(made, jax.random.key(0))
+        assert (drawn.rate, drawn.discount) == (np.float32(1e-3), np.float32(0.95))
+
+    def test_the_order_of_choices_changes_no_draw(self) -> None:
+        one = hyperparams.choose(DECLARED, rate=(1e-4, 1e-2), fixed=(1.0, 9.0))
+        other = hyperparams.choose(hyperparams.choose(DECLARED, fixed=(1.0, 9.0), rate="fixed"), rate=(1e-4, 1e-2))
+        draws = [hyperparams.sample(space, jax.random.key(0)) for space in (one, other)]
+        assert [float(x) for x in draws[0]] == [float(x) for x in draws[1]]
+
+    @pytest.mark.parametrize(
+        ("choice", "message"),
+        [
+            ({"rat": 1.0}, r"^'rat' is no hyper-parameter here; did you mean rate\?$"),
+            ({"discount": 1.2}, r"^discount must lie in \[0, 1\), got 1\.2\.$"),
+            ({"discount": 1}, r"^discount must lie in \[0, 1\), got 1\.$"),
+            ({"discount": (0.9, 1.2)}, r"needs an upper bound below 1, got 1\.2"),
+            ({"discount": (-0.5, 0.9)}, r"^discount must lie in \[0, 1\), got -0\.5\.$"),
+            ({"rate": -1e-3}, r"^rate must lie in \(0, inf\), got -0\.001\.$"),
+            ({"rate": (-1.0, 1.0)}, r"needs a lower bound above 0, got -1\.0"),
+            ({"rate": Uniform(-1.0, 1.0)}, r"^rate must lie in \(0, inf\), got -1\.$"),
+            ({"noise": (-0.1, 0.1)}, r"^noise must lie in \[0, inf\), got -0\.1\.$"),
+            ({"fixed": (1.0, 200.0)}, r"^fixed must lie in \(0, 100\], got 200\.$"),
+            ({"noise": math.nan}, r"^noise must lie in \[0, inf\), got nan\.$"),
+            ({"noise": (0.1, 0.2, 0.3)}, r"^noise needs two bounds, got 3"),
+            ({"noise": (0.2, 0.1)}, r"^the interval of noise is empty"),
+            ({"noise": "loose"}, r"^noise must be two bounds, one value, a domain or 'fixed', got 'loose'\.$"),
+        ],
+    )
+    def test_mistakes_are_answered(self, choice: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            hyperparams.choose(DECLARED, **choice)
+
+    def test_a_space_in_plain_values(self) -> None:
+        assert hyperparams.describe(hyperparams.choose(DECLARED, noise="fixed", discount=0.95)) == {
+            "noise": 0.25,
+            "rate": {"scale": "LogUniform", "low": 1e-5, "high": 1e-1},
+            "discount": 0.95,
+            "fixed": 7.0,
+        }

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rookery.report import style
 from rookery.runs.folder import open_existing
 from rookery.runs.log import read_csv
-
-_INK, _QUIET = "#1b3a4b", "#8fa7b3"
 
 
 def draw_curves(run_dir: str | Path) -> Path:
@@ -42,7 +41,7 @@ def draw_curves(run_dir: str | Path) -> Path:
         axes = figure.add_subplot(grid[1 + index // 2, index % 2])
         _draw_hyper(axes, name, lineage, ranks, matplotlib.colormaps["viridis"])
     world = folder.config.get("world", {}).get("env", "")
-    figure.suptitle(f"{folder.config.get('kind', 'run')}  {world}".strip(), color=_INK, fontsize=12)
+    figure.suptitle(f"{folder.config.get('kind', 'run')}  {world}".strip(), color=style.INK, fontsize=12)
     figure.savefig(folder.picture_file, dpi=130)
     return folder.picture_file
 
@@ -61,13 +60,13 @@ def _per_member(lineage: dict[str, np.ndarray], name: str) -> np.ndarray:
 def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray]) -> None:
     steps, fitness = metrics["env_steps"], _per_member(lineage, "fitness")
     marker = "o" if len(steps) == 1 else None
-    axes.plot(steps, fitness, color=_QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
-    axes.plot(steps, metrics["best_fitness"], color="#d1495b", linewidth=1.6, label="best", marker=marker)
-    axes.plot(steps, metrics["median_fitness"], color=_INK, linewidth=2.2, label="median", marker=marker)
+    axes.plot(steps, fitness, color=style.QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
+    axes.plot(steps, metrics["best_fitness"], color=style.PALETTE[0], linewidth=1.6, label="best", marker=marker)
+    axes.plot(steps, metrics["median_fitness"], color=style.INK, linewidth=2.2, label="median", marker=marker)
     axes.set_xlabel("environment steps of the population")
     axes.set_ylabel("mean return")
     axes.legend(frameon=False, loc="upper left")
-    _tidy(axes)
+    style.tidy(axes)
 
 
 def _ranks(lineage: dict[str, np.ndarray]) -> np.ndarray:
@@ -89,12 +88,6 @@ def _draw_hyper(axes, name: str, lineage: dict[str, np.ndarray], ranks: np.ndarr
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.yaxis.set_minor_locator(ticker.NullLocator())
-    axes.set_title("1 - discount" if name == "discount" else name, fontsize=10, color=_INK, loc="left")
+    axes.set_title("1 - discount" if name == "discount" else name, fontsize=10, color=style.INK, loc="left")
     axes.set_xlabel("generation (bright: best of its generation)", fontsize=8)
-    _tidy(axes)
-
-
-def _tidy(axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.2, linewidth=0.6)
-    axes.tick_params(labelsize=8)
+    style.tidy(axes)

@@ -75,8 +75,8 @@ def _space_flags(space: Space) -> type[TypedDict]:
     flags = {}
     for name, entry in space.fields.items():
         domain, value = space.domains.get(name), getattr(space.defaults, name)
-        usual = f"evolves in [{domain.low:g}, {domain.high:g}], {value:g} if fixed" if domain else f"fixed at {value:g}"
-        flags[_FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default {usual}")]
+        usual = f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
+        flags[_FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {usual}.")]
     return TypedDict("SpaceFlags", flags, total=False)
 
 
