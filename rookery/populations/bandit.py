@@ -25,10 +25,9 @@ from rookery.populations import api
 from rookery.types import Array, Hyper, Key, Scalar
 
 CAUTION = (0.2, 0.4)  # c1 and c2 of beta = c1 log(c2 n), the authors' choice
-FIT_STEPS, FIT_RATE = 40, 0.1
+FIT_STEPS, CLIMB_STEPS, ADAM_RATE = 40, 15, 0.1  # in the unit cube; the rate falls to 0
 CANDIDATES = 256  # uniform draws that each child chooses from
 CLIMBERS = 8  # of them, the best climb the acquisition's slope
-CLIMB_STEPS, CLIMB_RATE = 15, 0.1
 LEAST_DISTANCE = 1e-3  # in some coordinate, from a proposal to everything else that is about to be tried
 
 
@@ -184,7 +183,7 @@ def fit(data: Data) -> Process:
     starts = trees.stack([jax.tree.map(jnp.float32, start) for start in STARTS])
     surprise = partial(_surprise, data)
     likeliest = trees.take(starts, jnp.argmin(jax.lax.map(surprise, starts)))
-    return _process(_descend(surprise, likeliest, FIT_STEPS, FIT_RATE))
+    return _process(_descend(surprise, likeliest, FIT_STEPS))
 
 
 def _surprise(data: Data, fractions: Process) -> Array:
@@ -195,14 +194,14 @@ def _process(fractions: Process) -> Process:
     return Process(*(domain.at(fraction) for domain, fraction in zip(RANGES, fractions, strict=True)))
 
 
-def _descend(loss: Callable, start: Any, steps: int, rate: float) -> Any:
+def _descend(loss: Callable, start: Any, steps: int) -> Any:
     """Adam inside the unit cube, with a rate that falls to 0."""
-    once = partial(_descend_once, jax.grad(loss), rate, steps)
+    once = partial(_descend_once, jax.grad(loss), steps)
     return jax.lax.fori_loop(0, steps, once, gradients.start(start)).params
 
 
-def _descend_once(slope: Callable, rate: float, steps: int, step: Array, at: gradients.Learned) -> gradients.Learned:
-    at = gradients.adam(at, slope(at.params), rate * (1.0 - step.astype(jnp.float32) / steps))
+def _descend_once(slope: Callable, steps: int, step: Array, at: gradients.Learned) -> gradients.Learned:
+    at = gradients.adam(at, slope(at.params), ADAM_RATE * (1.0 - step.astype(jnp.float32) / steps))
     return at._replace(params=jax.tree.map(lambda fraction: jnp.clip(fraction, 0.0, 1.0), at.params))
 
 
@@ -232,12 +231,12 @@ def _join(process: Process, data: Data, children: Array, keys: Key, index: Array
     candidates = jax.random.uniform(keys[member], (CANDIDATES, here.place.shape[0] - 1))
     promises = promise(candidates)
     climbers = candidates[jax.lax.top_k(promises, CLIMBERS)[1]]
-    climbers = _descend(lambda climbers: -jnp.sum(promise(climbers)), climbers, CLIMB_STEPS, CLIMB_RATE)
+    climbers = _descend(lambda climbers: -jnp.sum(promise(climbers)), climbers, CLIMB_STEPS)
 
     candidates, promises = jnp.concatenate([candidates, climbers]), jnp.concatenate([promises, promise(climbers)])
-    promises = jnp.where(data.points.present.any(), promises, 0.0)  # the first of equals is a uniform draw
     distance = jnp.max(jnp.abs(candidates[:, None] - pending.points.place[None, :, 1:]), axis=-1)
     is_apart = jnp.all((distance >= LEAST_DISTANCE) | ~pending.points.present[None], axis=1)
+    # Without a valid row all promise 0: the first that is apart is a uniform draw.
     chosen = _at(here, candidates[jnp.argmax(jnp.where(is_apart, promises, -jnp.inf))])
     return jax.tree.map(lambda rows, row: rows.at[member].set(row), pending, Data(chosen, mean(chosen)))
 
