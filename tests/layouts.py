@@ -18,26 +18,28 @@ import jax
 import numpy as np
 
 from rookery import devices
+from rookery.learners.api import Learner
+from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
-from tests import tiny
+from tests import tiny, walks
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-def play(exact: bool, count: int) -> tuple[list, dict]:
-    """Two generations on `count` devices: the state's leaves, and what was seen of the layout."""
+TRUNCATION = PbtConfig(best_count=2, replace_count=3)
+EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
+
+
+def play(
+    exact: bool, count: int, config: PbtConfig = TRUNCATION, learner: Learner | None = None, generations: int = 2
+) -> tuple[list, dict]:
+    """Some generations on `count` devices: the state's leaves, and what was seen of the layout."""
     mesh = devices.mesh(count)
-    program = pbt(
-        tiny.learner(),
-        population_size=8,
-        best_count=2,
-        replace_count=3,
-        population_map=devices.population_map(mesh, exact),
-    )
+    program = pbt(learner or tiny.learner(), None, 8, config, devices.population_map(mesh, exact))
     compiled = devices.compile_program(program, mesh)
     state = compiled.init(jax.random.key(0))
     parents, first = [], []
-    for generation in range(2):
+    for generation in range(generations):
         state, _ = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
         parents.append(state.shared.parents.tolist())
         first = first or [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
@@ -69,19 +71,25 @@ def collectives(count: int) -> list[str]:
     return [name for name in COLLECTIVES if name in text]
 
 
+def digest(leaves: list) -> str:
+    return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+
+
 def main() -> None:
     """Print the findings."""
-    found: dict[str, dict] = {"exact": {}, "vmap": {}, "collectives": {"8": collectives(8)}}
+    found: dict[str, dict] = {"exact": {}, "vmap": {}, "else": {}, "collectives": {"8": collectives(8)}}
+    for count in (1, 2):  # a bandit on 8 devices that share two cores would take minutes
+        leaves, seen = play(True, count, EVERYTHING_ELSE, walks.learner(), generations=4)
+        found["else"][str(count)] = {"digest": digest(leaves), "parents": seen["parents"]}
     for mode in ("exact", "vmap"):
         reference = None
         for count in COUNTS:
             leaves, seen = play(mode == "exact", count)
             first = seen.pop("first")
             reference = reference or first
-            digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
             floats = [(a, b) for a, b in zip(first, reference, strict=True) if a.dtype.kind == "f"]
             difference = max(float(np.abs(a - b).max(initial=0.0)) for a, b in floats)
-            found[mode][str(count)] = {"digest": digest, "difference": difference, **seen}
+            found[mode][str(count)] = {"digest": digest(leaves), "difference": difference, **seen}
     json.dump(found, sys.stdout)
 
 

@@ -33,6 +33,12 @@ def test_member_by_member_any_number_of_devices_gives_the_same_bits(layouts):
     assert len({seen["digest"] for seen in layouts["exact"].values()}) == 1
 
 
+def test_so_does_every_other_strategy(layouts):
+    one, two = layouts["else"]["1"], layouts["else"]["2"]
+    assert one == two
+    assert any(parents != list(range(8)) for parents in one["parents"])
+
+
 def test_all_at_once_devices_agree_to_rounding_and_choose_the_same_parents(layouts):
     runs = layouts["vmap"].values()
     assert max(seen["difference"] for seen in runs) < 1e-5  # after the first generation

@@ -17,7 +17,7 @@ from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.pbt import live, pbt
 from rookery.populations.replay import replay
 from rookery.populations.seeds import seeds
-from tests import tiny
+from tests import tiny, walks
 
 
 class TestCounts:
@@ -242,16 +242,17 @@ class TestInherit:
 class TestStrategies:
     """Each strategy in a whole program; its decision alone stands in `test_selection.py`."""
 
-    def test_a_tournament_copies_only_the_better(self, life, start):
-        program = pbt(life, population_size=4, exploit="tournament")
+    def test_a_tournament_copies_only_the_better(self):
+        program = pbt(walks.learner(), population_size=4, exploit="tournament")
+        start = jax.jit(program.init)(jax.random.key(0))
         state, metrics = jax.jit(program.step)(start, jax.random.key(1))
         fitness, parents = metrics["fitness"], state.shared.parents
         child = parents != jnp.arange(4)
         assert child.any()
         assert (fitness[parents] >= fitness)[child].all()
 
-    def test_migrants_bring_or_find_unperturbed_hyper_parameters(self, life):
-        program = pbt(life, population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
+    def test_migrants_bring_or_find_unperturbed_hyper_parameters(self):
+        program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
         state = jax.jit(program.init)(jax.random.key(0))
         step = jax.jit(program.step)
         migrated = 0
@@ -269,8 +270,8 @@ class TestStrategies:
                     assert not all(inherited)
         assert migrated, "nobody migrated: the test says nothing"
 
-    def test_the_bandit_learns_from_every_member_and_proposes_for_children(self, life):
-        program = pbt(life, population_size=4, best_count=1, replace_count=2, perturb="pb2")
+    def test_the_bandit_learns_from_every_member_and_proposes_for_children(self):
+        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=2, perturb="pb2")
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
         assert not state.shared.history.valid.any()
         fitness = []
@@ -279,7 +280,7 @@ class TestStrategies:
             state, metrics = step(state, jax.random.key(generation))
             fitness.append(np.asarray(metrics["fitness"]))
             child = state.shared.parents != jnp.arange(4)
-            for name in SPACE.domains:
+            for name in walks.SPACE.domains:
                 new, old = getattr(state.members.hyper, name), getattr(before, name)
                 assert ((new != old) == child).all(), "children and nobody else are proposed for"
         history = state.shared.history
@@ -291,8 +292,8 @@ class TestStrategies:
         for gain in last:
             assert np.isclose(gains, gain, rtol=1e-4).any()
 
-    def test_smoothing_judges_by_the_lineages_last_evaluations(self, life):
-        program = pbt(life, population_size=4, best_count=1, replace_count=1, smooth=2)
+    def test_smoothing_judges_by_the_lineages_last_evaluations(self):
+        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=1, smooth=2)
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
         state, first = step(state, jax.random.key(1))
         assert jnp.array_equal(first["smoothed_fitness"], first["fitness"])
@@ -300,11 +301,11 @@ class TestStrategies:
         expected = (second["fitness"] + first["fitness"][second["parent"]]) / 2
         np.testing.assert_allclose(second["smoothed_fitness"], expected, rtol=1e-5)
 
-    def test_smoothing_does_not_hide_a_divergence(self, life):
-        program = pbt(life, population_size=4, best_count=1, replace_count=0, smooth=3)
+    def test_smoothing_does_not_hide_a_divergence(self):
+        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=0, smooth=3)
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
         state, _ = step(state, jax.random.key(1))
-        state, metrics = step(poison(state, 2), jax.random.key(2))
+        state, metrics = step(walks.poison(state, 2), jax.random.key(2))
         assert jnp.isnan(metrics["smoothed_fitness"]).tolist() == [False, False, True, False]
         assert state.shared.parents[2] != 2
         _, metrics = step(state, jax.random.key(3))
@@ -312,31 +313,31 @@ class TestStrategies:
 
 
 class TestReplay:
-    SCHEDULE: ClassVar = {"discount": np.asarray([0.9, 0.95]), "policy_lr": np.asarray([1e-3, 1e-4])}
+    SCHEDULE: ClassVar = {"discount": np.asarray([0.9, 0.95]), "rate": np.asarray([1e-3, 1e-4])}
 
-    def test_members_follow_the_schedule_and_then_its_end(self, life):
-        program = replay(seeds(life, population_size=2), self.SCHEDULE)
+    def test_members_follow_the_schedule_and_then_its_end(self):
+        program = replay(seeds(walks.learner(), population_size=2), self.SCHEDULE)
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
         for generation, (discount, rate) in enumerate([(0.9, 1e-3), (0.95, 1e-4), (0.95, 1e-4)]):
             state, metrics = step(state, jax.random.key(generation))
             assert metrics["hyper/discount"].tolist() == [np.float32(discount)] * 2
-            assert metrics["hyper/policy_lr"].tolist() == [np.float32(rate)] * 2
-            assert metrics["hyper/critic_lr"].tolist() == [np.float32(3e-4)] * 2  # not in the schedule: the default
+            assert metrics["hyper/rate"].tolist() == [np.float32(rate)] * 2
+            assert metrics["hyper/noise"].tolist() == [np.float32(0.5)] * 2  # not in the schedule: the default
 
-    def test_the_schedule_of_a_fixed_agent_changes_nothing(self, life):
-        plain = seeds(life)
-        same = replay(plain, {"discount": np.asarray([0.99])})
+    def test_the_schedule_of_a_fixed_agent_changes_nothing(self):
+        plain = seeds(walks.learner())
+        same = replay(plain, {"discount": np.asarray([0.9])})
         states = [
             jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))[0]
             for program in (plain, same)
         ]
         tiny.assert_equal(*states)
 
-    def test_a_mistake_is_a_sentence(self, life):
-        with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are discount, policy_lr"):
-            replay(seeds(life), {"noise_clip": np.ones(3)})
+    def test_a_mistake_is_a_sentence(self):
+        with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are rate, discount"):
+            replay(seeds(walks.learner()), {"noise_clip": np.ones(3)})
         with pytest.raises(ValueError, match="the schedule is empty"):
-            replay(seeds(life), {})
+            replay(seeds(walks.learner()), {})
 
 
 class TestSeeds:

@@ -47,12 +47,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "hopper": Budget(generations=25, steps_per_generation=2_000, updates_per_step=0.5, episode_length=None),
-    "reacher": Budget(generations=25, steps_per_generation=1_000, updates_per_step=0.5, episode_length=100),
-    "inverted_double_pendulum": Budget(25, 1_600, 0.5, None),
+    "reacher": Budget(generations=40, steps_per_generation=750, updates_per_step=1.0, episode_length=50),
+    "inverted_double_pendulum": Budget(
+        generations=40, steps_per_generation=1_500, updates_per_step=1.0, episode_length=None
+    ),
 }
-POPULATION, HIDDEN, BATCH, FRESH_BLOCKS = 8, (64, 64), 64, 8
-"""Members, widths, rows of a batch; and how often the winner is judged on fresh episodes, 8 at a time."""
+POPULATION, HIDDEN, BATCH, EPISODES, FRESH_BLOCKS = 8, (32, 32), 64, 16, 16
+"""Members, widths, rows of a batch; episodes that judge a member; and how many times as many judge the winner."""
 
 
 def main() -> None:
@@ -84,7 +85,7 @@ def config_of(agent: str, env: str, contender: str) -> AnyRun:
         updates_per_step=budget.updates_per_step,
         batch_size=BATCH,
         buffer_size=budget.generations * budget.steps_per_generation,
-        eval_episodes=8,
+        eval_episodes=EPISODES,
         start_states=32,
     )
     world = WorldConfig(env=env, episode_length=budget.episode_length, devices=1)

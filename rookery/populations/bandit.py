@@ -25,9 +25,10 @@ from rookery.populations import api
 from rookery.types import Array, Hyper, Key, Scalar
 
 CAUTION = (0.2, 0.4)  # c1 and c2 of beta = c1 log(c2 n), the authors' choice
-FIT_STEPS, CLIMB_STEPS, ADAM_RATE = 40, 15, 0.1  # in the unit cube; the rate falls to 0
-CANDIDATES = 256  # uniform draws that each child chooses from
-CLIMBERS = 8  # of them, the best climb the acquisition's slope
+FIT_STEPS, FIT_RATE = 40, 0.1
+CANDIDATES = 256  # points that each child chooses from, in each round
+PARENTS = 8  # of them, the best are searched around
+WIDTHS = (2.0**-3, 2.0**-5, 2.0**-7)  # how closely, round after round
 LEAST_DISTANCE = 1e-3  # in some coordinate, from a proposal to everything else that is about to be tried
 
 
@@ -131,11 +132,24 @@ def propose(
     """
     if not space.domains:
         return hyper
+    seen = (history, generation, hyper, before, is_child, key)
+    # As a branch it is compiled by itself, and so to the same bits whatever stands around it.
+    return jax.lax.cond(is_child.any(), partial(_propose, space), _keep, *seen)
+
+
+def _keep(history: History, generation: Array, hyper: Hyper, *_: Array) -> Hyper:
+    del history, generation
+    return hyper
+
+
+def _propose(
+    space: Space, history: History, generation: Array, hyper: Hyper, before: Array, is_child: Array, key: Key
+) -> Hyper:
     data = observations(history)
     place = jnp.concatenate([context(history, before)[:, None], coordinates(space, hyper)], axis=1)
     pending = Points(jnp.full(before.shape, generation, jnp.float32), place, ~is_child)
-    place = jax.lax.cond(is_child.any(), partial(_fill, data), lambda pending, _: pending.place, pending, key)
-    fractions = zip(space.domains.items(), place.T[1:], strict=True)
+    places = _fill(data, pending, key)
+    fractions = zip(space.domains.items(), places.T[1:], strict=True)
     proposed = {name: hyperparams.clip_value(domain, domain.at(fraction)) for (name, domain), fraction in fractions}
     return trees.where(is_child, hyper._replace(**proposed), hyper)
 
@@ -201,7 +215,7 @@ def _descend(loss: Callable, start: Any, steps: int) -> Any:
 
 
 def _descend_once(slope: Callable, steps: int, step: Array, at: gradients.Learned) -> gradients.Learned:
-    at = gradients.adam(at, slope(at.params), ADAM_RATE * (1.0 - step.astype(jnp.float32) / steps))
+    at = gradients.adam(at, slope(at.params), FIT_RATE * (1.0 - step.astype(jnp.float32) / steps))
     return at._replace(params=jax.tree.map(lambda fraction: jnp.clip(fraction, 0.0, 1.0), at.params))
 
 
@@ -228,17 +242,29 @@ def _join(process: Process, data: Data, children: Array, keys: Key, index: Array
     here = trees.take(pending.points, member)._replace(present=jnp.asarray(True))
     promise = jax.vmap(partial(_promise, mean, variance, optimism(jnp.sum(data.points.present)), here))
 
-    candidates = jax.random.uniform(keys[member], (CANDIDATES, here.place.shape[0] - 1))
+    candidates = _search(promise, keys[member], here.place.shape[0] - 1)
     promises = promise(candidates)
-    climbers = candidates[jax.lax.top_k(promises, CLIMBERS)[1]]
-    climbers = _descend(lambda climbers: -jnp.sum(promise(climbers)), climbers, CLIMB_STEPS)
-
-    candidates, promises = jnp.concatenate([candidates, climbers]), jnp.concatenate([promises, promise(climbers)])
     distance = jnp.max(jnp.abs(candidates[:, None] - pending.points.place[None, :, 1:]), axis=-1)
     is_apart = jnp.all((distance >= LEAST_DISTANCE) | ~pending.points.present[None], axis=1)
     # Without a valid row all promise 0: the first that is apart is a uniform draw.
     chosen = _at(here, candidates[jnp.argmax(jnp.where(is_apart, promises, -jnp.inf))])
     return jax.tree.map(lambda rows, row: rows.at[member].set(row), pending, Data(chosen, mean(chosen)))
+
+
+def _search(promise: Callable, key: Key, size: int) -> Array:
+    """Candidates `[N, H]` for the point that promises most: uniform draws, then closer and closer to the best of them.
+
+    No coordinate depends on a promise but through the ranks, and all of their arithmetic is exact (widths are powers of
+    2), so that rounding, which differs with the number of devices, does not change what is proposed.
+    """
+    first_key, *keys = jax.random.split(key, 1 + len(WIDTHS))
+    candidates = jax.random.uniform(first_key, (CANDIDATES, size))
+    for width, near_key in zip(WIDTHS, keys, strict=True):
+        best = candidates[jax.lax.top_k(promise(candidates), PARENTS)[1]]
+        steps = width * jax.random.uniform(near_key, (CANDIDATES // PARENTS, PARENTS, size), minval=-1.0, maxval=1.0)
+        near = jnp.clip(best[None] + steps, 0.0, 1.0).reshape(-1, size)
+        candidates = jnp.concatenate([best, near])
+    return candidates
 
 
 def _promise(mean: Callable, variance: Callable, optimism: Array, here: Points, coordinates: Array) -> Array:

@@ -116,13 +116,19 @@ def _exploit(
         is_new &= selection.at_home(parents, config.frequencies)  # a migrant's hyper-parameters are not perturbed
     members = inherit(members, parents, donors, config.inherit_buffer)
     if config.perturb == "pb2":
-        standing = shared.recent[parents, 0]
-        hyper = bandit.propose(
-            shared.history, parts.space, shared.generation + 1, members.hyper, standing, is_new, keys[1]
-        )
+        before = shared.recent[parents, 0]
+        seen = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
+        hyper = parts.population_map(partial(_proposal, parts.space), (jnp.arange(parts.population_size),), seen)
     else:
         hyper = perturb(config, parts.space, members.hyper, keys[1], is_new)
     return parents, members._replace(hyper=hyper)
+
+
+def _proposal(
+    space: Space, member: Array, history: bandit.History, generation: Array, hyper: Hyper, *rest: Array
+) -> Hyper:
+    """One member's row of all proposals; every device works them out whole, since a sum over devices has other bits."""
+    return trees.take(bandit.propose(history, space, generation, hyper, *rest), member)
 
 
 def select(config: PbtConfig, fitness: Array, generation: Array, key: Key) -> Array:
