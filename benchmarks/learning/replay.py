@@ -1,0 +1,64 @@
+"""Does the winner's schedule alone, without a population, make an agent as good as the winner?
+
+    python -m benchmarks.learning.replay --runs runs/learning
+
+For the PBT runs that `benchmarks.learning.population` left behind: eight fresh agents follow the schedule of the
+winner's line of descent from their first step, and so inherit nothing that anybody learned. Everybody is judged on the
+same fresh episodes. A winner was chosen among eight, so its fair counterpart is the best of the eight fresh agents; their
+range says what seeds alone do.
+"""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.learning.population import BUDGETS, FRESH_BLOCKS, config_of
+from rookery import devices
+from rookery.runs import build, lineage, loop
+from rookery.runs.config import RunConfig
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--agents", nargs="+", default=["sac", "td3"])
+    made.add_argument("--envs", nargs="+", default=list(BUDGETS))
+    made.add_argument("--contender", default="PBT")
+    made.add_argument("--seeds", type=int, default=2)
+    made.add_argument("--runs", default="runs/learning")
+    options = harness.parse(made)
+    jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
+    cases = [(agent, env, seed) for agent in options.agents for env in options.envs for seed in range(options.seeds)]
+    harness.report("learning_replay", options, [measure(options, *case) for case in cases], harness.load())
+
+
+def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dict[str, Any]:
+    """One line: a winner's score, and those of eight fresh agents under its schedule."""
+    bred = Path(options.runs) / f"{options.contender.lower()}-{agent}-{env}-{seed}"
+    scored = json.loads((bred / "score.json").read_text())
+    config = dataclasses.replace(config_of(agent, env, "defaults"), draw_hyper=False)
+    built = build.build(config, lineage.lineage(bred).schedule())
+    result = loop.run(built.program, RunConfig(100 + seed, BUDGETS[env].generations, quiet=True), built.mesh)
+    examine = devices.compile_program(built.program, built.mesh).examine
+    keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)  # the winner's own episodes
+    returns = np.concatenate([jax.device_get(examine(result.state, key))["returns"] for key in keys], axis=1)
+    fresh = np.sort(returns.mean(axis=1))
+    return {
+        "agent": agent,
+        "env": env,
+        "run": seed,
+        "winner": scored["score"],
+        "best of 8": fresh[-1],
+        "median": float(np.median(fresh)),
+        "worst": fresh[0],
+        "scores": fresh.tolist(),
+    }
+
+
+if __name__ == "__main__":
+    main()
