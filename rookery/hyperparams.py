@@ -171,8 +171,8 @@ def choose(space: Space, **choices: Choice) -> Space:
         if isinstance(choice, (int, float)):
             _check_value(name, choice, field)
             values[name] = float(choice)
-        elif isinstance(choice, tuple):
-            domains[name] = choice if hasattr(choice, "at") else _interval(name, choice, field)
+        elif isinstance(choice, tuple) or hasattr(choice, "at"):
+            domains[name] = _domain(name, choice, field)
             _check_domain(name, domains[name], field)
         elif choice != FIXED:
             raise ValueError(f"{name} must be two bounds, one value, a domain or {FIXED!r}, got {choice!r}.")
@@ -191,10 +191,13 @@ def describe(space: Space) -> dict[str, Any]:
     }
 
 
-def _interval(name: str, bounds: tuple, field: Field) -> Domain:
-    if len(bounds) != 2:
-        raise ValueError(f"{name} needs two bounds, got {len(bounds)}: {bounds}.")
-    return field.scale(*bounds)
+def _domain(name: str, choice: Any, field: Field) -> Domain:
+    """A domain as it is, or two bounds on the field's own scale."""
+    if hasattr(choice, "at"):
+        return choice
+    if len(choice) != 2:
+        raise ValueError(f"{name} needs two bounds, got {len(choice)}: {choice}.")
+    return field.scale(*choice)
 
 
 def _check_name(name: str, fields: tuple[str, ...]) -> None:

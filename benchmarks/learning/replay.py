@@ -4,8 +4,8 @@
 
 For the PBT runs that `benchmarks.learning.population` left behind: eight fresh agents follow the schedule of the
 winner's line of descent from their first step, and so inherit nothing that anybody learned. Everybody is judged on the
-same fresh episodes. A winner was chosen among eight, so its fair counterpart is the best of the eight fresh agents; their
-range says what seeds alone do.
+same fresh episodes. A winner was chosen among eight, so its fair counterpart is the best of the eight fresh agents;
+their range says what seeds alone do.
 """
 
 import argparse

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from functools import partial
 
 import jax.numpy as jnp
+import numpy as np
 
 from rookery.populations.api import Program, ProgramState
 from rookery.types import Array, Key, Metrics
 
 
-def replay(program: Program, schedule: Mapping[str, Array]) -> Program:
+def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Program:
     """A program whose members' hyper-parameters are those of the schedule, in every generation anew.
 
     Args:

@@ -70,14 +70,14 @@ Chosen = tuple[float, float] | float | Literal["fixed"]
 _FLAG = "space."  # the names of the flags of a search space
 
 
-def _space_flags(space: Space) -> type[TypedDict]:
+def _space_flags(space: Space) -> Any:
     """A flag for every hyper-parameter of an agent, `--space.<name>`; what is not given is left out."""
     flags = {}
     for name, entry in space.fields.items():
         domain, value = space.domains.get(name), getattr(space.defaults, name)
         usual = f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
         flags[_FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {usual}.")]
-    return TypedDict("SpaceFlags", flags, total=False)
+    return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
 
 
 SacSpace = _space_flags(sac.SPACE)
