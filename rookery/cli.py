@@ -176,8 +176,7 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None
         highlight=False,
         soft_wrap=True,
     )
-    assert built.program.space is not None
-    record = to_record(with_space(config, built.program.space)) | lineage.record_of(schedule)
+    record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
     result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
     picture = curves.draw_curves(result.run_dir)

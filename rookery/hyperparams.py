@@ -161,11 +161,11 @@ def choose(space: Space, **choices: Choice) -> Space:
         does not evolve; or "fixed", which keeps the default and does not evolve.
 
     Raises:
-      ValueError: a name is no field, an interval is empty, or a value lies outside the field's field.
+      ValueError: a name is no field, an interval is empty, or a value lies outside the field's valid ones.
     """
     domains, values = dict(space.domains), {}
     for name, choice in choices.items():
-        _check_name(name, space.defaults._fields)
+        _check_name(name, tuple(space.fields) or space.defaults._fields)
         field = space.fields.get(name, _ANYTHING)
         domains.pop(name, None)
         if isinstance(choice, (int, float)):

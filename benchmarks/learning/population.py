@@ -47,7 +47,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "reacher": Budget(generations=40, steps_per_generation=750, updates_per_step=1.0, episode_length=50),
+    "point_maze": Budget(generations=40, steps_per_generation=750, updates_per_step=1.0, episode_length=None),
     "inverted_double_pendulum": Budget(
         generations=40, steps_per_generation=1_500, updates_per_step=1.0, episode_length=None
     ),
@@ -102,7 +102,7 @@ def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
             continue
         built = built or build.build(config)
         run = RunConfig(seed, BUDGETS[env].generations, str(folder), checkpoint_every=10_000, keep=1, overwrite=True)
-        record = to_record(with_space(dataclasses.replace(config, run=run), built.program.space))
+        record = to_record(with_space(dataclasses.replace(config, run=run), built.space))
         result = loop.run(built.program, dataclasses.replace(run, quiet=True), built.mesh, record=record)
         row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **judge(built, result, seed)}
         (folder / "score.json").write_text(json.dumps(row) + "\n")

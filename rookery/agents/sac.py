@@ -257,7 +257,11 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
     )
     space = SPACE
     if config.fix_alpha:
-        space = SPACE._replace(domains={name: d for name, d in SPACE.domains.items() if name != "alpha_lr"})
+        domains, fields = (
+            {name: entry for name, entry in part.items() if name != "alpha_lr"}
+            for part in (SPACE.domains, SPACE.fields)
+        )
+        space = hyperparams.space(SPACE.defaults, domains, fields)
     return Agent(
         init=partial(init, nets, config),
         start=start,

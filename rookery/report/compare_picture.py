@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_PAIRS = 6  # more are drawn as a matrix
 _MOST_POINTS = 150  # of a curve: more cannot be told apart, and cost time
 _RESAMPLES = 2000  # of a curve's band
+_MOST_LINES = 3  # of a label; the table has the whole of it
 
 
 def draw(comparison: "Comparison", path: str | Path) -> Path:
@@ -207,4 +208,5 @@ def _runs(row: "Row") -> str:
 
 
 def _wrapped(name: str, width: int = 32) -> str:
-    return "\n".join(textwrap.wrap(name, width, break_long_words=False, break_on_hyphens=False))
+    lines = textwrap.wrap(name, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES - 1], "..."])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rookery.runs.config import SCHEDULE
 from rookery.runs.folder import RunFolderError, open_existing
 from rookery.runs.log import read_csv
 
@@ -79,8 +80,9 @@ def groups(run_dirs: Iterable[str | Path]) -> list[Group]:
 
 
 def _open(path: Path) -> dict[str, Any]:
+    """A run's settings; a schedule that it replays is named by the run that it came from, and not by its numbers."""
     try:
-        return open_existing(path).config
+        return {name: value for name, value in open_existing(path).config.items() if name != SCHEDULE}
     except RunFolderError as error:
         around = path if path.is_dir() else path.parent
         if (path / "config.json").is_file() or not around.is_dir():

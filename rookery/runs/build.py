@@ -8,6 +8,7 @@ from rookery.agents.td3 import Td3Config, td3
 from rookery.devices import Mesh
 from rookery.envs import tasks
 from rookery.envs.api import Environment
+from rookery.hyperparams import Space
 from rookery.learners.off_policy import off_policy
 from rookery.populations.api import Program
 from rookery.populations.pbt import pbt
@@ -23,6 +24,7 @@ class Built(NamedTuple):
     environment: Environment
     program: Program
     mesh: Mesh
+    space: Space  # as the config chose it
 
 
 _AGENTS = {SacConfig: sac, Td3Config: td3}
@@ -52,7 +54,7 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
         program = seeds(learner, space, config.population, config.draw_hyper, spread)
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
-    return Built(environment, program, mesh)
+    return Built(environment, program, mesh, space)
 
 
 def _overrides(world: WorldConfig) -> dict[str, object]:
