@@ -7,7 +7,7 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -88,12 +88,9 @@ class Compare:
     """Bootstrap resamples behind each interval (at least 1)."""
 
 
-def _command(replayed: AnyRun | None) -> Any:
-    """All commands; where a run is replayed, its settings are the defaults of `train`."""
-    kinds = [
-        Annotated[kind, tyro.conf.subcommand(name, default=like(kind, replayed) if replayed else kind())]
-        for name, kind in KINDS.items()
-    ]
+def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
+    """All commands; `defaults` gives what a kind of run is where no flag says otherwise."""
+    kinds = [Annotated[kind, tyro.conf.subcommand(name, default=defaults(kind))] for name, kind in KINDS.items()]
     train = dataclasses.make_dataclass(
         "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
     )
@@ -103,14 +100,16 @@ def _command(replayed: AnyRun | None) -> Any:
     return functools.reduce(operator.or_, named)
 
 
-def _replayed(arguments: Sequence[str]) -> AnyRun | None:
-    """The settings of the run that `--replay-schedule` names, if the command line started it."""
-    flag = "--replay-schedule"
-    words = [word for argument in arguments for word in argument.replace("_", "-", 2).split("=", 1)]
-    if flag not in words[:-1]:
-        return None
-    record = folder.open_existing(words[words.index(flag) + 1]).config
-    return None if record.get("kind") == PYTHON else from_record(record)
+def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
+    """A kind's own defaults; or the settings of the run that `--replay-schedule` names, if the command line made it."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    flags = [word.replace("_", "-") if word.startswith("--") else word for word in words]
+    place = flags.index("--replay-schedule") + 1 if "--replay-schedule" in flags else len(words)
+    if place >= len(words) or words[place].startswith("-"):
+        return lambda kind: kind()
+    record = folder.open_existing(words[place]).config
+    replayed = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
+    return functools.partial(like, replayed)
 
 
 def main() -> None:
@@ -120,7 +119,7 @@ def main() -> None:
         return
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     try:
-        commands = _command(_replayed(sys.argv[1:]))
+        commands = _command(_defaults(sys.argv[1:]))
         command = tyro.cli(commands, prog="rookery", description=__doc__, config=markers)
         keep_compiled_programs()
         warnings.showwarning = _show_warning
@@ -149,8 +148,8 @@ def train(command: Train) -> None:
     config, schedule, name = command.config, None, kind_of(command.config)
     if config.replay_schedule is not None:
         schedule = lineage.lineage(config.replay_schedule).schedule()
+        lineage.check_agent(schedule, agent_of(name))
         config, name = alone(config), f"replay-{agent_of(name)}"
-        lineage.check_agent(schedule, agent_of(kind_of(config)))
     run_dir = config.run.run_dir or f"runs/{name}-{config.world.env}-{config.run.seed}"
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
     _go(config, schedule, resume=False)
@@ -190,7 +189,7 @@ def judge(command: Evaluate) -> None:
     """`rookery evaluate RUN`."""
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed)
     console = Console()
-    console.print(f"{command.run}, generation {generation}", highlight=False)
+    console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
     console.print(tables.examination(metrics))
 
 

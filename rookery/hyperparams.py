@@ -139,7 +139,8 @@ def space(defaults: Hyper, domains: Mapping[str, Domain], fields: Mapping[str, F
     Args:
       defaults: a `Hyper` of Python floats.
       domains: field name -> `Uniform`, `LogUniform` or `OneMinusLog`; fields left out do not evolve.
-      fields: field name -> its meaning, scale and valid values; one that is left out takes every value, uniformly.
+      fields: field name -> its meaning, scale and valid values; then only these can be chosen (`choose`). Without any,
+        every field can, and takes every value, uniformly.
 
     Raises:
       ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds lie outside its scale or its
@@ -165,7 +166,7 @@ def choose(space: Space, **choices: Choice) -> Space:
     """
     domains, values = dict(space.domains), {}
     for name, choice in choices.items():
-        _check_name(name, tuple(space.fields) or space.defaults._fields)
+        _check_name(name, _names(space))
         field = space.fields.get(name, _ANYTHING)
         domains.pop(name, None)
         if isinstance(choice, (int, float)):
@@ -183,12 +184,18 @@ def choose(space: Space, **choices: Choice) -> Space:
 
 def describe(space: Space) -> dict[str, Any]:
     """A space as plain values: field -> `{"scale", "low", "high"}` where it evolves, else its value."""
-    return {
-        name: {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
-        if (domain := space.domains.get(name)) is not None
-        else value
-        for name, value in space.defaults._asdict().items()
-    }
+    told: dict[str, Any] = {}
+    for name in _names(space):
+        domain = space.domains.get(name)
+        told[name] = getattr(space.defaults, name)
+        if domain is not None:
+            told[name] = {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
+    return told
+
+
+def _names(space: Space) -> tuple[str, ...]:
+    """What can be chosen: the declared fields; all of a space that declares none."""
+    return tuple(space.fields) or space.defaults._fields
 
 
 def _domain(name: str, choice: Any, field: Field) -> Domain:

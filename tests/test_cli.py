@@ -79,27 +79,31 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
 
 def test_a_schedule_is_replayed_by_one_fresh_agent(rookery_command, tmp_path):
     space = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
-    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *space, "--run-dir", "bred")
+    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *space, "--devices", "2")
     assert (code, err) == (0, "")
-    told = json.loads((tmp_path / "bred/config.json").read_text())["config"]["space"]
+    (tmp_path / "runs/pbt-td3-point_room-0").rename(tmp_path / "bred_by_hand")
+    told = json.loads((tmp_path / "bred_by_hand/config.json").read_text())["config"]["space"]
     assert (told["policy_lr"], told["discount"], told["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
     assert told["noise_clip"] == [0.0, 1.0], "what was not chosen is written out too"
-    bred = rookery.lineage("bred")
+    bred = rookery.lineage("bred_by_hand")
 
     # Everything but the population and the seed comes from the run, unless it is given.
-    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "bred", "--seed", "7")
+    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "bred_by_hand", "--seed", "7")
     assert (code, err) == (0, "")
     assert "td3 on point_room: population 1" in out
     replayed = rookery.lineage("runs/replay-td3-point_room-7")
     for name, values in bred.schedule().values.items():
         assert replayed.hyper[name][:, 0].tolist() == values.tolist()
 
-    (tmp_path / "bred").rename(tmp_path / "gone")  # the replay's own folder is complete
+    (tmp_path / "bred_by_hand").rename(tmp_path / "gone")  # the replay's own folder is complete
     code, _, err = rookery_command("resume", "runs/replay-td3-point_room-7", "--generations", "4")
     assert (code, err) == (0, "")
     longer = rookery.lineage("runs/replay-td3-point_room-7")
     assert longer.hyper["policy_lr"][3, 0] == bred.schedule().values["policy_lr"][-1]
 
+    idle = "--space.tau 0.1 --exploit none".split()
+    code, _, err = rookery_command("train", "pbt-td3", "--replay-schedule=gone", *idle)
+    assert (code, "decides every hyper-parameter; leave out --space.tau, --exploit" in err) == (1, True)
     code, _, err = rookery_command("train", "sac", "--replay-schedule", "gone", "--env", "point_room")
     assert code == 1
     assert "of a td3 agent and cannot be replayed by sac" in err
@@ -132,7 +136,7 @@ def test_quiet_says_nothing(rookery_command):
         ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
         ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
-        ("compare", 1, "give at least one run"),
+        ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),
         ("resume nowhere", 1, "no such folder"),
         ("resume .", 1, "config.json is missing"),

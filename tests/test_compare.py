@@ -219,7 +219,14 @@ class TestPairs:
         names = [(pair.first.name, pair.second.name) for pair in pairs]
         assert names == [("pbt-sac", "td3"), ("pbt-sac", "sac"), ("td3", "sac")]
         assert [pair.probability.value for pair in pairs] == [1.0, 1.0, 0.625]
-        assert [pair.is_clear for pair in pairs] == [True, True, False]
+        assert not any(pair.is_clear for pair in pairs), "two runs against two say nothing for sure"
+
+    @pytest.mark.parametrize(("count", "clear"), [(3, False), (4, True)])
+    def test_it_takes_runs_enough_to_be_clear(self, write, count, clear):
+        paths = [write(f"a{seed}", [1.0 + seed], seed=seed) for seed in range(count)]
+        paths += [write(f"b{seed}", [9.0 + seed], kind="td3", seed=seed) for seed in range(count)]
+        (pair,) = compare(paths).pairs
+        assert (pair.probability.low, pair.is_clear) == (1.0, clear)
 
     def test_a_single_run_is_never_clear(self, write):
         (pair,) = compare([write("a", [1.0]), write("b", [2.0], kind="td3")]).pairs

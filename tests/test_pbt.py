@@ -1,13 +1,14 @@
 """Population Based Training: the decision by hand, and the laws that inheritance must keep."""
 
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rookery
 from rookery import hyperparams, trees
 from rookery.agents.sac import SPACE
 from rookery.populations import api
@@ -46,7 +47,8 @@ class TestCounts:
             ({"burn_in": -1}, "burn_in must be at least 0"),
             ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
             ({"smooth": 0}, "smooth must be at least 1"),
-            ({"frequencies": (1, 0)}, "frequencies must be at least 1"),
+            ({"frequencies": (1, 0)}, "frequencies must be two or more, each at least 1"),
+            ({"frequencies": (10,)}, "frequencies must be two or more, each at least 1"),
             ({"exploit": "luck"}, "exploit must be one of"),
             ({"perturb": "shake"}, "perturb must be one of"),
         ],
@@ -270,6 +272,17 @@ class TestStrategies:
                     assert not all(inherited)
         assert migrated, "nobody migrated: the test says nothing"
 
+    def test_a_sub_population_that_diverged_wholly_comes_back_with_perturbed_copies(self):
+        program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
+        state = jax.jit(program.init)(jax.random.key(0))
+        for member in range(4, 8):
+            state = walks.poison(state, member)
+        state, metrics = jax.jit(program.step)(state, jax.random.key(1))
+        best = int(np.nanargmax(metrics["fitness"]))
+        assert state.shared.parents[4:].tolist() == [best] * 4
+        for name in walks.SPACE.domains:
+            assert len(set(getattr(state.members.hyper, name)[4:].tolist())) > 1, "clones"
+
     def test_the_bandit_learns_from_every_member_and_proposes_for_children(self):
         program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=2, perturb="pb2")
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
@@ -336,6 +349,9 @@ class TestReplay:
     def test_a_mistake_is_a_sentence(self):
         with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are rate, discount"):
             replay(seeds(walks.learner()), {"noise_clip": np.ones(3)})
+        schedule: Any = rookery.Schedule({"rate": np.ones(3)}, 10, None)
+        with pytest.raises(TypeError, match=r"give at_steps\(schedule, steps_per_generation, generations\)"):
+            replay(seeds(walks.learner()), schedule)
         with pytest.raises(ValueError, match="the schedule is empty"):
             replay(seeds(walks.learner()), {})
 

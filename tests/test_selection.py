@@ -153,6 +153,8 @@ class TestMultiFrequency:
         parents = self.parents(fitness, generation=0)
         assert parents[4:] == [0, 0, 0, 0]
         assert self.donors(parents, fitness)[4:] == [0, 0, 0, 0]
+        # Also where intervals are equal: nobody keeps the hyper-parameters that it fell with.
+        assert donors(jnp.asarray(fitness), jnp.asarray(parents), (5, 5)).tolist()[4:] == [0, 0, 0, 0]
         assert self.parents([NAN] * 8) == list(range(8))
 
     def test_more_diverged_than_the_quarters_hold(self):

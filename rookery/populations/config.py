@@ -25,7 +25,7 @@ class PbtConfig:
     best_count: int | None = None
     """truncation: members that parents are drawn from, instead of best_fraction (1 to P)."""
     frequencies: tuple[int, ...] = (1, 10, 25, 50)
-    """multi-frequency: generations between the evolutions of each sub-population (at least 1 each)."""
+    """multi-frequency: generations between the evolutions of each sub-population (two or more, each at least 1)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
     """perturb: multiply on each hyper-parameter's scale, or now and then draw afresh; resample: always draw afresh;
     pb2: a Gaussian-process bandit proposes (PB2)."""
@@ -50,8 +50,8 @@ class PbtConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
-        if min(self.frequencies, default=0) < 1:
-            raise ValueError(f"frequencies must be at least 1 and at least one, got {self.frequencies}.")
+        if len(self.frequencies) < 2 or min(self.frequencies) < 1:
+            raise ValueError(f"frequencies must be two or more, each at least 1, got {self.frequencies}.")
         if min(self.perturb_factors) <= 0:
             raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
         for name in ("exploit", "perturb"):

@@ -113,7 +113,8 @@ def _exploit(
     donors, is_new = parents, parents != jnp.arange(parts.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
-        is_new &= selection.at_home(parents, config.frequencies)  # a migrant's hyper-parameters are not perturbed
+        # A migrant's hyper-parameters are not perturbed; those of who replaces a diverged member are.
+        is_new &= selection.at_home(parents, config.frequencies) | ~jnp.isfinite(fitness)
     members = inherit(members, parents, donors, config.inherit_buffer)
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]

@@ -22,8 +22,13 @@ def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Prog
         they are.
 
     Raises:
+      TypeError: a `Schedule`, which does not say for what length of generation.
       ValueError: the program's agent has no such hyper-parameter, or the schedule is empty.
     """
+    if not isinstance(schedule, Mapping):
+        raise TypeError(
+            "a schedule is name -> values here; give at_steps(schedule, steps_per_generation, generations)."
+        )
     fields = program.space.defaults._fields if program.space else ()
     strange = sorted(set(schedule) - set(fields))
     if strange:

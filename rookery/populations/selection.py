@@ -95,7 +95,7 @@ def multi_frequency(
     elder = at_place[tribe, jnp.clip(place - (count - share), 0, count - 1)]
     foreign = jnp.argsort(jnp.where(jnp.arange(len(frequencies))[:, None] == tribe[None], size, 0) + rank[None], axis=1)
     bracket = at_place[:, count - 2 * share : count - share]  # [F, share], best first
-    migrant = jnp.arange(size).at[bracket].set(_migrants(rank, bracket, foreign))
+    migrant = jnp.arange(size).at[bracket].set(_migrants(rank, bracket, foreign[:, : size - count]))
 
     due = active & ((generation + 1) % jnp.asarray(frequencies) == 0)[tribe]
     inside, outside = due & (place >= count - share), due & (migrant != jnp.arange(size))
@@ -124,7 +124,7 @@ def donors(fitness: Array, parents: Array, frequencies: Sequence[int]) -> Array:
 
     A child of its own sub-population takes its parent's. A migrant into a faster one brings its own along; a migrant
     into a slower one takes those of the best member there, so that what evolved greedily does not displace what
-    evolved patiently; between equally fast ones nothing changes but the weights.
+    evolved patiently; between equally fast ones nothing changes but the weights. Who diverged takes its parent's.
 
     Returns:
       `[P]` int32.
@@ -136,7 +136,8 @@ def donors(fitness: Array, parents: Array, frequencies: Sequence[int]) -> Array:
     champion = jnp.argmin(ranks(fitness).reshape(-1, count), axis=1)[tribe] + tribe * count
     champion = jnp.where(jnp.isfinite(fitness[champion]), champion, parents)
     abroad = jnp.where(interval == interval[parents], jnp.arange(size), champion)
-    return jnp.where(at_home(parents, frequencies) | (interval < interval[parents]), parents, abroad).astype(jnp.int32)
+    follows = at_home(parents, frequencies) | (interval < interval[parents]) | ~jnp.isfinite(fitness)
+    return jnp.where(follows, parents, abroad).astype(jnp.int32)
 
 
 def at_home(parents: Array, frequencies: Sequence[int]) -> Array:

@@ -5,6 +5,7 @@ is scored at the same budget of environment steps: the largest that all of them 
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -59,8 +60,14 @@ class Pair(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0.5, at which neither is better."""
-        return bool(self.probability.low > 0.5 or self.probability.high < 0.5)
+        """Whether the interval leaves out 0.5, at which neither is better, and there are runs enough to say so.
+
+        With fewer than 4 runs against 4 (or 3 against 5, ...) the most extreme order of the runs comes by chance more
+        often than 5 % of the time, while the bootstrap's interval of such an order has no width.
+        """
+        sizes = len(self.first.runs), len(self.second.runs)
+        enough = 2 / math.comb(sum(sizes), sizes[0]) < 0.05
+        return enough and bool(self.probability.low > 0.5 or self.probability.high < 0.5)
 
 
 class Comparison(NamedTuple):
@@ -191,6 +198,13 @@ def _notes(rows: Sequence[Row], settings: dict[str, Setting]) -> list[str]:
                 f"the runs on {environment} had unequal budgets of environment steps ({budgets}), so each is scored at "
                 f"its last generation within {setting.budget:,.0f} steps, the most that all of them reached."
             )
+        sizes = {row.group.name: row.group.population for row in rows if row.group.environment == environment}
+        if len(set(sizes.values())) > 1:
+            told = "; ".join(f"{name}: {size}" for name, size in sizes.items())
+            notes.append(
+                f"the populations on {environment} differ in size ({told}): equal steps of a population are unequal steps "
+                "of a member, and the best of many evaluations looks better than the best of few."
+            )
     for row in rows:
         label, runs = row.group.label, row.group.runs
         if row.diverged:
@@ -242,7 +256,7 @@ def _pairs_table(environment: str, rows: Sequence[Row], pairs: Sequence[Pair]) -
     names = {row.group.label: f"{place} {row.group.name}" for place, row in enumerate(rows, start=1)}
     if len(pairs) > compare_picture.MOST_PAIRS:
         names = {label: name.partition(" ")[0] for label, name in names.items()}
-    caption = "* the interval leaves out 0.5" if any(pair.is_clear for pair in pairs) else None
+    caption = "* the interval leaves out 0.5, with runs enough" if any(pair.is_clear for pair in pairs) else None
     out = _new_table(f"{environment}: probability that a run of X is better than one of Y", caption)
     out.add_column("X", overflow="fold")
     out.add_column("Y", overflow="fold")

@@ -1,6 +1,7 @@
 """Run folders sorted into groups: runs of one configuration, which differ in nothing but their seed."""
 
 import difflib
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -42,12 +43,14 @@ class Group(NamedTuple):
       name: the same without the environment, for where all groups share it.
       environment: the task, with what else shapes it (`hopper, backend=mjx`); scores compare within it only.
       runs: in the order given.
+      population: members of each run.
     """
 
     label: str
     name: str
     environment: str
     runs: tuple[Run, ...]
+    population: str = "1"  # members, as the settings say
 
 
 def groups(run_dirs: Iterable[str | Path]) -> list[Group]:
@@ -80,9 +83,13 @@ def groups(run_dirs: Iterable[str | Path]) -> list[Group]:
 
 
 def _open(path: Path) -> dict[str, Any]:
-    """A run's settings; a schedule that it replays is named by the run that it came from, and not by its numbers."""
+    """A run's settings; a schedule that it replays is told by its numbers, in short, and not by where it came from."""
     try:
-        return {name: value for name, value in open_existing(path).config.items() if name != SCHEDULE}
+        config = dict(open_existing(path).config)
+        if SCHEDULE in config:
+            digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
+            config |= {SCHEDULE: digest[:6], "replay_schedule": None}
+        return config
     except RunFolderError as error:
         around = path if path.is_dir() else path.parent
         if (path / "config.json").is_file() or not around.is_dir():
@@ -131,7 +138,8 @@ def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, st
         if any(other.get(name) != value for other in rivals):
             flag = name.rpartition(".")[2]
             chosen[flag if flags.count(flag) == 1 else name] = value
-    return Group(_join(f"{kind} {environment}", chosen), _join(kind, chosen), environment, tuple(runs))
+    names = _join(f"{kind} {environment}", chosen), _join(kind, chosen)
+    return Group(*names, environment, tuple(runs), settings.get("population", "1"))
 
 
 def _split(settings: Mapping[str, str]) -> tuple[str, dict[str, str]]:

@@ -107,7 +107,7 @@ class PbtRun:
     population: int = 8
     """P, members (at least 1; a multiple of the devices)."""
     replay_schedule: str | None = None
-    """Folder of a run whose winner's schedule one fresh agent follows, without a population: as `rookery train` of the
+    """Folder of a run whose winner's schedule one fresh agent follows, without selection: as `rookery train` of the
     agent alone does."""
     world: WorldConfig = field(default_factory=WorldConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -187,20 +187,36 @@ def agent_of(kind: str) -> str:
 
 
 def alone(config: AnyRun) -> AnyRun:
-    """The same life without a population method: `pbt-sac` -> `sac`, with the settings that both have."""
+    """The same life without a population method, to follow a schedule: `pbt-sac` -> `sac`.
+
+    Raises:
+      ValueError: something is chosen that the schedule decides.
+    """
+    idle = [f"--space.{name}" for name in choices(config)]
+    idle += ["--draw-hyper"] if getattr(config, "draw_hyper", False) else []
+    method = getattr(config, "pbt", PbtConfig())
+    usual = dataclasses.asdict(PbtConfig())
+    idle += [
+        f"--{name.replace('_', '-')}" for name, value in dataclasses.asdict(method).items() if value != usual[name]
+    ]
+    if idle:
+        raise ValueError(f"a replayed schedule decides every hyper-parameter; leave out {', '.join(idle)}.")
     kind = KINDS[agent_of(kind_of(config))]
-    shared = {
-        entry.name: getattr(config, entry.name) for entry in dataclasses.fields(kind) if hasattr(config, entry.name)
-    }
-    return kind(**shared)
+    shared = [entry.name for entry in dataclasses.fields(kind) if hasattr(config, entry.name)]
+    return kind(**{name: getattr(config, name) for name in shared})
 
 
-def like(kind: type[AnyRun], run: AnyRun) -> AnyRun:
-    """What `kind` is by default where it replays `run`: one member with that run's world, life, mind and length."""
-    parts = {"world": run.world, "learner": run.learner, "run": RunConfig(generations=run.run.generations)}
-    default = kind()
+def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
+    """What `kind` is by default where it replays `run`: one member with that run's world, life, mind and length.
+
+    Without a run (it was started from Python, and its settings are unknown) only the one member.
+    """
+    default = dataclasses.replace(kind(), population=1)
+    if run is None:
+        return default
+    parts = {"world": dataclasses.replace(run.world, devices=None), "run": RunConfig(generations=run.run.generations)}
     agent = run.agent if type(run.agent) is type(default.agent) else default.agent
-    return dataclasses.replace(default, population=1, agent=agent, **parts)
+    return dataclasses.replace(default, agent=agent, learner=run.learner, **parts)
 
 
 def choices(config: AnyRun) -> dict[str, Chosen]:
