@@ -115,7 +115,10 @@ def test_a_schedule_is_replayed_by_one_fresh_agent(rookery_command, tmp_path):
 
 
 def test_quiet_says_nothing(rookery_command):
-    assert rookery_command("train", "sac", *TINY, "--quiet") == (0, "", "")
+    run = "runs/sac-point_room-0"
+    assert rookery_command("train", "sac", *TINY, "--fix-alpha", "--quiet") == (0, "", "")
+    assert rookery_command("resume", run, "--generations", "3", "--quiet") == (0, "", "")
+    assert len(rookery.lineage(run).fitness) == 3
 
 
 @pytest.mark.parametrize(

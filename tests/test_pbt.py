@@ -375,3 +375,20 @@ def test_options_and_config_exclude_each_other(life):
         pbt(life, config=PbtConfig(), burn_in=1)
     with pytest.raises(ValueError, match="population_size must be at least 1"):
         pbt(life, population_size=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2),
+        PbtConfig(exploit="tournament"),
+    ],
+)
+def test_every_strategy_continues_bit_equal(config, tmp_path):
+    """All that decides the future is in the state that is saved: the bandit's history and the recent evaluations too."""
+    program = pbt(walks.learner(), None, 8, config)
+    whole = rookery.run(program, generations=6, quiet=True).state
+    options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}
+    rookery.run(program, generations=3, **options)
+    continued = rookery.run(program, generations=6, resume=True, **options).state
+    tiny.assert_equal(continued, whole)

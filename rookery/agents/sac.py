@@ -257,10 +257,8 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
     )
     space = SPACE
     if config.fix_alpha:
-        domains, fields = (
-            {name: entry for name, entry in part.items() if name != "alpha_lr"}
-            for part in (SPACE.domains, SPACE.fields)
-        )
+        domains = {name: domain for name, domain in SPACE.domains.items() if name != "alpha_lr"}
+        fields = {name: field for name, field in SPACE.fields.items() if name != "alpha_lr"}
         space = hyperparams.space(SPACE.defaults, domains, fields)
     return Agent(
         init=partial(init, nets, config),

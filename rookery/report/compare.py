@@ -200,10 +200,10 @@ def _notes(rows: Sequence[Row], settings: dict[str, Setting]) -> list[str]:
             )
         sizes = {row.group.name: row.group.population for row in rows if row.group.environment == environment}
         if len(set(sizes.values())) > 1:
-            told = "; ".join(f"{name}: {size}" for name, size in sizes.items())
+            told = ", ".join(sorted(set(sizes.values()), key=float))
             notes.append(
-                f"the populations on {environment} differ in size ({told}): equal steps of a population are unequal steps "
-                "of a member, and the best of many evaluations looks better than the best of few."
+                f"the populations on {environment} differ in size ({told}): equal steps of a population are unequal "
+                "steps of a member, and the best of many evaluations looks better than the best of few."
             )
     for row in rows:
         label, runs = row.group.label, row.group.runs
