@@ -385,7 +385,7 @@ def test_options_and_config_exclude_each_other(life):
     ],
 )
 def test_every_strategy_continues_bit_equal(config, tmp_path):
-    """All that decides the future is in the state that is saved: the bandit's history and the recent evaluations too."""
+    """All that decides the future is saved: the bandit's history and the recent evaluations too."""
     program = pbt(walks.learner(), None, 8, config)
     whole = rookery.run(program, generations=6, quiet=True).state
     options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}
