@@ -19,6 +19,7 @@ import numpy as np
 
 from rookery import devices
 from rookery.learners.api import Learner
+from rookery.populations import bandit
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from tests import tiny, walks
@@ -27,6 +28,7 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 
 TRUNCATION = PbtConfig(best_count=2, replace_count=3)
+bandit.FIT_STEPS, bandit.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
 EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
 

@@ -24,7 +24,7 @@ from benchmarks import harness
 from rookery import devices
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
-from rookery.report import statistics
+from rookery.report import compare, compare_picture, statistics
 from rookery.runs import build, loop
 from rookery.runs.config import KINDS, AnyRun, RunConfig, WorldConfig, to_record, with_space
 
@@ -48,6 +48,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "point_maze": Budget(generations=40, steps_per_generation=750, updates_per_step=1.0, episode_length=None),
+    "reacher": Budget(generations=40, steps_per_generation=750, updates_per_step=1.0, episode_length=50),
     "inverted_double_pendulum": Budget(
         generations=40, steps_per_generation=1_500, updates_per_step=1.0, episode_length=None
     ),
@@ -64,6 +65,7 @@ def main() -> None:
     made.add_argument("--seeds", type=int, default=5)
     made.add_argument("--runs", default="runs/learning")
     made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    made.add_argument("--pictures", help="folder for a picture of each agent's runs")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     for env in [] if options.only_report else options.envs:
@@ -132,6 +134,26 @@ def report(options: argparse.Namespace) -> None:
             scores = {name: values for name, values in scores.items() if len(values)}
             rows += [summary(agent, env, name, scores) for name in scores]
     harness.report("learning_population", options, rows, harness.load())
+    for agent in options.agents if options.pictures else []:
+        draw(options, agent)
+
+
+def draw(options: argparse.Namespace, agent: str) -> None:
+    """`rookery compare`'s picture of an agent's runs, with the contenders' names in place of their settings."""
+    folders = [path.parent for path in sorted(Path(options.runs).glob(f"*-{agent}-*/score.json"))]
+    folders = [folder for folder in folders if any(f"-{agent}-{env}-" in folder.name for env in options.envs)]
+    found = compare.compare(folders)
+
+    def named(group: Any) -> Any:
+        row = json.loads((group.runs[0].path / "score.json").read_text())
+        return group._replace(name=row["contender"])
+
+    renamed = found._replace(
+        groups=[named(group) for group in found.groups],
+        rows=[row._replace(group=named(row.group)) for row in found.rows],
+        pairs=[pair._replace(first=named(pair.first), second=named(pair.second)) for pair in found.pairs],
+    )
+    compare_picture.draw(renamed, Path(options.pictures) / f"learning_{agent}.png")
 
 
 def summary(agent: str, env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
