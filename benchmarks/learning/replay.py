@@ -53,9 +53,9 @@ def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dic
         "env": env,
         "run": seed,
         "winner": scored["score"],
-        "best of 8": fresh[-1],
+        "best of 8": float(fresh[-1]),
         "median": float(np.median(fresh)),
-        "worst": fresh[0],
+        "worst": float(fresh[0]),
         "scores": fresh.tolist(),
     }
 
