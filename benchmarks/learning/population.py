@@ -115,12 +115,16 @@ def judge(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
     """The best member's mean return over fresh episodes, and what it seemed to be when it was chosen."""
     fitness = result.history[-1]["fitness"]
     best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
-    examine = devices.compile_program(built.program, built.mesh).examine
-    keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
-    # The last generation's exploit has copied the best member where it was not itself: it is always a survivor.
-    returns = np.stack([jax.device_get(examine(result.state, key))["returns"][best] for key in keys])
+    returns = fresh_returns(built, result, seed)[best]  # the best member of a generation always survives its exploit
     steps = len(result.history) * built.program.steps_per_generation
     return {"score": float(returns.mean()), "seemed": float(fitness[best]), "env_steps": steps}
+
+
+def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndarray:
+    """Returns `[P, N]` of every member over fresh episodes; the same ones for all runs of a seed."""
+    examine = devices.compile_program(built.program, built.mesh).examine
+    keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
+    return np.concatenate([jax.device_get(examine(result.state, key))["returns"] for key in keys], axis=1)
 
 
 def report(options: argparse.Namespace) -> None:

@@ -18,8 +18,7 @@ import jax
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.learning.population import BUDGETS, FRESH_BLOCKS, config_of
-from rookery import devices
+from benchmarks.learning.population import BUDGETS, config_of, fresh_returns
 from rookery.runs import build, lineage, loop
 from rookery.runs.config import RunConfig
 
@@ -44,10 +43,7 @@ def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dic
     config = dataclasses.replace(config_of(agent, env, "defaults"), draw_hyper=False)
     built = build.build(config, lineage.lineage(bred).schedule())
     result = loop.run(built.program, RunConfig(100 + seed, BUDGETS[env].generations, quiet=True), built.mesh)
-    examine = devices.compile_program(built.program, built.mesh).examine
-    keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)  # the winner's own episodes
-    returns = np.concatenate([jax.device_get(examine(result.state, key))["returns"] for key in keys], axis=1)
-    fresh = np.sort(returns.mean(axis=1))
+    fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the winner's own episodes
     return {
         "agent": agent,
         "env": env,

@@ -13,6 +13,7 @@ the contract suite (`tests/test_agents.py`), which checks all of that.
 
 from typing import NamedTuple, Protocol
 
+from rookery.envs.api import EnvSpec
 from rookery.hyperparams import Space
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
@@ -80,6 +81,26 @@ class Agent(NamedTuple):
     noise: NoiseFn
     update: UpdateFn
     space: Space  # the default search space; its `defaults` are the default hyper-parameters
+
+
+def check_hidden_sizes(hidden_sizes: tuple[int, ...]) -> None:
+    """Refuse layers without units.
+
+    Raises:
+      ValueError: a size is below 1.
+    """
+    if min(hidden_sizes, default=1) < 1:
+        raise ValueError(f"hidden_sizes must all be at least 1, got {hidden_sizes}.")
+
+
+def check_continuous(spec: EnvSpec, agent: str) -> None:
+    """Refuse a world with discrete actions.
+
+    Raises:
+      ValueError: the sentence names the agent and the world.
+    """
+    if spec.discrete:
+        raise ValueError(f"{agent} needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
 
 
 class HasParams(Protocol):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
-from rookery.agents.api import Agent
+from rookery.agents.api import Agent, check_continuous, check_hidden_sizes
 from rookery.envs.api import EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
@@ -38,8 +38,7 @@ class SacConfig:
         """Check the ranges."""
         if self.alpha_init <= 0:
             raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
-        if min(self.hidden_sizes, default=1) < 1:
-            raise ValueError(f"hidden_sizes must all be at least 1, got {self.hidden_sizes}.")
+        check_hidden_sizes(self.hidden_sizes)
 
 
 class SacHyper(NamedTuple):
@@ -248,8 +247,7 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
       ValueError: the actions are discrete.
     """
     config = config or SacConfig()
-    if spec.discrete:
-        raise ValueError(f"SAC needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
+    check_continuous(spec, "SAC")
     sizes = spec.observation_size, spec.action_size
     nets = SacNetworks(
         policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=0.01),

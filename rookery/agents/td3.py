@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, returns
-from rookery.agents.api import Agent
+from rookery.agents.api import Agent, check_continuous, check_hidden_sizes
 from rookery.envs.api import EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
@@ -34,8 +34,7 @@ class Td3Config:
         """Check the ranges."""
         if self.policy_delay < 1:
             raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
-        if min(self.hidden_sizes, default=1) < 1:
-            raise ValueError(f"hidden_sizes must all be at least 1, got {self.hidden_sizes}.")
+        check_hidden_sizes(self.hidden_sizes)
 
 
 class Td3Hyper(NamedTuple):
@@ -248,8 +247,7 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
       ValueError: the actions are discrete.
     """
     config = config or Td3Config()
-    if spec.discrete:
-        raise ValueError(f"TD3 needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
+    check_continuous(spec, "TD3")
     sizes = spec.observation_size, spec.action_size
     value = networks.mlp(sizes, config.hidden_sizes, 1)
     nets = Td3Networks(

@@ -84,9 +84,8 @@ def multi_frequency(
     Deviation: a sub-population of a size that 4 does not divide rounds its quarters down.
     """
     size, finite, rank = fitness.shape[0], jnp.isfinite(fitness), ranks(fitness)
-    count = size // len(frequencies)
+    tribe, count = _tribes(size, frequencies)
     share = count // 4
-    tribe = jnp.arange(size) // count
     better = rank[None, :] < rank[:, None]  # [P, P]: j is better than i
     kin = tribe[None, :] == tribe[:, None]
     place = jnp.sum(better & kin, axis=1)  # within the sub-population
@@ -130,8 +129,7 @@ def donors(fitness: Array, parents: Array, frequencies: Sequence[int]) -> Array:
       `[P]` int32.
     """
     size = fitness.shape[0]
-    count = size // len(frequencies)
-    tribe = jnp.arange(size) // count
+    tribe, count = _tribes(size, frequencies)
     interval = jnp.asarray(frequencies)[tribe]
     champion = jnp.argmin(ranks(fitness).reshape(-1, count), axis=1)[tribe] + tribe * count
     champion = jnp.where(jnp.isfinite(fitness[champion]), champion, parents)
@@ -142,8 +140,14 @@ def donors(fitness: Array, parents: Array, frequencies: Sequence[int]) -> Array:
 
 def at_home(parents: Array, frequencies: Sequence[int]) -> Array:
     """Whether each member's parent is of its own sub-population; `[P]` bool."""
-    tribe = jnp.arange(parents.shape[0]) // (parents.shape[0] // len(frequencies))
+    tribe, _ = _tribes(parents.shape[0], frequencies)
     return tribe == tribe[parents]
+
+
+def _tribes(size: int, frequencies: Sequence[int]) -> tuple[Array, int]:
+    """The sub-population of each member, `[P]`, and how many members each has."""
+    count = size // len(frequencies)
+    return jnp.arange(size) // count, count
 
 
 def _replace(fitness: Array, loses: Array, chosen: Array) -> Array:

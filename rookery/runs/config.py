@@ -4,7 +4,6 @@ The parts are the configs of the rooms below, so that a setting is declared, doc
 """
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -272,9 +271,3 @@ def _revive_value(hint: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _revive(typing.cast(type, hint), value, name)
     return tuple(value) if isinstance(value, list) else value
-
-
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """A clause that names the known names nearest to a mistaken one."""
-    near = difflib.get_close_matches(name, list(known))
-    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}."
