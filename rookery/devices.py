@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rookery import trees
 from rookery.populations import api
-from rookery.types import Key, Metrics
+from rookery.qd.repertoire import HERE, Rows
+from rookery.types import Array, Key, Metrics, PyTree
 
 AXIS = "population"
 
@@ -68,8 +71,8 @@ def describe(over: Mesh) -> str:
     return f"{count} {over.devices.flat[0].platform} device{'s' if count > 1 else ''}"
 
 
-def check_population(population_size: int, over: Mesh) -> None:
-    """Refuse a population that its devices cannot share evenly.
+def check_population(population_size: int, over: Mesh, what: str = "population") -> None:
+    """Refuse a population (or a batch, or cells) that its devices cannot share evenly.
 
     Raises:
       ValueError: the number of devices does not divide `population_size`.
@@ -78,8 +81,8 @@ def check_population(population_size: int, over: Mesh) -> None:
     if population_size % count:
         lower = population_size // count * count
         raise ValueError(
-            f"a population of {population_size} cannot be divided evenly over {count} devices; "
-            f"use {f'{lower} or ' if lower else ''}{lower + count} members, or fewer devices."
+            f"a {what} of {population_size} cannot be divided evenly over {count} devices; "
+            f"use {f'{lower} or ' if lower else ''}{lower + count}, or fewer devices."
         )
 
 
@@ -104,6 +107,70 @@ def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
     return jax.lax.map(lambda member: function(*member, *shared), mapped)
 
 
+def rows(over: Mesh, cells: int, divided: bool = False) -> Rows:
+    """How the genotypes of a repertoire are read and written on a mesh: either moves the rows named, to every device.
+
+    Args:
+      over: a mesh with one axis.
+      cells: C.
+      divided: every device keeps C / devices cells, instead of all of them.
+
+    Raises:
+      ValueError: the devices do not divide the cells.
+    """
+    if over.devices.size == 1:
+        return HERE
+    if not divided:
+        return Rows(partial(_on_each, over, trees.take), partial(_on_each, over, trees.scatter))
+    check_population(cells, over, "repertoire")
+    spec, whole = PartitionSpec(AXIS), PartitionSpec()
+    take = jax.shard_map(_take_share, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
+    put = jax.shard_map(_put_share, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)
+    return Rows(take, put)
+
+
+def _on_each(over: Mesh, function: Callable, *args: PyTree) -> PyTree:
+    """The same on every device, each with the whole: nothing is left for the compiler to divide."""
+    whole = PartitionSpec()
+    mapped = jax.shard_map(function, mesh=over, in_specs=whole, out_specs=whole, check_vma=False)
+    return mapped(*args)
+
+
+def _take_share(tree: PyTree, indices: Array) -> PyTree:
+    """Rows from whichever device has them: one gives the row's bits, the others zeros, and integers add up exactly."""
+
+    def take(leaf: Array) -> Array:
+        local = indices - jax.lax.axis_index(AXIS) * leaf.shape[0]
+        mine = (local >= 0) & (local < leaf.shape[0])
+        found = _as_bits(leaf[jnp.clip(local, 0, leaf.shape[0] - 1)])
+        found = jnp.where(mine.reshape((-1,) + (1,) * (found.ndim - 1)), found, jnp.zeros_like(found))
+        return _from_bits(jax.lax.psum(found, AXIS), leaf)
+
+    return jax.tree.map(take, tree)
+
+
+def _as_bits(leaf: Array) -> Array:
+    if leaf.dtype == bool:
+        return leaf.astype(jnp.uint8)
+    return jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
+
+
+def _from_bits(bits: Array, like: Array) -> Array:
+    return bits.astype(bool) if like.dtype == bool else jax.lax.bitcast_convert_type(bits, like.dtype)
+
+
+def _put_share(tree: PyTree, indices: Array, new: PyTree) -> PyTree:
+    """Every device writes the rows of its own cells, in place."""
+
+    def put(leaf: Array, row: Array) -> Array:
+        local = indices - jax.lax.axis_index(AXIS) * leaf.shape[0]
+        beyond = leaf.shape[0] + jnp.arange(indices.shape[0])  # unique, and never written
+        target = jnp.where((local >= 0) & (local < leaf.shape[0]), local, beyond)
+        return leaf.at[target].set(row, mode="drop", unique_indices=True)
+
+    return jax.tree.map(put, tree, new)
+
+
 class Compiled(NamedTuple):
     """A program's functions, compiled for a mesh."""
 
@@ -112,19 +179,22 @@ class Compiled(NamedTuple):
     examine: Callable[[api.ProgramState, Key], Metrics]
 
 
-def shardings(over: Mesh) -> api.ProgramState:
-    """How a `ProgramState` lies on a mesh: members divided, the rest whole on every device."""
-    return api.ProgramState(NamedSharding(over, PartitionSpec(AXIS)), NamedSharding(over, PartitionSpec()))
+def shardings(over: Mesh, divides_cells: bool = False) -> api.ProgramState:
+    """How a `ProgramState` lies on a mesh: members divided, the rest whole on every device, cells as asked for."""
+    divided, whole = NamedSharding(over, PartitionSpec(AXIS)), NamedSharding(over, PartitionSpec())
+    return api.ProgramState(divided, whole, divided if divides_cells else whole)
 
 
 def compile_program(program: api.Program, over: Mesh) -> Compiled:
     """Bind a program to a mesh: one compiled call per generation, its state donated and spread over the devices.
 
     Raises:
-      ValueError: the devices do not divide the population.
+      ValueError: the devices do not divide the population, the batch, or cells that are to be divided.
     """
     check_population(program.population_size, over)
-    layout = shardings(over)
+    if program.batch_size is not None:
+        check_population(program.batch_size, over, "batch")
+    layout = shardings(over, program.divides_cells)
     return Compiled(
         init=jax.jit(program.init, out_shardings=layout),
         step=jax.jit(program.step, donate_argnums=0, out_shardings=(layout, layout.shared)),
@@ -134,7 +204,7 @@ def compile_program(program: api.Program, over: Mesh) -> Compiled:
 
 def template(program: api.Program, over: Mesh) -> api.ProgramState:
     """Shapes, dtypes and shardings of a program's state, without computing it."""
-    layout = shardings(over)
+    layout = shardings(over, program.divides_cells)
     shapes = jax.eval_shape(program.init, jax.random.key(0))
 
     def place(sharding: NamedSharding, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -41,6 +41,7 @@ class EnvSpec(NamedTuple):
     episode_length: int  # steps until truncation
     discrete: bool = False
     descriptor: DescriptorSpec | None = None
+    qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
 
     @property
     def descriptor_size(self) -> int:

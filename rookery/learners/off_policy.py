@@ -16,7 +16,7 @@ from rookery.types import Array, Genotype, Hyper, Key, Metrics, PyTree, Transiti
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(rollout.EvaluationConfig):
     """Trip counts and sizes of one member's life.
 
     Raises:
@@ -37,14 +37,11 @@ class OffPolicyConfig:
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run."""
     normalize_observations: bool = False
     """Normalise observations by their running mean and variance, clipped to +-5."""
-    eval_episodes: int = 10
-    """Full deterministic episodes by which a member is judged each generation (at least 1)."""
-    start_states: int = 64
-    """Start states drawn each generation, from which episodes begin (at least eval_episodes)."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without an environment."""
-        for name in ("num_envs", "steps_per_generation", "batch_size", "eval_episodes"):
+        rollout.check_evaluation(self)
+        for name in ("num_envs", "steps_per_generation", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.steps_per_generation % self.num_envs:
@@ -65,10 +62,6 @@ class OffPolicyConfig:
             raise ValueError(f"buffer_size must be at least num_envs ({self.num_envs}), got {self.buffer_size}.")
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}.")
-        if self.start_states < self.eval_episodes:
-            raise ValueError(
-                f"start_states must be at least eval_episodes ({self.eval_episodes}), got {self.start_states}."
-            )
 
     @property
     def iterations(self) -> int:
@@ -219,7 +212,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
         adopt=partial(adopt, parts),
         restart=partial(restart, parts),
         step=partial(step, parts),
-        evaluate=partial(rollout.evaluate, agent, environment, config.eval_episodes),
+        evaluate=partial(rollout.evaluate, agent.act, environment, config),
         spec=spec,
         space=agent.space,
         steps_per_generation=config.steps_per_generation,

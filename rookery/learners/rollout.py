@@ -1,13 +1,14 @@
 """Acting in environments: steps to learn from, and full episodes to be judged by."""
 
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.api import Agent
+from rookery.agents.api import ActFn, Agent
 from rookery.envs import descriptors
 from rookery.envs.api import Environment, EnvState, Step
 from rookery.learners.api import Bank
@@ -63,20 +64,62 @@ class Episodes(NamedTuple):
     time: Array  # [] int32
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """By how much a genotype is judged.
+
+    Raises:
+      ValueError: no episode, fewer start states than episodes, or an unknown summary.
+    """
+
+    eval_episodes: int = 10
+    """Full deterministic episodes by which each is judged each generation (at least 1)."""
+    start_states: int = 64
+    """Start states drawn each generation, from which episodes begin (at least eval_episodes)."""
+    eval_descriptor: Literal["mean", "median"] = "mean"
+    """What the descriptor is of the episodes' descriptors, in each dimension; a mean may be a behaviour nobody shows."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_evaluation(self)
+
+
+def check_evaluation(config: EvaluationConfig) -> None:
+    """Refuse what cannot be judged by.
+
+    Raises:
+      ValueError: as `EvaluationConfig` says.
+    """
+    if config.eval_episodes < 1:
+        raise ValueError(f"eval_episodes must be at least 1, got {config.eval_episodes}.")
+    if config.start_states < config.eval_episodes:
+        raise ValueError(
+            f"start_states must be at least eval_episodes ({config.eval_episodes}), got {config.start_states}."
+        )
+    if config.eval_descriptor not in SUMMARIES:
+        raise ValueError(f"eval_descriptor must be one of {tuple(SUMMARIES)}, got {config.eval_descriptor!r}.")
+
+
+SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
+
+
 def evaluate(
-    agent: Agent, environment: Environment, episodes: int, genotype: Genotype, bank: Bank, key: Key
+    act: ActFn, environment: Environment, config: EvaluationConfig, genotype: Genotype, bank: Bank, key: Key
 ) -> Evaluation:
-    """Judge a genotype by `episodes` full deterministic episodes from the first start states of the bank.
+    """Judge a genotype by full deterministic episodes from the first start states of the bank.
 
     The loop ends when the last episode does. Steps after an episode's end are told apart by a boolean.
 
     Args:
+      act: parameters and observation -> action.
       environment: without automatic reset.
-      bank: at least `episodes` start states.
+      config: N episodes, and how their descriptors become one.
+      bank: at least N start states.
 
     Returns:
       The `Evaluation`; its fitness is NaN if any action was not finite.
     """
+    episodes = config.eval_episodes
     state, step = trees.take(bank, jnp.arange(episodes))
     spec = environment.spec
     kind = descriptors.KINDS[spec.descriptor.kind if spec.descriptor else "mean"]
@@ -90,18 +133,18 @@ def evaluate(
         sane=jnp.asarray(True),
         time=jnp.zeros((), jnp.int32),
     )
-    advance_all = partial(_advance_episodes, agent, environment, kind, genotype, key)
+    advance_all = partial(_advance_episodes, act, environment, kind, genotype, key)
     end = jax.lax.while_loop(lambda run: run.alive.any() & (run.time < spec.episode_length), advance_all, start)
     return Evaluation(
         fitness=jnp.where(end.sane, jnp.mean(end.returns), jnp.nan),
-        descriptor=jnp.mean(jax.vmap(kind.finish)(end.summary), axis=0),
+        descriptor=SUMMARIES[config.eval_descriptor](jax.vmap(kind.finish)(end.summary), axis=0),
         returns=end.returns,
         lengths=end.lengths,
     )
 
 
 def _advance_episodes(
-    agent: Agent,
+    act: ActFn,
     environment: Environment,
     kind: descriptors.Descriptor,
     genotype: Genotype,
@@ -109,7 +152,7 @@ def _advance_episodes(
     run: Episodes,
 ) -> Episodes:
     observation = view(genotype.normalizer, run.lives.observation)
-    action = jax.vmap(agent.act, in_axes=(None, 0))(genotype.params, observation)
+    action = jax.vmap(act, in_axes=(None, 0))(genotype.params, observation)
     lives, _, step = advance(environment, run.lives, action, jax.random.fold_in(key, run.time))
     finite = jnp.isfinite(action).all(axis=tuple(range(1, action.ndim)))
     return Episodes(

@@ -1,17 +1,17 @@
 """The waist of the peoples: `Program(init, step)`, which is all that the run loop knows.
 
-PBT, independent seeds and (later) MAP-Elites look the same from outside. A state has two halves, so that one rule
-spreads any of them over devices: every leaf of `members` is `[P, ...]` and is divided by members; `shared` is small and
-stands whole on every device.
+PBT, independent seeds and MAP-Elites look the same from outside. A state has three parts, so that one rule spreads any
+of them over devices: every leaf of `members` is `[P, ...]` and is divided by members; `shared` is small and stands whole
+on every device; every leaf of `cells` is `[C, ...]`, and stands whole or is divided by cells, as the program chooses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 
 from rookery.hyperparams import Space
-from rookery.types import Hyper, Key, Metrics, PyTree
+from rookery.types import Array, Hyper, Key, Metrics, PyTree
 
 
 class ProgramState(NamedTuple):
@@ -19,6 +19,7 @@ class ProgramState(NamedTuple):
 
     members: PyTree  # leaves [P, ...]
     shared: PyTree  # replicated
+    cells: PyTree = ()  # leaves [C, ...]: the genotypes of a repertoire
 
 
 class InitFn(Protocol):
@@ -28,7 +29,10 @@ class InitFn(Protocol):
 
 
 class StepFn(Protocol):
-    """One generation; the key is consumed. Metrics are `[]` or `[P]`, and `fitness` `[P]` is among them."""
+    """One generation; the key is consumed. Metrics are `[]` or `[P]`, and `fitness` `[P]` is among them.
+
+    Whose program has a repertoire gives `max_fitness` `[]` as well, -inf while it is empty.
+    """
 
     def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]: ...
 
@@ -43,6 +47,12 @@ class ExamineFn(Protocol):
     def __call__(self, state: ProgramState, key: Key) -> Metrics: ...
 
 
+class TableFn(Protocol):
+    """What a state's repertoire holds: column -> `[C]`, with `fitness`, -inf where a cell is empty."""
+
+    def __call__(self, state: ProgramState) -> Mapping[str, Array]: ...
+
+
 class Program(NamedTuple):
     """A population method bound to its learner."""
 
@@ -52,6 +62,9 @@ class Program(NamedTuple):
     population_size: int
     steps_per_generation: int  # environment steps of the whole population
     space: Space | None = None  # the hyper-parameters, for the run's folder; None where there are none
+    batch_size: int | None = None  # genotypes judged per generation, where these are not the population itself
+    table: TableFn | None = None  # None without a repertoire
+    divides_cells: bool = False  # spread the repertoire over the devices by cells
 
 
 class PopulationMap(Protocol):

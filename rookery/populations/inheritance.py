@@ -1,6 +1,7 @@
 """What a child takes from its parent, and how its hyper-parameters then differ."""
 
 from functools import partial
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,26 @@ from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.api import Member
 from rookery.populations import api
-from rookery.populations.config import PbtConfig
 from rookery.types import Array, Hyper, Key, PyTree
+
+
+class Perturbation(Protocol):
+    """What `perturb` must be told; `PbtConfig` is one."""
+
+    @property
+    def perturb(self) -> str:
+        """`resample`, or anything else for a step on each scale."""
+        ...
+
+    @property
+    def perturb_factors(self) -> tuple[float, float]:
+        """The two factors of a step."""
+        ...
+
+    @property
+    def resample_probability(self) -> float:
+        """Chance that a hyper-parameter is drawn afresh instead."""
+        ...
 
 
 def inherit(members: Member, parents: Array, donors: Array | None = None, buffers_too: bool = False) -> Member:
@@ -56,7 +75,7 @@ def _copy_rows(deepest_first: Array, parents: Array, index: Array, tree: PyTree)
     return jax.tree.map(copy, tree)
 
 
-def perturb(config: PbtConfig, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:
+def perturb(config: Perturbation, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:
     """New hyper-parameters for the children, each drawn from its own key; survivors keep theirs.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rookery.runs.folder import RunFolder, write_atomically
 
-INTEGER_COLUMNS = ("generation", "member", "parent")
+INTEGER_COLUMNS = ("generation", "member", "parent", "cell")
 """Columns that `read_csv` gives as int64; all others are float64."""
 
 
@@ -102,6 +102,17 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
             )
     columns = zip(*fields, strict=True) if fields else [()] * len(header)
     return {name: _parse(path, name, column) for name, column in zip(header, columns, strict=True)}
+
+
+def write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write a whole table at once, atomically: name -> `[rows]`, after a column `cell` that counts them.
+
+    Floats read back to the same bits.
+    """
+    arrays = {name: np.asarray(values, np.float64).tolist() for name, values in columns.items()}
+    lines = [",".join(["cell", *arrays])]
+    lines += [",".join([str(row), *map(repr, values)]) for row, values in enumerate(zip(*arrays.values(), strict=True))]
+    write_atomically(path, "\n".join([*lines, ""]))
 
 
 class _Table:

@@ -16,18 +16,18 @@ import numpy as np
 
 from rookery import devices, hyperparams
 from rookery.devices import Mesh
-from rookery.populations.api import Program, ProgramState
+from rookery.populations.api import Program, ProgramState, TableFn
 from rookery.runs import folder as folders
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import PYTHON, RunConfig
-from rookery.runs.log import RunLog
+from rookery.runs.log import RunLog, write_table
 from rookery.runs.progress import Reporter
 from rookery.runs.signals import Interrupted, Requests
 from rookery.types import Key, Metrics
 
 
 class Diverged(ArithmeticError):  # noqa: N818 - it says what happened
-    """Every member has become non-finite; the message names the generation and the last good checkpoint."""
+    """Nothing finite is left, neither a member nor an elite; names the generation and the last good checkpoint."""
 
 
 class Outlets(NamedTuple):
@@ -35,18 +35,27 @@ class Outlets(NamedTuple):
 
     checkpoints: Checkpointer | None
     log: RunLog | None
-    run_dir: Path | None = None
+    folder: folders.RunFolder | None = None
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run's folder."""
+        return self.folder.path if self.folder else None
 
     def write(self, generation: int, row: Mapping[str, float], metrics: Mapping[str, np.ndarray]) -> None:
         """Log a generation, counted from 0."""
         if self.log is not None:
-            hyper = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
-            self.log.write(generation, row, {"parent": metrics["parent"], "fitness": metrics["fitness"], **hyper})
+            members = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
+            if "parent" in metrics:
+                members = {"parent": metrics["parent"], "fitness": metrics["fitness"], **members}
+            self.log.write(generation, row, members)
 
-    def save(self, generation: int, state: ProgramState) -> None:
-        """Save the state after `generation` generations, in the background."""
+    def save(self, generation: int, state: ProgramState, table: TableFn | None) -> None:
+        """Save the state after `generation` generations, in the background, and what its repertoire holds."""
         if self.checkpoints is not None:
             self.checkpoints.save(generation, state, {})
+        if self.folder is not None and table is not None:
+            write_table(self.folder.repertoire_file, jax.device_get(table(state)))
 
 
 class Result(NamedTuple):
@@ -100,7 +109,7 @@ def run(
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
             if resume:
                 state, first = restore(checkpoints, template)
-            outlets = Outlets(checkpoints, stack.enter_context(RunLog(folder, first)), folder.path)
+            outlets = Outlets(checkpoints, stack.enter_context(RunLog(folder, first)), folder)
         requests = stack.enter_context(Requests())
         reporter = stack.enter_context(Reporter(config.generations, first, config.quiet))
         if state is not None and first >= config.generations:
@@ -163,12 +172,12 @@ class _Generations(NamedTuple):
             row = summarize(self.program, generation, metrics, time.monotonic() - started)
             self.outlets.write(generation, row, metrics)
             self.reporter.update(generation + 1, row)
-            if not np.isfinite(metrics["fitness"]).any():
+            if not np.isfinite(metrics.get("max_fitness", metrics["fitness"])).any():
                 raise Diverged(_all_diverged(generation, self.outlets))
             last = generation + 1 == self.config.generations
             asked = self.requests.signum
             if last or asked is not None or (generation + 1) % self.config.checkpoint_every == 0:
-                self.outlets.save(generation + 1, state)
+                self.outlets.save(generation + 1, state, self.program.table)
             if asked is not None and not last:
                 raise Interrupted(asked, _stopped(generation + 1, self.outlets))
         return state, history
@@ -184,8 +193,9 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
       seconds: how long it took.
 
     Returns:
-      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and how
-      many came from another one, the mean of every other metric over the finite members, time and speed.
+      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and, where
+      members have parents, how many came from elsewhere, the mean of every other metric over the finite members, time
+      and speed.
     """
     fitness = metrics["fitness"]
     sound = np.isfinite(fitness)
@@ -197,11 +207,13 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
         "worst_fitness": finite.min(),
         "mean_fitness": finite.mean(),
         "diverged": np.sum(~sound),
-        "replaced": np.sum(metrics["parent"] != np.arange(len(fitness))),
     }
+    if "parent" in metrics:
+        row["replaced"] = np.sum(metrics["parent"] != np.arange(len(fitness)))
     for name, values in metrics.items():
         if name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
-            row[name] = np.mean(values[sound] if np.ndim(values) and sound.any() else values)
+            own = np.shape(values) == fitness.shape and sound.any()
+            row[name] = np.mean(values[sound] if own else values)
     row |= {"seconds": seconds, "steps_per_second": program.steps_per_generation / seconds}
     return {name: float(value) for name, value in row.items()}
 

@@ -1,0 +1,151 @@
+"""Emitters without a population of their own: variations of elites, and several emitters side by side."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import trees
+from rookery.populations.api import member_keys
+from rookery.qd import repertoire as repertoires
+from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.repertoire import Repertoire, Rows
+from rookery.qd.variation import VariationConfig, child
+from rookery.types import Evaluation, Key, Metrics, PyTree
+
+
+class Parts(NamedTuple):
+    """What the iso+line emitter is bound to."""
+
+    scoring: Scoring
+    batch_size: int
+    variation: VariationConfig
+    rows: Rows
+
+
+def iso_line(
+    scoring: Scoring,
+    batch_size: int,
+    variation: VariationConfig | None = None,
+    rows: Rows = repertoires.HERE,
+) -> Emitter:
+    """Children of two elites each, drawn uniformly from the occupied cells (Vassiliades 2018, arXiv:1804.03906).
+
+    While the repertoire is empty it proposes newborns.
+
+    Args:
+      scoring: knows how a newborn is made.
+      batch_size: B, at least 1.
+      variation: the operator's standard deviations.
+      rows: how the repertoire's genotypes are read.
+
+    Raises:
+      ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    parts = Parts(scoring, batch_size, variation or VariationConfig(), rows)
+    return Emitter(_nothing, partial(_ask, parts), _listen, batch_size)
+
+
+def _nothing(key: Key, bank: Bank) -> EmitterState:
+    del key, bank
+    return EmitterState((), ())
+
+
+def _listen(state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+    del evaluation
+    return state, {}
+
+
+def _ask(
+    parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[EmitterState, PyTree, Metrics]:
+    occupied = repertoire.occupied.any()
+    return state, jax.lax.cond(occupied, partial(vary, parts), partial(_newborns, parts), repertoire, bank, key), {}
+
+
+def vary(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+    """Children `[B, ...]` of 2 B parents; the repertoire is not empty."""
+    del bank
+    parents_key, children_key = jax.random.split(key)
+    cells = repertoires.sample(repertoire, parents_key, 2 * parts.batch_size)
+    parents = parts.rows.take(repertoire.genotypes, cells)
+    first = jax.tree.map(lambda leaf: leaf[: parts.batch_size], parents)
+    second = jax.tree.map(lambda leaf: leaf[parts.batch_size :], parents)
+    keys = member_keys(children_key, parts.batch_size)
+    return jax.vmap(partial(child, config=parts.variation))(first, second, keys)
+
+
+def _newborns(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+    del repertoire
+    keys = member_keys(key, parts.batch_size)
+    return jax.vmap(parts.scoring.newborn, in_axes=(0, None))(keys, bank)
+
+
+def mix(emitters: Sequence[Emitter]) -> Emitter:
+    """Several emitters that propose side by side and hear of their own proposals only.
+
+    Metrics of the second and later emitters carry their place: `1/critic_loss`. Whose population the run's tables
+    describe is the first one that has one; put it first.
+
+    Raises:
+      ValueError: there is no emitter.
+    """
+    if not emitters:
+        raise ValueError("mix needs at least one emitter.")
+    emitters = tuple(emitters)
+    return Emitter(
+        init=partial(_init_all, emitters),
+        ask=partial(_ask_all, emitters),
+        tell=partial(_tell_all, emitters),
+        batch_size=sum(emitter.batch_size for emitter in emitters),
+        population_size=emitters[0].population_size,
+        steps=sum(emitter.steps for emitter in emitters),
+    )
+
+
+def _init_all(emitters: tuple[Emitter, ...], key: Key, bank: Bank) -> EmitterState:
+    keys = jax.random.split(key, len(emitters))
+    return _joined([emitter.init(key, bank) for emitter, key in zip(emitters, keys, strict=True)])
+
+
+def _joined(states: Sequence[EmitterState]) -> EmitterState:
+    return EmitterState(tuple(state.members for state in states), tuple(state.shared for state in states))
+
+
+def _split(state: EmitterState) -> list[EmitterState]:
+    return [EmitterState(*parts) for parts in zip(state.members, state.shared, strict=True)]
+
+
+def _ask_all(
+    emitters: tuple[Emitter, ...], state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[EmitterState, PyTree, Metrics]:
+    keys = jax.random.split(key, len(emitters))
+    asked = [
+        emitter.ask(own, repertoire, bank, key) for emitter, own, key in zip(emitters, _split(state), keys, strict=True)
+    ]
+    states, proposals, metrics = zip(*asked, strict=True)
+    return _joined(states), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *proposals), _named(metrics)
+
+
+def _tell_all(
+    emitters: tuple[Emitter, ...], state: EmitterState, evaluation: Evaluation
+) -> tuple[EmitterState, Metrics]:
+    told, first = [], 0
+    for emitter, own in zip(emitters, _split(state), strict=True):
+        rows = jnp.arange(first, first + emitter.batch_size)
+        told.append(emitter.tell(own, trees.take(evaluation, rows)))
+        first += emitter.batch_size
+    states, metrics = zip(*told, strict=True)
+    return _joined(states), _named(metrics)
+
+
+def _named(metrics: Sequence[Metrics]) -> dict:
+    """The first emitter's metrics by their names, the others' by place and name."""
+    named = dict(metrics[0])
+    for place, others in enumerate(metrics[1:], start=1):
+        named |= {f"{place}/{name}": values for name, values in others.items()}
+    return named

@@ -1,0 +1,209 @@
+"""MAP-Elites: ask an emitter, evaluate, keep the best of each cell, tell the emitter.
+
+Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). It is a `Program` like any other,
+so the run loop, checkpoints, resume, logs and progress serve it.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import trees
+from rookery.populations import api
+from rookery.populations.api import Program, ProgramState
+from rookery.qd import emitters
+from rookery.qd import repertoire as repertoires
+from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.repertoire import Added, Repertoire, Rows
+from rookery.types import Array, Evaluation, Key, Metrics, PyTree
+
+
+class Parts(NamedTuple):
+    """What a MAP-Elites program is bound to."""
+
+    scoring: Scoring
+    emitter: Emitter
+    centroids: Array
+    rows: Rows
+    population_map: api.PopulationMap
+
+
+class Shared(NamedTuple):
+    """What is small: the emitter's own state, and the repertoire without its genotypes."""
+
+    emitter: PyTree
+    fitnesses: Array  # [C]
+    descriptors: Array  # [C, D]
+    centroids: Array  # [C, D]
+
+
+def repertoire_of(state: ProgramState) -> Repertoire:
+    """The repertoire that a state of MAP-Elites holds, e.g. `repertoire_of(run(program).state)`."""
+    return Repertoire(state.cells, state.shared.fitnesses, state.shared.descriptors, state.shared.centroids)
+
+
+def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
+    """The same state with another repertoire of the same cells, e.g. one to begin with."""
+    genotypes, *rest = repertoire
+    return state._replace(cells=genotypes, shared=Shared(state.shared.emitter, *rest))
+
+
+def init(parts: Parts, key: Key) -> ProgramState:
+    """An empty repertoire, and the emitter's beginning."""
+    bank_key, emitter_key = jax.random.split(key)
+    bank = parts.scoring.start_states(bank_key)
+    genotype = jax.eval_shape(parts.scoring.newborn, emitter_key, bank)
+    state = parts.emitter.init(emitter_key, bank)
+    genotypes, *rest = repertoires.empty(genotype, parts.centroids)
+    return ProgramState(state.members, Shared(state.shared, *rest), genotypes)
+
+
+def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
+    """One generation.
+
+    Returns:
+      The next state, and metrics: those of the repertoire after it (see `repertoire.metrics`); `added`, `improved`,
+      `rejected` and `outside`, how many of the proposals filled a cell, bettered one, were not finite, or lay outside of
+      the descriptor's limits; `evaluation_steps`, environment steps that judging took; `fitness`, of the emitter's
+      population `[P]`, or of all proposals `[B]` if it has none; what the emitter adds.
+    """
+    bank_key, ask_key, evaluate_key = jax.random.split(key, 3)
+    bank = parts.scoring.start_states(bank_key)
+    repertoire = repertoire_of(state)
+    emitting = EmitterState(state.members, state.shared.emitter)
+    emitting, genotypes, asked = parts.emitter.ask(emitting, repertoire, bank, ask_key)
+    genotypes = _bounded(genotypes, parts.scoring.bounds)
+    keys = api.member_keys(evaluate_key, parts.emitter.batch_size)
+    evaluation = parts.population_map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
+    limits = tuple(jnp.asarray(side, jnp.float32) for side in parts.scoring.descriptor[2:4])
+    repertoire, added = repertoires.add(
+        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.rows
+    )
+    emitting, told = parts.emitter.tell(emitting, evaluation)
+    state = with_repertoire(state._replace(members=emitting.members), repertoire)
+    state = state._replace(shared=state.shared._replace(emitter=emitting.shared))
+    metrics = {"fitness": evaluation.fitness, **_metrics(parts.scoring, repertoire, added, evaluation), **asked, **told}
+    return state, metrics
+
+
+def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
+    return genotypes if bounds is None else jax.tree.map(lambda leaf: jnp.clip(leaf, *bounds), genotypes)
+
+
+def _judge(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:
+    """An evaluation whose fitness is NaN if the genotype itself is not finite: it must not live on in a cell."""
+    evaluation = scoring.evaluate(genotype, bank, key)
+    sound = trees.all_finite(genotype)
+    return evaluation._replace(fitness=jnp.where(sound, evaluation.fitness, jnp.nan))
+
+
+def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
+    return {
+        **repertoires.metrics(repertoire, scoring.qd_offset),
+        "added": jnp.sum(added.status == 2),
+        "improved": jnp.sum(added.status == 1),
+        "rejected": jnp.sum(added.rejected),
+        "outside": jnp.sum(added.outside),
+        "evaluation_steps": jnp.sum(evaluation.lengths),
+    }
+
+
+def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
+    """Judge every elite again, on fresh start states, changing nothing; a batch of B at a time, occupied cells only.
+
+    Returns:
+      Metrics `[C, ...]`: `fitness`, NaN where a cell is empty, `returns` `[C, N]`, `lengths` `[C, N]`, `descriptor`
+      `[C, D]`, and what the repertoire says: `stored_fitness`, `stored_descriptor`. Then, `[]` each, the repertoire's
+      metrics as `stored/...`, and as `corrected/...` those of a repertoire into which the elites were put anew.
+    """
+    bank_key, evaluate_key = jax.random.split(key)
+    bank = parts.scoring.start_states(bank_key)
+    repertoire = repertoire_of(state)
+    evaluation = _evaluate_elites(parts, repertoire, bank, evaluate_key)
+    fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
+    limits = tuple(jnp.asarray(side, jnp.float32) for side in parts.scoring.descriptor[2:4])
+    anew = repertoires.empty((), repertoire.centroids)
+    anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits)
+    corrected = repertoires.metrics(anew, parts.scoring.qd_offset)
+    stored = repertoires.metrics(repertoire, parts.scoring.qd_offset)
+    return {
+        **evaluation._asdict(),
+        "fitness": fitness,
+        "stored_fitness": repertoire.fitnesses,
+        "stored_descriptor": repertoire.descriptors,
+        **{f"stored/{name}": value for name, value in stored.items()},
+        **{f"corrected/{name}": value for name, value in corrected.items()},
+    }
+
+
+def _evaluate_elites(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> Evaluation:
+    """`[C, ...]`; zeros where a cell is empty."""
+    count, batch = repertoire.fitnesses.shape[0], parts.emitter.batch_size
+    keys = api.member_keys(key, count)
+    order = jnp.argsort(~repertoire.occupied, stable=True)  # occupied cells first
+    judge = partial(parts.population_map, partial(_judge, parts.scoring))
+
+    def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
+        places = index * batch + jnp.arange(batch)
+        cells = order[jnp.minimum(places, count - 1)]
+        batch_results = judge((parts.rows.take(repertoire.genotypes, cells), keys[cells]), (bank,))
+        return trees.scatter(results, jnp.where(places < count, cells, count + places), batch_results)
+
+    genotype = jax.eval_shape(lambda tree: trees.take(tree, 0), repertoire.genotypes)
+    shapes = jax.eval_shape(partial(_judge, parts.scoring), genotype, key, bank)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
+    batches = -(-jnp.sum(repertoire.occupied) // batch)
+    return jax.lax.fori_loop(0, batches, evaluate_batch, nothing)
+
+
+def table(state: ProgramState) -> dict[str, Array]:
+    """What is known of each cell, column -> `[C]`."""
+    repertoire = repertoire_of(state)
+    occupied = repertoire.occupied
+    columns = {"fitness": repertoire.fitnesses}
+    for name, values in (("descriptor", repertoire.descriptors), ("centroid", repertoire.centroids)):
+        known = occupied if name == "descriptor" else jnp.ones_like(occupied)
+        columns |= {f"{name}/{i}": jnp.where(known, values[:, i], jnp.nan) for i in range(values.shape[1])}
+    return columns
+
+
+def map_elites(
+    scoring: Scoring,
+    centroids: Array,
+    emitter: Emitter | None = None,
+    rows: Rows = repertoires.HERE,
+    population_map: api.PopulationMap = api.vmap,
+    divides_cells: bool = False,
+) -> Program:
+    """MAP-Elites over any scoring, with any emitter.
+
+    Args:
+      scoring: from `function_scoring`, `policy_scoring` or `learner_scoring`.
+      centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`.
+      emitter: proposes; iso+line with a batch of 256 by default.
+      rows: how genotypes of the repertoire are read and written; `devices.rows` for a mesh.
+      population_map: how evaluations are mapped; `devices.population_map` spreads them over devices.
+      divides_cells: let each device keep its share of the cells instead of all of them; `rows` must know.
+
+    Raises:
+      ValueError: the centroids do not fit the descriptor, or there are none.
+    """
+    size = scoring.descriptor.size
+    if centroids.ndim != 2 or centroids.shape[0] < 1 or centroids.shape[1] != size:
+        raise ValueError(
+            f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
+        )
+    emitter = emitter or emitters.iso_line(scoring, 256, rows=rows)
+    parts = Parts(scoring, emitter, centroids, rows, population_map)
+    return Program(
+        init=partial(init, parts),
+        step=partial(step, parts),
+        examine=partial(examine, parts),
+        population_size=emitter.population_size or emitter.batch_size,
+        steps_per_generation=emitter.steps or emitter.batch_size * scoring.steps,
+        batch_size=emitter.batch_size,
+        table=table,
+        divides_cells=divides_cells,
+    )

@@ -1,0 +1,268 @@
+"""ME-PBT: a population that trains, breeds, and is bred from the repertoire that it fills.
+
+Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803), Algorithm 1. The
+emitter works over any learner: nothing here knows which agent lives in the slots.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import hyperparams, trees
+from rookery.hyperparams import Space
+from rookery.learners.api import Bank, Learner, Member, genotype
+from rookery.populations import api, selection
+from rookery.populations.inheritance import inherit, perturb
+from rookery.qd import emitters
+from rookery.qd import repertoire as repertoires
+from rookery.qd.api import Emitter, EmitterState, Scoring
+from rookery.qd.repertoire import Repertoire, Rows
+from rookery.qd.variation import VariationConfig
+from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
+
+FROM_REPERTOIRE = -1
+"""The parent of a member that came out of the repertoire."""
+
+
+@dataclass(frozen=True)
+class MePbtConfig:
+    """Who is replaced by whom, and how newcomers differ.
+
+    Raises:
+      ValueError: a value outside its range.
+    """
+
+    replace_fraction: float = 0.1
+    """Share of the population, the worst, that is replaced by children of the best, in [0, 1]."""
+    best_fraction: float = 0.2
+    """Share of the population that those parents are drawn from, in [0, 1]; at least one member."""
+    sample_fraction: float = 0.4
+    """Share of the population, the next worst, that is replaced by elites drawn from the repertoire, in [0, 1]."""
+    perturb: Literal["resample", "perturb"] = "resample"
+    """resample: newcomers draw their hyper-parameters afresh; perturb: they multiply those that they came with."""
+    perturb_factors: tuple[float, float] = (0.8, 1.25)
+    """The two factors of perturb (above 0)."""
+    resample_probability: float = 0.25
+    """Chance that perturb draws a hyper-parameter afresh, each on its own, in [0, 1]."""
+    inherit_buffer: bool = False
+    """Copy the parent's replay buffer as well; by default data stays with the slot."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("replace_fraction", "best_fraction", "sample_fraction", "resample_probability"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
+        if min(self.perturb_factors) <= 0:
+            raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
+        if self.perturb not in ("resample", "perturb"):
+            raise ValueError(f"perturb must be 'resample' or 'perturb', got {self.perturb!r}.")
+
+
+class Counts(NamedTuple):
+    """How many members of the population."""
+
+    best: int  # parents are drawn from
+    replaced: int  # take such a parent
+    sampled: int  # take an elite
+
+
+def counts(config: MePbtConfig, population_size: int) -> Counts:
+    """The fractions as whole members, each rounded to the nearest.
+
+    Raises:
+      ValueError: those who are replaced and those who are drawn from exceed the population together.
+    """
+    if population_size < 1:
+        raise ValueError(f"population_size must be at least 1, got {population_size}.")
+    rounded = [
+        int(fraction * population_size + 0.5)
+        for fraction in (config.best_fraction, config.replace_fraction, config.sample_fraction)
+    ]
+    told = Counts(max(rounded[0], 1), *rounded[1:])
+    needed = told.replaced + told.sampled + (told.best if told.replaced else 0)
+    if needed > population_size:
+        raise ValueError(
+            f"{told.best} best members, {told.replaced} replaced from them and {told.sampled} from samples exceed the "
+            f"population of {population_size}; lower best_fraction, replace_fraction or sample_fraction."
+        )
+    return told
+
+
+class Parts(NamedTuple):
+    """What the emitter is bound to."""
+
+    learner: Learner
+    space: Space
+    config: MePbtConfig
+    counts: Counts
+    population_size: int
+    variations: Emitter  # of elites, beside the population
+    rows: Rows
+    population_map: api.PopulationMap
+
+
+class Shared(NamedTuple):
+    """What the population has in common."""
+
+    generation: Array  # [] int32, generations asked for
+    parents: Array  # [P] int32, the member that each came from in this generation, or FROM_REPERTOIRE
+    fitness: Array  # [P], as judged at the end of the last generation
+
+
+def init(parts: Parts, key: Key, bank: Bank) -> EmitterState:
+    """Newborn members with hyper-parameters drawn from the space."""
+    size = parts.population_size
+    hyper_key, member_key = jax.random.split(key)
+    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
+    members = parts.population_map(parts.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
+    shared = Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)))
+    return EmitterState(members, shared)
+
+
+def ask(
+    parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[EmitterState, PyTree, Metrics]:
+    """Exploit, train, and propose variations of elites followed by the trained members (Pierrot 2023, Algorithm 1).
+
+    The first generation has nobody's fitness yet: everybody trains, nobody is replaced, and variations are newborns.
+    """
+    exploit_key, train_key, vary_key = jax.random.split(key, 3)
+    members, parents = exploit(parts, state, repertoire, bank, exploit_key)
+    keys = api.member_keys(train_key, parts.population_size)
+    train = partial(_train, parts.learner)
+    members, learned = parts.population_map(train, (members, keys), (bank, state.shared.generation))
+    _, variations, _ = parts.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
+    proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, jax.vmap(genotype)(members))
+    shared = state.shared._replace(generation=state.shared.generation + 1, parents=parents)
+    return EmitterState(members, shared), proposals, learned
+
+
+def _train(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple[Member, Metrics]:
+    return learner.step(member, bank, key, generation)
+
+
+def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[Member, Array]:
+    """The worst take a parent from the best, the next worst an elite from the repertoire; newcomers get hyper-parameters
+    of their own. Everybody else keeps everything, optimiser and targets included.
+
+    Returns:
+      The members, and where each came from, `[P]` int32: a member, itself if it survived, or FROM_REPERTOIRE.
+    """
+    size, fitness = parts.population_size, state.shared.fitness
+    parents_key, sample_key, perturb_key, restart_key = jax.random.split(key, 4)
+    parents, revived = origins(fitness, parents_key, parts.counts, state.shared.generation > 0)
+    revived &= repertoire.occupied.any()
+
+    members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer)
+    cells = repertoires.sample(repertoire, sample_key, size)
+    elites = parts.rows.take(repertoire.genotypes, cells)
+    members = parts.population_map(partial(_revive, parts.learner), (members, elites, revived), ())
+
+    is_new = revived | (parents != jnp.arange(size))
+    members = members._replace(hyper=perturb(parts.config, parts.space, members.hyper, perturb_key, is_new))
+    # Whose data is not to be trusted begins anew; a buffer that was just inherited is the parent's and stays.
+    diverged = is_new & ~jnp.isfinite(fitness)
+    cleared = diverged & (revived if parts.config.inherit_buffer else True)
+    keys = api.member_keys(restart_key, size)
+    members = parts.population_map(partial(_restart, parts.learner), (members, keys, diverged, cleared), (bank,))
+    return members, jnp.where(revived, FROM_REPERTOIRE, parents)
+
+
+def origins(fitness: Array, key: Key, counts: Counts, judged: Array | bool = True) -> tuple[Array, Array]:
+    """Who is replaced, by rank: the groups never overlap and their counts are exact, whatever ties there are.
+
+    Args:
+      fitness: `[P]`, higher is better; what is not finite ranks last, is always replaced and never a parent.
+      key: consumed; each member has a draw of its own.
+      counts: how many.
+      judged: `[]` bool; where False nobody is replaced.
+
+    Returns:
+      parents `[P]` int32, itself for who survives; and who takes an elite instead, `[P]` bool, whose entry in parents is
+      itself. Without a finite member everybody takes an elite.
+    """
+    size, rank = fitness.shape[0], selection.ranks(fitness)
+    members = jnp.arange(size, dtype=jnp.int32)
+    replaced = jnp.where(judged, counts.replaced, 0)
+    parents = selection.truncation(fitness, key, counts.best, replaced)
+    last = size - counts.replaced
+    revived = judged & (((rank >= last - counts.sampled) & (rank < last)) | ~jnp.isfinite(fitness).any())
+    return jnp.where(revived | ~jnp.asarray(judged), members, parents), revived
+
+
+def _revive(learner: Learner, member: Member, elite: Genotype, needed: Array) -> Member:
+    """Let an elite live in this slot, with the slot's data; the buffer is not touched."""
+    adopted = learner.adopt(member, elite)
+    new, old = ((who.state, who.hyper, who.normalizer) for who in (adopted, member))
+    state, hyper, normalizer = trees.where(needed, new, old)
+    return member._replace(state=state, hyper=hyper, normalizer=normalizer)
+
+
+def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared: Array, bank: Bank) -> Member:
+    fresh = learner.restart(member, bank, key, needed)
+    emptied = learner.restart(member, bank, key, cleared)
+    return fresh._replace(buffer=emptied.buffer)
+
+
+def tell(parts: Parts, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+    """Remember what the members, last in the batch, were worth; NaN if anything they learned is not finite.
+
+    Returns:
+      The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, the hyper-parameters they trained
+      with; and `revived` `[]`, how many came out of the repertoire.
+    """
+    own = trees.take(evaluation, jnp.arange(-parts.population_size, 0))
+    sound = jax.vmap(trees.all_finite)(state.members.state)
+    fitness = jnp.where(sound, own.fitness, jnp.nan)
+    metrics = {
+        "fitness": fitness,
+        "parent": state.shared.parents,
+        "diverged": ~jnp.isfinite(fitness),
+        "episode_length": jnp.mean(own.lengths.astype(jnp.float32), axis=1),
+        "revived": jnp.sum(state.shared.parents == FROM_REPERTOIRE),
+        **api.hyper_metrics(state.members.hyper),
+    }
+    return state._replace(shared=state.shared._replace(fitness=fitness)), metrics
+
+
+def pbt_emitter(
+    learner: Learner,
+    scoring: Scoring,
+    space: Space | None = None,
+    sizes: tuple[int, int] = (10, 30),
+    config: MePbtConfig | None = None,
+    variation: VariationConfig | None = None,
+    rows: Rows = repertoires.HERE,
+    population_map: api.PopulationMap = api.vmap,
+) -> Emitter:
+    """ME-PBT's emitter over any learner.
+
+    Args:
+      learner: one member's life.
+      scoring: `scoring.learner_scoring(learner, space)`.
+      space: what evolves; the agent's own space by default.
+      sizes: P members that train, and how many variations of elites are proposed beside them, each at least 1.
+      config: who is replaced.
+      variation: the iso+line operator.
+      rows: how the repertoire's genotypes are read.
+      population_map: how members are mapped.
+
+    Raises:
+      ValueError: a size below 1, or fractions that exceed the population.
+    """
+    population_size, variations = sizes
+    config = config or MePbtConfig()
+    told = counts(config, population_size)
+    beside = emitters.iso_line(scoring, variations, variation, rows)
+    parts = Parts(learner, space or learner.space, config, told, population_size, beside, rows, population_map)
+    return Emitter(
+        init=partial(init, parts),
+        ask=partial(ask, parts),
+        tell=partial(tell, parts),
+        batch_size=population_size + variations,
+        population_size=population_size,
+        steps=population_size * learner.steps_per_generation,
+    )

@@ -1,0 +1,211 @@
+"""The repertoire: one elite per cell of the descriptor space, and the best one only.
+
+Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). All leaves of an elite come from
+one individual; what is not finite can neither enter a cell nor keep another out of it.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rookery import trees
+from rookery.qd import centroids as cells
+from rookery.types import Array, Key, Metrics, PyTree
+
+
+class Repertoire(NamedTuple):
+    """C cells, each with the best genotype that was ever found there."""
+
+    genotypes: PyTree  # leaves [C, ...]; zeros where a cell is empty
+    fitnesses: Array  # [C]; -inf where a cell is empty
+    descriptors: Array  # [C, D], as they were judged; zeros where a cell is empty
+    centroids: Array  # [C, D]
+
+    @property
+    def occupied(self) -> Array:
+        """Which cells hold an elite, `[C]` bool."""
+        return self.fitnesses > -jnp.inf
+
+
+class Added(NamedTuple):
+    """What became of each of B genotypes."""
+
+    cell: Array  # [B] int32, where it belongs
+    status: Array  # [B] int32: 0 not added, 1 better than the incumbent, 2 the first of its cell
+    rejected: Array  # [B] bool: its fitness or descriptor is not finite
+    outside: Array  # [B] bool: its descriptor lies outside of the limits; it was put into the nearest cell
+
+
+class Elite(NamedTuple):
+    """What one cell holds."""
+
+    cell: int
+    genotype: PyTree
+    fitness: Array  # []
+    descriptor: Array  # [D]
+
+
+class TakeFn(Protocol):
+    """Rows `indices` `[N]` of every leaf `[C, ...]`."""
+
+    def __call__(self, tree: PyTree, indices: Array) -> PyTree: ...
+
+
+class PutFn(Protocol):
+    """Write rows `[N, ...]` at `indices` `[N]`, unique; an index beyond the cells writes nothing."""
+
+    def __call__(self, tree: PyTree, indices: Array, rows: PyTree) -> PyTree: ...
+
+
+class Rows(NamedTuple):
+    """How genotypes are read and written where they lie; either moves the rows named and nothing else."""
+
+    take: TakeFn
+    put: PutFn
+
+
+HERE = Rows(trees.take, trees.scatter)
+"""On one device; `devices.rows` gives those of a mesh."""
+
+
+def empty(genotype: PyTree, centroids: Array) -> Repertoire:
+    """A repertoire without elites.
+
+    Args:
+      genotype: arrays or `jax.ShapeDtypeStruct`: one genotype's shapes and types.
+      centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`.
+    """
+    count = centroids.shape[0]
+    genotypes = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), genotype)
+    return Repertoire(genotypes, jnp.full((count,), -jnp.inf), jnp.zeros_like(centroids), centroids)
+
+
+def add(
+    repertoire: Repertoire,
+    genotypes: PyTree,
+    fitnesses: Array,
+    descriptors: Array,
+    limits: tuple[Array, Array] | None = None,
+    rows: Rows = HERE,
+) -> tuple[Repertoire, Added]:
+    """Let B genotypes compete for the cells: one winner per cell, the best; ties go to the incumbent, then to the lower
+    index (Mouret 2015, figure 2).
+
+    Args:
+      genotypes: `[B, ...]`.
+      fitnesses: `[B]`, higher is better.
+      descriptors: `[B, D]`.
+      limits: lower and upper `[D]`; a descriptor beyond them belongs to the cell nearest to the border.
+      rows: how the repertoire's genotypes are written.
+
+    Returns:
+      The repertoire, and what became of each.
+    """
+    finite = jnp.isfinite(descriptors).all(axis=1)
+    placed = jnp.where(finite[:, None], descriptors, 0.0)
+    outside = jnp.zeros_like(finite)
+    if limits is not None:
+        inside = jnp.clip(placed, limits[0][None], limits[1][None])
+        placed, outside = inside, finite & (inside != placed).any(axis=1)
+    cell = cells.nearest(placed, repertoire.centroids)
+    sound = finite & jnp.isfinite(fitnesses)
+    incumbent = repertoire.fitnesses[cell]
+    wins = _best_of_cell(cell, jnp.where(sound, fitnesses, -jnp.inf)) & sound & (fitnesses > incumbent)
+    count = repertoire.fitnesses.shape[0]
+    target = jnp.where(wins, cell, count + jnp.arange(cell.shape[0]))  # beyond the cells: unique, and never written
+    better = trees.scatter(
+        (repertoire.fitnesses, repertoire.descriptors),
+        target,
+        (fitnesses.astype(jnp.float32), descriptors.astype(jnp.float32)),
+    )
+    status = jnp.where(wins, jnp.where(jnp.isneginf(incumbent), 2, 1), 0).astype(jnp.int32)
+    kept = repertoire._replace(
+        genotypes=rows.put(repertoire.genotypes, target, genotypes), fitnesses=better[0], descriptors=better[1]
+    )
+    return kept, Added(cell, status, ~sound, outside & sound)
+
+
+def _best_of_cell(cell: Array, fitness: Array) -> Array:
+    """Whether each is the best of those that share its cell, the first of equals; `[B]` bool."""
+    order = jnp.lexsort((jnp.arange(cell.shape[0]), -fitness, cell))
+    sorted_cell = cell[order]
+    first = jnp.concatenate([jnp.ones(1, bool), sorted_cell[1:] != sorted_cell[:-1]])
+    return jnp.zeros_like(first).at[order].set(first, unique_indices=True)
+
+
+def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
+    """Draw `count` occupied cells, uniformly and independently, `[count]` int32; the key is consumed.
+
+    Raises:
+      ValueError: the repertoire is empty. Inside a traced function this cannot be seen, and the cells mean nothing.
+    """
+    occupied = repertoire.occupied
+    if not isinstance(occupied, jax.core.Tracer) and not occupied.any():
+        raise ValueError("the repertoire is empty; add genotypes before drawing from it.")
+    cell = jnp.nonzero(occupied, size=occupied.shape[0], fill_value=0)[0]
+    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(jnp.sum(occupied), 1))
+    return cell[drawn].astype(jnp.int32)
+
+
+def nearest(repertoire: Repertoire, descriptor: Array) -> Elite:
+    """The elite whose own descriptor is nearest to `descriptor` `[D]` (Euclidean, ties to the lower cell).
+
+    Raises:
+      ValueError: the repertoire is empty, or the descriptor is not `[D]`.
+    """
+    wanted = jnp.asarray(descriptor, jnp.float32)
+    size = repertoire.centroids.shape[1]
+    if wanted.shape != (size,):
+        raise ValueError(f"the descriptor must be [{size}], got the shape {wanted.shape}.")
+    if not repertoire.occupied.any():
+        raise ValueError("the repertoire is empty; there is no elite near anything.")
+    distance = jnp.sum(jnp.square(repertoire.descriptors - wanted[None]), axis=1)
+    return elite(repertoire, int(jnp.argmin(jnp.where(repertoire.occupied, distance, jnp.inf))))
+
+
+def best(repertoire: Repertoire) -> Elite:
+    """The fittest elite.
+
+    Raises:
+      ValueError: the repertoire is empty.
+    """
+    if not repertoire.occupied.any():
+        raise ValueError("the repertoire is empty; there is no best elite.")
+    return elite(repertoire, int(jnp.argmax(repertoire.fitnesses)))
+
+
+def elite(repertoire: Repertoire, cell: int) -> Elite:
+    """What a cell holds.
+
+    Raises:
+      ValueError: there is no such cell, or it is empty.
+    """
+    count = repertoire.fitnesses.shape[0]
+    if not 0 <= cell < count or not repertoire.occupied[cell]:
+        raise ValueError(f"cell {cell} of 0..{count - 1} holds no elite; `nearest` finds one that does.")
+    row = trees.take(repertoire, cell)
+    return Elite(cell, row.genotypes, row.fitnesses, row.descriptors)
+
+
+def metrics(repertoire: Repertoire, qd_offset: float = 0.0) -> Metrics:
+    """How good and how full it is.
+
+    Args:
+      qd_offset: the fitness that counts as 0 in the QD score; an elite below it counts as 0 too, and is counted.
+
+    Returns:
+      `[]` each: `coverage`, the occupied cells in percent; `qd_score`, the sum over occupied cells of fitness minus
+      offset; `normalized_qd_score`, that over all cells; `max_fitness`, -inf while empty; `below_offset`, elites.
+    """
+    occupied, fitnesses = repertoire.occupied, repertoire.fitnesses
+    value = jnp.where(occupied, jnp.maximum(fitnesses - qd_offset, 0.0), 0.0)
+    score = jnp.sum(value)
+    count = fitnesses.shape[0]
+    return {
+        "coverage": 100.0 * jnp.sum(occupied).astype(jnp.float32) / count,
+        "qd_score": score,
+        "normalized_qd_score": score / count,
+        "max_fitness": jnp.max(fitnesses),
+        "below_offset": jnp.sum(occupied & (fitnesses < qd_offset)),
+    }

@@ -1,0 +1,172 @@
+"""What can be searched: any function of a pytree, policies in an environment, and the agents of a learner."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from rookery import hyperparams, networks
+from rookery.agents.api import check_hidden_sizes
+from rookery.envs import api as envs
+from rookery.envs.api import Environment, EnvSpec
+from rookery.hyperparams import Space
+from rookery.learners import rollout
+from rookery.learners.api import Learner, genotype
+from rookery.qd.api import Bank, Scoring
+from rookery.types import Array, Evaluation, Genotype, Key, PyTree
+
+
+def function_scoring(
+    score: Callable[[PyTree, Key], tuple[Array, Array]],
+    init: Callable[[Key], PyTree],
+    lower: Sequence[float],
+    upper: Sequence[float],
+    qd_offset: float = 0.0,
+    bounds: tuple[float, float] | None = None,
+) -> Scoring:
+    """Search with a function of your own, over a pytree of your own.
+
+    Args:
+      score: one genotype and a key -> its fitness `[]`, higher is better, and its descriptor `[D]`.
+      init: a key -> a genotype to begin with.
+      lower: limits of the descriptor, `[D]`; one that lies beyond is put into the nearest cell, and counted.
+      upper: likewise.
+      qd_offset: the fitness that counts as 0 in the QD score.
+      bounds: every number of a genotype is kept between them.
+
+    Raises:
+      ValueError: the limits are of size 0, of different sizes, or do not increase.
+    """
+    descriptor = envs.descriptor_spec("descriptor", "final", tuple(lower), tuple(upper))
+    return Scoring(
+        newborn=partial(_newborn, init),
+        start_states=_no_start_states,
+        evaluate=partial(_evaluate_function, score),
+        descriptor=descriptor,
+        qd_offset=qd_offset,
+        steps=1,
+        bounds=bounds,
+    )
+
+
+def _newborn(init: Callable[[Key], PyTree], key: Key, bank: Bank) -> PyTree:
+    del bank
+    return init(key)
+
+
+def _no_start_states(key: Key) -> Bank:
+    del key
+    return ()
+
+
+def _evaluate_function(
+    score: Callable[[PyTree, Key], tuple[Array, Array]], genotype: PyTree, bank: Bank, key: Key
+) -> Evaluation:
+    del bank
+    fitness, descriptor = score(genotype, key)
+    fitness = jnp.asarray(fitness, jnp.float32)
+    return Evaluation(fitness, jnp.asarray(descriptor, jnp.float32), fitness[None], jnp.ones((1,), jnp.int32))
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The network of a policy that is bred, not trained.
+
+    Raises:
+      ValueError: a layer size below 1.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the policy's hidden layers (at least 1)."""
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_hidden_sizes(self.hidden_sizes)
+
+
+def policy_scoring(
+    environment: Environment,
+    policy: PolicyConfig | None = None,
+    evaluation: rollout.EvaluationConfig | None = None,
+) -> Scoring:
+    """Breed deterministic policies of an environment, without gradients.
+
+    A genotype is the parameters of one network: tanh of its output is the action, or the index of its largest output
+    where actions are discrete.
+
+    Raises:
+      ValueError: the task has no descriptor.
+    """
+    policy, evaluation = policy or PolicyConfig(), evaluation or rollout.EvaluationConfig()
+    spec = environment.spec
+    network = networks.mlp((spec.observation_size,), policy.hidden_sizes, spec.action_size)
+    return Scoring(
+        newborn=partial(_newborn_policy, network),
+        start_states=partial(_start_states, environment, evaluation.start_states),
+        evaluate=partial(rollout.evaluate, partial(_act, network, spec.discrete), environment, evaluation),
+        descriptor=descriptor_of(spec),
+        qd_offset=worst_return(spec),
+        steps=evaluation.eval_episodes * spec.episode_length,
+    )
+
+
+def _newborn_policy(network: networks.Network, key: Key, bank: Bank) -> Genotype:
+    del bank
+    return Genotype(network.init(key), (), None)
+
+
+def _act(network: networks.Network, discrete: bool, params: PyTree, observation: Array) -> Array:
+    output = network.apply(params, observation)
+    if not discrete:
+        return jnp.tanh(output)
+    return jnp.where(jnp.isfinite(output).all(), jnp.argmax(output), -1).astype(jnp.int32)
+
+
+def _start_states(environment: Environment, count: int, key: Key) -> Bank:
+    return envs.start_bank(environment, key, count)
+
+
+def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
+    """Search among a learner's agents: a genotype is an agent's parameters, hyper-parameters, observation statistics.
+
+    Args:
+      learner: judges them as it judges its members.
+      space: newborns draw their hyper-parameters from it; the agent's own by default.
+
+    Raises:
+      ValueError: the task has no descriptor.
+    """
+    return Scoring(
+        newborn=partial(_newborn_agent, learner, space or learner.space),
+        start_states=learner.start_states,
+        evaluate=learner.evaluate,
+        descriptor=descriptor_of(learner.spec),
+        qd_offset=worst_return(learner.spec),
+        steps=learner.spec.episode_length,
+    )
+
+
+def _newborn_agent(learner: Learner, space: Space, key: Key, bank: Bank) -> Genotype:
+    hyper_key, init_key = jax.random.split(key)
+    return genotype(learner.init(init_key, hyperparams.sample(space, hyper_key), bank))
+
+
+def descriptor_of(spec: EnvSpec) -> envs.DescriptorSpec:
+    """A task's descriptor.
+
+    Raises:
+      ValueError: it has none.
+    """
+    if spec.descriptor is None:
+        raise ValueError(
+            f"{spec.name} has no descriptor, which quality diversity needs; `rookery envs` lists the tasks that have "
+            "one, or add one to your environment's spec."
+        )
+    return spec.descriptor
+
+
+def worst_return(spec: EnvSpec) -> float:
+    """The return that counts as 0 in a QD score: minus the task's offset in every step of a full episode."""
+    return -spec.qd_offset * spec.episode_length

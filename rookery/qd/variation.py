@@ -1,0 +1,69 @@
+"""Variation: a child from two parents."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from rookery.types import Array, Genotype, Key, PyTree
+
+
+@dataclass(frozen=True)
+class VariationConfig:
+    """The iso+line operator.
+
+    Raises:
+      ValueError: a negative standard deviation.
+    """
+
+    iso_sigma: float = 0.005
+    """Standard deviation of the noise on every parameter of a child (at least 0)."""
+    line_sigma: float = 0.05
+    """Standard deviation of the step along the line between its parents, in units of their distance (at least 0)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("iso_sigma", "line_sigma"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+
+
+def iso_line(first: PyTree, second: PyTree, key: Key, config: VariationConfig) -> PyTree:
+    """`x1 + iso_sigma N(0, I) + line_sigma N(0, 1) (x2 - x1)` over all parameters of one pair of parents.
+
+    Source: Vassiliades 2018, "Discovering the Elite Hypervolume by Leveraging Interspecies Correlation"
+    (arXiv:1804.03906), Eq. 1. The step along the line is one number for the whole tree.
+
+    Args:
+      first: a tree; leaves that are not floating-point numbers pass from it to the child.
+      second: a tree of the same structure.
+      key: consumed.
+    """
+    line_key, iso_key = jax.random.split(key)
+    step = config.line_sigma * jax.random.normal(line_key)
+    leaves, structure = jax.tree.flatten(first)
+    children = [
+        _leaf(a, b, step.astype(a.dtype), jax.random.fold_in(iso_key, index), config.iso_sigma)
+        if jnp.issubdtype(a.dtype, jnp.floating)
+        else a
+        for index, (a, b) in enumerate(zip(leaves, jax.tree.leaves(second), strict=True))
+    ]
+    return jax.tree.unflatten(structure, children)
+
+
+def _leaf(first: Array, second: Array, step: Array, key: Key, iso_sigma: float) -> Array:
+    noise = jax.random.normal(key, first.shape, first.dtype)
+    return first + iso_sigma * noise + step * (second - first)
+
+
+def child(first: PyTree, second: PyTree, key: Key, config: VariationConfig) -> PyTree:
+    """One child by iso+line; an agent's hyper-parameters and observation statistics are those of the first parent.
+
+    Args:
+      first: a `Genotype`, whose parameters vary, or any other tree, which varies whole.
+      second: likewise.
+      key: consumed.
+    """
+    if isinstance(first, Genotype):
+        return first._replace(params=iso_line(first.params, second.params, key, config))
+    return iso_line(first, second, key, config)
