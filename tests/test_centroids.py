@@ -1,0 +1,174 @@
+"""Cells by hand, against brute force, and in their shares."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.qd import centroids
+from rookery.qd.centroids import cvt, grid, nearest
+
+NAN, INF = float("nan"), float("inf")
+VARIANTS = (nearest, jax.jit(centroids._nearest_in_turn), jax.jit(centroids._nearest_at_once))
+
+
+def distances(descriptors, cells) -> np.ndarray:
+    """`[B, C]` Euclidean distances in double precision."""
+    difference = np.asarray(descriptors, np.float64)[:, None] - np.asarray(cells, np.float64)[None]
+    return np.sqrt(np.sum(difference**2, axis=-1))
+
+
+class TestGrid:
+    def test_centres_with_the_last_dimension_varying_fastest(self):
+        cells = grid((2, 3), (0.0, -3.0), (1.0, 3.0))
+        assert cells.dtype == jnp.float32
+        assert cells.tolist() == [[0.25, -2.0], [0.25, 0.0], [0.25, 2.0], [0.75, -2.0], [0.75, 0.0], [0.75, 2.0]]
+
+    def test_one_dimension(self):
+        assert grid((4,), (0.0,), (8.0,)).tolist() == [[1.0], [3.0], [5.0], [7.0]]
+
+    def test_a_single_cell_lies_in_the_middle(self):
+        assert grid((1, 1, 1), (0.0, 2.0, -4.0), (1.0, 4.0, 4.0)).tolist() == [[0.5, 3.0, 0.0]]
+
+    def test_every_point_of_a_cell_is_nearest_to_its_centre(self):
+        shape, lower, upper = (5, 8), np.array([-1.0, 10.0]), np.array([1.0, 14.0])
+        points = np.random.default_rng(0).uniform(lower, upper, (2_000, 2))
+        width = (upper - lower) / shape  # 0.4 and 0.5: the nearest centre is the cell's own
+        place = np.floor((points - lower) / width).astype(int)
+        index = nearest(jnp.asarray(points, jnp.float32), grid(shape, tuple(lower), tuple(upper)))
+        assert index.tolist() == (place[:, 0] * 8 + place[:, 1]).tolist()
+
+    @pytest.mark.parametrize(
+        ("shape", "lower", "upper", "sentence"),
+        [
+            ((2,), (0.0, 0.0), (1.0, 1.0), r"^a grid of 2 dimensions needs as many sizes, got \(2,\)\.$"),
+            ((2, 0), (0.0, 0.0), (1.0, 1.0), r"^a grid needs at least 1 cell along each dimension, got \(2, 0\)\.$"),
+            ((2, 2), (0.0, 1.0), (1.0, 1.0), r"finite limits, lower < upper in every dimension, got \[0.0, 1.0\]"),
+            ((2,), (0.0,), (INF,), r"finite limits"),
+            ((2,), (0.0,), (NAN,), r"finite limits"),
+            ((2,), (0.0,), (1.0, 2.0), r"^a descriptor needs limits of one equal size >= 1, got"),
+            ((), (), (), r"of one equal size >= 1"),
+        ],
+    )
+    def test_what_cannot_be_a_grid_is_refused(self, shape, lower, upper, sentence):
+        with pytest.raises(ValueError, match=sentence):
+            grid(shape, lower, upper)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+class TestNearest:
+    @pytest.mark.parametrize(
+        ("count", "cells", "size"), [(1_000, 13, 1), (500, 1_021, 2), (2_100, 64, 2), (300, 77, 4)]
+    )
+    def test_brute_force_agrees(self, variant, count, cells, size):
+        random = np.random.default_rng(count)
+        descriptors = random.normal(size=(count, size)).astype(np.float32)
+        places = random.normal(size=(cells, size)).astype(np.float32)
+        index = variant(jnp.asarray(descriptors), jnp.asarray(places))
+        assert index.shape == (count,)
+        assert index.dtype == jnp.int32
+        expected = distances(descriptors, places)
+        np.testing.assert_allclose(expected[np.arange(count), index], expected.min(axis=1), rtol=1e-5)
+        assert (np.asarray(index) == expected.argmin(axis=1)).mean() > 0.99  # but for what rounding makes a tie
+
+    def test_by_hand(self, variant):
+        places = jnp.asarray([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]])
+        points = jnp.asarray([[1.9, 0.0], [2.1, 0.0], [0.0, 1.1], [9.0, 9.0], [-5.0, -5.0]])
+        assert variant(points, places).tolist() == [
+            0,
+            1,
+            2,
+            1,
+            0,
+        ]  # (9, 9): 25 + 81 to the second, 81 + 49 to the third
+
+    def test_ties_go_to_the_lower_index(self, variant):
+        places = jnp.asarray([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
+        points = jnp.asarray([[0.0, 0.0], [-3.0, 0.0], [0.0, -2.0], [1.0, 1.0]])
+        assert variant(points, places).tolist() == [0, 1, 2, 0]
+
+    def test_no_dimension_is_rescaled(self, variant):
+        places = jnp.asarray([[0.0, 0.0], [100.0, 1.0]])
+        assert variant(jnp.asarray([[45.0, 1.0], [55.0, 0.0]]), places).tolist() == [0, 1]
+
+    def test_rows_that_are_not_finite_stay_valid_and_spoil_nobody(self, variant):
+        places = jnp.asarray([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+        points = jnp.asarray([[NAN, 0.0], [1.1, 1.0], [INF, -INF], [1.9, 2.0], [NAN, NAN], [-INF, 0.0]])
+        index = variant(points, places).tolist()
+        assert (index[1], index[3]) == (1, 2)
+        assert set(index) <= {0, 1, 2}
+
+    def test_a_single_cell_takes_all(self, variant):
+        assert variant(jnp.asarray([[5.0], [-7.0]]), jnp.asarray([[3.0]])).tolist() == [0, 0]
+
+    def test_a_batch_of_none(self, variant):
+        assert variant(jnp.zeros((0, 2)), jnp.zeros((3, 2))).shape == (0,)
+
+
+class TestCvt:
+    @pytest.mark.parametrize(("cells", "size"), [(16, 1), (64, 2), (32, 4)])
+    def test_centroids_are_the_means_of_what_is_nearest_and_share_evenly(self, cells, size):
+        lower, upper = (-2.0,) * size, (4.0,) * size
+        places = np.asarray(cvt(jax.random.key(0), cells, lower, upper))
+        assert places.shape == (cells, size)
+        points = np.random.default_rng(0).uniform(lower, upper, (200_000, size)).astype(np.float32)
+        index = np.asarray(nearest(jnp.asarray(points), jnp.asarray(places)))
+        share = np.bincount(index, minlength=cells) * cells / len(points)
+        means = np.stack([points[index == cell].mean(axis=0) for cell in range(cells)])
+        width = 6.0 / cells ** (1 / size)
+        assert np.abs(means - places).max() < 0.15 * width
+        assert share.min() > 0.6
+        assert share.max() < 1.6
+
+    def test_one_cell_is_the_mean(self):
+        place = cvt(jax.random.key(3), 1, (10.0,), (20.0,))
+        assert place[0, 0] == pytest.approx(15.0, abs=0.06)  # 10 / sqrt(12 x 50,000) = 0.013
+
+    def test_two_cells_halve_an_interval(self):
+        places = np.sort(np.asarray(cvt(jax.random.key(1), 2, (0.0,), (1.0,)))[:, 0])
+        np.testing.assert_allclose(places, [0.25, 0.75], atol=0.01)
+
+    def test_the_key_decides(self):
+        first, again, other = (cvt(jax.random.key(seed), 64, (0.0, 0.0), (1.0, 1.0)) for seed in (1, 1, 2))
+        assert (first == again).all()
+        assert not (first == other).any(axis=1).all()
+
+    def test_it_stops_when_centroids_stand_still(self):
+        settled, longer = (cvt(jax.random.key(0), 5, (0.0, 0.0), (1.0, 1.0), 200, count) for count in (1_000, 2_000))
+        assert (settled == longer).all()
+        fewer = cvt(jax.random.key(0), 5, (0.0, 0.0), (1.0, 1.0), 200, 1)
+        assert not (fewer == settled).all()
+
+    def test_as_many_draws_as_cells_are_the_centroids(self):
+        places = np.asarray(cvt(jax.random.key(0), 5, (0.0, 5.0), (1.0, 6.0), num_samples=5))
+        assert len(np.unique(places, axis=0)) == 5
+
+    def test_limits_of_a_coarse_float_are_kept(self):
+        lower, upper = (16_777_210.0, -1e-3), (16_777_216.0, 1e-3)  # neighbours of 2^24 are 1 apart
+        places = cvt(jax.random.key(0), 64, lower, upper, iterations=0)
+        assert bool(jnp.all(places >= jnp.asarray([lower])))
+        assert bool(jnp.all(places <= jnp.asarray([upper])))
+
+    def test_dimensions_differ_in_width(self):
+        places = np.asarray(cvt(jax.random.key(0), 64, (0.0, 0.0), (64.0, 1.0)))
+        along = np.sort(places[:, 0])  # distances are not rescaled, so the cells stand in a row
+        np.testing.assert_allclose(places[:, 1], 0.5, atol=0.1)
+        assert np.diff(along).min() > 0.5
+        assert np.diff(along).max() < 1.6
+
+    def test_many_draws_overflow_no_sum(self):
+        places = cvt(jax.random.key(0), 2, (0.0,), (1.0,), num_samples=1_100_000, iterations=30)
+        np.testing.assert_allclose(np.sort(np.asarray(places)[:, 0]), [0.25, 0.75], atol=0.005)
+
+    @pytest.mark.parametrize(
+        ("cells", "options", "sentence"),
+        [
+            (0, {}, r"^a tessellation needs at least 1 cell, got 0\.$"),
+            (9, {"num_samples": 8}, r"^9 cells need at least as many draws, got num_samples = 8\.$"),
+            (2, {"iterations": -1}, r"^iterations must be at least 0, got -1\.$"),
+            (2, {"upper": (0.0,)}, r"finite limits, lower < upper"),
+        ],
+    )
+    def test_what_cannot_be_a_tessellation_is_refused(self, cells, options, sentence):
+        with pytest.raises(ValueError, match=sentence):
+            cvt(jax.random.key(0), cells, **{"lower": (0.0,), "upper": (1.0,), **options})
