@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import brax, tasks
+from rookery.envs import brax, brax_feet, tasks
 
 FEET = {"hopper": [3], "walker2d": [3, 6], "halfcheetah": [3, 6], "ant": [2, 4, 6, 8], "humanoid": [4, 6]}
 
@@ -16,23 +17,23 @@ FEET = {"hopper": [3], "walker2d": [3, 6], "halfcheetah": [3, 6], "ant": [2, 4, 
 @pytest.mark.parametrize("robot", sorted(FEET))
 def test_feet_are_found_by_geometry(robot: str) -> None:
     system = brax.load(robot, "spring").sys
-    feet = brax.find_feet(system, len(FEET[robot]))
+    feet = brax_feet.find_feet(system, len(FEET[robot]))
     assert feet.links.tolist() == FEET[robot]
-    assert tasks.find(f"{robot}_uni").descriptor == brax.feet_descriptor(len(FEET[robot]))
+    assert tasks.find(f"{robot}_uni").descriptor == brax_feet.ground_contact(len(FEET[robot])).descriptor
     with pytest.raises(ValueError, match=f"expected 7 feet, the model has {len(FEET[robot])}"):
-        brax.find_feet(system, 7)
+        brax_feet.find_feet(system, 7)
 
 
 @pytest.mark.parametrize("robot", ["walker2d", "ant"])  # capsules, spheres
 def test_foot_height_is_the_simulators_contact_distance(robot: str) -> None:
     world = brax.load(robot, "spring", debug=True)
-    feet = brax.find_feet(world.sys, len(FEET[robot]))
+    feet = brax_feet.find_feet(world.sys, len(FEET[robot]))
     noise = 0.3 * jax.random.normal(jax.random.key(0), (8, world.sys.q_size()))
 
     def measure(noise: jax.Array) -> tuple[jax.Array, ...]:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             physics = world.pipeline_init(world.sys.init_q + noise, jnp.zeros(world.sys.qd_size()))
-        heights = brax.foot_heights(feet, physics.x.pos, physics.x.rot)
+        heights = brax_feet.foot_heights(feet, physics.x.pos, physics.x.rot)
         return heights, physics.contact.dist, physics.contact.link_idx[1]
 
     with pytest.warns(DeprecationWarning, match="Accessing `"):
@@ -41,9 +42,40 @@ def test_foot_height_is_the_simulators_contact_distance(robot: str) -> None:
     np.testing.assert_allclose(heights, np.stack(lowest, axis=1), atol=1e-6)
 
 
+OWN = {  # what is left of the reward without the forward term, of an action [A]: living minus control
+    "ant": lambda action: 1.0 - 0.5 * np.square(action).sum(-1),
+    "humanoid": lambda action: 5.0 - 0.1 * np.square(0.4 * action).sum(-1),  # its actuators take 0.4 at most
+}
+
+
+@pytest.mark.parametrize("robot", sorted(OWN))
+def test_omni_rewards_no_direction_and_says_where_the_torso_is(robot: str) -> None:
+    env = tasks.make(f"{robot}_omni")
+    actions = jax.random.uniform(jax.random.key(1), (5, env.spec.action_size), minval=-1.0)
+
+    def advance(state: Any, action: jax.Array) -> tuple[Any, tuple[Any, ...]]:
+        state, step = env.step(state, action, jax.random.key(0))
+        return state, (step, state.inner.q, state.inner.qd, state.inner.x.pos)
+
+    def roll(key: jax.Array) -> tuple[Any, ...]:
+        return jax.lax.scan(advance, env.reset(key)[0], actions)[1]
+
+    step, q, qd, positions = jax.jit(roll, compiler_options={"xla_backend_optimization_level": 0})(jax.random.key(0))
+    assert np.abs(qd[:, 0]).max() > 0.05  # it moves along x, for which plain robots are paid
+    np.testing.assert_allclose(step.reward, OWN[robot](np.asarray(actions)), atol=1e-4)
+    np.testing.assert_array_equal(step.descriptor, q[:, :2])
+    np.testing.assert_allclose(step.descriptor, positions[:, 0, :2], atol=1e-5)
+    assert step.observation.shape[-1] == tasks.find(robot).observation_size
+
+
+def test_omni_needs_a_robot_that_walks_wherever_it_likes() -> None:
+    with pytest.raises(ValueError, match="only ant and humanoid walk wherever they like; hopper does not"):
+        brax.make("hopper", variant=brax.OMNI)
+
+
 def test_no_floor_no_feet() -> None:
     with pytest.raises(ValueError, match="one level floor, the model has 0"):
-        brax.make("inverted_pendulum", feet=1)
+        brax.make("inverted_pendulum", variant=brax_feet.ground_contact(1))
 
 
 def test_brax_does_not_know_the_name() -> None:

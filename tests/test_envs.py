@@ -15,7 +15,7 @@ from rookery.envs import api, descriptors, tasks
 from rookery.envs.api import Environment, EnvSpec, Step
 
 OWN = tuple(name for name in tasks.names() if tasks.find(name).suite == "rookery")
-BRAX = ("hopper", "walker2d_uni", "ant_uni")
+BRAX = ("hopper", "walker2d_uni", "ant_maze")
 FIXED_START = ("probe_value", "probe_discount", "probe_action", "probe_truncation")
 LENGTH = 150  # of Brax's episodes here: the clock must end within the steps below
 STEPS = 200

@@ -20,7 +20,7 @@ ONLY_IN = {
     "orbax": {"runs/checkpoint.py"},
     "tyro": {"cli.py"},
     "filelock": {"runs/folder.py"},
-    "brax": {"envs/brax.py"},
+    "brax": {"envs/brax.py", "envs/brax_walls.py"},
     "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "cli.py"},
     "tinygp": {"populations/bandit.py"},
 }

@@ -10,40 +10,49 @@ import contextlib
 import importlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rookery.envs import api
 from rookery.envs.api import DescriptorSpec, Environment, EnvSpec, EnvState, Step
 from rookery.types import Array, Key
 
 EPISODE_LENGTH = 1000
+OMNI_ROBOTS = ("ant", "humanoid")
 BACKENDS = ("spring", "positional", "generalized", "mjx")
 ONLY_BACKENDS = {"swimmer": ("generalized",)}  # Brax refuses the others
-CONTACT_HEIGHT = 5e-3  # metres; a foot at rest hovers within a millimetre of the floor
 INSTALL = 'pip install "rookery[brax]"'
 
 
-class Feet(NamedTuple):
-    """The feet of a robot as spheres and capsules on links, F of them, as constants of the model."""
+class Reading(NamedTuple):
+    """What a task reads off Brax's state, after a reset (no reward then) or a step."""
 
-    links: np.ndarray  # [F] int, which link carries the foot
-    centres: np.ndarray  # [F, 3] metres, centre of the foot in the link's frame
-    axes: np.ndarray  # [F, 3] metres, half of the capsule's length along its axis in the link's frame; 0 for a sphere
-    radii: np.ndarray  # [F] metres
-    floor: float  # metres, height of the floor
+    observation: Callable[[Any], Array]  # [O] float32
+    reward: Callable[[Any], Array]  # []
+    descriptor: Callable[[Any], Array]  # [D] float32
+
+
+class Variant(NamedTuple):
+    """How a task differs from Brax's environment of the same robot."""
+
+    prepare: Callable[[Any, str], Reading]  # takes the world, which it may change, and its name
+    descriptor: DescriptorSpec | None = None
+    options: Mapping[str, Any] = MappingProxyType({})  # for the constructor of Brax's environment
 
 
 def make(
-    name: str, episode_length: int = EPISODE_LENGTH, backend: str | None = None, feet: int = 0, **options: Any
+    name: str,
+    episode_length: int = EPISODE_LENGTH,
+    backend: str | None = None,
+    variant: Variant | None = None,
+    **options: Any,
 ) -> Environment:
-    """Build one of Brax's environments.
+    """Build one of Brax's environments, or a variant of it.
 
     Actions are clipped to [-1, 1] before Brax sees them. Physics that are no longer finite terminate the episode. Call
     it outside of any traced function: it loads the model.
@@ -52,26 +61,26 @@ def make(
       name: Brax's own name, e.g. `hopper`.
       episode_length: steps until truncation, at least 1.
       backend: `spring`, `positional`, `generalized` or `mjx`; by default `default_backend(name)`.
-      feet: how many feet the robot has; more than 0 makes their ground contact the descriptor `[feet]`: 1 where a foot
-        is less than 5 mm above the floor at the end of the step, else 0, meaned over the episode.
+      variant: `OMNI`, or one of `brax_feet` and `brax_walls`; by default the environment as Brax has it.
       **options: for the constructor of Brax's environment, e.g. `terminate_when_unhealthy=False`.
 
     Raises:
       ImportError: Brax is not installed.
-      ValueError: the name, the backend or an option is unknown, or the robot has another number of feet.
+      ValueError: the name, the backend or an option is unknown, or the variant does not fit the robot or the backend.
     """
-    world = load(name, backend or default_backend(name), **options)
-    soles = find_feet(world.sys, feet) if feet else None
+    variant = variant or PLAIN
+    world = load(name, backend or default_backend(name), **{**variant.options, **options})
+    reading = variant.prepare(world, name)
     # One jit around each: training and evaluation trace the physics once, whatever their batch sizes.
-    reset = jax.jit(partial(_reset, world, soles))
-    step = jax.jit(partial(_step, world, soles))
+    reset = jax.jit(partial(_reset, world, reading))
+    step = jax.jit(partial(_step, world, reading))
     start = jax.eval_shape(reset, jax.random.key(0))[1]
     spec = EnvSpec(
         name=name,
         observation_size=start.observation.shape[0],
         action_size=world.action_size,
         episode_length=episode_length,
-        descriptor=feet_descriptor(feet) if feet else None,
+        descriptor=variant.descriptor,
     )
     return api.limit_episode(api.guard_physics(Environment(reset, step, spec)), episode_length)
 
@@ -81,11 +90,6 @@ def default_backend(name: str) -> str:
     return ONLY_BACKENDS.get(name, BACKENDS)[0]
 
 
-def feet_descriptor(feet: int) -> DescriptorSpec:
-    """Share of the episode's steps that each foot touches the ground, `[feet]` in [0, 1]."""
-    return api.descriptor_spec("ground contact of each foot", "mean", (0.0,) * feet, (1.0,) * feet)
-
-
 def load(name: str, backend: str, **options: Any) -> Any:
     """Brax's own environment, unwrapped; see `make` for arguments and errors."""
     allowed = ONLY_BACKENDS.get(name, BACKENDS)
@@ -93,7 +97,7 @@ def load(name: str, backend: str, **options: Any) -> Any:
         raise ValueError(f"Brax's {name} does not run on backend {backend!r}; use one of {list(allowed)}.")
     envs = _import_envs()
     _mend_fluid()
-    with _quiet_model_load():
+    with quiet_model_load():
         try:
             return envs.get_environment(name, backend=backend, **options)
         except KeyError as error:
@@ -124,7 +128,7 @@ def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) 
 
 
 @contextlib.contextmanager
-def _quiet_model_load() -> Iterator[None]:
+def quiet_model_load() -> Iterator[None]:
     """Keep back two messages that are known: Brax's about its own future, MuJoCo's about an attribute in its model.
 
     MuJoCo would also write its own into a log file in the working directory. Any other message becomes a warning.
@@ -152,13 +156,13 @@ def _lenient() -> Iterator[None]:
         yield
 
 
-def _reset(world: Any, feet: Feet | None, key: Key) -> tuple[EnvState, Step]:
+def _reset(world: Any, reading: Reading, key: Key) -> tuple[EnvState, Step]:
     with _lenient():
         start = world.reset(key)
-    return start.pipeline_state, api.first_step(_observation(start), _descriptor(feet, start.pipeline_state))
+    return start.pipeline_state, api.first_step(reading.observation(start), reading.descriptor(start))
 
 
-def _step(world: Any, feet: Feet | None, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+def _step(world: Any, reading: Reading, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     del key  # Brax's physics are deterministic
     from brax.envs import State
 
@@ -167,80 +171,51 @@ def _step(world: Any, feet: Feet | None, state: EnvState, action: Array, key: Ke
     with _lenient():
         after = world.step(fresh, jnp.clip(action, -1.0, 1.0))
     done = jnp.asarray(after.done, jnp.float32) > 0.5
-    descriptor = _descriptor(feet, after.pipeline_state)
-    return after.pipeline_state, api.next_step(_observation(after), after.reward, done, descriptor)
+    said = api.next_step(reading.observation(after), reading.reward(after), done, reading.descriptor(after))
+    return after.pipeline_state, said
 
 
-def _observation(state: Any) -> Array:
+def own_observation(state: Any) -> Array:
+    """The environment's, `[O]`."""
     return jnp.asarray(state.obs, jnp.float32)
 
 
-def _descriptor(feet: Feet | None, physics: Any) -> Array:
-    if feet is None:
-        return jnp.zeros((0,), jnp.float32)
-    return (foot_heights(feet, physics.x.pos, physics.x.rot) < CONTACT_HEIGHT).astype(jnp.float32)
+def own_reward(state: Any) -> Array:
+    """The environment's, `[]`."""
+    return jnp.asarray(state.reward, jnp.float32)
 
 
-def foot_heights(feet: Feet, positions: Array, rotations: Array) -> Array:
-    """Distance of each foot's lowest point from the floor, `[F]` in metres, negative inside it.
+def no_descriptor(state: Any) -> Array:
+    """Of size 0."""
+    del state
+    return jnp.zeros((0,), jnp.float32)
 
-    Args:
-      feet: from `find_feet`.
-      positions: `[links, 3]` of the links, metres.
-      rotations: `[links, 4]` of the links, unit quaternions (w, x, y, z).
+
+def torso_position(state: Any) -> Array:
+    """Where the torso is, x and y in metres, `[2]`; for a robot whose root moves freely.
+
+    The root's own coordinates say it: the poses of the links are one step of the physics behind them on `mjx`.
     """
-    w, x, y, z = rotations[feet.links].T
-    upwards = jnp.stack([2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)], axis=-1)
-    rise = jnp.sum(upwards * feet.centres, axis=-1)
-    droop = jnp.abs(jnp.sum(upwards * feet.axes, axis=-1))
-    return positions[feet.links, 2] + rise - droop - feet.radii - feet.floor
+    return jnp.asarray(state.pipeline_state.q[:2], jnp.float32)
 
 
-def find_feet(system: Any, expected: int) -> Feet:
-    """Find a robot's feet by their geometry: what collides with the floor and sits on a link that carries no other.
-
-    Names are no help: the ant's feet have none. Torso and thighs that may touch the floor carry links; arms and heads
-    that carry none do not collide with it.
-
-    Args:
-      system: Brax's system of the loaded model.
-      expected: how many feet the robot has.
-
-    Raises:
-      ValueError: the model has no level floor, another number of feet, or feet that are neither sphere nor capsule.
-    """
-    model, kinds = system.mj_model, importlib.import_module("mujoco").mjtGeom
-    plane, sphere, capsule = int(kinds.mjGEOM_PLANE), int(kinds.mjGEOM_SPHERE), int(kinds.mjGEOM_CAPSULE)
-    planes = [g for g in range(model.ngeom) if model.geom_type[g] == plane and model.geom_bodyid[g] == 0]
-    levels = [g for g in planes if np.allclose(_axis(model, g), (0.0, 0.0, 1.0))]
-    if len(levels) != 1:
-        raise ValueError(f"feet need one level floor, the model has {len(levels)}; use the task without descriptor.")
-    floor = levels[0]
-    parents = set(model.body_parentid[1:].tolist())
-    feet = [g for g in range(model.ngeom) if model.geom_bodyid[g] not in parents and _collide(model, g, floor)]
-    if len(feet) != expected:
-        raise ValueError(f"expected {expected} feet, the model has {len(feet)}; use the task without descriptor.")
-    if any(model.geom_type[g] not in (sphere, capsule) for g in feet):
-        raise ValueError("feet must be spheres or capsules; use the task without descriptor.")
-    halves = [model.geom_size[g, 1] if model.geom_type[g] == capsule else 0.0 for g in feet]
-    return Feet(
-        links=np.asarray([model.geom_bodyid[g] - 1 for g in feet]),
-        centres=np.asarray(model.geom_pos[feet], np.float32),
-        axes=np.asarray([half * _axis(model, g) for half, g in zip(halves, feet, strict=True)], np.float32),
-        radii=np.asarray(model.geom_size[feet, 0], np.float32),
-        floor=float(model.geom_pos[floor, 2]),
-    )
+def _plain(world: Any, name: str) -> Reading:
+    del world, name
+    return Reading(own_observation, own_reward, no_descriptor)
 
 
-def _collide(model: Any, one: int, other: int) -> bool:
-    """MuJoCo's rule: either geometry's type meets the other's affinity."""
-    return bool(
-        model.geom_contype[one] & model.geom_conaffinity[other]
-        or model.geom_contype[other] & model.geom_conaffinity[one]
-    )
+def _omni(world: Any, name: str) -> Reading:
+    del world
+    if name not in OMNI_ROBOTS:
+        raise ValueError(f"only {' and '.join(OMNI_ROBOTS)} walk wherever they like; {name} does not.")
+    return Reading(own_observation, _undirected_reward, torso_position)
 
 
-def _axis(model: Any, geom: int) -> np.ndarray:
-    """Unit vector `[3]` of a geometry's own z axis in the frame of its body."""
-    w, x, y, z = model.geom_quat[geom]
-    return np.asarray([2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)])
+def _undirected_reward(state: Any) -> Array:
+    """The environment's reward without the term for moving forward, `[]`."""
+    return own_reward(state) - jnp.asarray(state.metrics["forward_reward"], jnp.float32)
+
+
+PLAIN = Variant(_plain)
+OMNI = Variant(_omni, api.descriptor_spec("final x, y of the torso", "final", (-30.0, -30.0), (30.0, 30.0)))
+"""No direction is rewarded (ant and humanoid): what stays is the reward for living and the cost of control."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from rookery.envs import brax, point_maze, probes
+from rookery.envs import brax, brax_feet, brax_walls, point_maze, probes
 from rookery.envs.api import DescriptorSpec, Environment
 
 
@@ -45,7 +45,7 @@ def make(name: str, **overrides: Any) -> Environment:
     if unknown:
         raise ValueError(f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}.")
     environment = task.build(**overrides)
-    return environment._replace(spec=environment.spec._replace(name=name))
+    return environment._replace(spec=environment.spec._replace(name=name, qd_offset=task.qd_offset))
 
 
 def names() -> tuple[str, ...]:
@@ -108,14 +108,19 @@ def _brax(robot: str, observation_size: int, action_size: int) -> Task:
     return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
 
 
-def _uni(task: Task, feet: int, qd_offset: float) -> Task:
-    """The same with the ground contact of the feet as the descriptor."""
+def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
+    """A variant of Brax's environment that has a descriptor."""
     return task._replace(
-        name=f"{task.name}_uni",
-        build=partial(task.build, feet=feet),
-        descriptor=brax.feet_descriptor(feet),
+        name=f"{task.name}_{suffix}",
+        build=partial(task.build, variant=variant),
+        descriptor=variant.descriptor,
         qd_offset=qd_offset,
     )
+
+
+def _walled(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
+    """A variant with walls, whose robot observes where it is."""
+    return _variant(task, suffix, variant, qd_offset)._replace(observation_size=task.observation_size + 2)
 
 
 _POINT = {"size": 2, "episode_length": point_maze.EPISODE_LENGTH, "descriptor": point_maze.DESCRIPTOR}
@@ -147,11 +152,17 @@ _TASKS = {
         _brax("pusher", 23, 7),
         _brax("reacher", 11, 2),
         _brax("swimmer", 8, 2),
-        # Offsets cover the least reward measured over five families of actions on the spring backend.
-        _uni(_HOPPER, 1, 4.0),
-        _uni(_WALKER2D, 2, 4.5),
-        _uni(_HALFCHEETAH, 2, 10.0),
-        _uni(_ANT, 4, 8.0),
-        _uni(_HUMANOID, 2, 0.0),
+        # Offsets cover the least reward over five families of actions on the spring backend, measured 2026-11-20 by
+        # `python -m benchmarks.qd_offsets`. Only ant_omni's and ant_maze's are bounds, the maze's within its walls.
+        _variant(_HOPPER, "uni", brax_feet.ground_contact(1), 4.0),
+        _variant(_WALKER2D, "uni", brax_feet.ground_contact(2), 4.5),
+        _variant(_HALFCHEETAH, "uni", brax_feet.ground_contact(2), 10.0),
+        _variant(_ANT, "uni", brax_feet.ground_contact(4), 8.0),
+        _variant(_HUMANOID, "uni", brax_feet.ground_contact(2), 0.0),
+        _variant(_ANT, "omni", brax.OMNI, 3.0),
+        _variant(_HUMANOID, "omni", brax.OMNI, 0.0),
+        _walled(_ANT, "trap", brax_walls.TRAP, 8.0),
+        _walled(_HUMANOID, "trap", brax_walls.TRAP, 0.0),
+        _walled(_ANT, "maze", brax_walls.MAZE, 57.0),
     )
 }

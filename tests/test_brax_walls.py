@@ -1,0 +1,224 @@
+"""Robots among walls: where the walls are, that they hold, and what the tasks read off the state."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs import api, brax, brax_feet, brax_walls, tasks
+from rookery.envs.api import Step
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+ROBOT = {"ant_trap": "ant", "humanoid_trap": "humanoid", "ant_maze": "ant"}
+VARIANT = {"ant_trap": brax_walls.TRAP, "humanoid_trap": brax_walls.TRAP, "ant_maze": brax_walls.MAZE}
+RADIUS = {"ant": 0.25, "humanoid": 0.2}  # of what the torso meets walls with
+PUSHES = 10  # robots of one run; a test may use fewer
+STEPS = {"ant": 25, "humanoid": 50}  # of 0.05 and 0.015 seconds
+YIELD = 0.05  # metres; how far a robot thrown at a wall may dent it
+
+OUTLINES = {  # least x, greatest x, least y, greatest y
+    "ant_trap": [(11.5, 12.5, -2.5, 2.5), (6.5, 12.5, -3.5, -2.5), (6.5, 12.5, 2.5, 3.5)],
+    "humanoid_trap": [(8.5, 9.5, -2.5, 2.5), (3.5, 9.5, -3.5, -2.5), (3.5, 9.5, 2.5, 3.5)],
+    "ant_maze": [
+        (-5.5, 40.5, -5.5, -4.5),
+        (-5.5, 40.5, 39.5, 40.5),
+        (-5.5, -4.5, -4.5, 39.5),
+        (39.5, 40.5, -4.5, 39.5),
+        (19.5, 20.5, -4.5, 19.5),
+        (10.5, 19.5, 7.0, 8.0),
+        (9.5, 10.5, 20.25, 39.75),
+    ],
+}
+
+
+class Push(NamedTuple):
+    """A robot put somewhere with a velocity, and the bound that its torso must reach and not pass."""
+
+    x: float
+    y: float
+    speed_x: float
+    speed_y: float
+    axis: int  # 0: x, 1: y
+    face: float | None  # of the wall ahead; None where there is none
+
+
+TRAP = [  # for the ant; the humanoid's is 3 m nearer
+    Push(8.5, 0.0, 10.0, 0.0, 0, 11.5),
+    Push(9.0, 0.0, 0.0, 10.0, 1, 2.5),
+    Push(9.0, 0.0, 0.0, -10.0, 1, -2.5),
+    Push(15.0, 0.0, -10.0, 0.0, 0, 12.5),
+    Push(9.0, -6.0, 0.0, 10.0, 1, -3.5),
+    Push(8.5, 5.5, 10.0, 0.0, 0, None),
+]
+MAZE = [
+    Push(17.0, 2.0, 10.0, 0.0, 0, 19.5),
+    Push(15.0, 10.0, 0.0, -10.0, 1, 8.0),
+    Push(7.0, 30.0, 10.0, 0.0, 0, 9.5),
+    Push(37.0, 20.0, 10.0, 0.0, 0, 39.5),
+    Push(-2.0, 20.0, -10.0, 0.0, 0, -4.5),
+    Push(5.0, 37.0, 0.0, 10.0, 1, 39.5),
+    Push(5.0, -2.0, 0.0, -10.0, 1, -4.5),
+    Push(8.5, 14.0, 10.0, 0.0, 0, None),
+]
+PUSHED = {
+    "ant_trap": TRAP,
+    "humanoid_trap": [p._replace(x=p.x - 3.0, face=p.face and (p.face - 3.0 if p.axis == 0 else p.face)) for p in TRAP],
+    "ant_maze": MAZE,
+}
+
+
+@cache
+def walled(task: str) -> Any:
+    """Brax's world with the walls of a task."""
+    world = brax.load(ROBOT[task], "spring", **VARIANT[task].options)
+    VARIANT[task].prepare(world, ROBOT[task])
+    return world
+
+
+@cache
+def rolling(task: str) -> Callable[..., tuple[Any, Step]]:
+    """Compiled: coordinates `[PUSHES, ...]` and velocities -> states and steps, `[T, PUSHES, ...]`, without action."""
+    world, env = walled(task), tasks.make(task)
+
+    def start(q: jax.Array, qd: jax.Array) -> api.Timed:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return api.Timed(world.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
+
+    def advance(state: Any, _: None) -> tuple[Any, tuple[Any, Step]]:
+        action = jnp.zeros((PUSHES, env.spec.action_size))
+        state, step = jax.vmap(env.step, in_axes=(0, 0, None))(state, action, jax.random.key(0))
+        return state, ((state.inner.q, state.inner.qd, state.inner.x.pos), step)
+
+    def roll(q: jax.Array, qd: jax.Array) -> tuple[Any, Step]:
+        return jax.lax.scan(advance, jax.vmap(start)(q, qd), length=STEPS[ROBOT[task]])[1]
+
+    return jax.jit(roll, compiler_options=FAST_COMPILE)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing `:DeprecationWarning")
+def thrown(task: str, places: list[tuple[float, ...]], speeds: list[tuple[float, ...]]) -> tuple[Any, Step]:
+    """Robots put at (x, y) or (x, y, z) with a velocity along the same axes; see `rolling`."""
+    system = walled(task).sys
+    q = np.tile(np.asarray(system.init_q), (PUSHES, 1))
+    qd = np.zeros((PUSHES, system.qd_size()), np.float32)
+    for row, (place, speed) in enumerate(zip(places, speeds, strict=True)):
+        q[row, : len(place)], qd[row, : len(speed)] = place, speed
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, : len(places)], rolling(task)(q.astype(np.float32), qd))
+
+
+@pytest.mark.parametrize("task", OUTLINES)
+def test_walls_stand_where_they_should(task: str) -> None:
+    model = walled(task).sys.mj_model
+    boxes = [g for g in range(model.ngeom) if model.geom_type[g] == 6]
+    low, high = (model.geom_pos[boxes] + sign * model.geom_size[boxes] for sign in (-1.0, 1.0))
+    outlines = np.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], axis=1)
+    np.testing.assert_allclose(outlines, OUTLINES[task], atol=1e-6)
+    np.testing.assert_allclose(low[:, 2], -2.0, atol=1e-6)
+    np.testing.assert_allclose(high[:, 2], 2.0, atol=1e-6)
+    assert (model.geom_bodyid[boxes] == 0).all()
+    np.testing.assert_allclose(model.geom_quat[boxes], [[1.0, 0.0, 0.0, 0.0]] * len(boxes))
+
+
+@pytest.mark.parametrize("task", OUTLINES)
+def test_only_feet_and_spheres_in_the_body_meet_walls(task: str) -> None:
+    model = walled(task).sys.mj_model
+    plain = brax.load(ROBOT[task], "spring").sys.mj_model
+    feet = {plain.geom(g).name for g in brax_feet.floor_and_feet(plain)[1]}
+    touch_floor = {model.geom(g).name for g in range(model.ngeom) if model.geom_contype[g] & 1}
+    touch_walls = {model.geom(g).name for g in range(model.ngeom) if model.geom_contype[g] & 2}
+    assert touch_floor == feet
+    bodies = {"ant": ["torso"], "humanoid": ["torso", "pelvis"]}[ROBOT[task]]
+    assert touch_walls == feet | {f"{body}_meets_walls" for body in bodies}
+    spheres = [g for g in range(model.ngeom) if model.geom_contype[g] & 2]
+    assert {int(model.geom_type[g]) for g in spheres} == {2}
+    torso = model.geom("torso_meets_walls")
+    assert (float(torso.size[0]), torso.bodyid[0]) == (RADIUS[ROBOT[task]], 1)
+    receives = {g: int(model.geom_conaffinity[g]) for g in range(model.ngeom) if model.geom_conaffinity[g]}
+    floor = brax_feet.floor_and_feet(model)[0]
+    assert receives.pop(floor) == 1
+    assert list(receives.values()) == [2] * len(OUTLINES[task])
+
+
+@pytest.mark.parametrize("robot", sorted(brax_walls.ROBOTS))
+def test_the_robot_is_the_plain_one(robot: str) -> None:
+    plain, world = brax.load(robot, "spring"), brax.load(robot, "spring")
+    brax_walls.add_walls(world, robot, brax_walls.MAZE_WALLS)
+    assert world.sys.mj_model.ngeom > plain.sys.mj_model.ngeom
+    for part in ("link", "dof", "actuator", "opt", "init_q", "gravity"):
+        ours, theirs = jax.tree.leaves(getattr(world.sys, part)), jax.tree.leaves(getattr(plain.sys, part))
+        assert len(ours) == len(theirs) > 0
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+    count = {"ant": 4, "humanoid": 2}[robot]
+    for one, other in zip(*(brax_feet.find_feet(w.sys, count) for w in (world, plain)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("task", PUSHED)
+def test_walls_hold(task: str) -> None:
+    pushes = PUSHED[task]
+    _, steps = thrown(task, [(p.x, p.y) for p in pushes], [(p.speed_x, p.speed_y) for p in pushes])
+    assert not steps.broken.any()
+    for push, path in zip(pushes, steps.descriptor.swapaxes(0, 1), strict=True):
+        sign = np.sign((push.speed_x, push.speed_y)[push.axis])
+        furthest = (sign * path[:, push.axis]).max()
+        if push.face is None:
+            assert furthest > push.x + 1.5, f"{push} stands free"
+        else:
+            rest = sign * push.face - RADIUS[ROBOT[task]]
+            assert rest - 0.4 < furthest < rest + YIELD, push
+
+
+@pytest.mark.parametrize("task", PUSHED)
+def test_the_position_is_the_torsos_after_the_step(task: str) -> None:
+    (q, qd, links), steps = thrown(task, [(-3.0, 2.0)], [(1.0, 0.0)])
+    np.testing.assert_allclose(steps.descriptor, links[:, :, 0, :2], atol=1e-4)
+    np.testing.assert_array_equal(steps.descriptor, q[:, :, :2])
+    assert steps.descriptor[0, 0, 0] != pytest.approx(-3.0, abs=1e-3)  # it moved
+    spec = tasks.find(task).descriptor
+    assert spec is not None
+    if task != "ant_maze":
+        assert steps.descriptor[0, 0, 0] < spec.lower[0]  # the descriptor is not clipped
+    centre, half = {"ant_maze": ([17.5, 17.5], [22.5, 22.5])}.get(task, ([15.0, 0.0], [15.0, 8.0]))
+    place = (q[:, :, :2] - np.asarray(centre)) / np.asarray(half)
+    np.testing.assert_allclose(steps.observation[:, :, :2], place, atol=1e-5)
+    own = np.concatenate([q[:, :, 2:], qd], axis=-1)
+    np.testing.assert_array_equal(steps.observation[:, :, 2 : 2 + own.shape[-1]], own)
+
+
+def test_the_traps_reward_is_the_environments() -> None:
+    (q, _, _), steps = thrown("ant_trap", [(0.0, 0.0)], [(3.0, 0.0)])
+    np.testing.assert_allclose(steps.reward[1:], np.diff(q[:, :, 0], axis=0) / 0.05 + 1.0, atol=1e-3)
+
+
+def test_the_mazes_reward_is_minus_the_distance_to_the_goal() -> None:
+    (q, _, _), steps = thrown("ant_maze", [(32.0, 4.0), (-3.0, 0.0), (35.0, 0.0)], [(5.0, 0.0), (0.0, 0.0), (0.0, 0.0)])
+    np.testing.assert_allclose(steps.reward, -np.hypot(35.0 - q[:, :, 0], q[:, :, 1]), rtol=1e-5, atol=1e-6)
+    assert steps.reward[0].tolist() == pytest.approx([-5.0, -38.0, 0.0], abs=0.3)
+
+
+def test_the_maze_ends_with_a_torso_too_low_or_too_high() -> None:
+    upright, overturned = (1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0)
+    places = [
+        (0.0, 0.0, 1.5, *upright),
+        (0.0, 0.0, 4.0, *upright),
+        (0.0, 0.0, 6.0, *upright),
+        (5.0, 0.0, 0.4, *overturned),
+    ]
+    (_, _, links), steps = thrown("ant_maze", places, [(0.0,)] * len(places))
+    assert steps.terminated[0].tolist() == [False, False, True, False]
+    assert steps.terminated[-1, 3], "an ant on its back sinks"
+    torso = links[:, :, 0, 2]
+    np.testing.assert_array_equal(steps.terminated, (torso < 0.2) | (torso > 5.0))
+
+
+def test_walls_that_would_not_hold_are_refused() -> None:
+    for task in ROBOT:
+        with pytest.raises(ValueError, match=r"walls do not hold on backend 'generalized': .* pass through"):
+            tasks.make(task, backend="generalized")
+    with pytest.raises(ValueError, match="not 'hopper': what of a robot meets them must be declared"):
+        brax.make("hopper", variant=brax_walls.TRAP)
