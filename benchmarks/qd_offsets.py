@@ -1,0 +1,107 @@
+"""Whether the offsets of the QD score cover what bad policies earn.
+
+    python -m benchmarks.qd_offsets [--quick] [--tasks ant_trap,ant_maze]
+
+For every task with a descriptor, on its shipped backend, the least reward of a step under five families of policies:
+no action, uniform noise, full force to and fro at random, constant full force, and random networks of 32 tanh units
+whose weights are large. An episode that ends is followed by the next, so all steps are those of living robots. An
+offset covers a family if the least reward plus the offset is at least 0, but for rounding: the score of a repertoire
+then counts no fitness as less than nothing.
+"""
+
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import harness
+from rookery.envs import api, tasks
+from rookery.envs.api import Environment
+from rookery.types import Array, Key
+
+FAMILIES = ("none", "noise", "to_and_fro", "constant", "network")
+HIDDEN = 32
+GAIN = 2.0  # of the networks' weights, so that most of their actions are near full force
+ROUNDING = 1e-4
+
+
+class Policies(NamedTuple):
+    """One policy of every family."""
+
+    constant: Array  # [A] full force
+    hidden: Array  # [O, HIDDEN]
+    output: Array  # [HIDDEN, A]
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--tasks", default="", help="their names, with commas; by default all that have a descriptor")
+    made.add_argument("--environments", type=int, default=24, help="of each family (%(default)s)")
+    made.add_argument("--steps", type=int, default=1000, help="of each environment (%(default)s)")
+    options = harness.parse(made)
+    if options.quick:
+        options.environments, options.steps = 4, 20
+    load = harness.load()
+    names = options.tasks.split(",") if options.tasks else [n for n in tasks.names() if tasks.find(n).descriptor]
+    harness.report("qd_offsets", options, [measure(name, options.environments, options.steps) for name in names], load)
+
+
+def measure(name: str, environments: int, steps: int) -> dict[str, Any]:
+    """The row of one task."""
+    started = time.perf_counter()
+    env, offset = tasks.make(name), tasks.find(name).qd_offset
+    least = jax.jit(partial(least_rewards, env, environments, steps))(jax.random.key(0))
+    worst = float(least.min())
+    row: dict[str, Any] = {"task": name, "offset": offset, "least": worst, "covered": worst + offset >= -ROUNDING}
+    row |= {family: float(value) for family, value in zip(FAMILIES, least, strict=True)}
+    row["seconds"] = time.perf_counter() - started
+    print(f"{name}: {worst:.3f}, offset {offset:g}", flush=True)
+    return row
+
+
+def least_rewards(env: Environment, environments: int, steps: int, key: Key) -> Array:
+    """Of every family, over all its environments and steps; `[FAMILIES]`."""
+    bank_key, policy_key, key = jax.random.split(key, 3)
+    bank = api.start_bank(env, bank_key, environments)
+    env = api.auto_reset(env, bank)
+    shape = (len(FAMILIES), environments)
+    states, starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(FAMILIES), *leaf.shape)), bank)
+    policies = jax.vmap(partial(draw_policies, env))(jax.random.split(policy_key, environments))
+
+    def advance(carry: tuple[Any, Array, Array], key: Key) -> tuple[tuple[Any, Array, Array], None]:
+        states, observations, least = carry
+        action_keys, step_keys = jax.random.split(key, (2, *shape))
+        actions = jax.vmap(act, in_axes=(0, None, 0, 0))(jnp.arange(shape[0]), policies, observations, action_keys)
+        states, said = jax.vmap(jax.vmap(env.step))(states, actions, step_keys)
+        return (states, said.observation, jnp.minimum(least, said.reward.min(axis=1))), None
+
+    carry = states, starts.observation, jnp.full((shape[0],), jnp.inf)
+    return jax.lax.scan(advance, carry, jax.random.split(key, steps))[0][2]
+
+
+def draw_policies(env: Environment, key: Key) -> Policies:
+    """One of every family."""
+    keys = jax.random.split(key, 3)
+    size, actions = env.spec.observation_size, env.spec.action_size
+    return Policies(
+        constant=jax.random.rademacher(keys[0], (actions,), jnp.float32),
+        hidden=GAIN * jax.random.normal(keys[1], (size, HIDDEN)) / size**0.5,
+        output=GAIN * jax.random.normal(keys[2], (HIDDEN, actions)) / HIDDEN**0.5,
+    )
+
+
+def act(family: Array, policies: Policies, observations: Array, keys: Key) -> Array:
+    """The actions `[E, A]` of a family (`[]` int, its place in `FAMILIES`) in its environments."""
+    return jax.vmap(partial(_act_once, family))(policies, observations, keys)
+
+
+def _act_once(family: Array, policies: Policies, observation: Array, key: Key) -> Array:
+    noise = jax.random.uniform(key, policies.constant.shape, minval=-1.0)
+    network = jnp.tanh(jnp.tanh(observation @ policies.hidden) @ policies.output)
+    return jnp.stack([jnp.zeros_like(noise), noise, jnp.sign(noise), policies.constant, network])[family]
+
+
+if __name__ == "__main__":
+    main()
