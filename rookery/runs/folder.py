@@ -25,7 +25,9 @@ _MADE = (
     "config.json",
     "metrics.csv",
     "lineage.csv",
+    "repertoire.csv",
     "curves.png",
+    "repertoire.png",
     "report.html",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
@@ -73,6 +75,11 @@ class RunFolder:
         return self.path / "lineage.csv"
 
     @property
+    def repertoire_file(self) -> Path:
+        """`repertoire.csv`: a row per cell."""
+        return self.path / "repertoire.csv"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
@@ -86,6 +93,11 @@ class RunFolder:
     def picture_file(self) -> Path:
         """`curves.png`."""
         return self.path / "curves.png"
+
+    @property
+    def repertoire_picture_file(self) -> Path:
+        """`repertoire.png`."""
+        return self.path / "repertoire.png"
 
     @property
     def report_file(self) -> Path:
