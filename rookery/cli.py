@@ -19,20 +19,12 @@ from rich.console import Console
 from rookery import devices
 from rookery.envs import tasks
 from rookery.report import curves, tables
+from rookery.report.repertoire_picture import draw_repertoire
 from rookery.runs import build, evaluate, folder, lineage, loop
 from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
-from rookery.runs.config import (
-    KINDS,
-    PYTHON,
-    AnyRun,
-    agent_of,
-    alone,
-    from_record,
-    kind_of,
-    like,
-    to_record,
-    with_space,
-)
+from rookery.runs.cells import cache_folder
+from rookery.runs.config import KINDS, AnyRun, MapElitesRun, MePbtRun, agent_of, alone, kind_of, like, with_space
+from rookery.runs.record import PYTHON, from_record, to_record
 from rookery.runs.signals import Interrupted
 
 
@@ -138,15 +130,14 @@ def main() -> None:
 def keep_compiled_programs() -> None:
     """Turn on JAX's persistent compilation cache, unless the user has chosen a place for it."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "rookery"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def train(command: Train) -> None:
     """`rookery train KIND`."""
     config, schedule, name = command.config, None, kind_of(command.config)
-    if config.replay_schedule is not None:
+    if getattr(config, "replay_schedule", None) is not None:
         schedule = lineage.lineage(config.replay_schedule).schedule()
         lineage.check_agent(schedule, agent_of(name))
         config, name = alone(config), f"replay-{agent_of(name)}"
@@ -170,19 +161,30 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None
     console = Console(quiet=config.run.quiet)
     built = build.build(config, schedule)
     console.print(
-        f"{kind_of(config)} on {built.environment.spec.name}: population {config.population} on "
-        f"{devices.describe(built.mesh)}, in {config.run.run_dir}",
+        f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}, in "
+        f"{config.run.run_dir}",
         highlight=False,
         soft_wrap=True,
     )
     record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
     result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
-    picture = curves.draw_curves(result.run_dir)
+    lies = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
+    if built.program.table is not None:
+        lies["repertoire"] = draw_repertoire(result.run_dir)
+    lies["evaluate"] = f"rookery evaluate {result.run_dir}"
     console.print(tables.summary(result.run_dir))
-    lies = {"run": result.run_dir, "curves": picture, "evaluate": f"rookery evaluate {result.run_dir}"}
     for name, value in lies.items():
-        console.print(f"{name:9} {value}", highlight=False, soft_wrap=True)
+        console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
+
+
+def _people(config: AnyRun) -> str:
+    """Who lives in a run, in words."""
+    if isinstance(config, MapElitesRun):
+        return f"{config.cells.count} cells, {config.batch_size} genotypes a generation"
+    if isinstance(config, MePbtRun):
+        return f"{config.cells.count} cells, population {config.population} and {config.ga_population} variations"
+    return f"population {config.population}"
 
 
 def judge(command: Evaluate) -> None:

@@ -9,7 +9,8 @@ import pytest
 import rookery
 import rookery.cli
 from rookery.runs import config
-from rookery.runs.config import PbtSacRun, Td3Run, from_record, to_record
+from rookery.runs.config import PbtSacRun, Td3Run
+from rookery.runs.record import from_record, to_record
 
 TINY = (
     "--env point_room --episode-length 10 --population 2 --generations 2 --steps-per-generation 40 --num-envs 4 "

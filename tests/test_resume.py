@@ -69,11 +69,11 @@ def arrays(run: Path) -> list[np.ndarray]:
     import jax
 
     from rookery import devices
-    from rookery.runs import build, config, folder
+    from rookery.runs import build, folder, record
     from rookery.runs.checkpoint import Checkpointer
 
     opened = folder.open_existing(run)
-    built = build.build(config.from_record({**opened.config, "world": {**opened.config["world"], "devices": 1}}))
+    built = build.build(record.from_record({**opened.config, "world": {**opened.config["world"], "devices": 1}}))
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     state, _, _ = checkpoints.restore(devices.template(built.program, built.mesh))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]

@@ -1,6 +1,6 @@
-"""A point in a square: `point_maze`, whose greedy path is a dead end, and `point_room`, which has nothing in it.
+"""A point in a square: `point_maze` and `point_trap`, whose greedy paths are dead ends, and `point_room`, which is empty.
 
-Geometry (lengths without unit; the square is [-1, 1]^2, x to the right, y upwards):
+Geometry of the maze (lengths without unit; the square is [-1, 1]^2, x to the right, y upwards):
 
     y =  1.0  +-----------------------+
               |      G                |   goal zone: the disc of radius 0.1 around (-0.4, 0.8)
@@ -18,6 +18,19 @@ stays under the upper one.
 
 A step moves the point by `action / 10`, so by at most 0.1 along either axis. A wall stops the motion across it, not
 the motion along it: who pushes against a wall slides. Everything is pure JAX.
+
+Geometry of the trap, a U that is open towards the start:
+
+    y =  1.0  +-----------------------+
+              |           G           |   goal zone: the disc of radius 0.1 around (0.0, 0.75)
+    y =  0.25 |      -----------      |   end wall: x in [-0.5, 0.5]
+              |      |         |      |   side walls: x = -0.5 and 0.5, y in [-0.45, 0.25]
+    y = -0.45 |      |         |      |
+              |           s           |   start: (0.0, -0.75), uniform noise of 0.05 on either axis
+    y = -1.0  +-----------------------+
+
+Walking towards the goal ends under the end wall, 0.5 from the goal; the way out leads 0.7 back, away from the goal. A
+step is half as long as in the maze, so that who moves at random hardly ever gets around.
 """
 
 from functools import partial
@@ -36,6 +49,11 @@ START_NOISE = 0.05
 WALLS = ((-0.5, -1.0, 0.5), (0.2, -0.5, 1.0))  # y, left end, right end
 GOAL = (-0.4, 0.8)
 GOAL_RADIUS = 0.1
+TRAP_STRIDE = 0.05
+TRAP_START = (0.0, -0.75)
+TRAP_GOAL = (0.0, 0.75)
+TRAP_END = ((0.25, -0.5, 0.5),)  # y, left end, right end
+TRAP_SIDES = ((-0.5, -0.45, 0.25), (0.5, -0.45, 0.25))  # x, lower end, upper end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
 DESCRIPTOR = api.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
@@ -54,6 +72,20 @@ def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
       ValueError: `episode_length` is below 1.
     """
     return _environment("point_maze", START, _maze_step, episode_length)
+
+
+def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
+    """The trap: minus the distance to the goal as the reward, terminated inside the goal zone.
+
+    Observation, action and descriptor as in `point_maze`; the reward lies in [-2.02, 0] per step.
+
+    Args:
+      episode_length: steps until truncation, at least 1.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _environment("point_trap", TRAP_START, _trap_step, episode_length)
 
 
 def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
@@ -85,9 +117,20 @@ def _reset(start: tuple[float, float], key: Key) -> tuple[Array, Step]:
 
 def _maze_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
     del key  # the maze is deterministic
-    position = move(state, action, WALLS)
-    distance = jnp.linalg.norm(position - jnp.asarray(GOAL, jnp.float32))
+    return _towards(GOAL, move(state, action, WALLS))
+
+
+def _towards(goal: tuple[float, float], position: Array) -> tuple[Array, Step]:
+    distance = jnp.linalg.norm(position - jnp.asarray(goal, jnp.float32))
     return position, api.next_step(position, -distance, distance <= GOAL_RADIUS, position)
+
+
+def _trap_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
+    """First along x, then along y: two straight motions find every corner closed."""
+    del key  # the trap is deterministic
+    along_x, along_y = action * jnp.asarray([1.0, 0.0]), action * jnp.asarray([0.0, 1.0])
+    position = move(state[::-1], along_x[::-1], TRAP_SIDES, TRAP_STRIDE)[::-1]
+    return _towards(TRAP_GOAL, move(position, along_y, TRAP_END, TRAP_STRIDE))
 
 
 def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
@@ -97,13 +140,15 @@ def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
     return position, api.next_step(position, -cost, jnp.asarray(False), position)
 
 
-def move(position: Array, action: Array, walls: tuple[tuple[float, float, float], ...]) -> Array:
+def move(
+    position: Array, action: Array, walls: tuple[tuple[float, float, float], ...], stride_length: float = STRIDE
+) -> Array:
     """The position `[2]` after one step; blocked by horizontal `walls`, given as (y, left end, right end).
 
     A point at y equal to a wall's counts as above it. The path is a straight segment, so a wall blocks if the segment
     changes sides between its ends, however long or short the step is; the point then keeps its y and takes its new x.
     """
-    stride = STRIDE * jnp.clip(action, -1.0, 1.0)
+    stride = stride_length * jnp.clip(action, -1.0, 1.0)
     target = jnp.clip(position + stride, -1.0, 1.0)
     rise = target[1] - position[1]
     blocked = jnp.asarray(False)

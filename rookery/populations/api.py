@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from rookery.envs.api import DescriptorSpec
 from rookery.hyperparams import Space
 from rookery.types import Array, Hyper, Key, Metrics, PyTree
 
@@ -65,6 +66,7 @@ class Program(NamedTuple):
     batch_size: int | None = None  # genotypes judged per generation, where these are not the population itself
     table: TableFn | None = None  # None without a repertoire
     divides_cells: bool = False  # spread the repertoire over the devices by cells
+    descriptor: DescriptorSpec | None = None  # of the repertoire, for the run's folder
 
 
 class PopulationMap(Protocol):

@@ -206,4 +206,5 @@ def map_elites(
         batch_size=emitter.batch_size,
         table=table,
         divides_cells=divides_cells,
+        descriptor=scoring.descriptor,
     )

@@ -11,6 +11,7 @@ from rookery import hyperparams, networks
 from rookery.agents.api import check_hidden_sizes
 from rookery.envs import api as envs
 from rookery.envs.api import Environment, EnvSpec
+from rookery.envs.functions import Function
 from rookery.hyperparams import Space
 from rookery.learners import rollout
 from rookery.learners.api import Learner, genotype
@@ -49,6 +50,24 @@ def function_scoring(
         steps=1,
         bounds=bounds,
     )
+
+
+def named_scoring(function: Function) -> Scoring:
+    """Search one of the functions that everybody measures by: `named_scoring(function("arm"))`."""
+    return Scoring(
+        newborn=partial(_newborn, function.init),
+        start_states=_no_start_states,
+        evaluate=partial(_evaluate_function, partial(_without_key, function.score)),
+        descriptor=function.descriptor,
+        qd_offset=function.worst_fitness,
+        steps=1,
+        bounds=function.bounds,
+    )
+
+
+def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array, key: Key) -> tuple[Array, Array]:
+    del key  # the function is deterministic
+    return score(genotype)
 
 
 def _newborn(init: Callable[[Key], PyTree], key: Key, bank: Bank) -> PyTree:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.runs.config import SCHEDULE
 from rookery.runs.folder import RunFolderError, open_existing
 from rookery.runs.log import read_csv
+from rookery.runs.record import SCHEDULE
 
 # Settings that change nothing of what is learned, or (`devices` without `exact`) its rounding only.
 _WITHOUT_EFFECT = {

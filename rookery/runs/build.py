@@ -1,30 +1,38 @@
 """From a config to what it describes: world, mind, life, people."""
 
+import math
 from typing import NamedTuple
 
 from rookery import devices, hyperparams
+from rookery.agents.api import Agent
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.devices import Mesh
-from rookery.envs import tasks
+from rookery.envs import functions, tasks
 from rookery.envs.api import Environment
 from rookery.hyperparams import Space
+from rookery.learners.api import Learner
 from rookery.learners.off_policy import off_policy
 from rookery.populations.api import Program
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.seeds import seeds
-from rookery.runs.config import AnyRun, PbtRun, WorldConfig, choices
+from rookery.qd.api import Scoring
+from rookery.qd.emitters import iso_line
+from rookery.qd.map_elites import map_elites
+from rookery.qd.pbt_emitter import counts, pbt_emitter
+from rookery.qd.scoring import learner_scoring, named_scoring, policy_scoring
+from rookery.runs.cells import CellsConfig, find_cells
+from rookery.runs.config import AnyRun, MapElitesRun, MePbtSacRun, MePbtTd3Run, PbtRun, WorldConfig, choices
 from rookery.runs.lineage import Schedule, at_steps
 
 
 class Built(NamedTuple):
     """What the run loop needs."""
 
-    environment: Environment
     program: Program
     mesh: Mesh
-    space: Space  # as the config chose it
+    space: Space | None = None  # as the config chose it; None where nothing has hyper-parameters
 
 
 _AGENTS = {SacConfig: sac, Td3Config: td3}
@@ -41,12 +49,12 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
       ValueError: an unknown task, an extra that is not installed, a population that the devices cannot share, a search
         space that makes no sense, or parts that do not fit each other.
     """
-    devices.use_cores(config.population)
-    mesh = devices.mesh_for(config.population, config.world.devices)
-    environment = tasks.make(config.world.env, **_overrides(config.world))
-    agent = _AGENTS[type(config.agent)](environment.spec, config.agent)
-    space = hyperparams.choose(agent.space, **choices(config))
-    learner = off_policy(agent, environment, config.learner)
+    if isinstance(config, MapElitesRun):
+        return _map_elites(config)
+    if isinstance(config, MePbtSacRun | MePbtTd3Run):
+        return _me_pbt(config)
+    mesh = _mesh(config.world, population=config.population)
+    learner, space = _learner(config)
     spread = devices.population_map(mesh, config.world.exact)
     if isinstance(config, PbtRun):
         program = pbt(learner, space, config.population, config.pbt, spread)
@@ -54,7 +62,71 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
         program = seeds(learner, space, config.population, config.draw_hyper, spread)
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
-    return Built(environment, program, mesh, space)
+    return Built(program, mesh, space)
+
+
+def _map_elites(config: MapElitesRun) -> Built:
+    mesh = _mesh(config.world, **_divided(config.cells), batch=config.batch_size)
+    scoring = _scoring(config)
+    rows = devices.rows(mesh, config.cells.count, config.cells.shard_repertoire)
+    emitter = iso_line(scoring, config.batch_size, config.variation, rows)
+    centroids = find_cells(config.cells, scoring.descriptor.lower, scoring.descriptor.upper)
+    spread = devices.population_map(mesh, config.world.exact)
+    return Built(map_elites(scoring, centroids, emitter, rows, spread, config.cells.shard_repertoire), mesh)
+
+
+def _me_pbt(config: MePbtSacRun | MePbtTd3Run) -> Built:
+    if config.ga_population < 1:
+        raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
+    counts(config.me_pbt, config.population)
+    sizes = {"population": config.population, "ga_population": config.ga_population}
+    mesh = _mesh(config.world, **_divided(config.cells), **sizes)
+    rows = devices.rows(mesh, config.cells.count, config.cells.shard_repertoire)
+    learner, space = _learner(config)
+    scoring = learner_scoring(learner, space)
+    spread = devices.population_map(mesh, config.world.exact)
+    both = config.population, config.ga_population
+    emitter = pbt_emitter(learner, scoring, space, both, config.me_pbt, config.variation, rows, spread)
+    centroids = find_cells(config.cells, scoring.descriptor.lower, scoring.descriptor.upper)
+    program = map_elites(scoring, centroids, emitter, rows, spread, config.cells.shard_repertoire)
+    return Built(program._replace(space=space), mesh, space)
+
+
+def _mesh(world: WorldConfig, **sizes: int) -> Mesh:
+    """Devices that divide all of these sizes evenly; made from a CPU's cores before anything else starts JAX."""
+    shared = math.gcd(*sizes.values())
+    devices.use_cores(shared)
+    mesh = devices.mesh_for(shared) if world.devices is None else devices.mesh(world.devices)
+    for name, size in sizes.items():
+        devices.check_population(size, mesh, name)
+    return mesh
+
+
+def _divided(cells: CellsConfig) -> dict[str, int]:
+    """Cells that the devices must divide too."""
+    return {"repertoire": cells.count} if cells.shard_repertoire else {}
+
+
+def _learner(config: AnyRun) -> tuple[Learner, Space]:
+    """One member's life in its world, and what of it evolves."""
+    environment = _environment(config.world)
+    agent: Agent = _AGENTS[type(config.agent)](environment.spec, config.agent)
+    return off_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
+
+
+def _scoring(config: MapElitesRun) -> Scoring:
+    """A function by its name, or policies in an environment."""
+    if config.world.env not in functions.names():
+        if config.dimensions is not None:
+            raise ValueError(f"dimensions belong to a function ({', '.join(functions.names())}); leave them out.")
+        return policy_scoring(_environment(config.world), config.policy, config.evaluation)
+    if chosen := _overrides(config.world):
+        raise ValueError(f"{config.world.env} is a function and has no {', '.join(chosen)}; leave it out.")
+    return named_scoring(functions.function(config.world.env, config.dimensions))
+
+
+def _environment(world: WorldConfig) -> Environment:
+    return tasks.make(world.env, **_overrides(world))
 
 
 def _overrides(world: WorldConfig) -> dict[str, object]:

@@ -14,7 +14,12 @@ from typing_extensions import Doc
 from rookery.agents import sac, td3
 from rookery.hyperparams import Space, describe
 from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.rollout import EvaluationConfig
 from rookery.populations.config import PbtConfig
+from rookery.qd.pbt_emitter import MePbtConfig
+from rookery.qd.scoring import PolicyConfig
+from rookery.qd.variation import VariationConfig
+from rookery.runs.cells import CellsConfig
 
 
 @dataclass(frozen=True)
@@ -162,17 +167,88 @@ class PbtTd3Run(PbtRun):
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
-AnyRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run
+def _described_world() -> WorldConfig:
+    return WorldConfig(env="point_trap")
 
-KINDS: dict[str, type[AnyRun]] = {"sac": SacRun, "td3": Td3Run, "pbt-sac": PbtSacRun, "pbt-td3": PbtTd3Run}
+
+def _few_episodes() -> EvaluationConfig:
+    return EvaluationConfig(eval_episodes=4)
+
+
+@dataclass(frozen=True)
+class MapElitesRun:
+    """MAP-Elites: breed a repertoire of policies, or of a function's inputs, without gradients.
+
+    Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).
+    """
+
+    batch_size: int = 256
+    """Genotypes bred and judged in each generation (at least 1; a multiple of the devices)."""
+    dimensions: int | None = None
+    """Numbers in a genotype of a function (arm, sphere, rastrigin); the function's own by default."""
+    world: WorldConfig = field(default_factory=_described_world)
+    run: RunConfig = field(default_factory=RunConfig)
+    cells: CellsConfig = field(default_factory=CellsConfig)
+    variation: VariationConfig = field(default_factory=VariationConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    evaluation: EvaluationConfig = field(default_factory=_few_episodes)
+
+
+@dataclass(frozen=True)
+class MePbtRun:
+    """MAP-Elites with Population Based Training."""
+
+    population: int = 10
+    """P, members that train (at least 1; a multiple of the devices)."""
+    ga_population: int = 30
+    """Variations of elites that are judged beside them in each generation (at least 1)."""
+    world: WorldConfig = field(default_factory=_described_world)
+    run: RunConfig = field(default_factory=RunConfig)
+    cells: CellsConfig = field(default_factory=CellsConfig)
+    variation: VariationConfig = field(default_factory=VariationConfig)
+    me_pbt: MePbtConfig = field(default_factory=MePbtConfig)
+    learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+
+@dataclass(frozen=True)
+class MePbtSacRun(MePbtRun):
+    """A repertoire of diverse soft actor-critic agents: MAP-Elites with Population Based Training (ME-PBT).
+
+    Sources: Pierrot 2023 (arXiv:2303.12803), Haarnoja 2018 (arXiv:1812.05905).
+    """
+
+    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
+    space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+
+
+@dataclass(frozen=True)
+class MePbtTd3Run(MePbtRun):
+    """A repertoire of diverse TD3 agents: MAP-Elites with Population Based Training (ME-PBT).
+
+    Sources: Pierrot 2023 (arXiv:2303.12803), Fujimoto 2018 (arXiv:1802.09477).
+    """
+
+    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
+    space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+
+
+AgentRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run
+"""Runs whose members can follow a schedule."""
+
+AnyRun = AgentRun | MapElitesRun | MePbtSacRun | MePbtTd3Run
+
+KINDS: dict[str, type[AnyRun]] = {
+    "sac": SacRun,
+    "td3": Td3Run,
+    "pbt-sac": PbtSacRun,
+    "pbt-td3": PbtTd3Run,
+    "map-elites": MapElitesRun,
+    "me-pbt-sac": MePbtSacRun,
+    "me-pbt-td3": MePbtTd3Run,
+}
 """Name on the command line -> config."""
-
-
-SCHEDULE = "schedule"
-"""Where `config.json` keeps the schedule that a run replays, so that the folder is complete in itself."""
-
-PYTHON = "python"
-"""The kind that `config.json` names for a run whose program the command line cannot rebuild."""
 
 
 def kind_of(config: AnyRun) -> str:
@@ -208,8 +284,11 @@ def alone(config: AnyRun) -> AnyRun:
 def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     """What `kind` is by default where it replays `run`: one member with that run's world, life, mind and length.
 
-    Without a run (it was started from Python, and its settings are unknown) only the one member.
+    Without a run (it was started from Python, and its settings are unknown) only the one member. A kind that replays
+    nothing stays as it is.
     """
+    if not issubclass(kind, SeedsRun | PbtRun):
+        return kind()
     default = dataclasses.replace(kind(), population=1)
     if run is None:
         return default
@@ -220,54 +299,17 @@ def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
 
 def choices(config: AnyRun) -> dict[str, Chosen]:
     """What the config says of its search space, by the hyper-parameters' own names."""
-    return {name.removeprefix(_FLAG): choice for name, choice in config.space.items()}
+    return {name.removeprefix(_FLAG): choice for name, choice in getattr(config, "space", {}).items()}
 
 
-def with_space(config: AnyRun, space: Space) -> AnyRun:
+def with_space(config: AnyRun, space: Space | None) -> AnyRun:
     """The config with every hyper-parameter written out, so that another version's defaults cannot change the run."""
+    if space is None or isinstance(config, MapElitesRun):
+        return config
     told = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
-    return dataclasses.replace(config, space=_as_flags(told))
+    return dataclasses.replace(config, space=as_flags(told))
 
 
-def _as_flags(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def as_flags(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Choices by name -> what the config's `space` holds."""
     return {_FLAG + name: tuple(choice) if isinstance(choice, list) else choice for name, choice in chosen.items()}
-
-
-def to_record(config: AnyRun) -> dict[str, Any]:
-    """A config as JSON values."""
-    return {"kind": kind_of(config), **dataclasses.asdict(config), "space": choices(config)}
-
-
-def from_record(record: Mapping[str, Any]) -> AnyRun:
-    """A config from what `to_record` gave, after a round trip through JSON.
-
-    Raises:
-      ValueError: the kind or a field is unknown here, or a field is missing: another version wrote it; or the run was
-        started from Python.
-    """
-    values = {name: value for name, value in record.items() if name != SCHEDULE}
-    kind = values.pop("kind", None)
-    if kind == PYTHON:
-        raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")
-    if kind not in KINDS:
-        raise ValueError(f"this version knows no run of kind {kind!r}; it knows {', '.join(KINDS)}.")
-    revived = _revive(KINDS[kind], values, kind)
-    return dataclasses.replace(revived, space=_as_flags(revived.space))
-
-
-def _revive(cls: type, values: Mapping[str, Any], where: str) -> Any:
-    names = [entry.name for entry in dataclasses.fields(cls)]
-    strange = sorted(set(values) ^ set(names))
-    if strange:
-        raise ValueError(
-            f"config.json was written by an incompatible version of rookery: {where} differs in {', '.join(strange)}; "
-            "use the version that wrote it (it stands in config.json)."
-        )
-    types = typing.get_type_hints(cls)
-    return cls(**{name: _revive_value(types[name], values[name], name) for name in names})
-
-
-def _revive_value(hint: Any, value: Any, name: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _revive(typing.cast(type, hint), value, name)
-    return tuple(value) if isinstance(value, list) else value

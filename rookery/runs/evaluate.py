@@ -7,32 +7,33 @@ import jax
 import numpy as np
 
 from rookery import devices
-from rookery.runs import build, config, folder
+from rookery.runs import build, folder, record
 from rookery.runs.checkpoint import Checkpointer
 
 
 def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[int, dict[str, np.ndarray]]:
-    """Evaluate every member of a run's newest whole checkpoint.
+    """Evaluate every member of a run's newest whole checkpoint, or every elite of its repertoire.
 
     Args:
       run_dir: the run's folder; only read.
-      episodes: full deterministic episodes per member, at least 1; all members start from the same states.
+      episodes: full deterministic episodes of each, at least 1; all start from the same states.
       seed: of the start states.
 
     Returns:
       The checkpoint's generation, and the metrics of `Program.examine`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
-      `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`.
+      `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`; for a repertoire the same by cells, with
+      what it claimed (`stored...`) and what it would be with these evaluations (`corrected/...`).
 
     Raises:
       ValueError: the folder is no run, was not started by the command line, or `episodes` is below 1.
       CheckpointError: it has no whole checkpoint.
     """
     opened = folder.open_existing(run_dir)
-    recorded = config.from_record(opened.config)
-    learner = dataclasses.replace(
-        recorded.learner, eval_episodes=episodes, start_states=max(episodes, recorded.learner.start_states)
-    )
-    built = build.build(dataclasses.replace(recorded, learner=learner))
+    recorded = record.from_record(opened.config)
+    part = "evaluation" if hasattr(recorded, "evaluation") else "learner"
+    told = getattr(recorded, part)
+    judged = dataclasses.replace(told, eval_episodes=episodes, start_states=max(episodes, told.start_states))
+    built = build.build(dataclasses.replace(recorded, **{part: judged}))
     compiled = devices.compile_program(built.program, built.mesh)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     state, _, generation = checkpoints.restore(devices.template(built.program, built.mesh))

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.runs.config import PYTHON, SCHEDULE, agent_of
+from rookery.runs.config import agent_of
 from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
+from rookery.runs.record import PYTHON, SCHEDULE
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 

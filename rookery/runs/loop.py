@@ -19,9 +19,10 @@ from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState, TableFn
 from rookery.runs import folder as folders
 from rookery.runs.checkpoint import Checkpointer
-from rookery.runs.config import PYTHON, RunConfig
+from rookery.runs.config import RunConfig
 from rookery.runs.log import RunLog, write_table
 from rookery.runs.progress import Reporter
+from rookery.runs.record import DESCRIPTOR, PYTHON
 from rookery.runs.signals import Interrupted, Requests
 from rookery.types import Key, Metrics
 
@@ -143,12 +144,13 @@ def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramS
 
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
     run_dir = str(config.run_dir)
+    described = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
         folder = folders.open_existing(run_dir, write=True)
-        folder.reconfigure(record or folder.config)
+        folder.reconfigure({**(record or folder.config), **described})
         return folder
     from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
-    return folders.create(run_dir, record or from_python, config.overwrite)
+    return folders.create(run_dir, {**(record or from_python), **described}, config.overwrite)
 
 
 class _Generations(NamedTuple):

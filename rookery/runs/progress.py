@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-_SHOWN = {"best_fitness": "best", "median_fitness": "median", "qd_score": "QD score", "coverage": "coverage"}
+_SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
+_SHOWN_OF_A_REPERTOIRE = {"max_fitness": "best {:.4g}", "qd_score": "QD score {:.4g}", "coverage": "coverage {:.1f} %"}
 
 
 class Reporter:
@@ -50,7 +51,8 @@ class Reporter:
         seconds = row["seconds"]
         left = (self._generations - generation) * seconds
         parts = [f"{row['steps_per_second']:,.0f} steps/s"]
-        parts += [f"{label} {row[name]:.4g}" for name, label in _SHOWN.items() if name in row]
+        shown = _SHOWN_OF_A_REPERTOIRE if "coverage" in row else _SHOWN
+        parts += [text.format(row[name]) for name, text in shown.items()]
         if row.get("diverged"):
             parts.append(f"diverged {row['diverged']:.0f}")
         line = "  ".join(parts)
