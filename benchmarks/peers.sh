@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the virtual environment that the benchmarks run in: this package, editable, beside the peer it is measured
+# Make the virtual environment that the benchmarks run in: this package, editable, beside the peers it is measured
 # against. They share one process, so that a ratio is measured in one run with one version of JAX.
 #
 #   benchmarks/peers.sh [FOLDER]     FOLDER is .venv-peers by default; PYTHON chooses the interpreter (>= 3.11)
@@ -10,11 +10,11 @@ folder="${1:-$root/.venv-peers}"
 
 "${PYTHON:-python3}" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet --upgrade pip
-"$folder/bin/python" -m pip install --quiet --editable "$root[bench]" "qdax>=0.5"
+"$folder/bin/python" -m pip install --quiet --editable "$root[bench]" "qdax>=0.5" "ribs>=0.8"
 "$folder/bin/python" -m pip check
 "$folder/bin/python" - <<'VERSIONS'
 from importlib.metadata import version
 
-print(" ".join(f"{name}=={version(name)}" for name in ("rookery", "qdax", "brax", "jax", "jaxlib", "flax", "optax")))
+print(" ".join(f"{name}=={version(name)}" for name in ("rookery", "qdax", "ribs", "brax", "jax", "jaxlib", "flax", "optax")))
 VERSIONS
 echo "run, for example: $folder/bin/python -m benchmarks.population_update --quick"
