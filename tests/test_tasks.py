@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rookery.envs import tasks
+from rookery.envs import functions, tasks
 
 
 @pytest.mark.parametrize("name", tasks.names())
@@ -35,9 +35,23 @@ def test_listing_imports_no_simulator() -> None:
 
 def test_rows_share_their_columns() -> None:
     rows = tasks.table()
-    assert [row["task"] for row in rows] == list(tasks.names())
+    assert [row["task"] for row in rows] == [*tasks.names(), *functions.names()]
     assert len({tuple(row) for row in rows}) == 1
     assert {row["extra"] for row in rows} == {None, "brax"}
+
+
+def test_a_scoring_function_is_told_but_not_built() -> None:
+    row = tasks.describe("arm")
+    assert (row["suite"], row["observation_size"], row["action_size"]) == ("function", 0, 8)
+    assert (row["episode_length"], row["qd_offset"], row["extra"]) == (None, 0.5, None)
+    assert (row["descriptor_lower"], row["descriptor_upper"]) == ((0.0, 0.0), (1.0, 1.0))
+    assert str(tasks.describe("sphere")["qd_offset"]) == "0.0"  # no minus in the table
+    assert not set(functions.names()) & set(tasks.names())
+    sentence = r"^'arm' is a scoring function for MAP-Elites, no environment: `rookery train map-elites --env arm`\.$"
+    with pytest.raises(ValueError, match=sentence):
+        tasks.make("arm", episode_length=3)
+    with pytest.raises(ValueError, match=r"no task 'sphear'; did you mean sphere"):
+        tasks.make("sphear")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

@@ -1,4 +1,4 @@
-"""The one registry of tasks: what there is by name, and how to build it.
+"""The one registry of tasks: what there is by name, and how to build it. Scoring functions are listed beside them.
 
 Listing tasks builds nothing and imports no simulator: sizes stand here and a test holds them against the environments.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from rookery.envs import brax, brax_feet, brax_walls, point_maze, probes
+from rookery.envs import brax, brax_feet, brax_walls, functions, point_maze, probes
 from rookery.envs.api import DescriptorSpec, Environment
 
 
@@ -49,7 +49,7 @@ def make(name: str, **overrides: Any) -> Environment:
 
 
 def names() -> tuple[str, ...]:
-    """All tasks' names, suite by suite."""
+    """All tasks' names, suite by suite; environments only."""
     return tuple(_TASKS)
 
 
@@ -57,22 +57,27 @@ def find(name: str) -> Task:
     """A task's entry.
 
     Raises:
-      ValueError: there is no such task; the message names the nearest.
+      ValueError: there is no such task (the message names the nearest), or it is a scoring function.
     """
     if name in _TASKS:
         return _TASKS[name]
-    near = difflib.get_close_matches(name, _TASKS, n=3, cutoff=0.5)
+    if name in functions.names():
+        raise ValueError(
+            f"{name!r} is a scoring function for MAP-Elites, no environment: `rookery train map-elites --env {name}`."
+        )
+    near = difflib.get_close_matches(name, (*_TASKS, *functions.names()), n=3, cutoff=0.5)
     remedy = f"did you mean {', '.join(near)}?" if near else "`rookery envs` lists them all."
     raise ValueError(f"there is no task {name!r}; {remedy}")
 
 
 def describe(name: str) -> dict[str, Any]:
-    """A task as one row of a table, column name -> value; limits are tuples, what does not exist is None.
+    """A task, or a scoring function, as one row of a table, column name -> value; limits are tuples, what does not
+    exist is None, and the size of a function's genotype stands for that of the action.
 
     Raises:
       ValueError: there is no such task.
     """
-    task = find(name)
+    task = _function(name) if name in functions.names() else find(name)
     descriptor = task.descriptor
     return {
         "task": task.name,
@@ -85,15 +90,22 @@ def describe(name: str) -> dict[str, Any]:
         "descriptor_size": descriptor.size if descriptor else 0,
         "descriptor_lower": descriptor.lower if descriptor else None,
         "descriptor_upper": descriptor.upper if descriptor else None,
-        "episode_length": task.episode_length,
+        "episode_length": task.episode_length or None,
         "qd_offset": task.qd_offset if descriptor else None,
         "extra": task.extra,
     }
 
 
 def table() -> tuple[dict[str, Any], ...]:
-    """All tasks' rows, as `describe` gives them."""
-    return tuple(describe(name) for name in _TASKS)
+    """All tasks' rows, then the functions', as `describe` gives them."""
+    return tuple(describe(name) for name in (*_TASKS, *functions.names()))
+
+
+def _function(name: str) -> Task:
+    """A scoring function as an entry that can be told but not built."""
+    function = functions.function(name)
+    task = Task(name, "function", None, partial(make, name), 0, function.size, 0, (), function.descriptor)
+    return task._replace(qd_offset=0.0 - function.worst_fitness)
 
 
 def _own(build: Callable[..., Environment], size: int, episode_length: int, **more: Any) -> Task:
@@ -134,6 +146,7 @@ _TASKS = {
     task.name: task
     for task in (
         _own(point_maze.point_maze, qd_offset=2.29, **_POINT),  # the farthest corner is at sqrt(1.4^2 + 1.8^2) = 2.2804
+        _own(point_maze.point_trap, qd_offset=2.02, **_POINT),  # the farthest corner is at sqrt(1^2 + 1.75^2) = 2.0156
         _own(point_maze.point_room, qd_offset=0.02, **_POINT),  # the largest control cost
         _own(probes.probe_value, 1, 1),
         _own(probes.probe_discount, 1, 2),

@@ -31,6 +31,32 @@ def summary(run_dir: str | Path) -> Table:
     return table
 
 
+def repertoire_summary(run_dir: str | Path) -> Table:
+    """How full the repertoire was after the first and after the last generation of a run, and how good."""
+    metrics = read_csv(open_existing(run_dir).metrics_file)
+    table = Table(title=f"repertoire after generation {int(metrics['generation'][-1]) + 1}", title_justify="left")
+    for name in ("", "first", "last"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, label in _REPERTOIRE.items():
+        table.add_row(label, *(_number(metrics[name][row]) for row in (0, -1)))
+    return table
+
+
+_REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness": "best fitness"}
+
+
+def repertoire_examination(metrics: Mapping[str, np.ndarray]) -> Table:
+    """What a repertoire claims beside what its elites did on fresh start states."""
+    episodes = metrics["returns"].shape[1]
+    table = Table(title=f"{int(np.sum(np.isfinite(metrics['stored_fitness'])))} elites, {episodes} episodes each")
+    table.title_justify = "left"
+    for name in ("", "stored", "corrected"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, label in _REPERTOIRE.items():
+        table.add_row(label, *(_number(metrics[f"{side}/{name}"]) for side in ("stored", "corrected")))
+    return table
+
+
 def examination(metrics: Mapping[str, np.ndarray]) -> Table:
     """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor."""
     table = Table(title=f"{metrics['returns'].shape[1]} episodes per member", title_justify="left")
@@ -59,9 +85,9 @@ def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     table.add_column("extra", no_wrap=True)
     for row in rows:
         actions = f"{row['action_size']}{' discrete' if row['actions'] == 'discrete' else ''}"
-        counts = (str(row[name]) for name in ("agents", "episode_length"))
+        counts = (str(row[name] or "") for name in ("agents", "episode_length"))
         offset = "" if row["qd_offset"] is None else f"{row['qd_offset']:g}"
-        start = (row["task"], row["suite"], str(row["observation_size"]), actions)
+        start = (row["task"], row["suite"], str(row["observation_size"] or ""), actions)
         table.add_row(*start, *counts, _descriptor(row), offset, row["extra"] or "")
     return table
 
