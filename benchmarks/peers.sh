@@ -15,6 +15,7 @@ folder="${1:-$root/.venv-peers}"
 "$folder/bin/python" - <<'VERSIONS'
 from importlib.metadata import version
 
-print(" ".join(f"{name}=={version(name)}" for name in ("rookery", "qdax", "ribs", "brax", "jax", "jaxlib", "flax", "optax")))
+names = ("rookery", "qdax", "ribs", "brax", "jax", "jaxlib", "flax", "optax")
+print(" ".join(f"{name}=={version(name)}" for name in names))
 VERSIONS
 echo "run, for example: $folder/bin/python -m benchmarks.population_update --quick"

@@ -1,0 +1,239 @@
+"""ME-PBT as QDax runs it: PBT-SAC inside a distributed MAP-Elites, on one device.
+
+    python -m benchmarks.peers_me_pbt [--quick] [--generations 5]
+
+A generation evaluates what the emitter gives (children of the repertoire's cells, and the members as trained), adds it
+to the repertoire, lets the members exploit each other, and trains them. QDax trains the first population before the
+first generation, and never evaluates what the last generation trains. Keys are fresh in every generation, where its
+notebooks hand in the same ones over and over.
+
+Its feet contacts are NaN for every policy that falls before the time limit, and NaN lands in cell 0. `mend` gives it an
+extractor that reads the masked steps properly, which its interface allows. Either way its policies can be judged by our
+evaluation (`reevaluate`).
+"""
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import rookery
+from benchmarks import harness, work
+from benchmarks import qdax_me_pbt as parts
+from benchmarks.peers_map_elites import scores
+from benchmarks.qdax_me_pbt import QUICK, Settings
+from rookery.envs import api
+from rookery.learners import rollout
+from rookery.types import Array, Genotype, Key, PyTree
+
+
+class Elites(NamedTuple):
+    """A repertoire of QDax's."""
+
+    genotypes: Any  # its training states, leaves [C, ...]
+    fitnesses: np.ndarray  # [C], -inf where a cell is empty
+    descriptors: np.ndarray  # [C, D]
+    centroids: np.ndarray  # [C, D]
+
+
+class State(NamedTuple):
+    """All that a generation hands on; leaves of the first two have an axis for the one device."""
+
+    repertoire: Any
+    emitter: Any
+    key: Key
+
+
+class Program(NamedTuple):
+    """QDax's ME-PBT, ready to run."""
+
+    begin: Callable[[Key], State]
+    generation: Callable[[State], State]
+    compiled: harness.Compiled  # a generation
+
+
+@functools.cache
+def make(settings: Settings) -> Program:
+    """Build and compile it; one program serves all seeds, which have the same cells and the same start states to be
+    judged from.
+
+    Raises:
+      SystemExit: QDax is not installed.
+    """
+    try:
+        from qdax.core.distributed_map_elites import DistributedMAPElites
+        from qdax.utils.metrics import default_qd_metrics
+    except ImportError as error:
+        raise SystemExit(f"{work.INSTALL} ({error})") from error
+    centroid_key, eval_key, key = jax.random.split(jax.random.key(0), 3)
+    agent = parts.agent_of(settings)
+    num_envs = settings.pg_population * settings.num_envs
+    environment = work.qdax_environment(settings.task, num_envs, settings.episode_length)
+    algorithm = DistributedMAPElites(
+        scoring_function=parts.scoring(settings, agent, eval_key),
+        emitter=parts.counting(parts.emitter_of(settings, agent, environment)),
+        metrics_function=partial(default_qd_metrics, qd_offset=-settings.offset),  # it adds where we subtract
+    )
+    devices = jax.devices()[:1]
+    init = algorithm.get_distributed_init_fn(parts.centroids_of(settings, environment, centroid_key), devices)
+    update = algorithm.get_distributed_update_fn(num_iterations=1, devices=devices)
+    begin = partial(_begin, settings, agent, environment, init)
+    compiled = _compile(update, begin(key))
+    return Program(begin, partial(_generation, compiled.call), compiled)
+
+
+def _begin(settings: Settings, agent: Any, environment: Any, init: Callable, key: Key) -> State:
+    """The first population in a repertoire, its learners trained once. QDax needs raw keys here."""
+    agent_key, init_key, key = jax.random.split(key, 3)
+    sizes = environment.action_size, environment.observation_size
+    start = agent.get_init_fn(settings.population, *sizes, buffer_size=1)
+    states, _ = jax.jit(start)(jax.random.key_data(agent_key))
+    states = jax.vmap(type(states).empty_optimizers_states)(states)
+    repertoire, emitter_state, _ = init(
+        genotypes=jax.tree.map(lambda leaf: leaf[None], states), key=jax.random.key_data(init_key)[None]
+    )
+    return State(repertoire, emitter_state, key)
+
+
+def _arguments(state: State, key: Key) -> tuple:
+    return state.repertoire, state.emitter, jax.random.key_data(key)[None]
+
+
+def _compile(update: Any, state: State) -> harness.Compiled:
+    """`harness.compile_program` for a function that is mapped over devices already."""
+    started = time.perf_counter()
+    lowered = update.lower(*_arguments(state, state.key))
+    traced = time.perf_counter()
+    call = lowered.compile()
+    return harness.Compiled(call, traced - started, time.perf_counter() - traced)
+
+
+def _generation(update: Callable, state: State) -> State:
+    key, update_key = jax.random.split(state.key)
+    repertoire, emitter_state, _ = update(*_arguments(state, update_key))
+    return State(repertoire, emitter_state, key)
+
+
+def timed(settings: Settings, seed: int = 0) -> tuple[harness.Compiled, harness.Loop]:
+    """The program of a generation, and a call for `harness.interleave` that makes one after the other."""
+    program = make(settings)
+    state = program.begin(jax.random.key(seed))
+    return program.compiled, harness.Loop(lambda state: (program.generation(state), None), harness.Held(state))
+
+
+def peak_memory(settings: Settings, generations: int = 2) -> float:
+    """GB that this process, which should have done nothing else, has needed at most."""
+    _, loop = timed(settings)
+    for _ in range(generations):
+        loop()
+    return harness.peak_memory()
+
+
+def learn(settings: Settings, seed: int, generations: int, offset: float) -> tuple[list[dict[str, Any]], Elites]:
+    """A run.
+
+    Args:
+      settings: of the run.
+      seed: of everything but the cells and the start states that QDax judges from.
+      generations: evaluations beside that of the first population.
+      offset: the return that counts as nothing in the QD score.
+
+    Returns:
+      One row per evaluation, the first population's included: the scores by QDax's own evaluation, the occupied cells,
+      how many of the evaluations gave a NaN descriptor, and the environment steps that the evaluated had learned from;
+      and the repertoire at the end.
+    """
+    program = make(settings)
+    state, rows = program.begin(jax.random.key(seed)), []
+    for generation in range(generations + 1):
+        state = program.generation(state) if generation else state
+        elites = elites_of(state)
+        row = {"generation": generation, "steps": generation * settings.steps_per_generation}
+        row |= scores(elites.fitnesses, offset) | {"cells": int(np.isfinite(elites.fitnesses).sum())}
+        rows.append(row | {"invalid": int(state.emitter[1][0]), "evaluations": settings.population})
+    return rows, elites_of(state)
+
+
+def elites_of(state: State) -> Elites:
+    """The repertoire of the only device."""
+    found = jax.tree.map(lambda leaf: leaf[0], state.repertoire)
+    fitnesses = np.asarray(found.fitnesses).reshape(-1)
+    return Elites(found.genotypes, fitnesses, np.asarray(found.descriptors), np.asarray(found.centroids))
+
+
+def act(agent: Any, params: PyTree, observation: Array) -> Array:
+    """QDax's deterministic action `[A]`; it takes a key and does not look at it."""
+    return agent.select_action(observation, params, None, deterministic=True)
+
+
+def reevaluate(
+    settings: Settings, elites: Elites, episodes: int, seed: int, chunk: int = 16
+) -> tuple[np.ndarray, np.ndarray]:
+    """Judge QDax's policies by our evaluation, all from the same start states.
+
+    Args:
+      settings: those that the repertoire was made with.
+      elites: the repertoire.
+      episodes: full deterministic episodes for each policy.
+      seed: of the start states.
+      chunk: policies at once.
+
+    Returns:
+      Fitness `[C]`, -inf for an empty cell, and descriptor `[C, D]`, 0 for an empty cell; in the order of QDax's cells,
+      which is not where the descriptors belong.
+    """
+    environment = rookery.make(settings.task, episode_length=settings.episode_length)
+    policy = partial(act, parts.agent_of(settings))
+    config = rollout.EvaluationConfig(eval_episodes=episodes, start_states=episodes)
+    bank_key, key = jax.random.split(jax.random.key(seed))
+    bank = api.start_bank(environment, bank_key, episodes)
+
+    def judge(params: PyTree) -> tuple[Array, Array]:
+        found = rollout.evaluate(policy, environment, config, Genotype(params, None, None), bank, key)
+        return found.fitness, found.descriptor
+
+    occupied = np.flatnonzero(np.isfinite(elites.fitnesses))
+    policies = jax.tree.map(lambda leaf: leaf[occupied], elites.genotypes.policy_params)
+    judged = jax.jit(partial(jax.lax.map, judge, batch_size=chunk))(policies)
+    fitness = np.full(elites.fitnesses.shape, -np.inf)
+    descriptor = np.zeros(elites.descriptors.shape)
+    fitness[occupied], descriptor[occupied] = jax.device_get(judged)
+    return fitness, descriptor
+
+
+def main() -> None:
+    made = harness.parser(__doc__, rounds=5)
+    made.add_argument("--generations", type=int, default=5, help="of the run that is shown (%(default)s)")
+    made.add_argument("--episodes", type=int, default=4, help="that judge each policy afterwards (%(default)s)")
+    made.add_argument("--mend", action="store_true", help="mend QDax's descriptor")
+    made.add_argument("--memory", action="store_true", help="only say how many GB two generations need at most")
+    options = harness.parse(made)
+    settings = (QUICK if options.quick else Settings())._replace(mend=options.mend)
+    if options.memory:
+        print(json.dumps(peak_memory(settings)))
+        return
+    compiled, loop = timed(settings)
+    seconds = harness.interleave({"qdax": loop}, options.rounds)["qdax"]
+    row = {"trace_s": compiled.trace_seconds, "compile_s": compiled.compile_seconds}
+    harness.show([{"seconds": seconds.median, "best": seconds.best, **row, "temporary_gb": compiled.temporary_gb}])
+    rows, elites = learn(settings, 0, options.generations, settings.offset)
+    harness.show(rows)
+    fitness, descriptor = reevaluate(settings, elites, options.episodes, seed=1)
+    taken = np.flatnonzero(np.isfinite(fitness))
+    theirs = {"theirs": elites.fitnesses, "ours": fitness}
+    harness.show(
+        [
+            {"cell": int(cell), **{name: float(values[cell]) for name, values in theirs.items()}}
+            | {"their_descriptor": str(elites.descriptors[cell]), "our_descriptor": str(descriptor[cell])}
+            for cell in taken[:12]
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
