@@ -21,8 +21,8 @@ from rookery.envs import tasks
 from rookery.report import curves, tables
 from rookery.report.repertoire_picture import draw_repertoire
 from rookery.runs import build, evaluate, folder, lineage, loop
-from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
 from rookery.runs.cells import cache_folder
+from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
 from rookery.runs.config import KINDS, AnyRun, MapElitesRun, MePbtRun, agent_of, alone, kind_of, like, with_space
 from rookery.runs.record import PYTHON, from_record, to_record
 from rookery.runs.signals import Interrupted
@@ -50,7 +50,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge every member of a run's newest checkpoint on fresh start states."""
+    """Judge every member of a run's newest checkpoint, or every elite of its repertoire, on fresh start states."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
@@ -172,8 +172,10 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None
     lies = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
     if built.program.table is not None:
         lies["repertoire"] = draw_repertoire(result.run_dir)
+        console.print(tables.repertoire_summary(result.run_dir))
     lies["evaluate"] = f"rookery evaluate {result.run_dir}"
-    console.print(tables.summary(result.run_dir))
+    if (result.run_dir / "lineage.csv").exists():
+        console.print(tables.summary(result.run_dir))
     for name, value in lies.items():
         console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
 
@@ -192,7 +194,8 @@ def judge(command: Evaluate) -> None:
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed)
     console = Console()
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
-    console.print(tables.examination(metrics))
+    told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
+    console.print(told(metrics))
 
 
 def compare(command: Compare) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,21 @@ def test_the_table_says_what_is_built(name: str) -> None:
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
     assert row["descriptor_size"] == spec.descriptor_size
     assert row["episode_length"] == spec.episode_length
+
+
+def test_the_documentation_tells_every_task_as_it_is() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text()
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("### Offsets")[0].splitlines()
+    ]
+    told = {cells[0].strip("`"): cells for cells in lines if cells[0].startswith("`") and len(cells) > 2}
+    assert set(told) == {row["task"] for row in tasks.table()}
+    for row in tasks.table():
+        cells = told[row["task"]]
+        if row["descriptor"]:
+            assert float(cells[-1]) == row["qd_offset"], cells
+        if row["suite"] == "brax":
+            assert cells[1:3] == [str(row["observation_size"]), str(row["action_size"])], cells
 
 
 def test_listing_imports_no_simulator() -> None:

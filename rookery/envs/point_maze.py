@@ -1,4 +1,4 @@
-"""A point in a square: `point_maze` and `point_trap`, whose greedy paths are dead ends, and `point_room`, which is empty.
+"""A point in a square: `point_maze` and `point_trap`, whose greedy paths are dead ends, and the empty `point_room`.
 
 Geometry of the maze (lengths without unit; the square is [-1, 1]^2, x to the right, y upwards):
 

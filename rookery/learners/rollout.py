@@ -77,7 +77,7 @@ class EvaluationConfig:
     start_states: int = 64
     """Start states drawn each generation, from which episodes begin (at least eval_episodes)."""
     eval_descriptor: Literal["mean", "median"] = "mean"
-    """What the descriptor is of the episodes' descriptors, in each dimension; a mean may be a behaviour nobody shows."""
+    """How the episodes' descriptors become one, in each dimension; a mean may be a behaviour that nobody shows."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -1,8 +1,8 @@
 """The waist of the peoples: `Program(init, step)`, which is all that the run loop knows.
 
 PBT, independent seeds and MAP-Elites look the same from outside. A state has three parts, so that one rule spreads any
-of them over devices: every leaf of `members` is `[P, ...]` and is divided by members; `shared` is small and stands whole
-on every device; every leaf of `cells` is `[C, ...]`, and stands whole or is divided by cells, as the program chooses.
+of them over devices: every leaf of `members` is `[P, ...]` and is divided by members; `shared` is small and stands
+whole on every device; every leaf of `cells` is `[C, ...]`, and stands whole or is divided, as the program says.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,4 @@
-"""The waists of quality diversity: `Scoring`, what a genotype is worth and how it behaves; `Emitter`, where new ones come
-from.
+"""The waists of quality diversity: `Scoring`, what a genotype is worth, and `Emitter`, where new ones come from.
 
 MAP-Elites is the loop between them: ask the emitter, evaluate, add to the repertoire, tell the emitter. An emitter may
 keep a population of its own that lives on between generations (`members`, divided over devices like any population).

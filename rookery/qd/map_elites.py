@@ -1,7 +1,7 @@
 """MAP-Elites: ask an emitter, evaluate, keep the best of each cell, tell the emitter.
 
-Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). It is a `Program` like any other,
-so the run loop, checkpoints, resume, logs and progress serve it.
+Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). It is a `Program` like any
+other, so the run loop, checkpoints, resume, logs and progress serve it.
 """
 
 from functools import partial
@@ -65,8 +65,8 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
 
     Returns:
       The next state, and metrics: those of the repertoire after it (see `repertoire.metrics`); `added`, `improved`,
-      `rejected` and `outside`, how many of the proposals filled a cell, bettered one, were not finite, or lay outside of
-      the descriptor's limits; `evaluation_steps`, environment steps that judging took; `fitness`, of the emitter's
+      `rejected` and `outside`, how many of the proposals filled a cell, bettered one, were not finite, or lay outside
+      of the descriptor's limits; `evaluation_steps`, environment steps that judging took; `fitness`, of the emitter's
       population `[P]`, or of all proposals `[B]` if it has none; what the emitter adds.
     """
     bank_key, ask_key, evaluate_key = jax.random.split(key, 3)

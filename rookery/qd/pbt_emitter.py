@@ -145,8 +145,9 @@ def _train(learner: Learner, member: Member, key: Key, bank: Bank, generation: A
 
 
 def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[Member, Array]:
-    """The worst take a parent from the best, the next worst an elite from the repertoire; newcomers get hyper-parameters
-    of their own. Everybody else keeps everything, optimiser and targets included.
+    """The worst take a parent from the best, the next worst an elite from the repertoire.
+
+    Newcomers get hyper-parameters of their own; everybody else keeps everything, optimiser and targets included.
 
     Returns:
       The members, and where each came from, `[P]` int32: a member, itself if it survived, or FROM_REPERTOIRE.
@@ -181,8 +182,8 @@ def origins(fitness: Array, key: Key, counts: Counts, judged: Array | bool = Tru
       judged: `[]` bool; where False nobody is replaced.
 
     Returns:
-      parents `[P]` int32, itself for who survives; and who takes an elite instead, `[P]` bool, whose entry in parents is
-      itself. Without a finite member everybody takes an elite.
+      parents `[P]` int32, itself for who survives; and who takes an elite instead, `[P]` bool, whose entry in parents
+      is itself. Without a finite member everybody takes an elite.
     """
     size, rank = fitness.shape[0], selection.ranks(fitness)
     members = jnp.arange(size, dtype=jnp.int32)

@@ -13,8 +13,9 @@ def draw_curves(run_dir: str | Path) -> Path:
     """Draw a run's learning curves beside its tables.
 
     One panel shows fitness over environment steps: each member a thin line along its own slot, the median thick, the
-    best member's envelope; one panel per hyper-parameter that varied shows its values over generations on its own
-    scale, coloured by the rank of their member.
+    best member's envelope, and the best elite where there is a repertoire; then two panels show how full that is and
+    how good; one panel per hyper-parameter that varied shows its values over generations on its own scale, coloured by
+    the rank of their member.
 
     Returns:
       The picture's path.
@@ -27,23 +28,37 @@ def draw_curves(run_dir: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     folder = open_existing(run_dir)
-    metrics, lineage = read_csv(folder.metrics_file), read_csv(folder.lineage_file)
+    metrics = read_csv(folder.metrics_file)
     if not len(metrics["generation"]):
         raise ValueError(f"{folder.path} has no finished generation to draw.")
+    lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
     hyper = _evolving(lineage)
-    rows = 1 + -(-len(hyper) // 2)
+    filling = [name for name in _REPERTOIRE if name in metrics]
+    rows = 1 + -(-len([*filling, *hyper]) // 2)
     figure = Figure(figsize=(9, 3.6 + 2.1 * (rows - 1)), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.7] + [1.0] * (rows - 1))
     _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage)
-    ranks = _ranks(lineage)
-    for index, name in enumerate(hyper):
+    for index, name in enumerate([*filling, *hyper]):
         axes = figure.add_subplot(grid[1 + index // 2, index % 2])
-        _draw_hyper(axes, name, lineage, ranks, matplotlib.colormaps["viridis"])
+        if name in filling:
+            _draw_filling(axes, name, metrics)
+        else:
+            _draw_hyper(axes, name, lineage, _ranks(lineage), matplotlib.colormaps["viridis"])
     world = folder.config.get("world", {}).get("env", "")
     figure.suptitle(f"{folder.config.get('kind', 'run')}  {world}".strip(), color=style.INK, fontsize=12)
     figure.savefig(folder.picture_file, dpi=130)
     return folder.picture_file
+
+
+_REPERTOIRE = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
+
+
+def _draw_filling(axes, name: str, metrics: dict[str, np.ndarray]) -> None:
+    axes.plot(metrics["env_steps"], metrics[name], color=style.PALETTE[0], linewidth=1.6)
+    axes.set_title(_REPERTOIRE[name], fontsize=10, color=style.INK, loc="left")
+    axes.set_xlabel("environment steps", fontsize=8)
+    style.tidy(axes)
 
 
 def _evolving(lineage: dict[str, np.ndarray]) -> list[str]:
@@ -58,12 +73,16 @@ def _per_member(lineage: dict[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray]) -> None:
-    steps, fitness = metrics["env_steps"], _per_member(lineage, "fitness")
+    steps = metrics["env_steps"]
     marker = "o" if len(steps) == 1 else None
-    axes.plot(steps, fitness, color=style.QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
+    if lineage:
+        fitness = _per_member(lineage, "fitness")
+        axes.plot(steps, fitness, color=style.QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
+    if "max_fitness" in metrics:
+        axes.plot(steps, metrics["max_fitness"], color=style.PALETTE[1], label="best elite", marker=marker)
     axes.plot(steps, metrics["best_fitness"], color=style.PALETTE[0], linewidth=1.6, label="best", marker=marker)
     axes.plot(steps, metrics["median_fitness"], color=style.INK, linewidth=2.2, label="median", marker=marker)
-    axes.set_xlabel("environment steps of the population")
+    axes.set_xlabel("environment steps of the population" if lineage else "environment steps (evaluations)")
     axes.set_ylabel("mean return")
     axes.legend(frameon=False, loc="upper left")
     style.tidy(axes)

@@ -112,7 +112,7 @@ def _read(path: Path, seed: int | None) -> Run:
     for name in ("env_steps", "best_fitness"):
         if name not in metrics:
             raise ValueError(f"{path} cannot be compared: its metrics.csv has no column {name}.")
-    fitness = metrics["best_fitness"]
+    fitness = metrics.get("max_fitness", metrics["best_fitness"])  # of a repertoire: its best elite
     return Run(path, seed, metrics["env_steps"], np.where(np.isfinite(fitness), fitness, np.nan))
 
 

@@ -34,7 +34,7 @@ class CellsConfig:
     cvt_samples: int = 50_000
     """Uniform draws from which the cells are found (at least as many as cells)."""
     shard_repertoire: bool = False
-    """Let each device keep its share of the repertoire's genotypes instead of all; the devices must divide the cells."""
+    """Let each device keep its share of the repertoire's genotypes, not all; the devices must divide the cells."""
 
     def __post_init__(self) -> None:
         """Check the counts."""

@@ -4,7 +4,6 @@ The parts are the configs of the rooms below, so that a setting is declared, doc
 """
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypedDict

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.runs.config import agent_of
 from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
@@ -36,10 +37,12 @@ class Schedule(NamedTuple):
 class Lineage(NamedTuple):
     """The family tree of a run's G generations of P members: an individual is a pair (generation, member).
 
+    A parent of -1 says that it came out of a repertoire.
+
     `lineage.hyper["discount"][g, lineage.ancestors()[g]]` is what the winner's ancestor of generation g trained with.
     """
 
-    parents: np.ndarray  # [G, P] int64, the member of the generation before that it came from; row 0 is not meaningful
+    parents: np.ndarray  # [G, P] int64, the member of the generation before that it came from; row 0 says nothing
     fitness: np.ndarray  # [G, P] float64, mean return; NaN where a member diverged
     hyper: Mapping[str, np.ndarray]  # name -> [G, P] float64, trained with in that generation
     steps_per_generation: int  # environment steps of one member
@@ -64,7 +67,8 @@ class Lineage(NamedTuple):
         found = np.zeros(self.parents.shape, bool)
         found[-1] = True
         for generation in range(len(found) - 1, 0, -1):
-            found[generation - 1, self.parents[generation, found[generation]]] = True
+            parents = self.parents[generation, found[generation]]
+            found[generation - 1, parents[parents >= 0]] = True
         return found
 
     def ancestors(self, member: int | None = None, generation: int | None = None) -> np.ndarray:
@@ -75,7 +79,8 @@ class Lineage(NamedTuple):
           generation: in 0..G-1; by default the last.
 
         Returns:
-          `[generation + 1]` int64, the member in each generation from 0 on. Equal neighbours mean that it survived.
+          `[generation + 1]` int64, the member in each generation from 0 on. Equal neighbours mean that it survived; -1
+          stands before one that came out of the repertoire.
 
         Raises:
           ValueError: a member or generation out of range, or no member given and none is finite.
@@ -87,7 +92,7 @@ class Lineage(NamedTuple):
         line = np.empty(generation + 1, np.int64)
         line[generation] = member
         for later in range(generation, 0, -1):
-            line[later - 1] = self.parents[later, line[later]]
+            line[later - 1] = self.parents[later, line[later]] if line[later] >= 0 else FROM_REPERTOIRE
         return line
 
     def schedule(self, member: int | None = None, generation: int | None = None) -> Schedule:
@@ -104,6 +109,12 @@ class Lineage(NamedTuple):
           ValueError: as `ancestors`.
         """
         line = self.ancestors(member, generation)
+        if (line < 0).any():
+            born = int(np.argmax(line >= 0))
+            raise ValueError(
+                f"the ancestors came out of the repertoire in generation {born}, and what those before trained with is "
+                "not known; choose a member whose line goes back to generation 0."
+            )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return Schedule(values, self.steps_per_generation, self.agent)
 
@@ -132,7 +143,8 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
     generations, population = _shape(folder, columns)
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in columns.items()}
-    strange = (table["parent"] < 0) | (table["parent"] >= population)
+    least = FROM_REPERTOIRE if folder.repertoire_file.exists() else 0
+    strange = (table["parent"] < least) | (table["parent"] >= population)
     if strange.any():
         generation, member = np.argwhere(strange)[0]
         raise ValueError(

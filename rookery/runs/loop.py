@@ -195,9 +195,9 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
       seconds: how long it took.
 
     Returns:
-      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and, where
-      members have parents, how many came from elsewhere, the mean of every other metric over the finite members, time
-      and speed.
+      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and,
+      where members have parents, how many came from elsewhere, the mean of every other metric over the finite members,
+      time and speed.
     """
     fitness = metrics["fitness"]
     sound = np.isfinite(fitness)
