@@ -169,7 +169,7 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None
     record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
     result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
-    lies = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
+    lies: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
     if built.program.table is not None:
         lies["repertoire"] = draw_repertoire(result.run_dir)
         console.print(tables.repertoire_summary(result.run_dir))

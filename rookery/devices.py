@@ -121,7 +121,8 @@ def rows(over: Mesh, cells: int, divided: bool = False) -> Rows:
     if over.devices.size == 1:
         return HERE
     if not divided:
-        return Rows(partial(_on_each, over, trees.take), partial(_on_each, over, trees.scatter))
+        take, put = (_on_each(over, function) for function in (trees.take, trees.scatter))
+        return Rows(take, put)
     check_population(cells, over, "repertoire")
     spec, whole = PartitionSpec(AXIS), PartitionSpec()
     take = jax.shard_map(_take_share, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
@@ -129,11 +130,10 @@ def rows(over: Mesh, cells: int, divided: bool = False) -> Rows:
     return Rows(take, put)
 
 
-def _on_each(over: Mesh, function: Callable, *args: PyTree) -> PyTree:
+def _on_each(over: Mesh, function: Callable) -> Callable:
     """The same on every device, each with the whole: nothing is left for the compiler to divide."""
     whole = PartitionSpec()
-    mapped = jax.shard_map(function, mesh=over, in_specs=whole, out_specs=whole, check_vma=False)
-    return mapped(*args)
+    return jax.shard_map(function, mesh=over, in_specs=whole, out_specs=whole, check_vma=False)
 
 
 def _take_share(tree: PyTree, indices: Array) -> PyTree:
@@ -159,7 +159,7 @@ def _from_bits(bits: Array, like: Array) -> Array:
     return bits.astype(bool) if like.dtype == bool else jax.lax.bitcast_convert_type(bits, like.dtype)
 
 
-def _put_share(tree: PyTree, indices: Array, new: PyTree) -> PyTree:
+def _put_share(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
     """Every device writes the rows of its own cells, in place."""
 
     def put(leaf: Array, row: Array) -> Array:
@@ -168,7 +168,7 @@ def _put_share(tree: PyTree, indices: Array, new: PyTree) -> PyTree:
         target = jnp.where((local >= 0) & (local < leaf.shape[0]), local, beyond)
         return leaf.at[target].set(row, mode="drop", unique_indices=True)
 
-    return jax.tree.map(put, tree, new)
+    return jax.tree.map(put, tree, rows)
 
 
 class Compiled(NamedTuple):

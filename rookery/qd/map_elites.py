@@ -77,7 +77,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     genotypes = _bounded(genotypes, parts.scoring.bounds)
     keys = api.member_keys(evaluate_key, parts.emitter.batch_size)
     evaluation = parts.population_map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
-    limits = tuple(jnp.asarray(side, jnp.float32) for side in parts.scoring.descriptor[2:4])
+    limits = _limits(parts.scoring)
     repertoire, added = repertoires.add(
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.rows
     )
@@ -86,6 +86,12 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     state = state._replace(shared=state.shared._replace(emitter=emitting.shared))
     metrics = {"fitness": evaluation.fitness, **_metrics(parts.scoring, repertoire, added, evaluation), **asked, **told}
     return state, metrics
+
+
+def _limits(scoring: Scoring) -> tuple[Array, Array]:
+    """Of the descriptor, `[D]` each."""
+    descriptor = scoring.descriptor
+    return jnp.asarray(descriptor.lower, jnp.float32), jnp.asarray(descriptor.upper, jnp.float32)
 
 
 def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
@@ -123,7 +129,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     repertoire = repertoire_of(state)
     evaluation = _evaluate_elites(parts, repertoire, bank, evaluate_key)
     fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
-    limits = tuple(jnp.asarray(side, jnp.float32) for side in parts.scoring.descriptor[2:4])
+    limits = _limits(parts.scoring)
     anew = repertoires.empty((), repertoire.centroids)
     anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits)
     corrected = repertoires.metrics(anew, parts.scoring.qd_offset)

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from rookery import trees
 from rookery.qd import centroids as cells
@@ -141,7 +142,7 @@ def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
       ValueError: the repertoire is empty. Inside a traced function this cannot be seen, and the cells mean nothing.
     """
     occupied = repertoire.occupied
-    if not isinstance(occupied, jax.core.Tracer) and not occupied.any():
+    if not isinstance(occupied, Tracer) and not occupied.any():
         raise ValueError("the repertoire is empty; add genotypes before drawing from it.")
     cell = jnp.nonzero(occupied, size=occupied.shape[0], fill_value=0)[0]
     drawn = jax.random.randint(key, (count,), 0, jnp.maximum(jnp.sum(occupied), 1))

@@ -23,7 +23,7 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import counts, pbt_emitter
 from rookery.qd.scoring import learner_scoring, named_scoring, policy_scoring
 from rookery.runs.cells import CellsConfig, find_cells
-from rookery.runs.config import AnyRun, MapElitesRun, MePbtSacRun, MePbtTd3Run, PbtRun, WorldConfig, choices
+from rookery.runs.config import AgentRun, AnyMePbtRun, AnyRun, MapElitesRun, PbtRun, WorldConfig, choices
 from rookery.runs.lineage import Schedule, at_steps
 
 
@@ -51,7 +51,7 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
     """
     if isinstance(config, MapElitesRun):
         return _map_elites(config)
-    if isinstance(config, MePbtSacRun | MePbtTd3Run):
+    if isinstance(config, AnyMePbtRun):
         return _me_pbt(config)
     mesh = _mesh(config.world, population=config.population)
     learner, space = _learner(config)
@@ -75,7 +75,7 @@ def _map_elites(config: MapElitesRun) -> Built:
     return Built(map_elites(scoring, centroids, emitter, rows, spread, config.cells.shard_repertoire), mesh)
 
 
-def _me_pbt(config: MePbtSacRun | MePbtTd3Run) -> Built:
+def _me_pbt(config: AnyMePbtRun) -> Built:
     if config.ga_population < 1:
         raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
     counts(config.me_pbt, config.population)
@@ -107,7 +107,7 @@ def _divided(cells: CellsConfig) -> dict[str, int]:
     return {"repertoire": cells.count} if cells.shard_repertoire else {}
 
 
-def _learner(config: AnyRun) -> tuple[Learner, Space]:
+def _learner(config: AgentRun | AnyMePbtRun) -> tuple[Learner, Space]:
     """One member's life in its world, and what of it evolves."""
     environment = _environment(config.world)
     agent: Agent = _AGENTS[type(config.agent)](environment.spec, config.agent)

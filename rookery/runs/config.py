@@ -236,7 +236,9 @@ class MePbtTd3Run(MePbtRun):
 AgentRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run
 """Runs whose members can follow a schedule."""
 
-AnyRun = AgentRun | MapElitesRun | MePbtSacRun | MePbtTd3Run
+AnyMePbtRun = MePbtSacRun | MePbtTd3Run
+
+AnyRun = AgentRun | MapElitesRun | AnyMePbtRun
 
 KINDS: dict[str, type[AnyRun]] = {
     "sac": SacRun,
@@ -289,7 +291,7 @@ def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     if not issubclass(kind, SeedsRun | PbtRun):
         return kind()
     default = dataclasses.replace(kind(), population=1)
-    if run is None:
+    if run is None or isinstance(run, MapElitesRun):
         return default
     parts = {"world": dataclasses.replace(run.world, devices=None), "run": RunConfig(generations=run.run.generations)}
     agent = run.agent if type(run.agent) is type(default.agent) else default.agent
