@@ -159,6 +159,7 @@ def test_bins_keep_the_best_of_their_elites(tmp_path):
     ("meaning", "size", "names"),
     [
         ("final x, y", 2, ["final x", "final y"]),
+        ("final x, y of the torso", 2, ["final x of the torso", "final y of the torso"]),
         ("x, y, z", 3, ["x", "y", "z"]),
         ("sum of each half", 2, ["sum of each half (1 of 2)", "sum of each half (2 of 2)"]),
         ("x, y", 3, ["x, y (1 of 3)", "x, y (2 of 3)", "x, y (3 of 3)"]),

@@ -1,5 +1,6 @@
 """`repertoire.png`: which behaviours a run found, and how good the best of each is."""
 
+import re
 import textwrap
 from collections.abc import Mapping
 from itertools import combinations
@@ -83,11 +84,11 @@ def _read(folder: RunFolder) -> _Repertoire:
 
 
 def _names(meaning: str, size: int) -> list[str]:
-    """A name for each dimension: "final x, y" says it itself, else they are numbered."""
-    head, *rest = meaning.split(", ")
-    shared = head.rpartition(" ")[0]
-    if len(rest) == size - 1 and all(name and " " not in name for name in rest):
-        return [head, *(f"{shared} {name}".strip() for name in rest)]
+    """A name for each dimension: "final x, y of the torso" says it itself, else they are numbered."""
+    listed = re.search(r"\b\w(?:, \w)+\b", meaning)
+    letters = listed[0].split(", ") if listed else []
+    if listed and len(letters) == size:
+        return [meaning[: listed.start()] + letter + meaning[listed.end() :] for letter in letters]
     return [meaning] if size == 1 else [f"{meaning} ({index + 1} of {size})" for index in range(size)]
 
 
