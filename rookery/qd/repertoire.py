@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from rookery import trees
+from rookery.populations.api import PopulationMap, vmap
 from rookery.qd import centroids as cells
 from rookery.types import Array, Key, Metrics, PyTree
 
@@ -67,7 +68,19 @@ class Rows(NamedTuple):
 
 
 HERE = Rows(trees.take, trees.scatter)
-"""On one device; `devices.rows` gives those of a mesh."""
+"""On one device."""
+
+
+class Placement(NamedTuple):
+    """Where things lie: how evaluations and members are spread, and how the repertoire is."""
+
+    population_map: PopulationMap = vmap
+    rows: Rows = HERE
+    divides_cells: bool = False  # each device keeps its share of the cells; `rows` must know
+
+
+ONE_DEVICE = Placement()
+"""Everything in one place; `devices.placement` gives that of a mesh."""
 
 
 def empty(genotype: PyTree, centroids: Array) -> Repertoire:
@@ -153,12 +166,14 @@ def nearest(repertoire: Repertoire, descriptor: Array) -> Elite:
     """The elite whose own descriptor is nearest to `descriptor` `[D]` (Euclidean, ties to the lower cell).
 
     Raises:
-      ValueError: the repertoire is empty, or the descriptor is not `[D]`.
+      ValueError: the repertoire is empty, or the descriptor is not `[D]` or not finite.
     """
     wanted = jnp.asarray(descriptor, jnp.float32)
     size = repertoire.centroids.shape[1]
     if wanted.shape != (size,):
         raise ValueError(f"the descriptor must be [{size}], got the shape {wanted.shape}.")
+    if not jnp.isfinite(wanted).all():
+        raise ValueError(f"the descriptor must be finite, got {wanted.tolist()}.")
     if not repertoire.occupied.any():
         raise ValueError("the repertoire is empty; there is no elite near anything.")
     distance = jnp.sum(jnp.square(repertoire.descriptors - wanted[None]), axis=1)

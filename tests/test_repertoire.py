@@ -1,0 +1,277 @@
+"""One winner per cell (law 8): against a reference in plain Python, by hand, and for what nobody should ask."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import trees
+from rookery.qd import repertoire as repertoires
+from rookery.qd.centroids import grid
+from rookery.qd.repertoire import Repertoire
+from tests import tiny
+
+NAN, INF = math.nan, math.inf
+GRID = grid((4, 4), (0.0, 0.0), (1.0, 1.0))  # every number below is exact in float32, ties between cells included
+LINE = grid((4,), (0.0,), (4.0,))  # centres 0.5, 1.5, 2.5, 3.5
+add = jax.jit(repertoires.add)
+
+
+def genotypes(numbers) -> dict[str, jax.Array]:
+    """Every leaf carries the individual's number, in a shape and a type of its own."""
+    numbers = np.asarray(numbers)
+    return {
+        "number": jnp.asarray(numbers, jnp.int32),
+        "half": jnp.asarray(np.tile(numbers[:, None], 3), jnp.float16),
+        "odd": jnp.asarray(numbers % 2 == 1),
+        "byte": jnp.asarray(np.tile(numbers[:, None, None] % 251, (1, 2, 2)), jnp.uint8),
+        "negative": -jnp.asarray(numbers, jnp.float32)[:, None],
+    }
+
+
+def empty(centroids=GRID) -> Repertoire:
+    return repertoires.empty(trees.take(genotypes([0]), 0), centroids)
+
+
+def filled(fitnesses, cells) -> Repertoire:
+    """Elites on the line's cells; number i + 1 with the i-th fitness."""
+    numbers = np.arange(1, len(fitnesses) + 1)
+    descriptors = LINE[jnp.asarray(cells)]
+    return add(empty(LINE), genotypes(numbers), jnp.asarray(fitnesses, jnp.float32), descriptors)[0]
+
+
+class Batch:
+    """Random individuals with ties, several to a cell, and much that is not finite."""
+
+    def __init__(self, rng: np.random.Generator, first: int, size: int = 32, ties: bool = True):
+        self.numbers = np.arange(first, first + size)
+        self.fitness = rng.integers(-2, 3, size).astype(np.float32) if ties else rng.normal(size=size).astype("f4")
+        self.fitness[self.fitness == 0] *= rng.choice([-1.0, 1.0], np.sum(self.fitness == 0))  # -0.0 and 0.0 tie
+        self.descriptor = (rng.integers(0, 17, (size, 2)) / 16).astype(np.float32)
+        for bad in (NAN, INF, -INF):
+            self.fitness[rng.random(size) < 0.08] = bad
+            self.descriptor[rng.random((size, 2)) < 0.05] = bad
+
+    def added_to(self, repertoire: Repertoire):
+        return add(repertoire, genotypes(self.numbers), jnp.asarray(self.fitness), jnp.asarray(self.descriptor))
+
+
+class Reference:
+    """The same in plain Python: cell -> (fitness, number, descriptor)."""
+
+    def __init__(self):
+        self.cells: dict[int, tuple[float, int, list[float]]] = {}
+
+    def add(self, batch: Batch) -> tuple[list[int], list[bool]]:
+        """The status of each, and whether it was rejected."""
+        before, winner = dict(self.cells), {}
+        rejected = []
+        for index, (number, fitness, descriptor) in enumerate(
+            zip(batch.numbers.tolist(), batch.fitness.tolist(), batch.descriptor.tolist(), strict=True)
+        ):
+            rejected.append(not all(math.isfinite(value) for value in (fitness, *descriptor)))
+            if rejected[-1]:
+                continue
+            distances = [math.dist(descriptor, centroid) for centroid in GRID.tolist()]
+            cell = distances.index(min(distances))
+            if cell not in self.cells or fitness > self.cells[cell][0]:
+                self.cells[cell] = (fitness, number, descriptor)
+                winner[cell] = index
+        status = [0] * len(rejected)
+        for cell, index in winner.items():
+            status[index] = 1 if cell in before else 2
+        return status, rejected
+
+    def assert_equals(self, repertoire: Repertoire) -> None:
+        occupied = np.asarray(repertoire.occupied)
+        assert np.flatnonzero(occupied).tolist() == sorted(self.cells)
+        assert jnp.isneginf(repertoire.fitnesses[~occupied]).all()
+        told = [self.cells.get(cell, (-INF, 0, [0.0, 0.0])) for cell in range(len(occupied))]
+        fitnesses, numbers, descriptors = zip(*told, strict=True)
+        assert np.asarray(repertoire.fitnesses).tobytes() == np.asarray(fitnesses, np.float32).tobytes()
+        assert repertoire.descriptors.tolist() == list(descriptors)
+        tiny.assert_equal(repertoire.genotypes, genotypes(numbers))
+
+
+class TestAdd:
+    @pytest.mark.parametrize("seed", range(25))
+    def test_random_batches_give_what_the_reference_gives(self, seed):
+        rng, repertoire, reference = np.random.default_rng(seed), empty(), Reference()
+        for number in range(6):
+            batch = Batch(rng, 1 + 32 * number)
+            status, rejected = reference.add(batch)
+            repertoire, added = batch.added_to(repertoire)
+            reference.assert_equals(repertoire)
+            assert added.status.tolist() == status
+            assert added.rejected.tolist() == rejected
+            assert not added.outside.any(), "without limits nothing lies outside"
+        assert len(reference.cells) > 8, "an almost empty repertoire shows nothing"
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_without_ties_neither_order_nor_batches_matter(self, seed):
+        rng = np.random.default_rng(seed)
+        whole = Batch(rng, 1, ties=False)
+        expected, _ = whole.added_to(empty())
+        order = rng.permutation(32)
+        repertoire = empty()
+        for part in np.split(order, 2):
+            rows = genotypes(whole.numbers[part])
+            fitness, descriptor = jnp.asarray(whole.fitness[part]), jnp.asarray(whole.descriptor[part])
+            repertoire, _ = add(repertoire, rows, fitness, descriptor)
+        tiny.assert_equal(repertoire, expected)
+
+    def test_ties_go_to_the_incumbent_and_then_to_the_lower_index(self):
+        repertoire, added = add(
+            filled([5.0], [1]),
+            genotypes([7, 8, 9, 10]),
+            jnp.asarray([5.0, 3.0, 3.0, 4.0]),
+            jnp.asarray([[1.2], [2.2], [2.7], [0.1]]),
+        )
+        assert repertoire.genotypes["number"].tolist() == [10, 1, 8, 0]
+        assert repertoire.fitnesses.tolist() == [4.0, 5.0, 3.0, -INF]
+        assert repertoire.descriptors[1] == 1.5, "the incumbent keeps its own"
+        assert added.cell.tolist() == [1, 2, 2, 0]
+        assert added.status.tolist() == [0, 2, 0, 2]
+
+    def test_the_best_of_a_cell_wins_wherever_it_stands(self):
+        fitness = jnp.asarray([1.0, 6.0, 2.0, 7.0])
+        repertoire, added = add(filled([5.0], [1]), genotypes([7, 8, 9, 10]), fitness, jnp.full((4, 1), 1.1))
+        assert repertoire.genotypes["number"].tolist() == [0, 10, 0, 0]
+        assert repertoire.descriptors[1] == jnp.float32(1.1)
+        assert added.status.tolist() == [0, 0, 0, 1]
+
+    @pytest.mark.parametrize("bad", [NAN, INF, -INF])
+    @pytest.mark.parametrize("where", ["fitness", "descriptor"])
+    def test_what_is_not_finite_neither_enters_nor_blocks(self, bad, where):
+        fitness = jnp.asarray([bad if where == "fitness" else 9.0, 2.0])
+        descriptor = jnp.asarray([[bad if where == "descriptor" else 0.5], [0.5]])
+        repertoire, added = add(empty(LINE), genotypes([1, 2]), fitness, descriptor)
+        assert repertoire.genotypes["number"].tolist() == [2, 0, 0, 0]
+        assert added.status.tolist() == [0, 2]
+        assert added.rejected.tolist() == [True, False]
+        again, added = add(repertoire, genotypes([3, 4]), fitness, descriptor)
+        tiny.assert_equal(again, repertoire)
+        assert added.rejected.tolist() == [True, False]
+
+    def test_the_lowest_finite_fitness_may_enter(self):
+        lowest = float(np.finfo(np.float32).min)
+        assert filled([lowest], [3]).occupied.tolist() == [False, False, False, True]
+
+    def test_beyond_the_limits_it_belongs_to_the_nearest_cell_and_is_counted(self):
+        limits = (jnp.asarray([0.0]), jnp.asarray([4.0]))
+        descriptor = jnp.asarray([[-3.0], [4.0], [1e30], [NAN], [7.0]])
+        fitness = jnp.asarray([1.0, 2.0, 3.0, 4.0, INF])
+        repertoire, added = add(empty(LINE), genotypes([1, 2, 3, 4, 5]), fitness, descriptor, limits)
+        assert added.cell.tolist()[:3] == [0, 3, 3]
+        assert added.outside.tolist() == [True, False, True, False, False], (
+            "the border is inside; bad ones are rejected"
+        )
+        assert added.rejected.tolist() == [False, False, False, True, True]
+        assert repertoire.genotypes["number"].tolist() == [1, 0, 0, 3]
+        assert repertoire.descriptors[:, 0].tolist() == [-3.0, 0.0, 0.0, np.float32(1e30)], "as they were judged"
+
+    def test_a_corner_is_nearest_in_every_dimension(self):
+        limits = (jnp.zeros(2), jnp.ones(2))
+        _, added = add(empty(), genotypes([1]), jnp.ones(1), jnp.asarray([[2.0, 0.3]]), limits)
+        assert added.cell.tolist() == [3 * 4 + 1]  # clipped to (1, 0.3): row 3, column 1
+        assert added.outside.tolist() == [True]
+
+    def test_the_callers_arrays_survive(self):
+        repertoire = filled([1.0, 2.0], [0, 2])
+        before = jax.tree.map(np.array, repertoire)
+        add(repertoire, genotypes([7, 8]), jnp.asarray([9.0, 9.0]), jnp.asarray([[0.5], [1.5]]))
+        tiny.assert_equal(repertoire, before)
+
+    def test_donated_genotypes_are_written_in_place(self):
+        cells, numbers, batch = 10_000, 1_000, 16
+        shape = jax.ShapeDtypeStruct
+        genotype = shape((numbers,), jnp.float32)
+        repertoire = jax.eval_shape(repertoires.empty, genotype, shape((cells, 2), jnp.float32))
+        new = (shape((batch, numbers), jnp.float32), shape((batch,), jnp.float32), shape((batch, 2), jnp.float32))
+        memory = jax.jit(repertoires.add, donate_argnums=0).lower(repertoire, *new).compile().memory_analysis()
+        assert memory is not None
+        assert memory.alias_size_in_bytes >= cells * numbers * 4
+        assert memory.temp_size_in_bytes < 8 * batch * numbers * 4, "O(batch), where the cells are 40 MB"
+
+
+class TestSample:
+    def test_is_uniform_over_the_occupied_cells(self):
+        repertoire = filled([-5.0, 100.0, 0.0], [0, 1, 3])
+        drawn = np.asarray(repertoires.sample(repertoire, jax.random.key(0), 6_000))
+        assert drawn.dtype == np.int32
+        counted = np.bincount(drawn, minlength=4)
+        assert counted[2] == 0
+        assert (abs(counted[[0, 1, 3]] - 2_000) < 183).all()  # five standard deviations
+
+    def test_draws_are_independent_and_the_keys(self):
+        repertoire = filled([1.0, 2.0], [0, 3])
+        drawn = repertoires.sample(repertoire, jax.random.key(0), 64).tolist()
+        assert drawn == repertoires.sample(repertoire, jax.random.key(0), 64).tolist()
+        assert drawn != repertoires.sample(repertoire, jax.random.key(1), 64).tolist()
+        pairs = set(zip(drawn[::2], drawn[1::2], strict=True))
+        assert pairs == {(0, 0), (0, 3), (3, 0), (3, 3)}
+
+    def test_of_one_elite(self):
+        assert repertoires.sample(filled([-1.0], [2]), jax.random.key(0), 5).tolist() == [2] * 5
+
+    def test_an_empty_repertoire_is_an_error(self):
+        with pytest.raises(ValueError, match="the repertoire is empty; add genotypes"):
+            repertoires.sample(empty(), jax.random.key(0), 3)
+
+
+class TestQuestions:
+    REPERTOIRE = filled([1.0, 7.0, 7.0], [0, 1, 3])
+
+    def test_the_elite_of_a_cell(self):
+        elite = repertoires.elite(self.REPERTOIRE, 3)
+        assert (elite.cell, float(elite.fitness), elite.descriptor.tolist()) == (3, 7.0, [3.5])
+        tiny.assert_equal(elite.genotype, trees.take(genotypes([3]), 0))
+
+    @pytest.mark.parametrize("cell", [2, 4, -1])
+    def test_a_cell_that_holds_nothing(self, cell):
+        with pytest.raises(ValueError, match=rf"cell {cell} of 0\.\.3 holds no elite; `nearest` finds one"):
+            repertoires.elite(self.REPERTOIRE, cell)
+
+    def test_the_best_and_of_equals_the_lower_cell(self):
+        assert repertoires.best(self.REPERTOIRE).cell == 1
+
+    @pytest.mark.parametrize(("wanted", "cell"), [(-9.0, 0), (1.6, 1), (2.5, 1), (2.6, 3), (99.0, 3)])
+    def test_the_nearest_elite_by_its_own_descriptor(self, wanted, cell):
+        assert repertoires.nearest(self.REPERTOIRE, jnp.asarray([wanted])).cell == cell
+
+    def test_not_by_its_centroid(self):
+        one = jnp.ones(1)
+        repertoire, _ = add(self.REPERTOIRE, genotypes([4]), one, jnp.asarray([[2.99]]))
+        assert repertoires.nearest(repertoire, jnp.asarray([3.2])).cell == 2  # 3.5 - 3.2 > 3.2 - 2.99
+
+    def test_an_empty_cell_at_the_wanted_place_does_not_matter(self):
+        repertoire = filled([1.0], [3])  # empty cells hold the descriptor 0
+        assert repertoires.nearest(repertoire, jnp.asarray([0.0])).cell == 3
+
+    def test_mistakes_are_sentences(self):
+        with pytest.raises(ValueError, match="the repertoire is empty; there is no best"):
+            repertoires.best(empty())
+        with pytest.raises(ValueError, match="the repertoire is empty; there is no elite near"):
+            repertoires.nearest(empty(), jnp.zeros(2))
+        with pytest.raises(ValueError, match=r"the descriptor must be \[1\], got the shape \(2,\)"):
+            repertoires.nearest(self.REPERTOIRE, jnp.zeros(2))
+        with pytest.raises(ValueError, match="the descriptor must be finite"):
+            repertoires.nearest(self.REPERTOIRE, jnp.asarray([NAN]))
+
+
+class TestMetrics:
+    def test_by_hand(self):
+        told = repertoires.metrics(filled([-3.0, 1.0, 4.0], [0, 1, 3]), qd_offset=-1.0)
+        expected = {"coverage": 75.0, "qd_score": 0.0 + 2.0 + 5.0, "normalized_qd_score": 1.75, "max_fitness": 4.0}
+        assert {name: float(value) for name, value in told.items()} == expected | {"below_offset": 1.0}
+
+    def test_an_elite_at_the_offset_counts_as_zero_and_is_not_below(self):
+        told = repertoires.metrics(filled([2.0], [0]), qd_offset=2.0)
+        assert (float(told["qd_score"]), int(told["below_offset"])) == (0.0, 0)
+
+    def test_an_empty_repertoire_is_worth_nothing(self):
+        told = repertoires.metrics(empty(), qd_offset=-5.0)
+        expected = {"coverage": 0.0, "qd_score": 0.0, "normalized_qd_score": 0.0, "max_fitness": -INF}
+        assert {name: float(value) for name, value in told.items()} == expected | {"below_offset": 0.0}
