@@ -1,0 +1,119 @@
+"""The iso+line operator: what is shared by the whole tree, what is not, and what never varies."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.populations.api import member_keys
+from rookery.qd.variation import VariationConfig, child, iso_line
+from rookery.types import Genotype
+from tests import tiny
+
+KEY = jax.random.key(3)
+
+
+class Hyper(NamedTuple):
+    rate: jax.Array
+
+
+def parent(seed: int) -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(seed), 3)
+    return {
+        "kernel": jax.random.normal(keys[0], (40, 50)),
+        "bias": 100.0 * jax.random.normal(keys[1], (50,)),
+        "scalar": jax.random.normal(keys[2], ()),
+        "half": jnp.asarray([seed, 2 * seed], jnp.float16),
+        "steps": jnp.asarray(seed, jnp.int32),
+        "flag": jnp.asarray([seed == 1, seed == 2]),
+    }
+
+
+FIRST, SECOND = parent(1), parent(2)
+FLOATING = ("kernel", "bias", "scalar")
+
+
+def test_without_noise_the_child_is_the_first_parent():
+    tiny.assert_equal(iso_line(FIRST, SECOND, KEY, VariationConfig(0.0, 0.0)), FIRST)
+
+
+def test_one_step_along_the_line_for_the_whole_tree():
+    varied = iso_line(FIRST, SECOND, KEY, VariationConfig(0.0, 0.5))
+    steps = [(varied[name] - FIRST[name]) / (SECOND[name] - FIRST[name]) for name in FLOATING]
+    step = float(steps[2])
+    assert abs(step) > 1e-3, "no step shows nothing"
+    for solved in steps:
+        np.testing.assert_allclose(np.median(solved), step, rtol=1e-4)
+    np.testing.assert_allclose(varied["half"] - FIRST["half"], np.asarray([1, 2]) * step, atol=0.01)
+
+
+def test_the_step_is_normal_with_its_deviation():
+    config = VariationConfig(0.0, 0.25)
+    first, second = jnp.zeros(()), jnp.ones(())
+    steps = jax.vmap(lambda key: iso_line(first, second, key, config))(member_keys(KEY, 20_000))
+    assert abs(float(jnp.mean(steps))) < 5 * 0.25 / 20_000**0.5
+    assert abs(float(jnp.std(steps)) / 0.25 - 1.0) < 5 / (2 * 20_000) ** 0.5
+    assert 0.2 < float(jnp.mean(steps < -0.1)) < 0.5, "it may lead away from the second parent"
+
+
+def test_a_child_of_twins_differs_by_the_isotropic_noise_alone():
+    varied = iso_line(FIRST, FIRST, KEY, VariationConfig(0.02, 9.0))
+    noise = np.asarray(varied["kernel"] - FIRST["kernel"])
+    assert abs(noise.std() / 0.02 - 1.0) < 5 / (2 * noise.size) ** 0.5
+    assert abs(noise.mean()) < 5 * 0.02 / noise.size**0.5
+    assert len(np.unique(noise)) > 1_900, "every entry has a draw of its own"
+
+
+def test_leaves_of_one_shape_have_noise_of_their_own():
+    leaf = jnp.zeros((7,))
+    varied = iso_line({"a": leaf, "b": leaf}, {"a": leaf, "b": leaf}, KEY, VariationConfig(1.0, 0.0))
+    assert not (varied["a"] == varied["b"]).any()
+
+
+def test_the_two_noises_add():
+    iso, line = (iso_line(FIRST, SECOND, KEY, VariationConfig(*sigmas)) for sigmas in ((0.1, 0.0), (0.0, 0.5)))
+    both = iso_line(FIRST, SECOND, KEY, VariationConfig(0.1, 0.5))
+    for name in FLOATING:
+        np.testing.assert_allclose(both[name], iso[name] + line[name] - FIRST[name], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_no_floating_point_number_passes_from_the_first_parent():
+    varied = iso_line(FIRST, SECOND, KEY, VariationConfig(10.0, 10.0))
+    for name in ("steps", "flag"):
+        assert jnp.array_equal(varied[name], FIRST[name])
+    assert {name: leaf.dtype for name, leaf in varied.items()} == {name: leaf.dtype for name, leaf in FIRST.items()}
+    assert (varied["half"] != FIRST["half"]).any()
+
+
+def test_an_agent_keeps_the_hyper_parameters_and_the_statistics_of_the_first_parent():
+    genotypes = [
+        Genotype(params, Hyper(jnp.asarray(rate)), {"mean": jnp.full((2,), rate)})
+        for params, rate in ((FIRST, 0.1), (SECOND, 0.2))
+    ]
+    config = VariationConfig(1.0, 1.0)
+    born = child(genotypes[0], genotypes[1], KEY, config)
+    tiny.assert_equal((born.hyper, born.normalizer), genotypes[0][1:])
+    tiny.assert_equal(born.params, iso_line(FIRST, SECOND, KEY, config))
+    assert not jnp.array_equal(born.params["kernel"], FIRST["kernel"])
+
+
+def test_any_other_tree_varies_whole():
+    config = VariationConfig(1.0, 1.0)
+    tiny.assert_equal(child(FIRST, SECOND, KEY, config), iso_line(FIRST, SECOND, KEY, config))
+
+
+def test_children_of_one_pair_differ_by_their_keys():
+    make = partial(iso_line, FIRST, SECOND, config=VariationConfig())
+    born = jax.vmap(make)(member_keys(KEY, 6))
+    for name in FLOATING:
+        assert len({leaf.tobytes() for leaf in np.asarray(born[name])}) == 6
+    np.testing.assert_allclose(born["kernel"][2], make(member_keys(KEY, 3)[2])["kernel"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["iso_sigma", "line_sigma"])
+def test_a_negative_deviation_is_an_error(name):
+    with pytest.raises(ValueError, match=f"{name} must not be negative, got -0.1"):
+        VariationConfig(**{name: -0.1})
