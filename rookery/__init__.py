@@ -14,54 +14,94 @@ from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.buffers import Buffer
 from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.envs.functions import function
 from rookery.envs.tasks import make
 from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, choose, space
 from rookery.learners.api import Learner, Member
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.rollout import EvaluationConfig
 from rookery.populations.api import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.seeds import seeds
+from rookery.qd.api import Emitter, Scoring
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line, mix
+from rookery.qd.map_elites import map_elites, repertoire_of, with_repertoire
+from rookery.qd.me_pbt import me_pbt
+from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
+from rookery.qd.repertoire import Repertoire, best, elite, nearest
+from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, named_scoring, policy_scoring
+from rookery.qd.variation import VariationConfig
+from rookery.runs.cells import cvt
 from rookery.runs.config import RunConfig
 from rookery.runs.lineage import Lineage, Schedule, at_steps, lineage
 from rookery.runs.loop import Result, run
+from rookery.runs.repertoires import load_repertoire, repertoire, save_repertoire
 from rookery.types import Evaluation, Genotype, Transition
 
 __all__ = [
     "Agent",
     "Buffer",
+    "Emitter",
     "EnvSpec",
     "Environment",
     "Evaluation",
+    "EvaluationConfig",
     "Genotype",
     "Learner",
     "Lineage",
     "LogUniform",
+    "MePbtConfig",
     "Member",
     "OffPolicyConfig",
     "OneMinusLog",
     "PbtConfig",
+    "PolicyConfig",
     "Program",
+    "Repertoire",
     "Result",
     "RunConfig",
     "SacConfig",
     "Schedule",
+    "Scoring",
     "Space",
     "Step",
     "Td3Config",
     "Transition",
     "Uniform",
+    "VariationConfig",
     "at_steps",
+    "best",
     "choose",
+    "cvt",
+    "elite",
+    "function",
+    "function_scoring",
+    "grid",
+    "iso_line",
+    "learner_scoring",
     "lineage",
+    "load_repertoire",
     "make",
+    "map_elites",
+    "me_pbt",
+    "mix",
+    "named_scoring",
+    "nearest",
     "off_policy",
     "pbt",
+    "pbt_emitter",
+    "policy_scoring",
+    "repertoire",
+    "repertoire_of",
     "replay",
     "run",
     "sac",
+    "save_repertoire",
     "seeds",
     "space",
     "td3",
+    "with_repertoire",
 ]

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rookery import trees
 from rookery.populations import api
-from rookery.qd.repertoire import HERE, Rows
+from rookery.qd.repertoire import HERE, Placement, Rows
 from rookery.types import Array, Key, Metrics, PyTree
 
 AXIS = "population"
@@ -105,6 +105,11 @@ def _map(over: Mesh, exact: bool, function: Callable, mapped: tuple, shared: tup
 
 def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
     return jax.lax.map(lambda member: function(*member, *shared), mapped)
+
+
+def placement(over: Mesh, cells: int, divides_cells: bool = False, exact: bool = False) -> Placement:
+    """Where members, evaluations and a repertoire of `cells` cells lie on a mesh; see `population_map` and `rows`."""
+    return Placement(population_map(over, exact), rows(over, cells, divides_cells), divides_cells)
 
 
 def rows(over: Mesh, cells: int, divided: bool = False) -> Rows:

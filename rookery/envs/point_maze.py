@@ -23,13 +23,13 @@ Geometry of the trap, a U that is open towards the start:
 
     y =  1.0  +-----------------------+
               |           G           |   goal zone: the disc of radius 0.1 around (0.0, 0.75)
-    y =  0.25 |      -----------      |   end wall: x in [-0.5, 0.5]
-              |      |         |      |   side walls: x = -0.5 and 0.5, y in [-0.45, 0.25]
-    y = -0.45 |      |         |      |
-              |           s           |   start: (0.0, -0.75), uniform noise of 0.05 on either axis
+    y =  0.0  |      -----------      |   end wall: x in [-0.5, 0.5]
+              |      |         |      |   side walls: x = -0.5 and 0.5, y in [-0.6, 0.0]
+    y = -0.6  |      |         |      |
+              |           s           |   start: (0.0, -0.8), uniform noise of 0.05 on either axis
     y = -1.0  +-----------------------+
 
-Walking towards the goal ends under the end wall, 0.5 from the goal; the way out leads 0.7 back, away from the goal. A
+Walking towards the goal ends under the end wall, 0.75 from the goal; the way out leads 0.6 back, away from the goal. A
 step is half as long as in the maze, so that who moves at random hardly ever gets around.
 """
 
@@ -50,10 +50,10 @@ WALLS = ((-0.5, -1.0, 0.5), (0.2, -0.5, 1.0))  # y, left end, right end
 GOAL = (-0.4, 0.8)
 GOAL_RADIUS = 0.1
 TRAP_STRIDE = 0.05
-TRAP_START = (0.0, -0.75)
+TRAP_START = (0.0, -0.8)
 TRAP_GOAL = (0.0, 0.75)
-TRAP_END = ((0.25, -0.5, 0.5),)  # y, left end, right end
-TRAP_SIDES = ((-0.5, -0.45, 0.25), (0.5, -0.45, 0.25))  # x, lower end, upper end
+TRAP_END = ((0.0, -0.5, 0.5),)  # y, left end, right end
+TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
 DESCRIPTOR = api.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))

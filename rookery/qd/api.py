@@ -35,6 +35,7 @@ class EvaluateFn(Protocol):
 class Scoring(NamedTuple):
     """What is searched: for ONE genotype."""
 
+    name: str  # of the task
     newborn: NewbornFn
     start_states: StartStatesFn
     evaluate: EvaluateFn

@@ -16,7 +16,7 @@ from rookery.populations.api import Program, ProgramState
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Added, Repertoire, Rows
+from rookery.qd.repertoire import Added, Placement, Repertoire, Rows
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -179,9 +179,7 @@ def map_elites(
     scoring: Scoring,
     centroids: Array,
     emitter: Emitter | None = None,
-    rows: Rows = repertoires.HERE,
-    population_map: api.PopulationMap = api.vmap,
-    divides_cells: bool = False,
+    placement: Placement = repertoires.ONE_DEVICE,
 ) -> Program:
     """MAP-Elites over any scoring, with any emitter.
 
@@ -189,9 +187,7 @@ def map_elites(
       scoring: from `function_scoring`, `policy_scoring` or `learner_scoring`.
       centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`.
       emitter: proposes; iso+line with a batch of 256 by default.
-      rows: how genotypes of the repertoire are read and written; `devices.rows` for a mesh.
-      population_map: how evaluations are mapped; `devices.population_map` spreads them over devices.
-      divides_cells: let each device keep its share of the cells instead of all of them; `rows` must know.
+      placement: where evaluations and the repertoire lie; `devices.placement` for a mesh.
 
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.
@@ -201,8 +197,8 @@ def map_elites(
         raise ValueError(
             f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
         )
-    emitter = emitter or emitters.iso_line(scoring, 256, rows=rows)
-    parts = Parts(scoring, emitter, centroids, rows, population_map)
+    emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.rows)
+    parts = Parts(scoring, emitter, centroids, placement.rows, placement.population_map)
     return Program(
         init=partial(init, parts),
         step=partial(step, parts),
@@ -211,6 +207,6 @@ def map_elites(
         steps_per_generation=emitter.steps or emitter.batch_size * scoring.steps,
         batch_size=emitter.batch_size,
         table=table,
-        divides_cells=divides_cells,
+        divides_cells=placement.divides_cells,
         descriptor=scoring.descriptor,
     )

@@ -19,7 +19,7 @@ from rookery.populations.inheritance import inherit, perturb
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Repertoire, Rows
+from rookery.qd.repertoire import Placement, Repertoire, Rows
 from rookery.qd.variation import VariationConfig
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
@@ -236,8 +236,7 @@ def pbt_emitter(
     sizes: tuple[int, int] = (10, 30),
     config: MePbtConfig | None = None,
     variation: VariationConfig | None = None,
-    rows: Rows = repertoires.HERE,
-    population_map: api.PopulationMap = api.vmap,
+    placement: Placement = repertoires.ONE_DEVICE,
 ) -> Emitter:
     """ME-PBT's emitter over any learner.
 
@@ -248,8 +247,7 @@ def pbt_emitter(
       sizes: P members that train, and how many variations of elites are proposed beside them, each at least 1.
       config: who is replaced.
       variation: the iso+line operator.
-      rows: how the repertoire's genotypes are read.
-      population_map: how members are mapped.
+      placement: where members and the repertoire lie.
 
     Raises:
       ValueError: a size below 1, or fractions that exceed the population.
@@ -257,8 +255,10 @@ def pbt_emitter(
     population_size, variations = sizes
     config = config or MePbtConfig()
     told = counts(config, population_size)
-    beside = emitters.iso_line(scoring, variations, variation, rows)
-    parts = Parts(learner, space or learner.space, config, told, population_size, beside, rows, population_map)
+    beside = emitters.iso_line(scoring, variations, variation, placement.rows)
+    parts = Parts(
+        learner, space or learner.space, config, told, population_size, beside, placement.rows, placement.population_map
+    )
     return Emitter(
         init=partial(init, parts),
         ask=partial(ask, parts),

@@ -26,6 +26,7 @@ def function_scoring(
     upper: Sequence[float],
     qd_offset: float = 0.0,
     bounds: tuple[float, float] | None = None,
+    name: str = "function",
 ) -> Scoring:
     """Search with a function of your own, over a pytree of your own.
 
@@ -36,12 +37,14 @@ def function_scoring(
       upper: likewise.
       qd_offset: the fitness that counts as 0 in the QD score.
       bounds: every number of a genotype is kept between them.
+      name: what a saved repertoire is known by.
 
     Raises:
       ValueError: the limits are of size 0, of different sizes, or do not increase.
     """
     descriptor = envs.descriptor_spec("descriptor", "final", tuple(lower), tuple(upper))
     return Scoring(
+        name=name,
         newborn=partial(_newborn, init),
         start_states=_no_start_states,
         evaluate=partial(_evaluate_function, score),
@@ -55,6 +58,7 @@ def function_scoring(
 def named_scoring(function: Function) -> Scoring:
     """Search one of the functions that everybody measures by: `named_scoring(function("arm"))`."""
     return Scoring(
+        name=function.name,
         newborn=partial(_newborn, function.init),
         start_states=_no_start_states,
         evaluate=partial(_evaluate_function, partial(_without_key, function.score)),
@@ -122,6 +126,7 @@ def policy_scoring(
     spec = environment.spec
     network = networks.mlp((spec.observation_size,), policy.hidden_sizes, spec.action_size)
     return Scoring(
+        name=spec.name,
         newborn=partial(_newborn_policy, network),
         start_states=partial(_start_states, environment, evaluation.start_states),
         evaluate=partial(rollout.evaluate, partial(_act, network, spec.discrete), environment, evaluation),
@@ -158,6 +163,7 @@ def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
       ValueError: the task has no descriptor.
     """
     return Scoring(
+        name=learner.spec.name,
         newborn=partial(_newborn_agent, learner, space or learner.space),
         start_states=learner.start_states,
         evaluate=learner.evaluate,

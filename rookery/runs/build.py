@@ -20,8 +20,10 @@ from rookery.populations.seeds import seeds
 from rookery.qd.api import Scoring
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
-from rookery.qd.pbt_emitter import counts, pbt_emitter
-from rookery.qd.scoring import learner_scoring, named_scoring, policy_scoring
+from rookery.qd.me_pbt import me_pbt
+from rookery.qd.pbt_emitter import counts
+from rookery.qd.repertoire import Placement
+from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
 from rookery.runs.cells import CellsConfig, find_cells
 from rookery.runs.config import AgentRun, AnyMePbtRun, AnyRun, MapElitesRun, PbtRun, WorldConfig, choices
 from rookery.runs.lineage import Schedule, at_steps
@@ -68,11 +70,9 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
 def _map_elites(config: MapElitesRun) -> Built:
     mesh = _mesh(config.world, **_divided(config.cells), batch=config.batch_size)
     scoring = _scoring(config)
-    rows = devices.rows(mesh, config.cells.count, config.cells.shard_repertoire)
-    emitter = iso_line(scoring, config.batch_size, config.variation, rows)
-    centroids = find_cells(config.cells, scoring.descriptor.lower, scoring.descriptor.upper)
-    spread = devices.population_map(mesh, config.world.exact)
-    return Built(map_elites(scoring, centroids, emitter, rows, spread, config.cells.shard_repertoire), mesh)
+    placement = _placement(mesh, config)
+    emitter = iso_line(scoring, config.batch_size, config.variation, placement.rows)
+    return Built(map_elites(scoring, find_cells(config.cells, scoring.descriptor), emitter, placement), mesh)
 
 
 def _me_pbt(config: AnyMePbtRun) -> Built:
@@ -81,15 +81,15 @@ def _me_pbt(config: AnyMePbtRun) -> Built:
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
     mesh = _mesh(config.world, **_divided(config.cells), **sizes)
-    rows = devices.rows(mesh, config.cells.count, config.cells.shard_repertoire)
     learner, space = _learner(config)
-    scoring = learner_scoring(learner, space)
-    spread = devices.population_map(mesh, config.world.exact)
+    cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
-    emitter = pbt_emitter(learner, scoring, space, both, config.me_pbt, config.variation, rows, spread)
-    centroids = find_cells(config.cells, scoring.descriptor.lower, scoring.descriptor.upper)
-    program = map_elites(scoring, centroids, emitter, rows, spread, config.cells.shard_repertoire)
-    return Built(program._replace(space=space), mesh, space)
+    placement = _placement(mesh, config)
+    return Built(me_pbt(learner, cells, space, both, config.me_pbt, config.variation, placement), mesh, space)
+
+
+def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
+    return devices.placement(mesh, config.cells.count, config.cells.shard_repertoire, config.world.exact)
 
 
 def _mesh(world: WorldConfig, **sizes: int) -> Mesh:

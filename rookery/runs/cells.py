@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.envs.api import DescriptorSpec
 from rookery.qd import centroids
 from rookery.types import Array
 
@@ -52,15 +53,15 @@ class CellsConfig:
         return self.cells if self.grid is None else math.prod(self.grid)
 
 
-def find_cells(config: CellsConfig, lower: Sequence[float], upper: Sequence[float]) -> Array:
+def find_cells(config: CellsConfig, descriptor: DescriptorSpec) -> Array:
     """The centroids `[C, D]` of a config's cells within a descriptor's limits.
 
     Raises:
       ValueError: a grid that does not fit the descriptor.
     """
     if config.grid is not None:
-        return centroids.grid(config.grid, lower, upper)
-    return cvt(config.cells, lower, upper, config.cvt_samples)
+        return centroids.grid(config.grid, descriptor.lower, descriptor.upper)
+    return cvt(config.cells, descriptor.lower, descriptor.upper, config.cvt_samples)
 
 
 def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples: int = 50_000, seed: int = 0) -> Array:

@@ -1,0 +1,43 @@
+"""MAP-Elites with Population Based Training: the repertoire and the population that fills it, as one program.
+
+Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803).
+"""
+
+from rookery.hyperparams import Space
+from rookery.learners.api import Learner
+from rookery.populations.api import Program
+from rookery.qd.map_elites import map_elites
+from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
+from rookery.qd.repertoire import ONE_DEVICE, Placement
+from rookery.qd.scoring import learner_scoring
+from rookery.qd.variation import VariationConfig
+from rookery.types import Array
+
+
+def me_pbt(
+    learner: Learner,
+    centroids: Array,
+    space: Space | None = None,
+    sizes: tuple[int, int] = (10, 30),
+    config: MePbtConfig | None = None,
+    variation: VariationConfig | None = None,
+    placement: Placement = ONE_DEVICE,
+) -> Program:
+    """MAP-Elites with Population Based Training, of any learner whose task has a descriptor.
+
+    Args:
+      learner: one member's life.
+      centroids: `[C, D]`, the cells of the repertoire.
+      space: what evolves; the agent's own space by default.
+      sizes: P members that train, and how many variations of elites are judged beside them.
+      config: who is replaced.
+      variation: the iso+line operator.
+      placement: where members and the repertoire lie; `devices.placement` for a mesh.
+
+    Raises:
+      ValueError: the task has no descriptor, the centroids do not fit it, a size below 1, or fractions that exceed the
+        population.
+    """
+    scoring = learner_scoring(learner, space)
+    emitter = pbt_emitter(learner, scoring, space, sizes, config, variation, placement)
+    return map_elites(scoring, centroids, emitter, placement)._replace(space=space or learner.space)

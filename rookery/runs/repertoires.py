@@ -1,0 +1,107 @@
+"""Repertoires outside of a run: taken from a run's folder, saved to one file, loaded for the task they are of."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery import devices
+from rookery.qd.api import Scoring
+from rookery.qd.map_elites import repertoire_of
+from rookery.qd.repertoire import Repertoire, empty
+from rookery.runs import build, folder, leaves, record
+from rookery.runs.checkpoint import Checkpointer
+
+_FORMAT = 1
+
+
+def repertoire(run_dir: str | Path) -> Repertoire:
+    """The repertoire of a run's newest whole checkpoint; the run is only read.
+
+    `nearest(repertoire("runs/me-pbt-sac-walker2d_uni-0"), (0.2, 0.8)).genotype.params` are the parameters of the policy
+    that comes nearest to this descriptor; the agent's `act` takes them.
+
+    Raises:
+      ValueError: the folder is no run, was not started by the command line, or has no repertoire.
+      CheckpointError: it has no whole checkpoint.
+    """
+    opened = folder.open_existing(run_dir)
+    built = build.build(record.from_record(opened.config))
+    if built.program.table is None:
+        raise ValueError(f"{opened.path} is a run of kind {opened.config['kind']}, which has no repertoire.")
+    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
+    state, _, _ = checkpoints.restore(devices.template(built.program, built.mesh))
+    return repertoire_of(state)
+
+
+def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) -> None:
+    """Save a repertoire as one `.npz` file, with what it is of.
+
+    Args:
+      path: of the file; `.npz` is appended where it is missing.
+      repertoire: whole, on one device or several.
+      scoring: names the task and its descriptor.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    named = leaves.flatten(repertoire)
+    header = {
+        "format": _FORMAT,
+        "task": _task(scoring),
+        "leaves": [leaves.record(name, leaf) for name, leaf in named],
+    }
+    arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, (_, leaf) in enumerate(named)}
+    np.savez(Path(path), **arrays, header=np.asarray(json.dumps(header)))
+
+
+def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
+    """Load what `save_repertoire` wrote, bit by bit.
+
+    Args:
+      path: of the file.
+      scoring: what it will be used for; says what a genotype is.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is no repertoire, it is damaged, it is of another task, or its genotypes are others.
+    """
+    header, arrays = _read(Path(path))
+    task = _task(scoring)
+    if header["task"] != task:
+        told = "; ".join(
+            f"{name} is {header['task'].get(name)} there and {task[name]} here"
+            for name in task
+            if header["task"].get(name) != task[name]
+        )
+        raise ValueError(f"{path} is the repertoire of another task: {told}; load it for that task.")
+    bank = jax.eval_shape(scoring.start_states, jax.random.key(0))
+    genotype = jax.eval_shape(scoring.newborn, jax.random.key(0), bank)
+    shape = next(told["shape"] for told in header["leaves"] if told["path"] == ".centroids")
+    like = jax.eval_shape(empty, genotype, jax.ShapeDtypeStruct(tuple(shape), jnp.float32))
+    wanted = [leaves.record(name, leaf) for name, leaf in leaves.flatten(like)]
+    if differences := leaves.differences(header["leaves"], wanted):
+        raise ValueError(
+            f"the genotypes in {path} do not fit: {'; '.join(differences[:3])}; use the agent they are of."
+        )
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(array) for array in arrays])
+
+
+def _task(scoring: Scoring) -> dict[str, Any]:
+    """What two repertoires must share, as JSON values."""
+    descriptor = scoring.descriptor
+    limits = {"lower": list(descriptor.lower), "upper": list(descriptor.upper)}
+    return {"name": scoring.name, "descriptor": descriptor.meaning, **limits}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            return header, [file[str(index)] for index in range(len(header["leaves"]))]
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no repertoire, or it is damaged; put a copy of the file back.") from error
