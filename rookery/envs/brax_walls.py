@@ -31,9 +31,9 @@ Walls are boxes of the world, 1 m thick, 2 m high and reaching 2 m below the flo
 in the robot's body meet walls; a leg's capsule would cost five times as much. The spheres have no mass, so a walled
 robot moves as a free one does.
 
-Sources: trap and maze of QDax 0.1 (Chalumeau 2023, arXiv:2308.03665), for Brax 1.
-Deviations: walls are boxes, not capsules of 1 m height; the humanoid observes its position as the ant does, and its
-body meets the walls, not only its feet.
+Source: the trap and maze that QDax had for Brax 1 (Chalumeau 2023, arXiv:2308.03665).
+Deviation: walls are boxes, not capsules of 1 m height; the humanoid observes its position as the ant does, and its body
+meets the walls, not only its feet.
 """
 
 import importlib
@@ -171,7 +171,8 @@ TRAP = Variant(_trap, TRAP_DESCRIPTOR)
 """The environment with a trap ahead of the robot, which observes its position; the reward stays."""
 
 MAZE = Variant(_maze, MAZE_DESCRIPTOR, {"healthy_z_range": FREE_HEIGHT})
-"""The maze: minus the distance to the goal as the reward; the robot observes its position."""
+"""The maze, for the ant: minus the distance to the goal as the reward, terminated when the torso leaves
+`FREE_HEIGHT`; the robot observes its position."""
 
 
 def placed_observation(limits: DescriptorSpec, state: Any) -> Array:

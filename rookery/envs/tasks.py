@@ -165,8 +165,9 @@ _TASKS = {
         _brax("pusher", 23, 7),
         _brax("reacher", 11, 2),
         _brax("swimmer", 8, 2),
-        # Offsets cover the least reward over five families of actions on the spring backend, measured 2026-11-20 by
-        # `python -m benchmarks.qd_offsets`. Only ant_omni's and ant_maze's are bounds, the maze's within its walls.
+        # Offsets cover the least reward of a step over five families of policies on the spring backend, measured
+        # 2026-11-20 by `python -m benchmarks.qd_offsets`; the ant's all but its very worst step, of -8.05. The omni
+        # tasks' and the maze's are bounds; who runs backwards faster than these policies is paid less than the others'.
         _variant(_HOPPER, "uni", brax_feet.ground_contact(1), 4.0),
         _variant(_WALKER2D, "uni", brax_feet.ground_contact(2), 4.5),
         _variant(_HALFCHEETAH, "uni", brax_feet.ground_contact(2), 10.0),
