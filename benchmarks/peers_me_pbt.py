@@ -7,9 +7,9 @@ to the repertoire, lets the members exploit each other, and trains them. QDax tr
 first generation, and never evaluates what the last generation trains. Keys are fresh in every generation, where its
 notebooks hand in the same ones over and over.
 
-Its feet contacts are NaN for every policy that falls before the time limit, and NaN lands in cell 0. `mend` gives it an
-extractor that reads the masked steps properly, which its interface allows. Either way its policies can be judged by our
-evaluation (`reevaluate`).
+Its feet contacts are NaN for every policy that falls before the time limit, and NaN lands in cell 0: its repertoire has
+one elite until somebody walks for a whole episode. `--descriptor` mends that by what its interface allows. In any case
+its policies can be judged by our evaluation (`reevaluate`).
 """
 
 import functools
@@ -210,10 +210,10 @@ def main() -> None:
     made = harness.parser(__doc__, rounds=5)
     made.add_argument("--generations", type=int, default=5, help="of the run that is shown (%(default)s)")
     made.add_argument("--episodes", type=int, default=4, help="that judge each policy afterwards (%(default)s)")
-    made.add_argument("--mend", action="store_true", help="mend QDax's descriptor")
+    made.add_argument("--descriptor", choices=parts.DESCRIPTORS, default="own", help="(%(default)s)")
     made.add_argument("--memory", action="store_true", help="only say how many GB two generations need at most")
     options = harness.parse(made)
-    settings = (QUICK if options.quick else Settings())._replace(mend=options.mend)
+    settings = (QUICK if options.quick else Settings())._replace(descriptor=options.descriptor)
     if options.memory:
         print(json.dumps(peak_memory(settings)))
         return
@@ -224,15 +224,14 @@ def main() -> None:
     rows, elites = learn(settings, 0, options.generations, settings.offset)
     harness.show(rows)
     fitness, descriptor = reevaluate(settings, elites, options.episodes, seed=1)
-    taken = np.flatnonzero(np.isfinite(fitness))
-    theirs = {"theirs": elites.fitnesses, "ours": fitness}
-    harness.show(
-        [
-            {"cell": int(cell), **{name: float(values[cell]) for name, values in theirs.items()}}
-            | {"their_descriptor": str(elites.descriptors[cell]), "our_descriptor": str(descriptor[cell])}
-            for cell in taken[:12]
-        ]
-    )
+    harness.show([compare(elites, fitness, descriptor, int(cell)) for cell in np.flatnonzero(np.isfinite(fitness))])
+
+
+def compare(elites: Elites, fitness: np.ndarray, descriptor: np.ndarray, cell: int) -> dict[str, Any]:
+    """A policy as QDax saw it and as we do."""
+    feet = {"their_feet": elites.descriptors[cell], "our_feet": descriptor[cell]}
+    shown = {name: " ".join(f"{share:.2f}" for share in shares) for name, shares in feet.items()}
+    return {"cell": cell, "theirs": float(elites.fitnesses[cell]), "ours": float(fitness[cell]), **shown}
 
 
 if __name__ == "__main__":
