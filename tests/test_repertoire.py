@@ -219,6 +219,7 @@ class TestSample:
     def test_an_empty_repertoire_is_an_error(self):
         with pytest.raises(ValueError, match="the repertoire is empty; add genotypes"):
             repertoires.sample(empty(), jax.random.key(0), 3)
+        assert repertoires.draw(empty(), jax.random.key(0), 3).tolist() == [0, 0, 0], "for who makes no use of it"
 
 
 class TestQuestions:

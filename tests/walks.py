@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.envs.api import EnvSpec
+from rookery.envs.api import DescriptorSpec, EnvSpec
 from rookery.learners.api import Learner, Member
 from rookery.types import Evaluation, Genotype
 
@@ -76,9 +76,20 @@ def _evaluate(genotype: Genotype, bank: jax.Array, key: jax.Array) -> Evaluation
     return Evaluation(fitness, jnp.zeros((0,)), fitness[None], jnp.ones((1,), jnp.int32))
 
 
-def learner() -> Learner:
-    spec = EnvSpec("line", observation_size=1, action_size=1, episode_length=1)
-    return Learner(_start_states, _init, _adopt, _restart, _step, _evaluate, spec, SPACE, steps_per_generation=10)
+def _evaluate_place(genotype: Genotype, bank: jax.Array, key: jax.Array) -> Evaluation:
+    return _evaluate(genotype, bank, key)._replace(descriptor=genotype.params[:2])
+
+
+PLACE = DescriptorSpec("place x, y", "final", (-4.0, -4.0), (4.0, 4.0))
+
+
+def learner(descriptor: bool = False) -> Learner:
+    """A walker, which is described by its first two coordinates if asked for."""
+    spec = EnvSpec(
+        "line", observation_size=1, action_size=1, episode_length=1, descriptor=PLACE if descriptor else None
+    )
+    evaluate = _evaluate_place if descriptor else _evaluate
+    return Learner(_start_states, _init, _adopt, _restart, _step, evaluate, spec, SPACE, steps_per_generation=10)
 
 
 def poison(state, member: int):

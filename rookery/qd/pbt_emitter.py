@@ -35,9 +35,9 @@ class MePbtConfig:
       ValueError: a value outside its range.
     """
 
-    replace_fraction: float = 0.1
+    replace_fraction: float = 0.2
     """Share of the population, the worst, that is replaced by children of the best, in [0, 1]."""
-    best_fraction: float = 0.2
+    best_fraction: float = 0.1
     """Share of the population that those parents are drawn from, in [0, 1]; at least one member."""
     sample_fraction: float = 0.4
     """Share of the population, the next worst, that is replaced by elites drawn from the repertoire, in [0, 1]."""
@@ -158,7 +158,7 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     revived &= repertoire.occupied.any()
 
     members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer)
-    cells = repertoires.sample(repertoire, sample_key, size)
+    cells = repertoires.draw(repertoire, sample_key, size)
     elites = parts.rows.take(repertoire.genotypes, cells)
     members = parts.population_map(partial(_revive, parts.learner), (members, elites, revived), ())
 

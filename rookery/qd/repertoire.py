@@ -92,7 +92,8 @@ def empty(genotype: PyTree, centroids: Array) -> Repertoire:
     """
     count = centroids.shape[0]
     genotypes = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), genotype)
-    return Repertoire(genotypes, jnp.full((count,), -jnp.inf), jnp.zeros_like(centroids), centroids)
+    own = jnp.array(centroids)  # a copy: who donates the repertoire must not take the caller's with it
+    return Repertoire(genotypes, jnp.full((count,), -jnp.inf), jnp.zeros_like(own), own)
 
 
 def add(
@@ -154,9 +155,14 @@ def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
     Raises:
       ValueError: the repertoire is empty. Inside a traced function this cannot be seen, and the cells mean nothing.
     """
-    occupied = repertoire.occupied
-    if not isinstance(occupied, Tracer) and not occupied.any():
+    if not isinstance(repertoire.fitnesses, Tracer) and not repertoire.occupied.any():
         raise ValueError("the repertoire is empty; add genotypes before drawing from it.")
+    return draw(repertoire, key, count)
+
+
+def draw(repertoire: Repertoire, key: Key, count: int) -> Array:
+    """As `sample`, but from an empty repertoire always cell 0: for callers that then make no use of it."""
+    occupied = repertoire.occupied
     cell = jnp.nonzero(occupied, size=occupied.shape[0], fill_value=0)[0]
     drawn = jax.random.randint(key, (count,), 0, jnp.maximum(jnp.sum(occupied), 1))
     return cell[drawn].astype(jnp.int32)

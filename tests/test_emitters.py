@@ -1,0 +1,215 @@
+"""One contract for every emitter: batches, newborns before there are elites, keys, and rows of one's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import trees
+from rookery.populations.api import member_keys
+from rookery.qd import repertoire as repertoires
+from rookery.qd.api import Emitter, EmitterState, Scoring
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line, mix
+from rookery.qd.pbt_emitter import pbt_emitter
+from rookery.qd.repertoire import Repertoire
+from rookery.qd.scoring import function_scoring, learner_scoring
+from rookery.qd.variation import VariationConfig
+from rookery.types import Evaluation, Genotype
+from tests import tiny, walks
+
+LEARNER = walks.learner(descriptor=True)
+AGENTS = learner_scoring(LEARNER)
+
+
+def minus_square(genotype, key):
+    del key
+    return -jnp.sum(genotype["x"] ** 2), genotype["x"][:2]
+
+
+def newborn(key):
+    return {"x": jax.random.normal(key, (3,)), "number": jnp.asarray(4, jnp.int32)}
+
+
+FUNCTION = function_scoring(minus_square, newborn, (-2.0, -2.0), (2.0, 2.0))
+KEY = jax.random.key(0)
+
+
+BOLD = VariationConfig(0.5, 0.5)
+
+
+def compiled(emitter: Emitter) -> Emitter:
+    return emitter._replace(init=jax.jit(emitter.init), ask=jax.jit(emitter.ask), tell=jax.jit(emitter.tell))
+
+
+def population() -> Emitter:
+    return pbt_emitter(LEARNER, AGENTS, sizes=(4, 6))
+
+
+SUITE = {
+    "iso_line": (compiled(iso_line(FUNCTION, 8)), FUNCTION),
+    "two iso_lines": (compiled(mix([iso_line(FUNCTION, 3), iso_line(FUNCTION, 5, BOLD)])), FUNCTION),
+    "pbt": (compiled(population()), AGENTS),
+    "pbt and iso_line": (compiled(mix([population(), iso_line(AGENTS, 5, BOLD)])), AGENTS),
+}
+
+
+@pytest.fixture(params=SUITE)
+def case(request):
+    """An emitter, its scoring, its first state and a bank."""
+    emitter, scoring = SUITE[request.param]
+    bank = scoring.start_states(jax.random.key(9))
+    return emitter, scoring, emitter.init(jax.random.key(8), bank), bank
+
+
+def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
+    """With `count` newborns in the middle of as many cells; fitness is the cell's number."""
+    centroids = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
+    newborns = jax.vmap(scoring.newborn, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
+    whole = repertoires.empty(trees.take(newborns, 0), centroids)
+    rows = trees.take(newborns, jnp.arange(count))
+    fitness = jnp.arange(count, dtype=jnp.float32)
+    return repertoires.add(whole, rows, fitness, centroids[:count])[0] if count else whole
+
+
+def judge(scoring: Scoring, proposals, bank) -> Evaluation:
+    keys = member_keys(jax.random.key(6), len(jax.tree.leaves(proposals)[0]))
+    return jax.vmap(scoring.evaluate, in_axes=(0, None, 0))(proposals, bank, keys)
+
+
+def rows_of(tree) -> list[bytes]:
+    """Each row's floating-point leaves, hyper-parameters left out."""
+    tree = tree.params if isinstance(tree, Genotype) else tree
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if leaf.dtype == jnp.float32]
+    return [b"".join(leaf[row].tobytes() for leaf in leaves) for row in range(len(leaves[0]))]
+
+
+@pytest.mark.parametrize("elites", [0, 1, 12])
+class TestContract:
+    def test_a_batch_of_finite_genotypes_that_differ(self, case, elites):
+        emitter, scoring, state, bank = case
+        repertoire = repertoire_of(scoring, bank, elites)
+        after, proposals, metrics = emitter.ask(state, repertoire, bank, KEY)
+        expected = jax.eval_shape(scoring.newborn, KEY, bank)
+        assert jax.tree.structure(proposals) == jax.tree.structure(expected)
+        for leaf, one in zip(jax.tree.leaves(proposals), jax.tree.leaves(expected), strict=True):
+            assert (leaf.shape, leaf.dtype) == ((emitter.batch_size, *one.shape), one.dtype)
+        assert trees.all_finite(proposals)
+        assert len(set(rows_of(proposals))) == emitter.batch_size
+        assert jax.tree.structure(after) == jax.tree.structure(state)
+        for value in metrics.values():
+            assert value.shape in ((), (emitter.population_size,))
+
+    def test_its_key_decides(self, case, elites):
+        emitter, scoring, state, bank = case
+        repertoire = repertoire_of(scoring, bank, elites)
+        asked = emitter.ask(state, repertoire, bank, KEY)
+        tiny.assert_equal(asked, emitter.ask(state, repertoire, bank, KEY))
+        other = emitter.ask(state, repertoire, bank, jax.random.key(1))
+        assert not set(rows_of(asked[1])) & set(rows_of(other[1]))
+
+    def test_asking_and_telling_change_nothing_that_they_were_given(self, case, elites):
+        emitter, scoring, state, bank = case
+        given = (state, repertoire_of(scoring, bank, elites), bank)
+        before = jax.tree.map(np.array, given)
+        asked, proposals, _ = emitter.ask(*given, KEY)
+        tiny.assert_equal(given, before)
+        evaluation = judge(scoring, proposals, bank)
+        before = jax.tree.map(np.array, (asked, evaluation))
+        told = emitter.tell(asked, evaluation)
+        tiny.assert_equal((asked, evaluation), before)
+        tiny.assert_equal(told, emitter.tell(asked, evaluation))
+        assert jax.tree.structure(told[0]) == jax.tree.structure(state)
+        assert ("fitness" in told[1]) == (emitter.population_size > 0)
+        if emitter.population_size:
+            assert told[1]["fitness"].shape == (emitter.population_size,)
+
+
+class TestIsoLine:
+    def test_a_single_elite_gives_children_of_its_own(self):
+        emitter = compiled(iso_line(FUNCTION, 64, VariationConfig(0.01, 1.0)))
+        repertoire = repertoire_of(FUNCTION, (), 1)
+        _, proposals, _ = emitter.ask(EmitterState((), ()), repertoire, (), KEY)
+        noise = np.asarray(proposals["x"] - repertoire.genotypes["x"][:1])
+        assert 0 < abs(noise).max() < 0.06, "no line between twins, and nothing of an empty cell's zeros"
+        assert (proposals["number"] == 4).all()
+
+    def test_both_parents_come_from_all_occupied_cells(self):
+        emitter = compiled(iso_line(FUNCTION, 400, VariationConfig(0.0, 0.0)))
+        repertoire = repertoire_of(FUNCTION, (), 5)
+        _, proposals, _ = emitter.ask(EmitterState((), ()), repertoire, (), KEY)
+        same = (proposals["x"][:, None] == repertoire.genotypes["x"][None, :5]).all(axis=2)  # [B, elites]
+        assert (jnp.sum(same, axis=1) == 1).all()
+        assert (abs(jnp.sum(same, axis=0) - 80) < 5 * 8).all()  # five standard deviations
+        lines = compiled(iso_line(FUNCTION, 400, VariationConfig(0.0, 1.0)))
+        _, proposals, _ = lines.ask(EmitterState((), ()), repertoire, (), KEY)
+        moved = proposals["x"] != repertoire.genotypes["x"][jnp.argmax(same, axis=1)]
+        assert 0.7 < float(jnp.mean(moved.any(axis=1))) < 0.9, "a fifth of the pairs are twins"
+
+    def test_a_batch_below_one(self):
+        with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+            iso_line(FUNCTION, 0)
+
+
+def listening(offset: float, batch_size: int) -> Emitter:
+    """Proposes its own number; what it hears are its metrics, and its state adds them up."""
+
+    def init(key, bank):
+        del key, bank
+        return EmitterState((), jnp.asarray(offset))
+
+    def ask(state, repertoire, bank, key):
+        del repertoire, bank, key
+        return state, jnp.full((batch_size,), offset), {"asked": jnp.asarray(offset)}
+
+    def tell(state, evaluation):
+        heard = {"heard": jnp.sum(evaluation.fitness), "rows": jnp.sum(jnp.ones_like(evaluation.fitness))}
+        return EmitterState(state.members, state.shared + jnp.sum(evaluation.fitness)), heard
+
+    return Emitter(init, ask, tell, batch_size, steps=batch_size)
+
+
+class TestMix:
+    def test_everybody_hears_of_their_own_rows_alone(self):
+        emitter = mix([listening(1.0, 2), listening(10.0, 3), listening(100.0, 1)])
+        assert (emitter.batch_size, emitter.steps, emitter.population_size) == (6, 6, 0)
+        state = emitter.init(KEY, ())
+        assert state.shared == (1.0, 10.0, 100.0)
+        state, proposals, asked = emitter.ask(state, repertoire_of(FUNCTION, (), 0), (), KEY)
+        assert proposals.tolist() == [1.0, 1.0, 10.0, 10.0, 10.0, 100.0]
+        assert {name: float(value) for name, value in asked.items()} == {
+            "asked": 1.0,
+            "1/asked": 10.0,
+            "2/asked": 100.0,
+        }
+        fitness = jnp.asarray([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+        evaluation = Evaluation(fitness, jnp.zeros((6, 2)), fitness[:, None], jnp.ones((6, 1), jnp.int32))
+        state, told = emitter.tell(state, evaluation)
+        assert {name: float(value) for name, value in told.items()} == {
+            "heard": 3.0,
+            "rows": 2.0,
+            "1/heard": 28.0,
+            "1/rows": 3.0,
+            "2/heard": 32.0,
+            "2/rows": 1.0,
+        }
+        assert [float(shared) for shared in state.shared] == [4.0, 38.0, 132.0]
+
+    def test_a_population_hears_of_its_members_and_not_of_its_neighbours_proposals(self):
+        emitter, _ = SUITE["pbt and iso_line"]
+        bank = AGENTS.start_states(KEY)
+        state, proposals, _ = emitter.ask(emitter.init(KEY, bank), repertoire_of(AGENTS, bank, 3), bank, KEY)
+        _, told = emitter.tell(state, judge(AGENTS, proposals, bank))
+        positions = state.members[0].state.position
+        np.testing.assert_allclose(told["fitness"], jnp.sum(positions, axis=1), rtol=1e-6)
+        assert jnp.array_equal(proposals.params[6:10], positions)
+
+    def test_equal_emitters_side_by_side_draw_differently(self):
+        emitter = compiled(mix([iso_line(FUNCTION, 4), iso_line(FUNCTION, 4)]))
+        for elites in (0, 5):
+            _, proposals, _ = emitter.ask(emitter.init(KEY, ()), repertoire_of(FUNCTION, (), elites), (), KEY)
+            assert len(set(rows_of(proposals))) == 8
+
+    def test_of_nothing(self):
+        with pytest.raises(ValueError, match="mix needs at least one emitter"):
+            mix([])
