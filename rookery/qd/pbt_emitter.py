@@ -154,8 +154,8 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     """
     size, fitness = parts.population_size, state.shared.fitness
     parents_key, sample_key, perturb_key, restart_key = jax.random.split(key, 4)
-    parents, revived = origins(fitness, parents_key, parts.counts, state.shared.generation > 0)
-    revived &= repertoire.occupied.any()
+    judged, elites_exist = state.shared.generation > 0, repertoire.occupied.any()
+    parents, revived = origins(fitness, parents_key, parts.counts, judged, elites_exist)
 
     members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer)
     cells = repertoires.draw(repertoire, sample_key, size)
@@ -172,7 +172,9 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     return members, jnp.where(revived, FROM_REPERTOIRE, parents)
 
 
-def origins(fitness: Array, key: Key, counts: Counts, judged: Array | bool = True) -> tuple[Array, Array]:
+def origins(
+    fitness: Array, key: Key, counts: Counts, judged: Array | bool = True, elites_exist: Array | bool = True
+) -> tuple[Array, Array]:
     """Who is replaced, by rank: the groups never overlap and their counts are exact, whatever ties there are.
 
     Args:
@@ -180,6 +182,7 @@ def origins(fitness: Array, key: Key, counts: Counts, judged: Array | bool = Tru
       key: consumed; each member has a draw of its own.
       counts: how many.
       judged: `[]` bool; where False nobody is replaced.
+      elites_exist: `[]` bool; where False nobody takes an elite, and whose fitness is not finite takes a parent.
 
     Returns:
       parents `[P]` int32, itself for who survives; and who takes an elite instead, `[P]` bool, whose entry in parents
@@ -190,7 +193,7 @@ def origins(fitness: Array, key: Key, counts: Counts, judged: Array | bool = Tru
     replaced = jnp.where(judged, counts.replaced, 0)
     parents = selection.truncation(fitness, key, counts.best, replaced)
     last = size - counts.replaced
-    revived = judged & (((rank >= last - counts.sampled) & (rank < last)) | ~jnp.isfinite(fitness).any())
+    revived = judged & elites_exist & (((rank >= last - counts.sampled) & (rank < last)) | ~jnp.isfinite(fitness).any())
     return jnp.where(revived | ~jnp.asarray(judged), members, parents), revived
 
 

@@ -1,0 +1,333 @@
+"""ME-PBT's emitter: the decision by hand and exhaustively, and what newcomers bring along, over walkers."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import trees
+from rookery.learners.api import genotype
+from rookery.populations import api
+from rookery.qd import pbt_emitter
+from rookery.qd import repertoire as repertoires
+from rookery.qd.api import EmitterState
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line
+from rookery.qd.pbt_emitter import FROM_REPERTOIRE, Counts, MePbtConfig, Parts, counts, origins
+from rookery.qd.repertoire import HERE, Repertoire
+from rookery.qd.scoring import learner_scoring
+from rookery.types import Evaluation, Genotype
+from tests import tiny, walks
+
+NAN, INF = np.nan, np.inf
+VALUES = (0.0, 1.0, NAN, INF)
+EVERYTHING = np.asarray(list(itertools.product(VALUES, repeat=5)), np.float32)  # [1024, 5]
+
+
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("fractions", "size", "expected"),
+        [
+            ((0.1, 0.2, 0.4), 10, (2, 1, 4)),
+            ((0.1, 0.2, 0.4), 4, (1, 0, 2)),
+            ((0.25, 0.0, 0.5), 10, (1, 3, 5)),
+            ((0.0, 1.0, 1.0), 3, (3, 0, 3)),  # nobody takes a parent, so the best may be replaced
+        ],
+    )
+    def test_each_fraction_rounds_to_the_nearest(self, fractions, size, expected):
+        replaced, best, sampled = fractions
+        config = MePbtConfig(replace_fraction=replaced, best_fraction=best, sample_fraction=sampled)
+        assert counts(config, size) == expected
+
+    def test_too_many_is_an_error_with_all_numbers(self):
+        config = MePbtConfig(replace_fraction=0.3, best_fraction=0.4, sample_fraction=0.5)
+        with pytest.raises(
+            ValueError, match=r"4 best members, 3 replaced .* 5 from samples exceed the population of 10"
+        ):
+            counts(config, 10)
+
+    def test_an_empty_population(self):
+        with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
+            counts(MePbtConfig(), 0)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"replace_fraction": -0.1}, "replace_fraction must lie in"),
+            ({"best_fraction": 1.1}, "best_fraction must lie in"),
+            ({"sample_fraction": NAN}, "sample_fraction must lie in"),
+            ({"resample_probability": 2}, "resample_probability must lie in"),
+            ({"perturb_factors": (0.8, 0.0)}, "perturb_factors must be above 0"),
+            ({"perturb": "pb2"}, "perturb must be 'resample' or 'perturb', got 'pb2'"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            MePbtConfig(**options)
+
+
+@pytest.fixture(scope="module")
+def decide():
+    """Origins of many populations at once, each with a key of its own."""
+    every = jax.vmap(origins, in_axes=(0, 0, None, None, None))
+    compiled = jax.jit(every, static_argnums=2)
+
+    def decide(fitness, told: Counts, judged=True, elites_exist=True, seed=0):
+        keys = api.member_keys(jax.random.key(seed), len(fitness))
+        parents, revived = compiled(jnp.asarray(fitness, jnp.float32), keys, told, judged, elites_exist)
+        return np.asarray(parents), np.asarray(revived)
+
+    return decide
+
+
+def ranks_of(fitness) -> list[int]:
+    order = sorted(range(len(fitness)), key=lambda i: -fitness[i] if np.isfinite(fitness[i]) else INF)
+    return [order.index(member) for member in range(len(fitness))]
+
+
+class TestOrigins:
+    @pytest.mark.parametrize("told", [Counts(1, 1, 2), Counts(2, 1, 1), Counts(1, 0, 5), Counts(2, 3, 0)])
+    @pytest.mark.parametrize("elites_exist", [True, False])
+    def test_every_population_of_five(self, decide, told, elites_exist):
+        parents, revived = decide(EVERYTHING, told, elites_exist=elites_exist)
+        assert parents.dtype == np.int32
+        for fitness, chosen, takes_elite in zip(EVERYTHING, parents, revived, strict=True):
+            finite, rank = np.isfinite(fitness), np.asarray(ranks_of(fitness))
+            expected = elites_exist & ((rank >= 5 - told.replaced - told.sampled) & (rank < 5 - told.replaced))
+            expected = expected | (elites_exist & ~finite.any())
+            assert takes_elite.tolist() == expected.tolist(), fitness
+            replaced = ((rank >= 5 - told.replaced) | ~finite) & ~expected & finite.any()
+            assert (chosen != np.arange(5)).tolist() == replaced.tolist(), fitness
+            assert finite[chosen[replaced]].all(), "a parent is finite"
+            assert (rank[chosen[replaced]] < told.best).all(), "and one of the best"
+
+    @pytest.mark.parametrize("fitness", [[7.0] * 10, list(range(10)), [1.0, 0.0] * 5, [0.0] * 9 + [NAN]])
+    def test_counts_are_exact_whatever_ties_there_are(self, decide, fitness):
+        for seed in range(3):
+            parents, revived = decide([fitness], Counts(2, 1, 4), seed=seed)
+            assert revived.sum() == 4
+            assert (parents != np.arange(10)).sum() == 1
+
+    def test_all_parents_of_the_best_are_drawn(self, decide):
+        parents, _ = decide([[0.0, 5.0, 9.0, 8.0, 7.0]] * 200, Counts(3, 1, 0))
+        assert set(parents[:, 0]) == {2, 3, 4}
+        assert (parents[:, 1:] == np.arange(1, 5)).all()
+
+    def test_siblings_draw_independently(self, decide):
+        parents, _ = decide([[9.0, 8.0, 1.0, 0.0]] * 100, Counts(2, 2, 0))
+        assert {tuple(pair) for pair in parents[:, 2:]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+    def test_before_anybody_is_judged_nobody_is_replaced(self, decide):
+        parents, revived = decide(EVERYTHING, Counts(1, 1, 2), judged=False)
+        assert (parents == np.arange(5)).all()
+        assert not revived.any()
+
+
+def restart(member, bank, key, needed):
+    """As a learner with a buffer does it."""
+    member = walks._restart(member, bank, key, needed)
+    return member._replace(buffer=jnp.where(needed, 0.0, member.buffer))
+
+
+LEARNER = walks.learner(descriptor=True)._replace(restart=restart)
+SCORING = learner_scoring(LEARNER)
+BANK = LEARNER.start_states(jax.random.key(7))
+KEY = jax.random.key(1)
+TOLD = {"replace_fraction": 0.2, "best_fraction": 0.2, "sample_fraction": 0.4}  # of 5: 1, 1, 2
+
+
+def parts(**options) -> Parts:
+    config = MePbtConfig(**TOLD | options)
+    return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), HERE, api.vmap)
+
+
+@pytest.fixture(scope="module")
+def exploit():
+    return jax.jit(partial(pbt_emitter.exploit, parts()))
+
+
+@pytest.fixture(scope="module")
+def ask():
+    return jax.jit(partial(pbt_emitter.ask, parts()))
+
+
+@pytest.fixture(scope="module")
+def population() -> EmitterState:
+    """After a generation, so with momentum."""
+    state = jax.jit(partial(pbt_emitter.init, parts()))(jax.random.key(0), BANK)
+    members = state.members
+    momentum = jax.random.normal(jax.random.key(2), members.state.momentum.shape)
+    members = members._replace(
+        state=members.state._replace(momentum=momentum), env_state=jax.random.normal(jax.random.key(3), (5, 2))
+    )
+    return EmitterState(members, state.shared._replace(generation=jnp.asarray(3, jnp.int32)))
+
+
+def judged(state: EmitterState, fitness) -> EmitterState:
+    return state._replace(shared=state.shared._replace(fitness=jnp.asarray(fitness, jnp.float32)))
+
+
+@pytest.fixture(scope="module")
+def repertoire() -> Repertoire:
+    """Nine elites; what does not evolve of their hyper-parameters is 100, 101, ..."""
+    numbers = jnp.arange(9, dtype=jnp.float32)
+    hyper = walks.Hyper(
+        rate=0.01 * (numbers + 1), discount=0.6 + numbers / 100, noise=numbers / 10, fixed=numbers + 100
+    )
+    elites = Genotype(jax.random.normal(jax.random.key(5), (9, 3)) + 50, hyper, None)
+    centroids = grid((3, 3), walks.PLACE.lower, walks.PLACE.upper)
+    return repertoires.add(repertoires.empty(trees.take(elites, 0), centroids), elites, numbers, centroids)[0]
+
+
+def no_elites(repertoire: Repertoire) -> Repertoire:
+    return repertoires.empty(trees.take(repertoire.genotypes, 0), repertoire.centroids)
+
+
+FITNESS = (3.0, NAN, 5.0, 1.0, 2.0)  # 2 is best, 0 survives; 4 and 3 take elites; 1 takes 2
+
+
+class TestExploit:
+    def test_survivors_keep_everything_bit_for_bit(self, exploit, population, repertoire):
+        members, parents = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+        assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
+        stayed = jnp.asarray([0, 2])
+        tiny.assert_equal(trees.take(members, stayed), trees.take(population.members, stayed))
+
+    def test_a_child_takes_all_of_its_parent_and_a_diverged_one_starts_anew(self, exploit, population, repertoire):
+        members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+        tiny.assert_equal(trees.take(members.state, 1), trees.take(population.members.state, 2))
+        assert members.env_state[1].tolist() == BANK[:2].tolist()
+        assert not members.buffer[1].any()
+
+    def test_data_stays_with_a_slot_that_did_not_diverge(self, exploit, population, repertoire):
+        members, parents = exploit(judged(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
+        assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
+        tiny.assert_equal((members.env_state, members.buffer), population.members[3:])
+
+    def test_who_is_revived_is_an_elite_with_fresh_momentum_in_the_slots_data(self, exploit, population, repertoire):
+        members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+        for slot in (3, 4):
+            elite = int(members.hyper.fixed[slot]) - 100  # what does not evolve tells who it is
+            assert members.state.position[slot].tolist() == repertoire.genotypes.params[elite].tolist()
+            assert not members.state.momentum[slot].any()
+            assert members.buffer[slot].tolist() == population.members.buffer[slot].tolist()
+            assert members.env_state[slot].tolist() == population.members.env_state[slot].tolist()
+
+    def test_newcomers_draw_elites_and_hyper_parameters_each_their_own(self, exploit, population, repertoire):
+        drawn = set()
+        for seed in range(12):
+            members, _ = exploit(judged(population, FITNESS), repertoire, BANK, jax.random.key(seed))
+            drawn.add(tuple(members.hyper.fixed[3:].tolist()))
+            for name, domain in walks.SPACE.domains.items():
+                values, before = getattr(members.hyper, name), getattr(population.members.hyper, name)
+                known = {*before.tolist(), *getattr(repertoire.genotypes.hyper, name).tolist()}
+                new = [float(values[slot]) for slot in (1, 3, 4)]
+                assert len({*new} - known) == 3, f"{name} is not fresh for each"
+                assert all(np.float32(domain.low) <= value <= np.float32(domain.high) for value in new)
+        assert len(drawn) > 6
+
+    def test_a_clone_of_one_elite_has_hyper_parameters_of_its_own(self, exploit, population, repertoire):
+        only = repertoire._replace(fitnesses=jnp.full((9,), -INF).at[4].set(1.0))
+        members, _ = exploit(judged(population, FITNESS), only, BANK, KEY)
+        assert members.hyper.fixed[3:].tolist() == [104.0, 104.0]
+        for name in walks.SPACE.domains:
+            assert len(set(getattr(members.hyper, name)[3:].tolist())) == 2
+
+    def test_who_diverged_is_revived_without_its_data(self, exploit, population, repertoire):
+        members, parents = exploit(judged(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
+        assert parents.tolist() == [FROM_REPERTOIRE, FROM_REPERTOIRE, 4, 3, 4]
+        for slot in range(3):
+            assert members.env_state[slot].tolist() == BANK[:2].tolist()
+            assert not members.buffer[slot].any()
+        tiny.assert_equal(trees.take(members, jnp.asarray([3, 4])), trees.take(population.members, jnp.asarray([3, 4])))
+
+    def test_a_population_that_diverged_wholly_comes_back_out_of_the_repertoire(self, exploit, population, repertoire):
+        broken = population.members._replace(state=jax.tree.map(lambda leaf: leaf * NAN, population.members.state))
+        state = judged(population._replace(members=broken), [NAN] * 5)
+        members, parents = exploit(state, repertoire, BANK, KEY)
+        assert parents.tolist() == [FROM_REPERTOIRE] * 5
+        assert trees.all_finite(members)
+
+    def test_while_there_is_no_elite_who_diverged_takes_a_parent_all_the_same(self, exploit, population, repertoire):
+        members, parents = exploit(judged(population, (NAN, INF, NAN, 1.0, 2.0)), no_elites(repertoire), BANK, KEY)
+        assert parents.tolist() == [4, 4, 4, 3, 4]
+        assert not members.buffer[:3].any()
+        _, parents = exploit(judged(population, FITNESS), no_elites(repertoire), BANK, KEY)
+        assert parents.tolist() == [0, 2, 2, 3, 4]
+        _, parents = exploit(judged(population, [NAN] * 5), no_elites(repertoire), BANK, KEY)
+        assert parents.tolist() == [0, 1, 2, 3, 4]
+
+    def test_in_the_first_generation_nobody_is_replaced(self, exploit, population, repertoire):
+        state = judged(population, FITNESS)
+        state = state._replace(shared=state.shared._replace(generation=jnp.zeros((), jnp.int32)))
+        members, parents = exploit(state, repertoire, BANK, KEY)
+        assert parents.tolist() == [0, 1, 2, 3, 4]
+        tiny.assert_equal(members, population.members)
+
+    def test_a_step_on_the_scale_begins_at_what_was_brought_along(self, population, repertoire):
+        told = parts(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
+        exploit = jax.jit(partial(pbt_emitter.exploit, told))
+        members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+        factors = [members.hyper.rate[1] / population.members.hyper.rate[2]]
+        for slot in (3, 4):
+            elite = int(members.hyper.fixed[slot]) - 100
+            factors.append(members.hyper.rate[slot] / repertoire.genotypes.hyper.rate[elite])
+        for factor in factors:
+            assert min(abs(float(factor) - 0.8), abs(float(factor) - 1.25)) < 1e-4
+        # An inherited buffer stays, though its new owner diverged; nobody's own is lost either.
+        assert members.buffer.tolist() == population.members.buffer[jnp.asarray([0, 2, 2, 3, 4])].tolist()
+        members, parents = exploit(judged(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
+        assert parents.tolist() == [FROM_REPERTOIRE, FROM_REPERTOIRE, 4, 3, 4]
+        assert not members.buffer[:2].any(), "an elite brings no data"
+        assert members.buffer[2].tolist() == population.members.buffer[4].tolist()
+
+
+class TestAskAndTell:
+    def test_proposals_are_variations_and_then_exactly_the_trained_members(self, ask, population, repertoire):
+        state = judged(population, FITNESS)
+        after, proposals, learned = ask(state, repertoire, BANK, KEY)
+        assert jax.tree.leaves(proposals)[0].shape[0] == 3 + 5
+        tiny.assert_equal(trees.take(proposals, jnp.arange(3, 8)), jax.vmap(genotype)(after.members))
+        near = jnp.linalg.norm(proposals.params[:3, None] - repertoire.genotypes.params[None], axis=-1).min(axis=1)
+        assert (near < 2.0).all(), "variations of elites, which stand around 50"
+        assert learned["stride"].shape == (5,)
+        assert int(after.shared.generation) == 4
+        assert after.shared.parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
+        moved = after.members.state.position - population.members.state.position
+        assert (abs(moved[jnp.asarray([0, 2])]) > 1e-4).all(), "they were trained"
+
+    def test_every_member_trains_with_a_key_of_its_own(self, ask, population, repertoire):
+        clones = trees.take(population.members, jnp.zeros((5,), jnp.int32))
+        state = judged(population._replace(members=clones), [0.0] * 5)
+        state = state._replace(shared=state.shared._replace(generation=jnp.zeros((), jnp.int32)))
+        _, _, learned = ask(state, no_elites(repertoire), BANK, KEY)
+        assert len(set(learned["stride"].tolist())) == 5
+
+    def test_the_members_fitness_is_that_of_the_last_rows(self, population):
+        own = jnp.asarray([1.0, 2.0, 3.0, 4.0, INF])
+        fitness = jnp.concatenate([jnp.asarray([70.0, 80.0, 90.0]), own])
+        evaluation = Evaluation(fitness, jnp.zeros((8, 2)), fitness[:, None], jnp.arange(16).reshape(8, 2))
+        poisoned = population.members.state
+        poisoned = poisoned._replace(momentum=poisoned.momentum.at[1, 0].set(NAN))
+        state = population._replace(members=population.members._replace(state=poisoned))
+        parents = jnp.asarray([0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE], jnp.int32)
+        state = state._replace(shared=state.shared._replace(parents=parents))
+        told, metrics = pbt_emitter.tell(parts(), state, evaluation)
+        np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, 4.0, INF])
+        np.testing.assert_array_equal(told.shared.fitness, metrics["fitness"])
+        assert metrics["diverged"].tolist() == [False, True, False, False, True]
+        assert metrics["parent"].tolist() == parents.tolist()
+        assert int(metrics["revived"]) == 2
+        assert metrics["episode_length"].tolist() == [6.5, 8.5, 10.5, 12.5, 14.5]
+        assert jnp.array_equal(metrics["hyper/rate"], population.members.hyper.rate)
+
+    def test_a_size_below_one_or_too_many_is_refused(self):
+        with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+            pbt_emitter.pbt_emitter(LEARNER, SCORING, sizes=(5, 0))
+        with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
+            pbt_emitter.pbt_emitter(LEARNER, SCORING, sizes=(0, 5))
+        with pytest.raises(ValueError, match="exceed the population of 10"):
+            pbt_emitter.pbt_emitter(LEARNER, SCORING, config=MePbtConfig(replace_fraction=0.9))
