@@ -172,3 +172,27 @@ class TestCvt:
     def test_what_cannot_be_a_tessellation_is_refused(self, cells, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             cvt(jax.random.key(0), cells, **{"lower": (0.0,), "upper": (1.0,), **options})
+
+
+@pytest.mark.parametrize(
+    ("shape", "lower", "upper"), [((7,), (0,), (1,)), ((5, 9), (-1, 0), (1, 3)), ((2, 1, 3), (0,) * 3, (1,) * 3)]
+)
+def test_a_grid_is_searched_by_arithmetic_with_the_same_cells(shape, lower, upper):
+    cells = centroids.grid(shape, lower, upper)
+    find = centroids.finder(cells)
+    assert find is not centroids.nearest
+    points = np.random.default_rng(0).uniform(-2, 4, (500, len(shape))).astype(np.float32)
+    points = np.concatenate([points, np.asarray(cells)])
+    assert np.array_equal(find(jnp.asarray(points), cells), centroids.nearest(jnp.asarray(points), cells))
+    assert 0 <= int(find(jnp.full((1, len(shape)), jnp.nan), cells)[0]) < cells.shape[0]
+
+
+def test_half_way_between_two_cells_of_a_grid_belongs_to_the_lower():
+    cells = centroids.grid((4,), (0.0,), (4.0,))
+    assert centroids.finder(cells)(jnp.asarray([[1.0], [2.0], [3.0]]), cells).tolist() == [0, 1, 2]
+
+
+def test_what_is_no_grid_is_searched_by_distance():
+    shuffled = centroids.grid((3, 3), (0, 0), (1, 1))[::-1]
+    assert centroids.finder(shuffled) is centroids.nearest
+    assert centroids.finder(centroids.cvt(jax.random.key(0), 9, (0, 0), (1, 1), 500)) is centroids.nearest

@@ -10,7 +10,12 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-EXAMPLES_SAY = {"pbt_sac.py": "best return", "replay_schedule.py": "four fresh agents under that schedule: "}
+EXAMPLES_SAY = {
+    "map_elites_arm.py": "nearest to (0.9, 0.5): ends at [",
+    "me_pbt.py": "the elite nearest to (0.0, 0.9) ends at [",
+    "pbt_sac.py": "best return",
+    "replay_schedule.py": "four fresh agents under that schedule: ",
+}
 
 
 @pytest.mark.parametrize(("name", "says"), list(EXAMPLES_SAY.items()))
@@ -25,7 +30,7 @@ def test_an_example_runs(name, says, tmp_path):
     )
     assert process.returncode == 0, process.stderr
     assert says in process.stdout
-    assert (tmp_path / "run/lineage.csv").exists()
+    assert (tmp_path / "run/metrics.csv").exists()
 
 
 def test_every_example_is_run():

@@ -6,6 +6,7 @@ Distances are Euclidean in the descriptor's own unit: no dimension is rescaled.
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import chex
 import jax
@@ -131,6 +132,39 @@ def _nearest_at_once(descriptors: Array, centroids: Array) -> Array:
         return jnp.argmin(_squared(rows, tuple(descriptor))).astype(jnp.int32)
 
     return jax.lax.map(one, descriptors, batch_size=min(_ROWS, descriptors.shape[0]))
+
+
+class FindFn(Protocol):
+    """The cell `[B]` int32 that each descriptor `[B, D]` belongs to, among the centroids `[C, D]`."""
+
+    def __call__(self, descriptors: Array, centroids: Array) -> Array: ...
+
+
+def finder(centroids: Array) -> FindFn:
+    """The quickest function that finds cells among such centroids: by arithmetic if they are a grid, else `nearest`.
+
+    Args:
+      centroids: `[C, D]`, known now and not only when a program runs.
+    """
+    known = np.asarray(centroids)
+    sides = [np.unique(column) for column in known.T]
+    shape = tuple(len(side) for side in sides)
+    if math.prod(shape) != len(known):
+        return nearest
+    even = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(known.shape)
+    return partial(_nearest_on_grid, shape) if np.array_equal(even, known) else nearest
+
+
+def _nearest_on_grid(shape: tuple[int, ...], descriptors: Array, centroids: Array) -> Array:
+    """Along each side on its own; half way between two centroids counts to the lower one."""
+    size = len(shape)
+    sides = centroids.reshape(*shape, size)
+    cell = jnp.zeros(descriptors.shape[0], jnp.int32)
+    for axis, count in enumerate(shape):
+        side = jnp.moveaxis(sides[..., axis], axis, 0).reshape(count, -1)[:, 0]
+        place = jnp.searchsorted(0.5 * (side[1:] + side[:-1]), descriptors[:, axis])
+        cell = cell * count + place.astype(jnp.int32)
+    return cell
 
 
 def _squared(columns: Sequence[Array], point: Sequence[Array]) -> Array:

@@ -16,6 +16,7 @@ from rookery.populations.api import Program, ProgramState
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.centroids import FindFn, finder
 from rookery.qd.repertoire import Added, Placement, Repertoire, Rows
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
@@ -26,6 +27,7 @@ class Parts(NamedTuple):
     scoring: Scoring
     emitter: Emitter
     centroids: Array
+    find: FindFn
     rows: Rows
     population_map: api.PopulationMap
 
@@ -79,7 +81,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     evaluation = parts.population_map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
     limits = _limits(parts.scoring)
     repertoire, added = repertoires.add(
-        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.rows
+        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.rows, parts.find
     )
     emitting, told = parts.emitter.tell(emitting, evaluation)
     state = with_repertoire(state._replace(members=emitting.members), repertoire)
@@ -131,7 +133,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
     limits = _limits(parts.scoring)
     anew = repertoires.empty((), repertoire.centroids)
-    anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits)
+    anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits, find=parts.find)
     corrected = repertoires.metrics(anew, parts.scoring.qd_offset)
     stored = repertoires.metrics(repertoire, parts.scoring.qd_offset)
     return {
@@ -198,7 +200,7 @@ def map_elites(
             f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
         )
     emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.rows)
-    parts = Parts(scoring, emitter, centroids, placement.rows, placement.population_map)
+    parts = Parts(scoring, emitter, centroids, finder(centroids), placement.rows, placement.population_map)
     return Program(
         init=partial(init, parts),
         step=partial(step, parts),

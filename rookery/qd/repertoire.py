@@ -103,6 +103,7 @@ def add(
     descriptors: Array,
     limits: tuple[Array, Array] | None = None,
     rows: Rows = HERE,
+    find: cells.FindFn = cells.nearest,
 ) -> tuple[Repertoire, Added]:
     """Let B genotypes compete for the cells: one winner per cell, the best; ties go to the incumbent, then to the lower
     index (Mouret 2015, figure 2).
@@ -113,6 +114,7 @@ def add(
       descriptors: `[B, D]`.
       limits: lower and upper `[D]`; a descriptor beyond them belongs to the cell nearest to the border.
       rows: how the repertoire's genotypes are written.
+      find: which cell a descriptor belongs to; `centroids.finder` knows a quicker way for grids.
 
     Returns:
       The repertoire, and what became of each.
@@ -123,11 +125,10 @@ def add(
     if limits is not None:
         inside = jnp.clip(placed, limits[0][None], limits[1][None])
         placed, outside = inside, finite & (inside != placed).any(axis=1)
-    cell = cells.nearest(placed, repertoire.centroids)
+    cell = find(placed, repertoire.centroids)
     sound = finite & jnp.isfinite(fitnesses)
-    incumbent = repertoire.fitnesses[cell]
-    wins = _best_of_cell(cell, jnp.where(sound, fitnesses, -jnp.inf)) & sound & (fitnesses > incumbent)
-    count = repertoire.fitnesses.shape[0]
+    incumbent, count = repertoire.fitnesses[cell], repertoire.fitnesses.shape[0]
+    wins = _best_of_cell(cell, jnp.where(sound, fitnesses, -jnp.inf), count) & sound & (fitnesses > incumbent)
     target = jnp.where(wins, cell, count + jnp.arange(cell.shape[0]))  # beyond the cells: unique, and never written
     better = trees.scatter(
         (repertoire.fitnesses, repertoire.descriptors),
@@ -141,12 +142,12 @@ def add(
     return kept, Added(cell, status, ~sound, outside & sound)
 
 
-def _best_of_cell(cell: Array, fitness: Array) -> Array:
+def _best_of_cell(cell: Array, fitness: Array, count: int) -> Array:
     """Whether each is the best of those that share its cell, the first of equals; `[B]` bool."""
-    order = jnp.lexsort((jnp.arange(cell.shape[0]), -fitness, cell))
-    sorted_cell = cell[order]
-    first = jnp.concatenate([jnp.ones(1, bool), sorted_cell[1:] != sorted_cell[:-1]])
-    return jnp.zeros_like(first).at[order].set(first, unique_indices=True)
+    place = jnp.arange(cell.shape[0], dtype=jnp.int32)
+    best = jnp.full(count, -jnp.inf, fitness.dtype).at[cell].max(fitness)
+    first = jnp.full(count, cell.shape[0], jnp.int32).at[cell].min(jnp.where(fitness == best[cell], place, place.size))
+    return first[cell] == place
 
 
 def sample(repertoire: Repertoire, key: Key, count: int) -> Array:

@@ -1,0 +1,53 @@
+"""A repertoire of diverse agents, bred by ME-PBT, on one page: `python examples/me_pbt.py [--small]`.
+
+On the way to the goal of `point_trap` lies a trap. A population that only follows its best stays in it; a repertoire
+keeps whoever ends elsewhere, and lets them train on.
+"""
+
+import argparse
+
+import jax
+import numpy as np
+
+import rookery
+
+
+def main(small: bool, run_dir: str) -> None:
+    """Breed a repertoire, and walk with the agent that ends nearest to a place of our choice."""
+    env = rookery.make("point_trap", **({"episode_length": 20} if small else {}))
+    agent = rookery.td3(env.spec, rookery.Td3Config(hidden_sizes=(8,) if small else (64, 64)))
+    life = rookery.OffPolicyConfig(
+        num_envs=4 if small else 10,
+        steps_per_generation=200 if small else 1_000,
+        batch_size=8 if small else 64,
+        warmup_steps=40 if small else 200,
+        eval_episodes=2,
+    )
+    learner = rookery.off_policy(agent, env, life)
+
+    # Any learner will do: nothing in ME-PBT knows which agent it breeds.
+    cells = rookery.grid((8, 8) if small else (16, 16), env.spec.descriptor.lower, env.spec.descriptor.upper)
+    program = rookery.me_pbt(learner, cells, sizes=(4, 4) if small else (10, 30))
+    result = rookery.run(program, generations=3 if small else 60, run_dir=run_dir, overwrite=True)
+
+    first, last = result.history[0], result.history[-1]
+    for name in ("coverage", "qd_score", "max_fitness"):
+        print(f"{name:12} {first[name]:10.1f} -> {last[name]:10.1f}")
+    repertoire = rookery.repertoire_of(result.state)
+    elite = rookery.nearest(repertoire, (0.0, 0.9))
+    _, start = env.reset(jax.random.key(0))
+    action = agent.act(elite.genotype.params, start.observation)
+    print(f"the elite nearest to (0.0, 0.9) ends at {shown(elite.descriptor)} and begins with {shown(action)}")
+
+
+def shown(array: jax.Array) -> np.ndarray:
+    """A vector as one prints it."""
+    return np.asarray(array, np.float64).round(2)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a few seconds instead of minutes")
+    parser.add_argument("--run-dir", default="runs/example-me-pbt", help="folder of the run")
+    arguments = parser.parse_args()
+    main(arguments.small, arguments.run_dir)
