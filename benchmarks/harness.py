@@ -27,7 +27,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "numpy", "brax", "qdax")
+PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "numpy", "brax", "qdax", "ribs")
 
 
 class Times(NamedTuple):
