@@ -211,7 +211,8 @@ def compare(command: Compare) -> None:
 
 def envs(_: Envs) -> None:
     """`rookery envs`."""
-    Console().print(tables.tasks_table(list(tasks.table())))
+    wide = Console(width=max(Console().width, 128))  # on less, the descriptors would be left out
+    wide.print(tables.tasks_table(list(tasks.table())))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -53,6 +53,11 @@ def names() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
+def described() -> tuple[str, ...]:
+    """The names of the tasks that have a descriptor."""
+    return tuple(name for name, task in _TASKS.items() if task.descriptor is not None)
+
+
 def find(name: str) -> Task:
     """A task's entry.
 

@@ -154,7 +154,9 @@ def _advance_episodes(
     observation = view(genotype.normalizer, run.lives.observation)
     action = jax.vmap(act, in_axes=(None, 0))(genotype.params, observation)
     lives, _, step = advance(environment, run.lives, action, jax.random.fold_in(key, run.time))
-    finite = jnp.isfinite(action).all(axis=tuple(range(1, action.ndim)))
+    # A discrete policy whose outputs are not finite says so with a negative index.
+    possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
+    finite = possible.all(axis=tuple(range(1, action.ndim)))
     return Episodes(
         lives=lives,
         alive=run.alive & ~step.ended,

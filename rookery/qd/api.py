@@ -42,7 +42,7 @@ class Scoring(NamedTuple):
     descriptor: DescriptorSpec
     qd_offset: float  # the fitness that counts as 0 in a QD score
     steps: int  # environment steps of an evaluation at its longest; 1 for a function
-    bounds: tuple[float, float] | None = None  # between which every number of a genotype is kept
+    bounds: tuple[float, float] | None = None  # between which a genotype's floating-point numbers are kept
 
 
 class EmitterState(NamedTuple):

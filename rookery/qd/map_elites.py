@@ -97,7 +97,13 @@ def _limits(scoring: Scoring) -> tuple[Array, Array]:
 
 
 def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
-    return genotypes if bounds is None else jax.tree.map(lambda leaf: jnp.clip(leaf, *bounds), genotypes)
+    """Floating-point numbers inside the bounds; others never vary, and stay as they were born."""
+    if bounds is None:
+        return genotypes
+    lower, upper = bounds
+    return jax.tree.map(
+        lambda leaf: jnp.clip(leaf, lower, upper) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, genotypes
+    )
 
 
 def _judge(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rookery import hyperparams, networks
 from rookery.agents.api import check_hidden_sizes
 from rookery.envs import api as envs
+from rookery.envs import tasks
 from rookery.envs.api import Environment, EnvSpec
 from rookery.envs.functions import Function
 from rookery.hyperparams import Space
@@ -36,7 +37,7 @@ def function_scoring(
       lower: limits of the descriptor, `[D]`; one that lies beyond is put into the nearest cell, and counted.
       upper: likewise.
       qd_offset: the fitness that counts as 0 in the QD score.
-      bounds: every number of a genotype is kept between them.
+      bounds: every floating-point number of a genotype is kept between them.
       name: what a saved repertoire is known by.
 
     Raises:
@@ -186,8 +187,8 @@ def descriptor_of(spec: EnvSpec) -> envs.DescriptorSpec:
     """
     if spec.descriptor is None:
         raise ValueError(
-            f"{spec.name} has no descriptor, which quality diversity needs; `rookery envs` lists the tasks that have "
-            "one, or add one to your environment's spec."
+            f"{spec.name} has no descriptor, which quality diversity needs; tasks that have one are "
+            f"{', '.join(tasks.described())}; an environment of your own declares it in its spec."
         )
     return spec.descriptor
 

@@ -95,7 +95,7 @@ def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
 def _mesh(world: WorldConfig, **sizes: int) -> Mesh:
     """Devices that divide all of these sizes evenly; made from a CPU's cores before anything else starts JAX."""
     shared = math.gcd(*sizes.values())
-    devices.use_cores(shared)
+    devices.use_cores(shared if world.devices is None else world.devices)
     mesh = devices.mesh_for(shared) if world.devices is None else devices.mesh(world.devices)
     for name, size in sizes.items():
         devices.check_population(size, mesh, name)

@@ -1,5 +1,6 @@
 """The cells of a repertoire: how many and where, and a cache of those that take long to find."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -18,6 +19,7 @@ from rookery.types import Array
 
 _METHOD = 1
 """Raised whenever the same arguments give other centroids than before."""
+_DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples:
     """
     arguments = [_METHOD, cells, list(map(float, lower)), list(map(float, upper)), num_samples, seed]
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]
-    path = cache_folder() / f"cvt-{digest}.npy"
+    path = cache_folder() / f"cvt-{digest}"
     shape = (cells, len(lower))
     kept = _read(path, shape)
     if kept is not None:
@@ -100,20 +102,25 @@ def cache_folder() -> Path:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """What is kept; None if there is nothing, or it is not whole."""
+    """What is kept; None if there is nothing, or it is not whole: the file begins with the digest of the rest."""
     try:
-        kept = np.load(path)
-    except (OSError, ValueError, EOFError):
+        content = path.read_bytes()
+    except OSError:
         return None
-    return kept if kept.shape == shape and kept.dtype == np.float32 and np.isfinite(kept).all() else None
+    digest, body = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
+    if hashlib.sha256(body).digest() != digest or len(body) != 4 * math.prod(shape):
+        return None
+    return np.frombuffer(body, "<f4").reshape(shape)
 
 
 def _write(path: Path, found: np.ndarray) -> None:
     """Keep it, if the disk lets us: a cache that cannot be written is no error."""
-    half = path.with_suffix(f".{os.getpid()}.npy")
+    body = found.astype("<f4").tobytes()
+    half = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(half, found)
+        half.write_bytes(hashlib.sha256(body).digest() + body)
         half.replace(path)
     except OSError:
-        half.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            half.unlink()

@@ -16,7 +16,7 @@ from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.runs.config import agent_of
 from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
-from rookery.runs.record import PYTHON, SCHEDULE
+from rookery.runs.record import DESCRIPTOR, PYTHON, SCHEDULE
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 
@@ -143,7 +143,7 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
     generations, population = _shape(folder, columns)
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in columns.items()}
-    least = FROM_REPERTOIRE if folder.repertoire_file.exists() else 0
+    least = FROM_REPERTOIRE if DESCRIPTOR in folder.config else 0
     strange = (table["parent"] < least) | (table["parent"] >= population)
     if strange.any():
         generation, member = np.argwhere(strange)[0]
