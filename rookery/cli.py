@@ -76,6 +76,8 @@ class Compare:
     """Folders of runs."""
     picture: Path = Path("comparison.png")
     """Where to draw the comparison."""
+    score: str | None = None
+    """Column of metrics.csv to compare by, such as qd_score or coverage; the fitness of the best by default."""
     resamples: int = 5_000
     """Bootstrap resamples behind each interval (at least 1)."""
 
@@ -202,7 +204,7 @@ def compare(command: Compare) -> None:
     """`rookery compare RUN RUN ...`."""
     from rookery.report import compare as comparing
 
-    comparison = comparing.compare(command.runs, command.picture, command.resamples)
+    comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score)
     console = Console()
     for part in comparing.tables(comparison):
         console.print(part)

@@ -370,3 +370,16 @@ class TestMistakes:
         table_file.write_text(table_file.read_text().replace(column, "else"))
         with pytest.raises(ValueError, match=f"a cannot be compared: its metrics.csv has no column {column}"):
             compare([path])
+
+
+def test_runs_are_compared_by_any_column(write):
+    path = write("a", [1.0, 2.0])
+    lines = (path / "metrics.csv").read_text().splitlines()
+    table = "\n".join([f"{lines[0]},max_fitness,coverage", f"{lines[1]},5.0,40.0", f"{lines[2]},6.0,50.0", ""])
+    (path / "metrics.csv").write_text(table)
+    assert groups([path])[0].runs[0].best_fitness.tolist() == [5.0, 6.0], "of a repertoire its best elite"
+    found = compare([path], score="coverage")
+    assert found.rows[0].scores.tolist() == [50.0]
+    assert found.settings["hopper"].score == "coverage"
+    with pytest.raises(ValueError, match="has no column coverag, but coverage"):
+        compare([path], score="coverag")

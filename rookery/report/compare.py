@@ -31,6 +31,7 @@ class Setting(NamedTuple):
     gamma: float  # the score of the optimality gap
     floor: float  # what a run that diverged is worth
     unequal: bool  # whether the runs had different budgets
+    score: str = "best member's fitness"  # what runs are held against each other by
 
 
 class Row(NamedTuple):
@@ -82,7 +83,11 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    run_dirs: Iterable[str | Path], picture: str | Path | None = None, resamples: int = 5000, gamma: float | None = None
+    run_dirs: Iterable[str | Path],
+    picture: str | Path | None = None,
+    resamples: int = 5000,
+    gamma: float | None = None,
+    score: str | None = None,
 ) -> Comparison:
     """Compare runs: grouped by configuration, groups held against each other within each environment.
 
@@ -95,6 +100,7 @@ def compare(
       picture: where to draw all this, a file; None draws nothing.
       resamples: of the bootstrap, at least 1.
       gamma: fitness that is good enough, for the optimality gap; by default the best score on each environment.
+      score: a column of `metrics.csv` instead of the best fitness, e.g. `qd_score` or `coverage`.
 
     Returns:
       The numbers. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
@@ -103,11 +109,11 @@ def compare(
       ValueError: what `groups` raises; every run of an environment diverged; a run has no generation within the common
         budget; no resamples; or the picture cannot be written.
     """
-    found = groups(run_dirs)
+    found = groups(run_dirs, score)
     settings = {}
     for environment in dict.fromkeys(group.environment for group in found):
         runs = [run for group in found if group.environment == environment for run in group.runs]
-        settings[environment] = _setting(environment, runs, gamma)
+        settings[environment] = _setting(environment, runs, gamma)._replace(**({"score": score} if score else {}))
     rows = [_row(group, settings[group.environment], resamples) for group in found]
     pairs = [
         Pair(first.group, second.group, _improvement(first, second, resamples))
@@ -160,7 +166,7 @@ def _score(run: Run, budget: float, floor: float) -> float:
 
 
 def _row(group: Group, setting: Setting, resamples: int) -> Row:
-    budget, gamma, floor, _ = setting
+    budget, gamma, floor = setting.budget, setting.gamma, setting.floor
     scores = np.asarray([_score(run, budget, floor) for run in group.runs])
     last = np.asarray([_score(run, np.inf, floor) for run in group.runs])
     diverged = sum(bool(np.isnan(run.best_fitness[_at(run, budget)])) for run in group.runs)
@@ -235,7 +241,7 @@ def _budget(group: Group) -> str:
 
 
 def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Table:
-    caption = f"fitness of the best member, 95 % bootstrap intervals; optimality gap to {_number(setting.gamma)}"
+    caption = f"{setting.score}, 95 % bootstrap intervals; optimality gap to {_number(setting.gamma)}"
     out = _new_table(f"{environment} at {setting.budget:,.0f} environment steps", caption)
     out.add_column("", justify="right")
     out.add_column("group", overflow="fold")

@@ -125,7 +125,7 @@ def _draw_curves(axes, rows: Sequence["Row"], setting: "Setting", colours: Mappi
         axes.annotate("compared here", (setting.budget, 0.0), (-3, 5), color=INK, fontsize=8, rotation=90, **place)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
     axes.set_xlabel("environment steps of the population", fontsize=9)
-    axes.set_ylabel("best member's fitness", fontsize=9)
+    axes.set_ylabel(setting.score, fontsize=9)
     _finish(axes, "interquartile mean over runs, 95 % band")
 
 
@@ -138,7 +138,7 @@ def _draw_intervals(axes, rows: Sequence["Row"], setting: "Setting", colours: Ma
     _colour_labels(axes, [row.group for row in rows], colours)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("best member's fitness", fontsize=9)
+    axes.set_xlabel(setting.score, fontsize=9)
     _finish(axes, f"the same at {steps_text(setting.budget)} steps; strokes are runs")
 
 

@@ -26,7 +26,7 @@ class Run(NamedTuple):
     path: Path  # absolute
     seed: int | None  # None if config.json does not name it
     env_steps: np.ndarray  # [G], environment steps of the whole population so far
-    best_fitness: np.ndarray  # [G], of the best finite member; NaN where no member was finite
+    best_fitness: np.ndarray  # [G], of the best finite member, or the score asked for; NaN where nothing was finite
 
     @property
     def diverged(self) -> bool:
@@ -53,7 +53,7 @@ class Group(NamedTuple):
     population: str = "1"  # members, as the settings say
 
 
-def groups(run_dirs: Iterable[str | Path]) -> list[Group]:
+def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Group]:
     """Sort run folders by configuration, in the order in which the configurations first appear.
 
     Two runs belong together if their `config.json` agrees in all but the seed and what changes nothing of what is
@@ -62,9 +62,12 @@ def groups(run_dirs: Iterable[str | Path]) -> list[Group]:
 
     Args:
       run_dirs: a folder that is given twice counts once.
+      score: the column of `metrics.csv` that says how good a run is; by default the fitness of its best elite if it has
+        a repertoire, else of its best member.
 
     Raises:
-      ValueError: no folder, a folder that is no run or whose files are damaged, or a run without a finished generation.
+      ValueError: no folder, a folder that is no run or whose files are damaged, a run without a finished generation, or
+        one without the column.
     """
     paths = dict.fromkeys(Path(path).resolve() for path in run_dirs)
     if not paths:
@@ -73,7 +76,7 @@ def groups(run_dirs: Iterable[str | Path]) -> list[Group]:
     for path in paths:
         everything = _flat(_open(path))
         key = tuple(sorted((name, _text(value)) for name, value in everything.items() if name not in _WITHOUT_EFFECT))
-        run = _read(path, everything.get("run.seed", everything.get("seed")))
+        run = _read(path, everything.get("run.seed", everything.get("seed")), score)
         sorted_runs.setdefault(key, []).append(run)
     configurations = [dict(key) for key in sorted_runs]
     return [
@@ -102,18 +105,19 @@ def _open(path: Path) -> dict[str, Any]:
         raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {there}.") from error
 
 
-def _read(path: Path, seed: int | None) -> Run:
+def _read(path: Path, seed: int | None, score: str | None) -> Run:
     try:
         metrics = read_csv(path / "metrics.csv")
     except FileNotFoundError:
         metrics = {}
     if not metrics or not len(metrics["generation"]):
         raise ValueError(f"{path} has no finished generation to compare.")
-    for name in ("env_steps", "best_fitness"):
+    column = score or ("max_fitness" if "max_fitness" in metrics else "best_fitness")
+    for name in ("env_steps", column):
         if name not in metrics:
-            raise ValueError(f"{path} cannot be compared: its metrics.csv has no column {name}.")
-    fitness = metrics.get("max_fitness", metrics["best_fitness"])  # of a repertoire: its best elite
-    return Run(path, seed, metrics["env_steps"], np.where(np.isfinite(fitness), fitness, np.nan))
+            near = difflib.get_close_matches(name, metrics, cutoff=0.5) or list(metrics)
+            raise ValueError(f"{path} cannot be compared: its metrics.csv has no column {name}, but {', '.join(near)}.")
+    return Run(path, seed, metrics["env_steps"], np.where(np.isfinite(metrics[column]), metrics[column], np.nan))
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
