@@ -136,11 +136,10 @@ LEARNER = walks.learner(descriptor=True)._replace(restart=restart)
 SCORING = learner_scoring(LEARNER)
 BANK = LEARNER.start_states(jax.random.key(7))
 KEY = jax.random.key(1)
-TOLD = {"replace_fraction": 0.2, "best_fraction": 0.2, "sample_fraction": 0.4}  # of 5: 1, 1, 2
 
 
 def parts(**options) -> Parts:
-    config = MePbtConfig(**TOLD | options)
+    config = MePbtConfig(replace_fraction=0.2, best_fraction=0.2, sample_fraction=0.4, **options)  # 1, 1, 2
     return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), HERE, api.vmap)
 
 

@@ -1,0 +1,417 @@
+"""MAP-Elites as a program: on functions whose every number is known, on policies, in a run folder; and its cells."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import trees
+from rookery.envs import api as envs
+from rookery.envs import tasks
+from rookery.envs.api import Environment, EnvSpec
+from rookery.learners import rollout
+from rookery.learners.rollout import EvaluationConfig
+from rookery.qd import centroids, map_elites, scoring
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line, mix
+from rookery.qd.map_elites import repertoire_of
+from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
+from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
+from rookery.qd.variation import VariationConfig
+from rookery.runs import cells
+from rookery.runs.cells import CellsConfig, find_cells
+from rookery.runs.lineage import lineage
+from rookery.runs.log import read_csv
+from rookery.runs.loop import Diverged
+from rookery.types import Genotype
+from tests import tiny, walks
+
+NAN = np.nan
+GRID = grid((8, 8), (-1.0, -1.0), (1.0, 1.0))
+TIMING = {"seconds", "steps_per_second"}
+
+
+def bowl(x, key):
+    """Best in the middle."""
+    del key
+    return -jnp.sum(jnp.square(x)), x[:2]
+
+
+def half_bowl(x, key):
+    """Judges only one half of the space."""
+    fitness, descriptor = bowl(x, key)
+    return jnp.where(x[0] < 0, NAN, fitness), descriptor
+
+
+def luck(x, key):
+    return jax.random.normal(key), x[:2]
+
+
+def nothing(x, key):
+    del key
+    return jnp.full((), NAN), x[:2]
+
+
+def newborn(key):
+    return jax.random.uniform(key, (3,), minval=-0.9, maxval=0.9)
+
+
+def program_of(score, batch: int = 24, init=newborn):
+    searched = function_scoring(score, init, (-1.0, -1.0), (1.0, 1.0), qd_offset=-3.0, bounds=(-1.0, 1.0))
+    return map_elites.map_elites(searched, GRID, iso_line(searched, batch, VariationConfig(0.3, 0.5)))
+
+
+def run(program, generations: int, **options):
+    return rookery.run(program, generations=generations, quiet=True, **options)
+
+
+@pytest.fixture(scope="module")
+def bowl_run():
+    return run(program_of(bowl), 12)
+
+
+class TestProgram:
+    def test_every_elite_is_what_its_cell_says(self, bowl_run):
+        repertoire = repertoire_of(bowl_run.state)
+        x, occupied = np.asarray(repertoire.genotypes), np.asarray(repertoire.occupied)
+        assert 24 < occupied.sum() < 64
+        assert abs(x).max() == 1.0, "bounds are kept, and were needed"
+        np.testing.assert_allclose(repertoire.fitnesses[occupied], -np.sum(x[occupied] ** 2, axis=1), rtol=1e-5)
+        assert np.array_equal(repertoire.descriptors[occupied], x[occupied][:, :2])
+        home = centroids.nearest(repertoire.descriptors, GRID)
+        assert jnp.array_equal(home[occupied], np.flatnonzero(occupied))
+        assert not x[~occupied].any()
+
+    def test_it_only_gets_better_and_counts_what_happens(self, bowl_run):
+        history = bowl_run.history
+        assert history[0]["fitness"].shape == (24,)
+        for name in ("coverage", "max_fitness", "qd_score"):
+            values = [metrics[name] for metrics in history]
+            assert values == sorted(values)
+        assert history[-1]["coverage"] > 1.5 * history[0]["coverage"]
+        assert sum(metrics["added"] for metrics in history) == repertoire_of(bowl_run.state).occupied.sum()
+        assert sum(metrics["improved"] for metrics in history) > 0
+        assert all(metrics["rejected"] == metrics["outside"] == 0 for metrics in history)
+        assert all(metrics["evaluation_steps"] == 24 for metrics in history)
+
+    def test_what_is_not_finite_is_counted_and_never_in_a_cell(self):
+        result = run(program_of(half_bowl), 6)
+        repertoire = repertoire_of(result.state)
+        for metrics in result.history:
+            assert metrics["rejected"] == np.isnan(metrics["fitness"]).sum()
+        assert sum(metrics["rejected"] for metrics in result.history) > 0
+        assert (repertoire.genotypes[:, 0] >= 0).all()
+        assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
+
+    def test_a_first_generation_without_anything_finite_stops_the_run(self):
+        with pytest.raises(Diverged, match="generation 1, and no checkpoint was saved before"):
+            run(program_of(nothing), 2)
+
+    def test_a_genotype_that_is_not_finite_is_rejected_whatever_it_is_worth(self):
+        def init(key):
+            return {"x": jax.random.uniform(key, (2,)), "unused": jnp.where(jax.random.bernoulli(key), NAN, 0.0)}
+
+        def score(genotype, key):
+            return bowl(genotype["x"], key)
+
+        result = run(program_of(score, init=init), 1)
+        assert 0 < result.history[0]["rejected"] < 24
+        assert trees.all_finite(repertoire_of(result.state).genotypes)
+
+    def test_bounds_are_those_of_floating_point_numbers(self):
+        def init(key):
+            return {"x": newborn(key), "choice": jax.random.randint(key, (), 0, 9), "flag": jnp.asarray(True)}
+
+        def score(genotype, key):
+            return bowl(genotype["x"], key)
+
+        genotypes = repertoire_of(run(program_of(score, init=init), 3).state).genotypes
+        assert genotypes["choice"].dtype == jnp.int32
+        assert int(genotypes["choice"].max()) > 1, "an index is no parameter, and passes whole"
+        assert genotypes["flag"].dtype == bool
+        assert float(abs(genotypes["x"]).max()) <= 1.0
+
+    @pytest.mark.parametrize("shape", [(64, 3), (0, 2), (64,)])
+    def test_centroids_that_do_not_fit(self, shape):
+        searched = function_scoring(bowl, newborn, (-1.0, -1.0), (1.0, 1.0))
+        with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
+            map_elites.map_elites(searched, jnp.zeros(shape))
+
+
+class TestExamine:
+    def test_every_elite_is_judged_by_itself_and_empty_cells_by_nobody(self, bowl_run):
+        program = program_of(bowl, batch=10)  # in batches that do not divide the elites
+        before = jax.tree.map(np.array, bowl_run.state)
+        told = jax.jit(program.examine)(bowl_run.state, jax.random.key(5))
+        repertoire = repertoire_of(bowl_run.state)
+        occupied = np.asarray(repertoire.occupied)
+        assert np.isnan(told["fitness"]).tolist() == (~occupied).tolist()
+        np.testing.assert_allclose(told["fitness"][occupied], repertoire.fitnesses[occupied], rtol=1e-5)
+        assert jnp.array_equal(told["descriptor"][occupied], repertoire.descriptors[occupied])
+        assert jnp.array_equal(told["stored_fitness"], repertoire.fitnesses)
+        for name in ("coverage", "qd_score", "max_fitness"):
+            np.testing.assert_allclose(told[f"corrected/{name}"], told[f"stored/{name}"], rtol=1e-5)
+        tiny.assert_equal(bowl_run.state, before)
+
+    def test_luck_does_not_last(self):
+        program = program_of(luck)
+        state = run(program, 12).state
+        told = jax.jit(program.examine)(state, jax.random.key(5))
+        assert told["corrected/qd_score"] < told["stored/qd_score"] - 10.0
+        occupied = np.asarray(repertoire_of(state).occupied)
+        assert np.mean(told["stored_fitness"][occupied]) > np.mean(told["fitness"][occupied]) + 0.3
+
+    def test_descriptors_are_those_of_the_new_episodes(self, bowl_run):
+        crowded = bowl_run.state._replace(cells=jnp.full_like(bowl_run.state.cells, 0.3))
+        told = jax.jit(program_of(bowl, batch=10).examine)(crowded, jax.random.key(5))
+        occupied = np.asarray(repertoire_of(crowded).occupied)
+        assert (told["descriptor"][occupied] == 0.3).all()
+        np.testing.assert_allclose(told["corrected/coverage"], 100 / 64, rtol=1e-6)
+        np.testing.assert_allclose(told["corrected/qd_score"], 3.0 - 0.27, rtol=1e-5)
+        assert told["stored/coverage"] > 50
+
+
+class TestRunFolder:
+    def test_the_table_is_the_repertoire_and_a_resumed_run_continues_bit_equal(self, tmp_path, bowl_run):
+        whole = run(program_of(bowl), 12, run_dir=str(tmp_path / "whole"), checkpoint_every=5)
+        tiny.assert_equal(whole.state, bowl_run.state)
+        options = {"run_dir": str(tmp_path / "cut"), "checkpoint_every": 5}
+        run(program_of(bowl), 6, **options)
+        resumed = run(program_of(bowl), 12, resume=True, **options)
+        tiny.assert_equal(resumed.state, whole.state)
+        for name in ("repertoire.csv", "metrics.csv"):
+            one, other = read_csv(tmp_path / "whole" / name), read_csv(tmp_path / "cut" / name)
+            for column in one.keys() - TIMING:
+                assert np.array_equal(one[column], other[column], equal_nan=True), column
+        assert not (tmp_path / "whole/lineage.csv").exists()
+
+        repertoire, table = repertoire_of(whole.state), read_csv(tmp_path / "whole/repertoire.csv")
+        occupied = np.asarray(repertoire.occupied)
+        assert table["cell"].tolist() == list(range(64))
+        assert table["fitness"].tolist() == repertoire.fitnesses.tolist()
+        for axis in range(2):
+            assert table[f"centroid/{axis}"].tolist() == GRID[:, axis].tolist()
+            assert table[f"descriptor/{axis}"][occupied].tolist() == repertoire.descriptors[occupied, axis].tolist()
+            assert np.isnan(table[f"descriptor/{axis}"][~occupied]).all()
+
+
+FEW = EvaluationConfig(eval_episodes=3, start_states=3)
+
+
+def three_ways(episode_length: int = 4) -> Environment:
+    """Three actions; the reward is the action, the descriptor where the episode began."""
+
+    def reset(key):
+        place = jax.random.uniform(key, (1,))
+        return place, envs.first_step(place, place)
+
+    def step(state, action, key):
+        del key
+        place = state
+        return place, envs.next_step(place, action.astype(jnp.float32), jnp.asarray(False), place)
+
+    where = envs.descriptor_spec("start", "final", (0.0,), (9.0,))
+    spec = EnvSpec("three_ways", 1, 3, episode_length, discrete=True, descriptor=where)
+    return envs.limit_episode(Environment(reset, step, spec), episode_length)
+
+
+class TestScoring:
+    def test_policies_come_to_places_of_their_own(self):
+        searched = policy_scoring(tasks.make("point_room", episode_length=10), PolicyConfig((4,)), FEW)
+        emitter = iso_line(searched, 16, VariationConfig(0.5, 0.5))
+        history = run(map_elites.map_elites(searched, GRID, emitter), 10).history
+        assert history[-1]["coverage"] >= 2 * history[0]["coverage"] > 0
+        assert history[-1]["evaluation_steps"] == 16 * 3 * 10
+
+    def test_a_task_without_a_descriptor_is_refused(self):
+        with pytest.raises(
+            ValueError, match="probe_value has no descriptor, which quality diversity needs; tasks that have one"
+        ):
+            policy_scoring(tasks.make("probe_value"))
+        with pytest.raises(ValueError, match="line has no descriptor"):
+            learner_scoring(walks.learner())
+
+    def test_a_layer_without_width(self):
+        with pytest.raises(ValueError, match="at least 1"):
+            PolicyConfig((4, 0))
+
+    def test_a_policy_of_discrete_actions_acts_with_the_index_of_its_largest_output(self):
+        searched = policy_scoring(three_ways(), PolicyConfig((2,)), FEW)
+        bank = searched.start_states(jax.random.key(0))
+        evaluate = jax.jit(searched.evaluate)
+        policies = [searched.newborn(jax.random.key(seed), bank) for seed in range(12)]
+        fitnesses = {float(evaluate(policy, bank, jax.random.key(0)).fitness) for policy in policies}
+        assert fitnesses <= {sum(actions) / 3 for actions in np.ndindex(9, 9, 9)}
+        assert len(fitnesses) > 1
+        still = policies[0]._replace(params=jax.tree.map(jnp.zeros_like, policies[0].params))
+        assert evaluate(still, bank, jax.random.key(0)).fitness == 0.0  # of equals the first
+
+    def test_outputs_that_overflow_are_no_action(self):
+        searched = policy_scoring(three_ways(), PolicyConfig((2,)), FEW)
+        bank = searched.start_states(jax.random.key(0))
+        policy = searched.newborn(jax.random.key(0), bank)
+        huge = policy._replace(params=jax.tree.map(lambda leaf: jnp.full_like(leaf, 1e38), policy.params))
+        assert jnp.isnan(jax.jit(searched.evaluate)(huge, bank, jax.random.key(0)).fitness)
+
+    @pytest.mark.parametrize(("summary", "expected"), [("mean", 2.0), ("median", 1.0)])
+    def test_how_three_episodes_become_one_descriptor(self, summary, expected):
+        environment = three_ways()
+        config = EvaluationConfig(eval_episodes=3, start_states=3, eval_descriptor=summary)
+        (_, time), step = envs.start_bank(environment, jax.random.key(0), 3)
+        places = jnp.asarray([[5.0], [0.0], [1.0]])
+        bank = (envs.Timed(places, time), step._replace(observation=places, descriptor=places))
+
+        def act(params, observation):
+            del params
+            return (observation[0] > 0.5).astype(jnp.int32)
+
+        evaluation = rollout.evaluate(act, environment, config, Genotype((), (), None), bank, jax.random.key(0))
+        assert evaluation.descriptor.tolist() == [expected]
+        assert evaluation.returns.tolist() == [4.0, 0.0, 4.0]
+        assert evaluation.lengths.tolist() == [4, 4, 4]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
+            ({"start_states": 3}, r"start_states must be at least eval_episodes \(10\), got 3"),
+            ({"eval_descriptor": "mode"}, "eval_descriptor must be one of .* got 'mode'"),
+        ],
+    )
+    def test_what_cannot_be_judged_by(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            EvaluationConfig(**options)
+
+    @pytest.mark.parametrize(("lower", "upper"), [((), ()), ((0.0,), (1.0, 2.0)), ((0.0, 1.0), (1.0, 1.0))])
+    def test_limits_that_are_none(self, lower, upper):
+        with pytest.raises(ValueError, match="descriptor 'descriptor' needs"):
+            function_scoring(bowl, newborn, lower, upper)
+
+    def test_the_worst_return_is_the_offset_in_every_step(self):
+        assert scoring.worst_return(EnvSpec("mine", 1, 1, episode_length=50, qd_offset=2.0)) == -100.0
+
+
+@pytest.fixture(scope="module")
+def bred(tmp_path_factory):
+    """A population beside variations, in a run folder."""
+    learner = walks.learner(descriptor=True)
+    searched = learner_scoring(learner)
+    config = MePbtConfig(replace_fraction=0.25, best_fraction=0.25, sample_fraction=0.25)
+    emitter = mix([pbt_emitter(learner, searched, sizes=(4, 3), config=config), iso_line(searched, 3)])
+    program = map_elites.map_elites(searched, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), emitter)
+    path = tmp_path_factory.mktemp("bred") / "run"
+    return path, run(program, 7, run_dir=str(path), checkpoint_every=100)
+
+
+class TestLineage:
+    def test_the_population_stands_in_the_tables(self, bred):
+        path, result = bred
+        family = lineage(path)
+        for generation, metrics in enumerate(result.history):
+            assert family.parents[generation].tolist() == metrics["parent"].tolist()
+            assert family.fitness[generation].tolist() == metrics["fitness"].tolist()
+        assert family.parents[0].tolist() == [0, 1, 2, 3]
+        assert (np.sum(family.parents[1:] == FROM_REPERTOIRE, axis=1) == 1).all()
+        assert family.steps_per_generation == 10
+        assert sorted(family.hyper) == ["discount", "fixed", "noise", "rate"]
+
+    def test_a_line_may_begin_in_the_repertoire(self, bred):
+        family = lineage(bred[0])
+        revived = int(np.flatnonzero(family.parents[3] == FROM_REPERTOIRE)[0])
+        assert family.ancestors(revived, 3).tolist() == [-1, -1, -1, revived]
+        with pytest.raises(ValueError, match="out of the repertoire in generation 3, and what those before trained"):
+            family.schedule(revived, 3)
+        whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
+        assert whole, "nobody goes back to generation 0: the test says nothing"
+        assert family.schedule(whole[0], 2).generations == 3
+
+    def test_who_has_descendants_is_named_as_an_ancestor(self, bred):
+        family = lineage(bred[0])
+        named = np.zeros(family.parents.shape, bool)
+        for member in range(4):
+            line = family.ancestors(member)
+            named[np.flatnonzero(line >= 0), line[line >= 0]] = True
+        assert family.has_descendants.tolist() == named.tolist()
+
+    def test_it_can_be_read_before_the_first_repertoire_is_written(self, bred):
+        table = bred[0] / "repertoire.csv"
+        hidden = table.rename(table.with_suffix(".hidden"))
+        assert lineage(bred[0]).parents.shape == (7, 4)
+        hidden.rename(table)
+
+
+def limits(size: int) -> envs.DescriptorSpec:
+    return envs.descriptor_spec("mine", "final", (0.0,) * size, (1.0,) * size)
+
+
+class TestCells:
+    @pytest.fixture(autouse=True)
+    def cache(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        return tmp_path / "rookery"
+
+    @staticmethod
+    def find(seed: int = 0) -> jax.Array:
+        return cells.cvt(6, (0.0, -1.0), (1.0, 1.0), 100, seed)
+
+    def test_found_once_and_then_read_with_the_same_bits(self, cache, monkeypatch):
+        first = np.asarray(self.find())
+        assert (
+            first.tobytes() == np.asarray(centroids.cvt(jax.random.key(0), 6, (0.0, -1.0), (1.0, 1.0), 100)).tobytes()
+        )
+        assert len(list(cache.iterdir())) == 1
+        monkeypatch.setattr(centroids, "cvt", None)  # nobody finds them again
+        again = self.find()
+        assert again.dtype == jnp.float32
+        assert np.asarray(again).tobytes() == first.tobytes()
+
+    def test_other_arguments_are_other_cells(self, cache):
+        found = [self.find(), self.find(seed=1), cells.cvt(6, (0.0, -1.0), (1.0, 2.0), 100)]
+        assert len({np.asarray(one).tobytes() for one in found}) == len(list(cache.iterdir())) == 3
+
+    @pytest.mark.parametrize("damage", ["cut", "empty", "header", "value", "archive", "strange"])
+    def test_a_damaged_file_is_found_anew(self, cache, damage):
+        first = np.asarray(self.find()).tobytes()
+        (path,) = cache.iterdir()
+        whole = bytearray(path.read_bytes())
+        if damage == "value":
+            whole[40] ^= 1  # the first number is another, and still a number
+        if damage == "header":
+            whole[20] ^= 255
+        content = {"cut": whole[:-3], "empty": b"", "archive": b"PK\x03\x04" + whole[4:], "strange": b"{" * 99}
+        path.write_bytes(content.get(damage, whole))
+        assert np.asarray(self.find()).tobytes() == first
+        assert np.asarray(self.find()).tobytes() == first
+        assert [path] == list(cache.iterdir())
+
+    def test_a_disk_that_cannot_be_written_is_no_error(self, cache):
+        cache.parent.mkdir(exist_ok=True)
+        cache.write_text("a file where the folder should be")
+        assert self.find().shape == (6, 2)
+
+    def test_a_grid_needs_no_cache(self, cache):
+        config = CellsConfig(grid=(3, 2))
+        assert config.count == 6
+        assert jnp.array_equal(find_cells(config, limits(2)), grid((3, 2), (0.0, 0.0), (1.0, 1.0)))
+        assert not cache.exists()
+        with pytest.raises(ValueError, match="a grid of 1 dimensions needs as many sizes"):
+            find_cells(config, limits(1))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"cells": 0}, "cells must be at least 1, got 0"),
+            ({"cvt_samples": 0}, "cvt_samples must be at least 1, got 0"),
+            ({"cells": 9, "cvt_samples": 8}, r"cvt_samples must be at least cells \(9\), got 8"),
+            ({"grid": (3, 0)}, "grid needs at least 1 cell along each dimension"),
+            ({"grid": ()}, "grid needs at least 1 cell along each dimension"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            CellsConfig(**options)
+
+    def test_counts(self):
+        assert CellsConfig(cells=7).count == 7
+        assert find_cells(CellsConfig(cells=5, cvt_samples=50), limits(1)).shape == (5, 1)
