@@ -1,0 +1,97 @@
+"""The trap's corners are closed, the greedy way ends in it, and there is a way around it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs import point_maze, tasks
+
+TOP, LEFT, RIGHT = point_maze.TRAP_END[0]
+FOOT = point_maze.TRAP_SIDES[0][1]
+AROUND = ((0.6, -0.75), (0.6, 0.1), point_maze.TRAP_GOAL)
+
+
+def inside(position: np.ndarray) -> np.ndarray:
+    """Whether points `[..., 2]` are in the U."""
+    x, y = position[..., 0], position[..., 1]
+    return (x > LEFT) & (x < RIGHT) & (y >= FOOT) & (y < TOP)
+
+
+def moved(position: tuple[float, float], action: tuple[float, float]) -> np.ndarray:
+    env = tasks.make("point_trap")
+    state = env.reset(jax.random.key(0))[0]._replace(inner=jnp.asarray(position))
+    return np.asarray(env.step(state, jnp.asarray(action), jax.random.key(1))[1].final_observation)
+
+
+@pytest.mark.parametrize("toward", [-1.0, 1.0])
+def test_side_walls_stop_what_comes_from_either_side_and_let_slide(toward: float) -> None:
+    x, lower, upper = point_maze.TRAP_SIDES[int(toward > 0)]
+    for height in (lower + 0.06, 0.5 * (lower + upper), upper - 0.06):
+        for start in (x - 0.02 * toward, x + 0.02 * toward):
+            push = 1.0 if start < x else -1.0
+            np.testing.assert_allclose(moved((start, height), (push, 1.0)), [start, height + 0.05], atol=1e-6)
+    np.testing.assert_allclose(moved((x - 0.02, lower - 0.03), (1.0, 0.0)), [x + 0.03, lower - 0.03], atol=1e-6)
+
+
+def test_nobody_leaves_through_a_corner() -> None:
+    for x, sideways in ((LEFT + 0.01, -1.0), (RIGHT - 0.01, 1.0)):
+        np.testing.assert_allclose(moved((x, TOP - 0.01), (sideways, 1.0)), [x, TOP - 0.01], atol=1e-6)
+
+
+def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
+    step = tasks.make("point_trap").step
+    reset = tasks.make("point_trap").reset
+
+    def walk(key: jax.Array) -> jax.Array:
+        start_key, action_key = jax.random.split(key)
+        actions = jnp.clip(2.0 * jax.random.normal(action_key, (150, 2)) + jnp.asarray([[0.0, 0.4]]), -1.0, 1.0)
+
+        def advance(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+            state, said = step(state, action, action_key)
+            return state, said.final_observation
+
+        state = reset(start_key)[0]._replace(inner=jax.random.uniform(start_key, (2,), minval=-0.8, maxval=0.3))
+        return jax.lax.scan(advance, state, actions)[1]
+
+    paths = np.asarray(jax.jit(jax.vmap(walk))(jax.random.split(jax.random.key(0), 256)), np.float64)
+    before, after = paths[:, :-1], paths[:, 1:]
+    crossed = inside(before) != inside(after)
+    assert crossed.sum() > 50, "walks that never cross prove nothing"
+    least = np.minimum(before[crossed][:, 1], after[crossed][:, 1])
+    assert (least < FOOT).all(), "one of the two places lies below the feet of the side walls"
+
+
+def follow(way: tuple[tuple[float, float], ...]) -> tuple[bool, float, np.ndarray]:
+    """Walk along waypoints: whether the episode terminated, its return and last observation."""
+    env = tasks.make("point_trap")
+    step = jax.jit(env.step)
+    state, said = env.reset(jax.random.key(3))
+    total, remaining = 0.0, list(way)
+    while not bool(said.ended):
+        if len(remaining) > 1 and np.abs(np.asarray(said.observation) - remaining[0]).max() < 0.02:
+            remaining.pop(0)
+        gap = jnp.asarray(remaining[0]) - said.observation
+        state, said = step(state, jnp.clip(gap / point_maze.TRAP_STRIDE, -1.0, 1.0), jax.random.key(0))
+        total += float(said.reward)
+    return bool(said.terminated), total, np.asarray(said.final_observation)
+
+
+def test_the_greedy_way_ends_under_the_end_wall() -> None:
+    terminated, total, last = follow((point_maze.TRAP_GOAL,))
+    assert not terminated
+    assert -160 < total < -150
+    assert inside(last)
+    assert TOP - point_maze.TRAP_STRIDE < last[1] < TOP
+
+
+def test_the_way_around_reaches_the_goal() -> None:
+    terminated, total, last = follow(AROUND)
+    assert terminated
+    assert total > -60
+    assert np.linalg.norm(last - np.asarray(point_maze.TRAP_GOAL)) <= point_maze.GOAL_RADIUS + 1e-6
+
+
+def test_the_offset_covers_the_farthest_corner() -> None:
+    farthest = np.hypot(1.0 + abs(point_maze.TRAP_GOAL[0]), 1.0 + point_maze.TRAP_GOAL[1])
+    assert 0 <= tasks.find("point_trap").qd_offset - farthest < 0.01
