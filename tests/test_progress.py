@@ -32,8 +32,8 @@ def test_a_live_line_on_a_terminal():
 
 
 def test_what_only_some_programs_have_is_shown_where_it_is():
-    shown = watch(terminal=False, qd_score=512.0, coverage=37.5, diverged=2.0)
-    assert "QD score 512  coverage 37.5  diverged 2" in shown
+    shown = watch(terminal=False, max_fitness=7.0, qd_score=512.0, coverage=37.5, diverged=2.0)
+    assert "steps/s  best 7  QD score 512  coverage 37.5 %  diverged 2" in shown, "of a repertoire the best elite"
 
 
 def test_quiet_says_nothing():

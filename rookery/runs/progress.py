@@ -52,7 +52,7 @@ class Reporter:
         left = (self._generations - generation) * seconds
         parts = [f"{row['steps_per_second']:,.0f} steps/s"]
         shown = _SHOWN_OF_A_REPERTOIRE if "coverage" in row else _SHOWN
-        parts += [text.format(row[name]) for name, text in shown.items()]
+        parts += [text.format(row[name]) for name, text in shown.items() if name in row]
         if row.get("diverged"):
             parts.append(f"diverged {row['diverged']:.0f}")
         line = "  ".join(parts)
