@@ -10,18 +10,25 @@ import os
 import sys
 
 COUNTS = (1, 2, 8)
+LAYOUTS = ((1, False), (2, True), (8, False), (8, True))  # devices, and whether they divide the cells
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["NPROC"] = "32"  # XLA's thread pool; 8 devices on few cores starve the default one
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rookery import devices
+from rookery import devices, trees
 from rookery.learners.api import Learner
 from rookery.populations import bandit
+from rookery.populations.api import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
+from rookery.qd.centroids import grid
+from rookery.qd.map_elites import map_elites
+from rookery.qd.pbt_emitter import pbt_emitter
+from rookery.qd.scoring import learner_scoring
 from tests import tiny, walks
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
@@ -73,6 +80,74 @@ def collectives(count: int) -> list[str]:
     return [name for name in COLLECTIVES if name in text]
 
 
+CELLS = (8, 29)  # 232: no other array has as many rows, nor a share of 29
+
+
+def bred(count: int, divided: bool) -> tuple[Program, devices.Mesh]:
+    """ME-PBT over walkers on `count` devices."""
+    mesh = devices.mesh(count)
+    placement = devices.placement(mesh, 8 * 29, divided, exact=True)
+    learner = walks.learner(descriptor=True)
+    scoring = learner_scoring(learner)
+    emitter = pbt_emitter(learner, scoring, sizes=(8, 8), placement=placement)
+    return map_elites(scoring, grid(CELLS, walks.PLACE.lower, walks.PLACE.upper), emitter, placement), mesh
+
+
+def breed(count: int, divided: bool) -> dict:
+    """Three generations: what they gave, how the repertoire lies, and what of it travels."""
+    program, mesh = bred(count, divided)
+    compiled = devices.compile_program(program, mesh)
+    step = compiled.step.lower(devices.template(program, mesh), jax.random.key(0)).compile()
+    state = compiled.init(jax.random.key(0))
+    revived = 0
+    for generation in range(3):
+        state, metrics = step(state, jax.random.fold_in(jax.random.key(1), generation))
+        revived += int(metrics["revived"])
+    shards = [shard for leaf in jax.tree.leaves(state.cells) for shard in leaf.addressable_shards]
+    rows = f"{8 * 29 // count if divided else 8 * 29},3]"  # of the genotypes' positions, as a device holds them
+    lines = str(step.as_text()).splitlines()
+    moving = [line for line in lines if any(f" {name}" in line for name in COLLECTIVES)]
+    return {
+        "digest": digest([np.asarray(leaf) for leaf in jax.tree.leaves(state)]),
+        "revived": revived,
+        "occupied": int(jnp.sum(state.shared.fitnesses > -jnp.inf)),
+        "shares": sorted({shard.data.shape[0] for shard in shards}),
+        "holders": len({shard.device for shard in shards}),
+        "held": any(f"[{rows}" in line for line in lines),
+        "gathered": [line for line in moving if "[232,3]" in line or "[8,29,3]" in line or f"[{rows}" in line],
+    }
+
+
+def moved(count: int, divided: bool) -> list[str]:
+    """Leaves that come back with other bits after they were written and read on a mesh; a list of their names."""
+    mesh = devices.mesh(count)
+    rows = devices.rows(mesh, 16, divided)
+    numbers = np.arange(16)
+    tree = {
+        "float": np.where(numbers % 3, numbers, -0.0).astype(np.float32)[:, None],
+        "nan": np.where(numbers % 2, np.nan, np.inf).astype(np.float32),
+        "half": -numbers.astype(np.float16),
+        "int": (numbers - 8).astype(np.int32) * 2**27,
+        "byte": numbers.astype(np.uint8).reshape(16, 1, 1) * 15,
+        "flag": numbers % 2 == 1,
+    }
+    sharding = devices.shardings(mesh, divided).cells
+    placed = jax.device_put(jax.tree.map(jnp.asarray, tree), sharding)
+    asked = jnp.asarray([3, 15, 0, 0, 9], jnp.int32)
+    taken = jax.jit(rows.take)(placed, asked)
+    expected = jax.tree.map(lambda leaf: leaf[np.asarray(asked)], tree)
+    wrong = [f"take {name}" for name in tree if np.asarray(taken[name]).tobytes() != expected[name].tobytes()]
+
+    target = jnp.asarray([7, 16, 0, 99, 14], jnp.int32)  # two lie beyond the cells
+    put = jax.jit(rows.put, donate_argnums=0)(placed, target, trees.take(taken, jnp.arange(5)))
+    for name, leaf in tree.items():
+        written = leaf.copy()
+        written[[7, 0, 14]] = expected[name][[0, 2, 4]]
+        wrong += [f"put {name}"] if np.asarray(put[name]).tobytes() != written.tobytes() else []
+        wrong += [f"layout {name}"] if not put[name].sharding.is_equivalent_to(sharding, leaf.ndim) else []
+    return wrong
+
+
 def digest(leaves: list) -> str:
     return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
 
@@ -83,6 +158,8 @@ def main() -> None:
     for count in (1, 2):  # a bandit on 8 devices that share two cores would take minutes
         leaves, seen = play(True, count, EVERYTHING_ELSE, walks.learner(), generations=4)
         found["else"][str(count)] = {"digest": digest(leaves), "parents": seen["parents"]}
+    found["bred"] = {f"{count} {divided}": breed(count, divided) for count, divided in LAYOUTS}
+    found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}
     for mode in ("exact", "vmap"):
         reference = None
         for count in COUNTS:

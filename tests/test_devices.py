@@ -1,17 +1,27 @@
 """One code path for 1..N devices (law 10), on virtual ones."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding
 
 from rookery import devices
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs.api import EnvSpec
 from rookery.populations.pbt import pbt
-from tests import tiny
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line
+from rookery.qd.map_elites import map_elites
+from rookery.qd.repertoire import HERE, empty
+from rookery.qd.scoring import learner_scoring
+from tests import tiny, walks
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +67,56 @@ def test_training_needs_no_communication(layouts):
     assert layouts["collectives"]["8"] == []
 
 
+class TestRepertoire:
+    """ME-PBT with its repertoire whole on every device, and divided by cells."""
+
+    def test_any_layout_gives_the_same_bits(self, layouts):
+        bred = layouts["bred"]
+        assert len({seen["digest"] for seen in bred.values()}) == 1
+        assert bred["1 False"]["revived"] == 2 * 3  # of 8 members 0.4, rounded, in every generation but the first
+        assert bred["1 False"]["occupied"] > 8
+
+    def test_each_device_holds_its_share_of_the_cells(self, layouts):
+        for name, share in {"1 False": 232, "2 True": 116, "8 False": 232, "8 True": 29}.items():
+            seen = layouts["bred"][name]
+            assert (seen["shares"], seen["holders"]) == ([share], int(name[0]))
+
+    def test_no_genotype_travels_but_those_asked_for(self, layouts):
+        for seen in layouts["bred"].values():
+            assert seen["held"], "the genotypes are not found in the compiled text"
+            assert seen["gathered"] == []
+
+    def test_rows_are_moved_bit_by_bit(self, layouts):
+        assert all(wrong == [] for wrong in layouts["moved"].values()), layouts["moved"]
+
+    def test_cells_that_the_devices_cannot_share_are_refused(self):
+        with pytest.raises(ValueError, match="a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10"):
+            devices.rows(devices.mesh(2), 9, divided=True)
+        assert devices.rows(devices.mesh(1), 9, divided=True) is HERE
+
+    def test_a_batch_that_the_devices_cannot_share_is_refused(self):
+        searched = learner_scoring(walks.learner(descriptor=True))
+        cells = grid((2, 2), walks.PLACE.lower, walks.PLACE.upper)
+        with pytest.raises(ValueError, match="of 3 cannot be divided evenly over 2 devices"):
+            devices.compile_program(map_elites(searched, cells, iso_line(searched, 3)), devices.mesh(2))
+
+    def test_a_thousand_ants_need_not_lie_on_one_device(self):
+        """SAC genotypes with layers of 256 for Brax's ant, 27 observations and 8 actions: 0.93 GB; shapes only."""
+        spec = EnvSpec("ant", observation_size=27, action_size=8, episode_length=1_000)
+        params = jax.eval_shape(sac(spec, SacConfig(hidden_sizes=(256, 256))).init, jax.random.key(0))
+        repertoire = jax.eval_shape(empty, params, jax.ShapeDtypeStruct((1_024, 2), jnp.float32))
+        leaves = jax.tree.leaves(repertoire.genotypes)
+        assert sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) == pytest.approx(0.93e9, rel=0.01)
+        over = AbstractMesh((8,), (devices.AXIS,))
+        share = NamedSharding(over, devices.shardings(devices.mesh(1), divides_cells=True).cells.spec)
+        each = sum(math.prod(share.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+        assert each * 8 == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
 def test_a_population_that_devices_cannot_share_is_refused():
-    with pytest.raises(ValueError, match=r"5 cannot be divided evenly over 2 devices; use 4 or 6 members"):
+    with pytest.raises(ValueError, match=r"5 cannot be divided evenly over 2 devices; use 4 or 6, or fewer devices"):
         devices.compile_program(pbt(tiny.learner(), population_size=5), devices.mesh(2))
-    with pytest.raises(ValueError, match="use 2 members"):
+    with pytest.raises(ValueError, match="use 2, or fewer devices"):
         devices.mesh_for(1, 2)
 
 
