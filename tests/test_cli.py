@@ -115,6 +115,31 @@ def test_a_schedule_is_replayed_by_one_fresh_agent(rookery_command, tmp_path):
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
+    told = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 3".split()
+    code, out, err = rookery_command("train", "map-elites", *told)
+    assert (code, err) == (0, "")
+    assert "map-elites on arm: 30 cells, 16 genotypes a generation" in out
+    run = tmp_path / "runs/map-elites-arm-0"
+    made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    files = {"config.json", "metrics.csv", "checkpoints", "events", "curves.png", "repertoire.csv", "repertoire.png"}
+    assert made == files, "and no lineage.csv, since nobody has a parent"
+    for picture in ("curves.png", "repertoire.png"):
+        assert (run / picture).read_bytes().startswith(b"\x89PNG")
+    assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 30
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "2")
+    assert (code, err) == (0, "")
+    assert "generation 3" in out
+    coverage = [line for line in out.splitlines() if "coverage" in line]
+    assert coverage
+    stored, corrected = re.findall(r"\d+\.?\d*", coverage[0])[:2]
+    assert stored == corrected, "the arm knows no luck"
+    code, _, err = rookery_command("resume", str(run), "--generations", "4", "--quiet")
+    assert (code, err) == (0, "")
+    assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
+
+
 def test_quiet_says_nothing(rookery_command):
     run = "runs/sac-point_room-0"
     assert rookery_command("train", "sac", *TINY, "--fix-alpha", "--quiet") == (0, "", "")
@@ -139,6 +164,20 @@ def test_quiet_says_nothing(rookery_command):
         ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
         ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
         ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1"),
+        ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
+        ("train map-elites --env arm --episode-length 5", 1, "arm is a function and has no episode_length"),
+        ("train map-elites --env point_room --dimensions 3", 1, "dimensions belong to a function (arm, sphere"),
+        ("train map-elites --env arm --batch-size 0", 1, "batch_size must be at least 1, got 0"),
+        ("train map-elites --env arm --grid 4", 1, "a grid of 2 dimensions needs as many sizes, got (4,)"),
+        ("train map-elites --cells 0", 2, "cells must be at least 1, got 0"),
+        (
+            "train map-elites --env arm --cells 9 --shard-repertoire --devices 2",
+            1,
+            "a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10",
+        ),
+        ("train me-pbt-sac --best-fraction .5 --replace-fraction .3", 1, "5 best members, 3 replaced from them and 4"),
+        ("train me-pbt-td3 --ga-population 0", 1, "ga_population must be at least 1, got 0"),
+        ("train me-pbt-sac --iso-sigma -1", 2, "iso_sigma must not be negative, got -1.0"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),
@@ -179,7 +218,12 @@ def test_envs_lists_every_task(rookery_command):
         assert name in out
 
 
-@pytest.mark.parametrize("command", ["train pbt-sac", "train td3", "resume", "evaluate", "compare", "envs", ""])
+@pytest.mark.parametrize(
+    "command",
+    "train pbt-sac,train td3,train map-elites,train me-pbt-sac,train me-pbt-td3,resume,evaluate,compare,envs,".split(
+        ","
+    ),
+)
 def test_help_explains_every_field(rookery_command, command):
     code, out, _ = rookery_command(*command.split(), "--help")
     assert code == 0
