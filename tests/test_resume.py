@@ -19,6 +19,12 @@ FLAGS = (
     "--batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
     "--checkpoint-every 1 --keep 2"
 ).split()
+BREEDING = (
+    "--env point_trap --episode-length 20 --population 4 --ga-population 4 --grid 4 4 "
+    "--best-fraction .25 --replace-fraction .25 --sample-fraction .25 --generations 12 --steps-per-generation 400 "
+    "--num-envs 4 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
+    "--checkpoint-every 1 --keep 2"
+).split()
 TIMING = {"seconds", "steps_per_second"}
 
 
@@ -81,7 +87,8 @@ def arrays(run: Path) -> list[np.ndarray]:
 
 def assert_same_run(left: Path, right: Path) -> None:
     """Tables and final states are equal bit by bit; only the clock may differ."""
-    for name in ("metrics.csv", "lineage.csv"):
+    repertoire = ["repertoire.csv"] if (left / "repertoire.csv").exists() else []
+    for name in ["metrics.csv", "lineage.csv", *repertoire]:
         one, other = read_csv(left / name), read_csv(right / name)
         assert one.keys() == other.keys()
         for column in one.keys() - TIMING:
@@ -121,6 +128,29 @@ def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
     assert code == 0, err
     assert kills >= 4
     assert_same_run(undisturbed, run)
+
+
+def test_a_repertoire_and_those_who_breed_in_it_go_on_too(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    code, _, err = rookery("train", "me-pbt-sac", *BREEDING, "--run-dir", str(whole))
+    assert code == 0, err
+    assert -1 in read_csv(whole / "lineage.csv")["parent"], "nobody came out of the repertoire: the test says little"
+    process = start("train", "me-pbt-sac", *BREEDING, "--run-dir", str(run))
+    kills = 0
+    for moment in (2, None, 8):
+        if moment is None:
+            await_saving(process, run)
+        else:
+            await_generation(process, run, moment)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+        process = start("resume", str(run))
+    code, _, err = finish(process)
+    assert code == 0, err
+    assert kills >= 2
+    assert_same_run(whole, run)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
