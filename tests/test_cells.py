@@ -1,0 +1,88 @@
+"""The cells of a repertoire: told by a config, found once, and kept on a disk that may do anything."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs import api as envs
+from rookery.qd import centroids
+from rookery.qd.centroids import grid
+from rookery.runs import cells
+from rookery.runs.cells import CellsConfig, find_cells
+
+
+def limits(size: int) -> envs.DescriptorSpec:
+    return envs.descriptor_spec("mine", "final", (0.0,) * size, (1.0,) * size)
+
+
+class TestCells:
+    @pytest.fixture(autouse=True)
+    def cache(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        return tmp_path / "rookery"
+
+    @staticmethod
+    def find(seed: int = 0) -> jax.Array:
+        return cells.cvt(6, (0.0, -1.0), (1.0, 1.0), 100, seed)
+
+    def test_found_once_and_then_read_with_the_same_bits(self, cache, monkeypatch):
+        first = np.asarray(self.find())
+        assert (
+            first.tobytes() == np.asarray(centroids.cvt(jax.random.key(0), 6, (0.0, -1.0), (1.0, 1.0), 100)).tobytes()
+        )
+        assert len(list(cache.iterdir())) == 1
+        monkeypatch.setattr(centroids, "cvt", None)  # nobody finds them again
+        again = self.find()
+        assert again.dtype == jnp.float32
+        assert np.asarray(again).tobytes() == first.tobytes()
+
+    def test_other_arguments_are_other_cells(self, cache):
+        found = [self.find(), self.find(seed=1), cells.cvt(6, (0.0, -1.0), (1.0, 2.0), 100)]
+        assert len({np.asarray(one).tobytes() for one in found}) == len(list(cache.iterdir())) == 3
+
+    @pytest.mark.parametrize("damage", ["cut", "empty", "header", "value", "archive", "strange"])
+    def test_a_damaged_file_is_found_anew(self, cache, damage):
+        first = np.asarray(self.find()).tobytes()
+        (path,) = cache.iterdir()
+        whole = bytearray(path.read_bytes())
+        if damage == "value":
+            whole[40] ^= 1  # the first number is another, and still a number
+        if damage == "header":
+            whole[20] ^= 255
+        content = {"cut": whole[:-3], "empty": b"", "archive": b"PK\x03\x04" + whole[4:], "strange": b"{" * 99}
+        path.write_bytes(content.get(damage, whole))
+        assert np.asarray(self.find()).tobytes() == first
+        assert np.asarray(self.find()).tobytes() == first
+        assert [path] == list(cache.iterdir())
+
+    def test_a_disk_that_cannot_be_written_is_no_error(self, cache):
+        cache.parent.mkdir(exist_ok=True)
+        cache.write_text("a file where the folder should be")
+        assert self.find().shape == (6, 2)
+
+    def test_a_grid_needs_no_cache(self, cache):
+        config = CellsConfig(grid=(3, 2))
+        assert config.count == 6
+        assert jnp.array_equal(find_cells(config, limits(2)), grid((3, 2), (0.0, 0.0), (1.0, 1.0)))
+        assert not cache.exists()
+        with pytest.raises(ValueError, match="a grid of 1 dimensions needs as many sizes"):
+            find_cells(config, limits(1))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"cells": 0}, "cells must be at least 1, got 0"),
+            ({"cvt_samples": 0}, "cvt_samples must be at least 1, got 0"),
+            ({"cells": 9, "cvt_samples": 8}, r"cvt_samples must be at least cells \(9\), got 8"),
+            ({"grid": (3, 0)}, "grid needs at least 1 cell along each dimension"),
+            ({"grid": ()}, "grid needs at least 1 cell along each dimension"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            CellsConfig(**options)
+
+    def test_counts(self):
+        assert CellsConfig(cells=7).count == 7
+        assert find_cells(CellsConfig(cells=5, cvt_samples=50), limits(1)).shape == (5, 1)
