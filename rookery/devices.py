@@ -194,7 +194,7 @@ def compile_program(program: api.Program, over: Mesh) -> Compiled:
     """Bind a program to a mesh: one compiled call per generation, its state donated and spread over the devices.
 
     Raises:
-      ValueError: the devices do not divide the population, the batch, or cells that are to be divided.
+      ValueError: the devices do not divide the population or the batch.
     """
     check_population(program.population_size, over)
     if program.batch_size is not None:

@@ -204,6 +204,17 @@ class TestMix:
         np.testing.assert_allclose(told["fitness"], jnp.sum(positions, axis=1), rtol=1e-6)
         assert jnp.array_equal(proposals.params[6:10], positions)
 
+    def test_the_tables_are_those_of_the_first_population_wherever_it_stands(self):
+        alone, breeding = listening(1.0, 2), listening(10.0, 3)._replace(population_size=6)
+        emitter = mix([alone, breeding, listening(100.0, 1)._replace(population_size=4)])
+        assert emitter.population_size == 2, "what divides both"
+        _, _, asked = emitter.ask(emitter.init(KEY, ()), repertoire_of(FUNCTION, (), 0), (), KEY)
+        assert {name: float(value) for name, value in asked.items()} == {
+            "asked": 10.0,
+            "0/asked": 1.0,
+            "2/asked": 100.0,
+        }
+
     def test_equal_emitters_side_by_side_draw_differently(self):
         emitter = compiled(mix([iso_line(FUNCTION, 4), iso_line(FUNCTION, 4)]))
         for elites in (0, 5):

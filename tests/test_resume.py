@@ -137,7 +137,7 @@ def test_a_repertoire_and_those_who_breed_in_it_go_on_too(tmp_path):
     assert -1 in read_csv(whole / "lineage.csv")["parent"], "nobody came out of the repertoire: the test says little"
     process = start("train", "me-pbt-sac", *BREEDING, "--run-dir", str(run))
     kills = 0
-    for moment in (2, None, 8):
+    for moment in (2, None):
         if moment is None:
             await_saving(process, run)
         else:

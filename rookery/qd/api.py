@@ -87,5 +87,5 @@ class Emitter(NamedTuple):
     ask: AskFn
     tell: TellFn
     batch_size: int  # B
-    population_size: int = 0  # P
+    population_size: int = 0  # P; of several populations side by side, the greatest number that divides them all
     steps: int = 0  # environment steps that its population learns from in a generation

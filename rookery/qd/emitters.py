@@ -1,5 +1,6 @@
 """Emitters without a population of their own: variations of elites, and several emitters side by side."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -88,8 +89,8 @@ def _newborns(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> PyT
 def mix(emitters: Sequence[Emitter]) -> Emitter:
     """Several emitters that propose side by side and hear of their own proposals only.
 
-    Metrics of the second and later emitters carry their place: `1/critic_loss`. Whose population the run's tables
-    describe is the first one that has one; put it first.
+    The run's tables describe the first population among them; metrics of all other emitters carry their place:
+    `1/critic_loss`.
 
     Raises:
       ValueError: there is no emitter.
@@ -102,7 +103,7 @@ def mix(emitters: Sequence[Emitter]) -> Emitter:
         ask=partial(_ask_all, emitters),
         tell=partial(_tell_all, emitters),
         batch_size=sum(emitter.batch_size for emitter in emitters),
-        population_size=emitters[0].population_size,
+        population_size=math.gcd(*(emitter.population_size for emitter in emitters)),
         steps=sum(emitter.steps for emitter in emitters),
     )
 
@@ -128,7 +129,7 @@ def _ask_all(
         emitter.ask(own, repertoire, bank, key) for emitter, own, key in zip(emitters, _split(state), keys, strict=True)
     ]
     states, proposals, metrics = zip(*asked, strict=True)
-    return _joined(states), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *proposals), _named(metrics)
+    return _joined(states), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *proposals), _named(emitters, metrics)
 
 
 def _tell_all(
@@ -140,12 +141,14 @@ def _tell_all(
         told.append(emitter.tell(own, trees.take(evaluation, rows)))
         first += emitter.batch_size
     states, metrics = zip(*told, strict=True)
-    return _joined(states), _named(metrics)
+    return _joined(states), _named(emitters, metrics)
 
 
-def _named(metrics: Sequence[Metrics]) -> dict:
-    """The first emitter's metrics by their names, the others' by place and name."""
-    named = dict(metrics[0])
-    for place, others in enumerate(metrics[1:], start=1):
-        named |= {f"{place}/{name}": values for name, values in others.items()}
+def _named(emitters: tuple[Emitter, ...], metrics: Sequence[Metrics]) -> dict:
+    """The metrics of the first emitter with a population by their names, the others' by place and name."""
+    leader = next((place for place, emitter in enumerate(emitters) if emitter.population_size), 0)
+    named = dict(metrics[leader])
+    for place, others in enumerate(metrics):
+        if place != leader:
+            named |= {f"{place}/{name}": values for name, values in others.items()}
     return named

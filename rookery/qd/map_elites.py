@@ -156,20 +156,19 @@ def _evaluate_elites(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key)
     """`[C, ...]`; zeros where a cell is empty."""
     count, batch = repertoire.fitnesses.shape[0], parts.emitter.batch_size
     keys = api.member_keys(key, count)
-    order = jnp.argsort(~repertoire.occupied, stable=True)  # occupied cells first
+    order, elites = jnp.argsort(~repertoire.occupied, stable=True), jnp.sum(repertoire.occupied)  # occupied first
     judge = partial(parts.population_map, partial(_judge, parts.scoring))
 
     def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
         places = index * batch + jnp.arange(batch)
         cells = order[jnp.minimum(places, count - 1)]
         batch_results = judge((parts.rows.take(repertoire.genotypes, cells), keys[cells]), (bank,))
-        return trees.scatter(results, jnp.where(places < count, cells, count + places), batch_results)
+        return trees.scatter(results, jnp.where(places < elites, cells, count + places), batch_results)
 
     genotype = jax.eval_shape(lambda tree: trees.take(tree, 0), repertoire.genotypes)
     shapes = jax.eval_shape(partial(_judge, parts.scoring), genotype, key, bank)
     nothing = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
-    batches = -(-jnp.sum(repertoire.occupied) // batch)
-    return jax.lax.fori_loop(0, batches, evaluate_batch, nothing)
+    return jax.lax.fori_loop(0, -(-elites // batch), evaluate_batch, nothing)
 
 
 def table(state: ProgramState) -> dict[str, Array]:
