@@ -18,10 +18,11 @@ from benchmarks import harness, peers_map_elites
 from benchmarks.peers_map_elites import PROBLEMS, Contender, Problem, Settings
 from rookery import devices
 from rookery.qd import repertoire as repertoires
+from rookery.qd.map_elites import with_repertoire
 
 
 def ours(problem: Problem, settings: Settings, generations: int) -> Contender:
-    """The program that `rookery train map-elites` would run."""
+    """Ours, many generations in one program as QDax has them; the functions are the peers', so that all share them."""
     (low, high), side = problem.limits, settings.side
     scoring = rookery.function_scoring(
         partial(_score, problem), partial(_init, problem), (low, low), (high, high), problem.offset, problem.bounds
@@ -35,7 +36,7 @@ def ours(problem: Problem, settings: Settings, generations: int) -> Contender:
         state = program.init(jax.random.key(seed))
         fitness, descriptor = problem.score(jnp, first)
         repertoire, _ = repertoires.add(rookery.repertoire_of(state), first, fitness, descriptor)
-        return rookery.with_repertoire(state, repertoire), jax.random.key(seed)
+        return with_repertoire(state, repertoire), jax.random.key(seed)
 
     compiled = harness.compile_program(partial(_scan, program, generations), begin(0), donate=(0,))
     return Contender(begin, compiled.call, lambda carry: np.asarray(carry[0].shared.fitnesses), compiled.seconds)

@@ -15,7 +15,7 @@ import rookery
 def main(small: bool, run_dir: str) -> None:
     """Breed a repertoire, and walk with the agent that ends nearest to a place of our choice."""
     env = rookery.make("point_trap", **({"episode_length": 20} if small else {}))
-    agent = rookery.td3(env.spec, rookery.Td3Config(hidden_sizes=(8,) if small else (64, 64)))
+    agent = rookery.td3(env.spec, rookery.Td3Config(hidden_sizes=(8,) if small else (64, 64), output_scale=1.0))
     life = rookery.OffPolicyConfig(
         num_envs=4 if small else 10,
         steps_per_generation=200 if small else 1_000,
@@ -27,7 +27,8 @@ def main(small: bool, run_dir: str) -> None:
 
     # Any learner will do: nothing in ME-PBT knows which agent it breeds.
     cells = rookery.grid((8, 8) if small else (16, 16), env.spec.descriptor.lower, env.spec.descriptor.upper)
-    program = rookery.me_pbt(learner, cells, sizes=(4, 4) if small else (10, 30))
+    population, variations = (4, 4) if small else (10, 30)
+    program = rookery.me_pbt(learner, cells, population_size=population, ga_population=variations)
     result = rookery.run(program, generations=3 if small else 60, run_dir=run_dir, overwrite=True)
 
     first, last = result.history[0], result.history[-1]
@@ -36,7 +37,7 @@ def main(small: bool, run_dir: str) -> None:
     repertoire = rookery.repertoire_of(result.state)
     elite = rookery.nearest(repertoire, (0.0, 0.9))
     _, start = env.reset(jax.random.key(0))
-    action = agent.act(elite.genotype.params, start.observation)
+    action = rookery.act(agent, elite.genotype, start.observation)
     print(f"the elite nearest to (0.0, 0.9) ends at {shown(elite.descriptor)} and begins with {shown(action)}")
 
 

@@ -19,7 +19,7 @@ from rookery.envs.tasks import make
 from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, choose, space
 from rookery.learners.api import Learner, Member
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.learners.rollout import EvaluationConfig
+from rookery.learners.rollout import EvaluationConfig, act
 from rookery.populations.api import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
@@ -28,11 +28,18 @@ from rookery.populations.seeds import seeds
 from rookery.qd.api import Emitter, Scoring
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
-from rookery.qd.map_elites import map_elites, repertoire_of, with_repertoire
+from rookery.qd.map_elites import begin_with, map_elites, repertoire_of
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.repertoire import Repertoire, best, elite, nearest
-from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, named_scoring, policy_scoring
+from rookery.qd.scoring import (
+    PolicyConfig,
+    function_scoring,
+    learner_scoring,
+    named_scoring,
+    policy,
+    policy_scoring,
+)
 from rookery.qd.variation import VariationConfig
 from rookery.runs.cells import cvt
 from rookery.runs.config import RunConfig
@@ -72,7 +79,9 @@ __all__ = [
     "Transition",
     "Uniform",
     "VariationConfig",
+    "act",
     "at_steps",
+    "begin_with",
     "best",
     "choose",
     "cvt",
@@ -93,6 +102,7 @@ __all__ = [
     "off_policy",
     "pbt",
     "pbt_emitter",
+    "policy",
     "policy_scoring",
     "repertoire",
     "repertoire_of",
@@ -103,5 +113,4 @@ __all__ = [
     "seeds",
     "space",
     "td3",
-    "with_repertoire",
 ]

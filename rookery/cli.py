@@ -44,6 +44,8 @@ class Resume:
     """Folder of the run."""
     generations: int | None = None
     """Run on to this generation (at least 1); the run's own goal by default."""
+    devices: int | None = None
+    """Devices to spread the population over from now on; as many as before by default."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -156,6 +158,8 @@ def resume(command: Resume) -> None:
     if command.generations is not None:
         changed["generations"] = command.generations
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
+    if command.devices is not None:
+        config = dataclasses.replace(config, world=dataclasses.replace(config.world, devices=command.devices))
     _go(config, lineage.schedule_of(record), resume=True)
 
 

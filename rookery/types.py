@@ -45,9 +45,10 @@ class Evaluation(NamedTuple):
     """What full episodes say of one genotype."""
 
     fitness: Array  # [] mean return; NaN if the policy gave an action that is not finite
-    descriptor: Array  # [D] mean over the episodes; D = 0 for a task without descriptor
+    descriptor: Array  # [D] mean or median over the episodes; D = 0 for a task without descriptor
     returns: Array  # [N]
     lengths: Array  # [N] int32, steps
+    broken: Array  # [] int32, episodes that ended because the physics broke
 
 
 class Genotype(NamedTuple):

@@ -89,7 +89,7 @@ def bred(count: int, divided: bool) -> tuple[Program, devices.Mesh]:
     placement = devices.placement(mesh, 8 * 29, divided, exact=True)
     learner = walks.learner(descriptor=True)
     scoring = learner_scoring(learner)
-    emitter = pbt_emitter(learner, scoring, sizes=(8, 8), placement=placement)
+    emitter = pbt_emitter(learner, scoring, population_size=8, ga_population=8, placement=placement)
     return map_elites(scoring, grid(CELLS, walks.PLACE.lower, walks.PLACE.upper), emitter, placement), mesh
 
 

@@ -43,7 +43,7 @@ def compiled(emitter: Emitter) -> Emitter:
 
 
 def population() -> Emitter:
-    return pbt_emitter(LEARNER, AGENTS, sizes=(4, 6))
+    return pbt_emitter(LEARNER, AGENTS, population_size=4, ga_population=6)
 
 
 SUITE = {
@@ -183,7 +183,9 @@ class TestMix:
             "2/asked": 100.0,
         }
         fitness = jnp.asarray([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
-        evaluation = Evaluation(fitness, jnp.zeros((6, 2)), fitness[:, None], jnp.ones((6, 1), jnp.int32))
+        evaluation = Evaluation(
+            fitness, jnp.zeros((6, 2)), fitness[:, None], jnp.ones((6, 1), jnp.int32), jnp.zeros(6, jnp.int32)
+        )
         state, told = emitter.tell(state, evaluation)
         assert {name: float(value) for name, value in told.items()} == {
             "heard": 3.0,

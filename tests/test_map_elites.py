@@ -103,7 +103,7 @@ class TestProgram:
         assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
 
     def test_a_first_generation_without_anything_finite_stops_the_run(self):
-        with pytest.raises(Diverged, match="generation 1, and no checkpoint was saved before"):
+        with pytest.raises(Diverged, match="nothing was finite in generation 1, and the repertoire is empty"):
             run(program_of(nothing), 2)
 
     def test_a_genotype_that_is_not_finite_is_rejected_whatever_it_is_worth(self):
@@ -296,7 +296,9 @@ def bred(tmp_path_factory):
     learner = walks.learner(descriptor=True)
     searched = learner_scoring(learner)
     config = MePbtConfig(replace_fraction=0.25, best_fraction=0.25, sample_fraction=0.25)
-    emitter = mix([pbt_emitter(learner, searched, sizes=(4, 3), config=config), iso_line(searched, 3)])
+    emitter = mix(
+        [pbt_emitter(learner, searched, population_size=4, ga_population=3, config=config), iso_line(searched, 3)]
+    )
     program = map_elites.map_elites(searched, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), emitter)
     path = tmp_path_factory.mktemp("bred") / "run"
     return path, run(program, 7, run_dir=str(path), checkpoint_every=100)

@@ -308,7 +308,9 @@ class TestAskAndTell:
     def test_the_members_fitness_is_that_of_the_last_rows(self, population):
         own = jnp.asarray([1.0, 2.0, 3.0, 4.0, INF])
         fitness = jnp.concatenate([jnp.asarray([70.0, 80.0, 90.0]), own])
-        evaluation = Evaluation(fitness, jnp.zeros((8, 2)), fitness[:, None], jnp.arange(16).reshape(8, 2))
+        evaluation = Evaluation(
+            fitness, jnp.zeros((8, 2)), fitness[:, None], jnp.arange(16).reshape(8, 2), jnp.zeros(8, jnp.int32)
+        )
         poisoned = population.members.state
         poisoned = poisoned._replace(momentum=poisoned.momentum.at[1, 0].set(NAN))
         state = population._replace(members=population.members._replace(state=poisoned))
@@ -325,8 +327,8 @@ class TestAskAndTell:
 
     def test_a_size_below_one_or_too_many_is_refused(self):
         with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-            pbt_emitter.pbt_emitter(LEARNER, SCORING, sizes=(5, 0))
+            pbt_emitter.pbt_emitter(LEARNER, SCORING, population_size=5, ga_population=0)
         with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
-            pbt_emitter.pbt_emitter(LEARNER, SCORING, sizes=(0, 5))
+            pbt_emitter.pbt_emitter(LEARNER, SCORING, population_size=0, ga_population=5)
         with pytest.raises(ValueError, match="exceed the population of 10"):
             pbt_emitter.pbt_emitter(LEARNER, SCORING, config=MePbtConfig(replace_fraction=0.9))

@@ -73,7 +73,7 @@ def _step(member: Member, bank: jax.Array, key: jax.Array, generation: jax.Array
 def _evaluate(genotype: Genotype, bank: jax.Array, key: jax.Array) -> Evaluation:
     del bank, key
     fitness = jnp.sum(genotype.params)
-    return Evaluation(fitness, jnp.zeros((0,)), fitness[None], jnp.ones((1,), jnp.int32))
+    return Evaluation(fitness, jnp.zeros((0,)), fitness[None], jnp.ones((1,), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def _evaluate_place(genotype: Genotype, bank: jax.Array, key: jax.Array) -> Evaluation:

@@ -80,7 +80,7 @@ def bind(agent: str, contender: str, life: rookery.OffPolicyConfig) -> Any:
     learner = rookery.off_policy(make(ENV.spec, config(hidden_sizes=(64, 64))), ENV, life)
     if contender == "PBT":
         return rookery.pbt(learner, population_size=P)
-    return rookery.me_pbt(learner, cells(), sizes=(P, VARIATIONS))
+    return rookery.me_pbt(learner, cells(), population_size=P, ga_population=VARIATIONS)
 
 
 def cells() -> jax.Array:

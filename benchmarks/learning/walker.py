@@ -66,7 +66,7 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
 def program(settings: Settings, episodes: int) -> rookery.Program:
     """Our ME-PBT with QDax's settings."""
     env = rookery.make(settings.task, episode_length=settings.episode_length)
-    agent = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=settings.hidden_sizes))
+    agent = rookery.sac(env.spec, rookery.SacConfig(settings.hidden_sizes, output_scale=1.0))
     life = rookery.OffPolicyConfig(
         num_envs=settings.num_envs,
         steps_per_generation=settings.num_envs * settings.iterations,
@@ -77,8 +77,8 @@ def program(settings: Settings, episodes: int) -> rookery.Program:
         eval_episodes=episodes,
     )
     learner = rookery.off_policy(agent, env, life)
-    sizes = settings.pg_population, settings.ga_population
-    return rookery.me_pbt(learner, cells(settings), sizes=sizes)
+    sizes = {"population_size": settings.pg_population, "ga_population": settings.ga_population}
+    return rookery.me_pbt(learner, cells(settings), **sizes)
 
 
 def cells(settings: Settings) -> jax.Array:

@@ -93,6 +93,16 @@ def check_hidden_sizes(hidden_sizes: tuple[int, ...]) -> None:
         raise ValueError(f"hidden_sizes must all be at least 1, got {hidden_sizes}.")
 
 
+def check_output_scale(output_scale: float) -> None:
+    """Refuse a policy whose last weights cannot be drawn.
+
+    Raises:
+      ValueError: the scale is not above 0.
+    """
+    if output_scale <= 0:
+        raise ValueError(f"output_scale must be above 0, got {output_scale}.")
+
+
 def check_continuous(spec: EnvSpec, agent: str) -> None:
     """Refuse a world with discrete actions.
 

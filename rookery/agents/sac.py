@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
-from rookery.agents.api import Agent, check_continuous, check_hidden_sizes
+from rookery.agents.api import Agent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.api import EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
@@ -22,7 +22,7 @@ class SacConfig:
     """What decides shapes, and so cannot evolve.
 
     Raises:
-      ValueError: an initial temperature that is not positive, or a layer size below 1.
+      ValueError: a temperature or a scale that is not positive, or a layer size below 1.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -33,12 +33,16 @@ class SacConfig:
     """Keep the temperature at its initial value instead of learning it."""
     target_entropy_scale: float = 1.0
     """The entropy that the learned temperature aims at is -scale x action size (nats)."""
+    output_scale: float = 0.01
+    """Variance scale of the policy's last weights at birth (above 0): small ones let it begin in the middle of the
+    actions, 1 lets newborns differ, as a repertoire wants them to."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.alpha_init <= 0:
             raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
         check_hidden_sizes(self.hidden_sizes)
+        check_output_scale(self.output_scale)
 
 
 class SacHyper(NamedTuple):
@@ -250,7 +254,7 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
     check_continuous(spec, "SAC")
     sizes = spec.observation_size, spec.action_size
     nets = SacNetworks(
-        policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=0.01),
+        policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale),
         critic=networks.twin(networks.mlp(sizes, config.hidden_sizes, 1)),
     )
     space = SPACE

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, returns
-from rookery.agents.api import Agent, check_continuous, check_hidden_sizes
+from rookery.agents.api import Agent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.api import EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
@@ -22,19 +22,23 @@ class Td3Config:
     """What decides shapes and trip counts, and so cannot evolve.
 
     Raises:
-      ValueError: a delay or a layer size below 1.
+      ValueError: a delay or a layer size below 1, or a scale that is not positive.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of the policy and of each critic (at least 1)."""
     policy_delay: int = 2
     """Updates of the critics per update of the policy and of all targets (at least 1)."""
+    output_scale: float = 0.01
+    """Variance scale of the policy's last weights at birth (above 0): small ones let it begin in the middle of the
+    actions, 1 lets newborns differ, as a repertoire wants them to."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.policy_delay < 1:
             raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
         check_hidden_sizes(self.hidden_sizes)
+        check_output_scale(self.output_scale)
 
 
 class Td3Hyper(NamedTuple):
@@ -251,7 +255,7 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
     sizes = spec.observation_size, spec.action_size
     value = networks.mlp(sizes, config.hidden_sizes, 1)
     nets = Td3Networks(
-        policy=networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=0.01),
+        policy=networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale),
         critic=networks.twin(value),
         first_critic=networks.first_twin(value),
     )

@@ -5,6 +5,7 @@ truncation (the clock ended) are never merged, and `final_observation` is the tr
 reset has already put the next episode's first observation into `observation`.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -99,10 +100,13 @@ def descriptor_spec(
     """Declare a descriptor.
 
     Raises:
-      ValueError: the descriptor has size 0, its limits differ in size or are not increasing, or `kind` is unknown.
+      ValueError: the descriptor has size 0, its limits differ in size, are not finite or do not increase, or `kind` is
+        unknown.
     """
     if not lower or len(lower) != len(upper):
         raise ValueError(f"descriptor {meaning!r} needs limits of one equal size >= 1, got {lower} and {upper}.")
+    if not all(math.isfinite(limit) for limit in (*lower, *upper)):
+        raise ValueError(f"descriptor {meaning!r} needs finite limits, got {lower} and {upper}.")
     if any(low >= high for low, high in zip(lower, upper, strict=True)):
         raise ValueError(f"descriptor {meaning!r} needs lower < upper in every dimension, got {lower} and {upper}.")
     if kind not in descriptors.KINDS:

@@ -78,6 +78,7 @@ class Learner(NamedTuple):
     spec: EnvSpec
     space: Space  # the agent's default search space
     steps_per_generation: int  # environment steps of one member
+    evaluation_steps: int = 1  # environment steps of an evaluation at its longest
 
 
 def genotype(member: Member) -> Genotype:

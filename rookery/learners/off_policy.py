@@ -216,6 +216,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
         spec=spec,
         space=agent.space,
         steps_per_generation=config.steps_per_generation,
+        evaluation_steps=config.eval_episodes * spec.episode_length,
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,27 @@ def begin(bank: Bank, key: Key, num_envs: int) -> Lives:
     size = bank[1].reward.shape[0]
     state, step = trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
     return Lives(state, step.observation)
+
+
+class Actor(Protocol):
+    """Whoever acts by parameters: an `Agent`, or a policy that is bred."""
+
+    @property
+    def act(self) -> ActFn:
+        """Parameters and observation -> action."""
+        ...
+
+
+def act(actor: Actor, genotype: Genotype, observation: Array) -> Array:
+    """What a genotype does: the deterministic action `[A]` (or `[]` int32) for an observation `[O]`.
+
+    The observation is seen as the genotype learned to see it, through its own statistics if it has any.
+
+    Args:
+      actor: the agent that the genotype is of, or `policy(spec, config)` for one that was bred without gradients.
+      genotype: an elite's, e.g. `nearest(repertoire, descriptor).genotype`.
+    """
+    return actor.act(genotype.params, view(genotype.normalizer, observation))
 
 
 def view(normalizer: PyTree, observation: Array) -> Array:
@@ -60,6 +81,7 @@ class Episodes(NamedTuple):
     returns: Array  # [N]
     lengths: Array  # [N] int32
     summary: descriptors.Summary  # [N, ...]
+    broken: Array  # [N] bool: ended because the physics broke
     sane: Array  # [] bool: every action of a living episode was finite
     time: Array  # [] int32
 
@@ -130,6 +152,7 @@ def evaluate(
         returns=jnp.zeros((episodes,)),
         lengths=jnp.zeros((episodes,), jnp.int32),
         summary=empty,
+        broken=jnp.zeros((episodes,), bool),
         sane=jnp.asarray(True),
         time=jnp.zeros((), jnp.int32),
     )
@@ -140,6 +163,7 @@ def evaluate(
         descriptor=SUMMARIES[config.eval_descriptor](jax.vmap(kind.finish)(end.summary), axis=0),
         returns=end.returns,
         lengths=end.lengths,
+        broken=jnp.sum(end.broken),
     )
 
 
@@ -162,7 +186,8 @@ def _advance_episodes(
         alive=run.alive & ~step.ended,
         returns=run.returns + jnp.where(run.alive, step.reward, 0.0),
         lengths=run.lengths + run.alive.astype(jnp.int32),
-        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, run.alive),
+        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, run.alive & ~step.broken),
+        broken=run.broken | (run.alive & step.broken),
         sane=run.sane & (finite | ~run.alive).all(),
         time=run.time + 1,
     )

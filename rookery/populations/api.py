@@ -67,6 +67,7 @@ class Program(NamedTuple):
     table: TableFn | None = None  # None without a repertoire
     divides_cells: bool = False  # spread the repertoire over the devices by cells
     descriptor: DescriptorSpec | None = None  # of the repertoire, for the run's folder
+    task: str | None = None  # for the run's folder
 
 
 class PopulationMap(Protocol):

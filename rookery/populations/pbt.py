@@ -67,7 +67,8 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
 
     Returns:
       The next generation, and metrics `[P]` of this one: `fitness`, `parent` (the member of the generation before that
-      this one came from), the hyper-parameters it trained with, `diverged`, `episode_length` (steps), the learner's.
+      this one came from), the hyper-parameters it trained with, `diverged`, `broken_episodes` (of the evaluation),
+      `episode_length` (steps), the learner's.
     """
     size = parts.population_size
     bank_key, members_key, exploit_key, perturb_key, restart_key = jax.random.split(key, 5)
@@ -163,6 +164,7 @@ def _metrics(
         "fitness": evaluation.fitness,
         "parent": parents,
         "diverged": diverged,
+        "broken_episodes": evaluation.broken,
         "episode_length": jnp.mean(evaluation.lengths.astype(jnp.float32), axis=1),
         **descriptor,
         **learned,
@@ -217,4 +219,5 @@ def pbt(
         population_size=population_size,
         steps_per_generation=population_size * learner.steps_per_generation,
         space=parts.space,
+        task=learner.spec.name,
     )

@@ -46,8 +46,35 @@ def repertoire_of(state: ProgramState) -> Repertoire:
     return Repertoire(state.cells, state.shared.fitnesses, state.shared.descriptors, state.shared.centroids)
 
 
+def begin_with(program: Program, repertoire: Repertoire) -> Program:
+    """The same program, begun with the elites of a repertoire of the same genotypes.
+
+    Each goes into the cell that its descriptor belongs to here, so the cells may be others than those it comes from.
+
+    Raises:
+      ValueError: the program has no repertoire, or its genotypes or descriptors are others.
+    """
+    if program.table is None:
+        raise ValueError("only a program with a repertoire can begin with one: map_elites, me_pbt.")
+    state = jax.eval_shape(program.init, jax.random.key(0))
+    here, there = (
+        [(jax.tree_util.keystr(path), leaf.shape[1:], leaf.dtype) for path, leaf in jax.tree.leaves_with_path(tree)]
+        for tree in ((state.cells, state.shared.descriptors), (repertoire.genotypes, repertoire.descriptors))
+    )
+    if here != there:
+        raise ValueError("the repertoire is of another task or another agent: its genotypes or descriptors differ.")
+    return program._replace(init=partial(_begin_with, program, repertoire))
+
+
+def _begin_with(program: Program, repertoire: Repertoire, key: Key) -> ProgramState:
+    state = program.init(key)
+    descriptors = jnp.where(repertoire.occupied[:, None], repertoire.descriptors, jnp.nan)
+    begun, _ = repertoires.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors)
+    return with_repertoire(state, begun)
+
+
 def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
-    """The same state with another repertoire of the same cells, e.g. one to begin with."""
+    """The same state with another repertoire of the very same cells."""
     genotypes, *rest = repertoire
     return state._replace(cells=genotypes, shared=Shared(state.shared.emitter, *rest))
 
@@ -68,7 +95,8 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     Returns:
       The next state, and metrics: those of the repertoire after it (see `repertoire.metrics`); `added`, `improved`,
       `rejected` and `outside`, how many of the proposals filled a cell, bettered one, were not finite, or lay outside
-      of the descriptor's limits; `evaluation_steps`, environment steps that judging took; `fitness`, of the emitter's
+      of the descriptor's limits; `evaluation_steps`, environment steps that judging took, and `broken_episodes`, how
+      many of its episodes the physics broke in, which rejects a genotype; `fitness`, of the emitter's
       population `[P]`, or of all proposals `[B]` if it has none; what the emitter adds.
     """
     bank_key, ask_key, evaluate_key = jax.random.split(key, 3)
@@ -107,9 +135,10 @@ def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
 
 
 def _judge(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:
-    """An evaluation whose fitness is NaN if the genotype itself is not finite: it must not live on in a cell."""
+    """An evaluation whose fitness is NaN if the genotype itself is not finite, or broke the physics: who ends episodes
+    that way must not live on in a cell."""
     evaluation = scoring.evaluate(genotype, bank, key)
-    sound = trees.all_finite(genotype)
+    sound = trees.all_finite(genotype) & (evaluation.broken == 0)
     return evaluation._replace(fitness=jnp.where(sound, evaluation.fitness, jnp.nan))
 
 
@@ -121,6 +150,7 @@ def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation:
         "rejected": jnp.sum(added.rejected),
         "outside": jnp.sum(added.outside),
         "evaluation_steps": jnp.sum(evaluation.lengths),
+        "broken_episodes": jnp.sum(evaluation.broken),
     }
 
 
@@ -216,4 +246,5 @@ def map_elites(
         table=table,
         divides_cells=placement.divides_cells,
         descriptor=scoring.descriptor,
+        task=scoring.name,
     )

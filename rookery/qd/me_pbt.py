@@ -18,7 +18,8 @@ def me_pbt(
     learner: Learner,
     centroids: Array,
     space: Space | None = None,
-    sizes: tuple[int, int] = (10, 30),
+    population_size: int = 10,
+    ga_population: int = 30,
     config: MePbtConfig | None = None,
     variation: VariationConfig | None = None,
     placement: Placement = ONE_DEVICE,
@@ -29,7 +30,8 @@ def me_pbt(
       learner: one member's life.
       centroids: `[C, D]`, the cells of the repertoire.
       space: what evolves; the agent's own space by default.
-      sizes: P members that train, and how many variations of elites are judged beside them.
+      population_size: P, members that train, at least 1.
+      ga_population: variations of elites that are judged beside them, at least 1.
       config: who is replaced.
       variation: the iso+line operator.
       placement: where members and the repertoire lie; `devices.placement` for a mesh.
@@ -39,5 +41,5 @@ def me_pbt(
         population.
     """
     scoring = learner_scoring(learner, space)
-    emitter = pbt_emitter(learner, scoring, space, sizes, config, variation, placement)
+    emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)
     return map_elites(scoring, centroids, emitter, placement)._replace(space=space or learner.space)

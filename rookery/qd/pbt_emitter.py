@@ -236,7 +236,8 @@ def pbt_emitter(
     learner: Learner,
     scoring: Scoring,
     space: Space | None = None,
-    sizes: tuple[int, int] = (10, 30),
+    population_size: int = 10,
+    ga_population: int = 30,
     config: MePbtConfig | None = None,
     variation: VariationConfig | None = None,
     placement: Placement = repertoires.ONE_DEVICE,
@@ -247,7 +248,8 @@ def pbt_emitter(
       learner: one member's life.
       scoring: `scoring.learner_scoring(learner, space)`.
       space: what evolves; the agent's own space by default.
-      sizes: P members that train, and how many variations of elites are proposed beside them, each at least 1.
+      population_size: P, members that train, at least 1.
+      ga_population: variations of elites that are proposed beside them, at least 1.
       config: who is replaced.
       variation: the iso+line operator.
       placement: where members and the repertoire lie.
@@ -255,10 +257,9 @@ def pbt_emitter(
     Raises:
       ValueError: a size below 1, or fractions that exceed the population.
     """
-    population_size, variations = sizes
     config = config or MePbtConfig()
     told = counts(config, population_size)
-    beside = emitters.iso_line(scoring, variations, variation, placement.rows)
+    beside = emitters.iso_line(scoring, ga_population, variation, placement.rows)
     parts = Parts(
         learner, space or learner.space, config, told, population_size, beside, placement.rows, placement.population_map
     )
@@ -266,7 +267,7 @@ def pbt_emitter(
         init=partial(init, parts),
         ask=partial(ask, parts),
         tell=partial(tell, parts),
-        batch_size=population_size + variations,
+        batch_size=population_size + ga_population,
         population_size=population_size,
         steps=population_size * learner.steps_per_generation,
     )

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import hyperparams, networks
-from rookery.agents.api import check_hidden_sizes
+from rookery.agents.api import ActFn, check_hidden_sizes
 from rookery.envs import api as envs
 from rookery.envs import tasks
 from rookery.envs.api import Environment, EnvSpec
@@ -43,12 +45,13 @@ def function_scoring(
     Raises:
       ValueError: the limits are of size 0, of different sizes, or do not increase.
     """
-    descriptor = envs.descriptor_spec("descriptor", "final", tuple(lower), tuple(upper))
+    limits = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
+    descriptor = envs.descriptor_spec("descriptor", "final", *limits)
     return Scoring(
         name=name,
         newborn=partial(_newborn, init),
         start_states=_no_start_states,
-        evaluate=partial(_evaluate_function, score),
+        evaluate=partial(_evaluate_function, score, descriptor.size),
         descriptor=descriptor,
         qd_offset=qd_offset,
         steps=1,
@@ -62,7 +65,7 @@ def named_scoring(function: Function) -> Scoring:
         name=function.name,
         newborn=partial(_newborn, function.init),
         start_states=_no_start_states,
-        evaluate=partial(_evaluate_function, partial(_without_key, function.score)),
+        evaluate=partial(_evaluate_function, partial(_without_key, function.score), function.descriptor.size),
         descriptor=function.descriptor,
         qd_offset=function.worst_fitness,
         steps=1,
@@ -86,12 +89,17 @@ def _no_start_states(key: Key) -> Bank:
 
 
 def _evaluate_function(
-    score: Callable[[PyTree, Key], tuple[Array, Array]], genotype: PyTree, bank: Bank, key: Key
+    score: Callable[[PyTree, Key], tuple[Array, Array]], size: int, genotype: PyTree, bank: Bank, key: Key
 ) -> Evaluation:
     del bank
-    fitness, descriptor = score(genotype, key)
-    fitness = jnp.asarray(fitness, jnp.float32)
-    return Evaluation(fitness, jnp.asarray(descriptor, jnp.float32), fitness[None], jnp.ones((1,), jnp.int32))
+    fitness, descriptor = (jnp.asarray(told, jnp.float32) for told in score(genotype, key))
+    if fitness.shape != () or descriptor.shape != (size,):
+        raise ValueError(
+            f"the scoring function must give a fitness [] and a descriptor [{size}] for one genotype, got the shapes "
+            f"{list(fitness.shape)} and {list(descriptor.shape)}."
+        )
+    one, none = jnp.ones((1,), jnp.int32), jnp.zeros((), jnp.int32)
+    return Evaluation(fitness, descriptor, fitness[None], one, broken=none)
 
 
 @dataclass(frozen=True)
@@ -110,36 +118,48 @@ class PolicyConfig:
         check_hidden_sizes(self.hidden_sizes)
 
 
+class Policy(NamedTuple):
+    """A deterministic policy that is bred, not trained."""
+
+    init: Callable[[Key], PyTree]  # parameters to begin with; the key is consumed
+    act: ActFn
+
+
+def policy(spec: EnvSpec, config: PolicyConfig | None = None) -> Policy:
+    """One network: tanh of its output is the action, or the index of its largest output where actions are discrete."""
+    config = config or PolicyConfig()
+    network = networks.mlp((spec.observation_size,), config.hidden_sizes, spec.action_size)
+    return Policy(network.init, partial(_act, network, spec.discrete))
+
+
 def policy_scoring(
     environment: Environment,
-    policy: PolicyConfig | None = None,
+    config: PolicyConfig | None = None,
     evaluation: rollout.EvaluationConfig | None = None,
 ) -> Scoring:
     """Breed deterministic policies of an environment, without gradients.
 
-    A genotype is the parameters of one network: tanh of its output is the action, or the index of its largest output
-    where actions are discrete.
+    A genotype holds the parameters of a `policy(environment.spec, config)`.
 
     Raises:
       ValueError: the task has no descriptor.
     """
-    policy, evaluation = policy or PolicyConfig(), evaluation or rollout.EvaluationConfig()
-    spec = environment.spec
-    network = networks.mlp((spec.observation_size,), policy.hidden_sizes, spec.action_size)
+    evaluation, spec = evaluation or rollout.EvaluationConfig(), environment.spec
+    bred = policy(spec, config)
     return Scoring(
         name=spec.name,
-        newborn=partial(_newborn_policy, network),
+        newborn=partial(_newborn_policy, bred),
         start_states=partial(_start_states, environment, evaluation.start_states),
-        evaluate=partial(rollout.evaluate, partial(_act, network, spec.discrete), environment, evaluation),
+        evaluate=partial(rollout.evaluate, bred.act, environment, evaluation),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
         steps=evaluation.eval_episodes * spec.episode_length,
     )
 
 
-def _newborn_policy(network: networks.Network, key: Key, bank: Bank) -> Genotype:
+def _newborn_policy(bred: Policy, key: Key, bank: Bank) -> Genotype:
     del bank
-    return Genotype(network.init(key), (), None)
+    return Genotype(bred.init(key), (), None)
 
 
 def _act(network: networks.Network, discrete: bool, params: PyTree, observation: Array) -> Array:
@@ -170,7 +190,7 @@ def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
         evaluate=learner.evaluate,
         descriptor=descriptor_of(learner.spec),
         qd_offset=worst_return(learner.spec),
-        steps=learner.spec.episode_length,
+        steps=learner.evaluation_steps,
     )
 
 

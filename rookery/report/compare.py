@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     gamma: float  # the score of the optimality gap
     floor: float  # what a run that diverged is worth
     unequal: bool  # whether the runs had different budgets
-    score: str = "best member's fitness"  # what runs are held against each other by
+    score: str  # what runs are held against each other by, in words
 
 
 class Row(NamedTuple):
@@ -113,7 +113,7 @@ def compare(
     settings = {}
     for environment in dict.fromkeys(group.environment for group in found):
         runs = [run for group in found if group.environment == environment for run in group.runs]
-        settings[environment] = _setting(environment, runs, gamma)._replace(**({"score": score} if score else {}))
+        settings[environment] = _setting(environment, runs, gamma)
     rows = [_row(group, settings[group.environment], resamples) for group in found]
     pairs = [
         Pair(first.group, second.group, _improvement(first, second, resamples))
@@ -152,7 +152,13 @@ def _setting(environment: str, runs: Sequence[Run], gamma: float | None) -> Sett
             )
     floor = min(float(np.nanmin(run.best_fitness)) for run in runs if np.isfinite(run.best_fitness).any())
     scores = [_score(run, budget, floor) for run in runs]
-    return Setting(budget, max(scores) if gamma is None else gamma, floor, len(ends) > 1)
+    columns = {run.column for run in runs}
+    label = _SCORES.get(next(iter(columns)), next(iter(columns))) if len(columns) == 1 else _MIXED
+    return Setting(budget, max(scores) if gamma is None else gamma, floor, len(ends) > 1, label)
+
+
+_SCORES = {"best_fitness": "best member's fitness", "max_fitness": "best elite's fitness"}
+_MIXED = "best fitness"
 
 
 def _at(run: Run, budget: float) -> int:
@@ -203,6 +209,12 @@ def _notes(rows: Sequence[Row], settings: dict[str, Setting]) -> list[str]:
             notes.append(
                 f"the runs on {environment} had unequal budgets of environment steps ({budgets}), so each is scored at "
                 f"its last generation within {setting.budget:,.0f} steps, the most that all of them reached."
+            )
+        if setting.score == _MIXED:
+            notes.append(
+                f"on {environment} runs with a repertoire are scored by the best elite that they ever stored, the "
+                "others by their best member of a generation; and what judging took is not among the steps, which is "
+                "more where variations are judged as well."
             )
         sizes = {row.group.name: row.group.population for row in rows if row.group.environment == environment}
         if len(set(sizes.values())) > 1:

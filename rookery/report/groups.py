@@ -11,7 +11,7 @@ import numpy as np
 
 from rookery.runs.folder import RunFolderError, open_existing
 from rookery.runs.log import read_csv
-from rookery.runs.record import SCHEDULE
+from rookery.runs.record import DESCRIPTOR, SCHEDULE
 
 # Settings that change nothing of what is learned, or (`devices` without `exact`) its rounding only.
 _WITHOUT_EFFECT = {
@@ -27,6 +27,7 @@ class Run(NamedTuple):
     seed: int | None  # None if config.json does not name it
     env_steps: np.ndarray  # [G], environment steps of the whole population so far
     best_fitness: np.ndarray  # [G], of the best finite member, or the score asked for; NaN where nothing was finite
+    column: str = "best_fitness"  # of metrics.csv, that this is
 
     @property
     def diverged(self) -> bool:
@@ -88,7 +89,7 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
 def _open(path: Path) -> dict[str, Any]:
     """A run's settings; a schedule that it replays is told by its numbers, in short, and not by where it came from."""
     try:
-        config = dict(open_existing(path).config)
+        config = {name: value for name, value in open_existing(path).config.items() if name != DESCRIPTOR}
         if SCHEDULE in config:
             digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
             config |= {SCHEDULE: digest[:6], "replay_schedule": None}
@@ -117,7 +118,8 @@ def _read(path: Path, seed: int | None, score: str | None) -> Run:
         if name not in metrics:
             near = difflib.get_close_matches(name, metrics, cutoff=0.5) or list(metrics)
             raise ValueError(f"{path} cannot be compared: its metrics.csv has no column {name}, but {', '.join(near)}.")
-    return Run(path, seed, metrics["env_steps"], np.where(np.isfinite(metrics[column]), metrics[column], np.nan))
+    values = np.where(np.isfinite(metrics[column]), metrics[column], np.nan)
+    return Run(path, seed, metrics["env_steps"], values, column)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -48,8 +48,9 @@ _REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness":
 def repertoire_examination(metrics: Mapping[str, np.ndarray]) -> Table:
     """What a repertoire claims beside what its elites did on fresh start states."""
     episodes = metrics["returns"].shape[1]
-    table = Table(title=f"{int(np.sum(np.isfinite(metrics['stored_fitness'])))} elites, {episodes} episodes each")
-    table.title_justify = "left"
+    elites = int(np.sum(np.isfinite(metrics["stored_fitness"])))
+    title = f"{elites} elite{'s' * (elites != 1)}, {episodes} episode{'s' * (episodes != 1)} each"
+    table = Table(title=title, title_justify="left")
     for name in ("", "stored", "corrected"):
         table.add_column(name, justify="right" if name else "left")
     for name, label in _REPERTOIRE.items():

@@ -85,7 +85,7 @@ def _me_pbt(config: AnyMePbtRun) -> Built:
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
     placement = _placement(mesh, config)
-    return Built(me_pbt(learner, cells, space, both, config.me_pbt, config.variation, placement), mesh, space)
+    return Built(me_pbt(learner, cells, space, *both, config.me_pbt, config.variation, placement), mesh, space)
 
 
 def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:

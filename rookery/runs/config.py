@@ -216,7 +216,7 @@ class MePbtSacRun(MePbtRun):
     Sources: Pierrot 2023 (arXiv:2303.12803), Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
+    agent: sac.SacConfig = field(default_factory=lambda: sac.SacConfig(output_scale=1.0))
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
@@ -228,7 +228,7 @@ class MePbtTd3Run(MePbtRun):
     Sources: Pierrot 2023 (arXiv:2303.12803), Fujimoto 2018 (arXiv:1802.09477).
     """
 
-    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
+    agent: td3.Td3Config = field(default_factory=lambda: td3.Td3Config(output_scale=1.0))
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 

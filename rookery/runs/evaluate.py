@@ -33,7 +33,8 @@ def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[i
     part = "evaluation" if hasattr(recorded, "evaluation") else "learner"
     told = getattr(recorded, part)
     judged = dataclasses.replace(told, eval_episodes=episodes, start_states=max(episodes, told.start_states))
-    built = build.build(dataclasses.replace(recorded, **{part: judged}))
+    world = dataclasses.replace(recorded.world, devices=None)  # those of this machine, not of the one that trained
+    built = build.build(dataclasses.replace(recorded, world=world, **{part: judged}))
     compiled = devices.compile_program(built.program, built.mesh)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     state, _, generation = checkpoints.restore(devices.template(built.program, built.mesh))

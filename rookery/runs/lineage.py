@@ -113,7 +113,7 @@ class Lineage(NamedTuple):
             born = int(np.argmax(line >= 0))
             raise ValueError(
                 f"the ancestors came out of the repertoire in generation {born}, and what those before trained with is "
-                "not known; choose a member whose line goes back to generation 0."
+                "not known; from Python choose a member whose line goes back to generation 0: lineage(run).schedule(i)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return Schedule(values, self.steps_per_generation, self.agent)

@@ -150,6 +150,7 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
         folder.reconfigure({**(record or folder.config), **described})
         return folder
     from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
+    from_python |= {"world": {"env": program.task}} if program.task else {}
     return folders.create(run_dir, {**(record or from_python), **described}, config.overwrite)
 
 
@@ -175,7 +176,7 @@ class _Generations(NamedTuple):
             self.outlets.write(generation, row, metrics)
             self.reporter.update(generation + 1, row)
             if not np.isfinite(metrics.get("max_fitness", metrics["fitness"])).any():
-                raise Diverged(_all_diverged(generation, self.outlets))
+                raise Diverged(_all_diverged(generation, self.outlets, self.program.table is not None))
             last = generation + 1 == self.config.generations
             asked = self.requests.signum
             if last or asked is not None or (generation + 1) % self.config.checkpoint_every == 0:
@@ -226,7 +227,12 @@ def _stopped(generation: int, outlets: Outlets) -> str:
     return f"stopped after generation {generation}, which is saved; continue with: rookery resume {outlets.run_dir}"
 
 
-def _all_diverged(generation: int, outlets: Outlets) -> str:
+def _all_diverged(generation: int, outlets: Outlets, of_a_repertoire: bool) -> str:
+    if of_a_repertoire:
+        return (
+            f"nothing was finite in generation {generation + 1}, and the repertoire is empty: every fitness, "
+            "descriptor or genotype had a number that is not; look at what judges them."
+        )
     message = f"no member is finite any more in generation {generation + 1}"
     newest = None
     if outlets.checkpoints is not None:

@@ -1,7 +1,10 @@
 """Repertoires outside of a run: taken from a run's folder, saved to one file, loaded for the task they are of."""
 
+import dataclasses
 import json
+import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +13,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import devices
+from rookery.populations.api import Program
 from rookery.qd.api import Scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Repertoire, empty
 from rookery.runs import build, folder, leaves, record
 from rookery.runs.checkpoint import Checkpointer
 
-_FORMAT = 1
+FORMAT = 1
+"""Raised whenever an older reader would misread a newer file."""
 
 
-def repertoire(run_dir: str | Path) -> Repertoire:
-    """The repertoire of a run's newest whole checkpoint; the run is only read.
+def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoire:
+    """The repertoire of a run's newest whole checkpoint, on the first device; the run is only read.
 
-    `nearest(repertoire("runs/me-pbt-sac-walker2d_uni-0"), (0.2, 0.8)).genotype.params` are the parameters of the policy
-    that comes nearest to this descriptor; the agent's `act` takes them.
+    `act(agent, nearest(repertoire("runs/me-pbt-sac-walker2d_uni-0"), (0.2, 0.8)).genotype, observation)` is what the
+    policy does that comes nearest to this descriptor.
+
+    Args:
+      run_dir: the run's folder.
+      program: what a run that was started from Python ran; the command line's are known by their folder.
 
     Raises:
-      ValueError: the folder is no run, was not started by the command line, or has no repertoire.
-      CheckpointError: it has no whole checkpoint.
+      ValueError: the folder is no run, it was started from Python and no program is given, or it has no repertoire.
+      CheckpointError: it has no whole checkpoint, or another program made it.
     """
     opened = folder.open_existing(run_dir)
-    built = build.build(record.from_record(opened.config))
-    if built.program.table is None:
+    if program is None and opened.config.get("kind") == record.PYTHON:
+        raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
+    if program is None:
+        recorded = record.from_record(opened.config)
+        world = dataclasses.replace(recorded.world, devices=1)
+        program = build.build(dataclasses.replace(recorded, world=world)).program
+    if program.table is None:
         raise ValueError(f"{opened.path} is a run of kind {opened.config['kind']}, which has no repertoire.")
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    state, _, _ = checkpoints.restore(devices.template(built.program, built.mesh))
+    state, _, _ = checkpoints.restore(devices.template(program, devices.mesh(1)))
     return repertoire_of(state)
 
 
@@ -51,12 +65,17 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
     """
     named = leaves.flatten(repertoire)
     header = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "task": _task(scoring),
         "leaves": [leaves.record(name, leaf) for name, leaf in named],
     }
     arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, (_, leaf) in enumerate(named)}
-    np.savez(Path(path), **arrays, header=np.asarray(json.dumps(header)))
+    half = _file(path).with_suffix(f".{os.getpid()}.npz")
+    try:
+        np.savez(half, **arrays, header=np.asarray(json.dumps(header)))
+        half.replace(_file(path))
+    finally:
+        half.unlink(missing_ok=True)
 
 
 def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
@@ -68,9 +87,11 @@ def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: it is no repertoire, it is damaged, it is of another task, or its genotypes are others.
+      ValueError: it is no repertoire, it is damaged, it is of another task (name, descriptor, offset, or length of an
+        evaluation), or its genotypes are others.
     """
-    header, arrays = _read(Path(path))
+    path = _file(path)
+    header, arrays = _read(path)
     task = _task(scoring)
     if header["task"] != task:
         told = "; ".join(
@@ -95,13 +116,23 @@ def _task(scoring: Scoring) -> dict[str, Any]:
     """What two repertoires must share, as JSON values."""
     descriptor = scoring.descriptor
     limits = {"lower": list(descriptor.lower), "upper": list(descriptor.upper)}
-    return {"name": scoring.name, "descriptor": descriptor.meaning, **limits}
+    told = {"name": scoring.name, "descriptor": descriptor.meaning, **limits}
+    return {**told, "QD offset": scoring.qd_offset, "evaluation steps": scoring.steps}
+
+
+def _file(path: str | Path) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
+            if header["format"] != FORMAT:
+                raise ValueError(f"format {header['format']}")
             return header, [file[str(index)] for index in range(len(header["leaves"]))]
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no repertoire, or it is damaged; put a copy of the file back.") from error
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is no repertoire, damaged, or of another version of rookery ({error}); put a copy of it back."
+        ) from error
