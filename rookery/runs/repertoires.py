@@ -127,12 +127,13 @@ def _file(path: str | Path) -> Path:
 
 def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
             header = json.loads(str(file["header"]))
             if header["format"] != FORMAT:
                 raise ValueError(f"format {header['format']}")
             return header, [file[str(index)] for index in range(len(header["leaves"]))]
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{path} is no repertoire, damaged, or of another version of rookery ({error}); put a copy of it back."
         ) from error

@@ -1,0 +1,226 @@
+"""Repertoires outside of a run: saved, loaded for their task only, taken from a folder, begun with, and put to use."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import hyperparams, normalize
+from rookery.envs import api
+from rookery.envs.api import Environment, EnvSpec
+from rookery.learners import api as lives
+from rookery.learners import rollout
+from rookery.qd import repertoire as repertoires
+from rookery.types import Genotype
+from tests.tiny import LIFE, assert_equal
+
+KEY = jax.random.key(0)
+CELLS = rookery.grid((3, 3), (0, 0), (1, 1))
+
+
+def scoring(name="hill", lower=(0.0, 0.0), size=3, **more):
+    def score(genotype, key):
+        del key
+        return -jnp.sum(genotype["x"] ** 2), genotype["x"][:2]
+
+    def init(key):
+        return {"x": jax.random.uniform(key, (size,)), "n": jnp.asarray(7, jnp.int32)}
+
+    return rookery.function_scoring(score, init, lower, (1.0, 1.0), name=name, **more)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    program = rookery.map_elites(scoring(), CELLS, rookery.iso_line(scoring(), 8))
+    run_dir = tmp_path_factory.mktemp("hill") / "run"
+    return program, rookery.run(program, generations=4, run_dir=str(run_dir), quiet=True)
+
+
+class TestFile:
+    def test_it_comes_back_bit_by_bit(self, result, tmp_path):
+        kept = rookery.repertoire_of(result[1].state)
+        rookery.save_repertoire(tmp_path / "hill", kept, scoring())
+        assert [path.name for path in tmp_path.iterdir()] == ["hill.npz"], "nothing half written stays behind"
+        for name in ("hill", "hill.npz"):
+            assert_equal(rookery.load_repertoire(tmp_path / name, scoring()), kept)
+
+    @pytest.mark.parametrize(
+        ("other", "said"),
+        [
+            (scoring(name="valley"), "name is hill there and valley here"),
+            (scoring(lower=(-1.0, 0.0)), r"lower is \[0.0, 0.0\] there and \[-1.0, 0.0\] here"),
+            (scoring(qd_offset=-3.0), "QD offset is 0.0 there and -3.0 here"),
+            (scoring(size=4), r"float32 \[9, 3\] in the checkpoint and float32 \[9, 4\]"),
+        ],
+    )
+    def test_of_another_task_or_agent_it_is_refused(self, result, tmp_path, other, said):
+        rookery.save_repertoire(tmp_path / "hill.npz", rookery.repertoire_of(result[1].state), scoring())
+        with pytest.raises(ValueError, match=said):
+            rookery.load_repertoire(tmp_path / "hill.npz", other)
+
+    def test_what_is_no_repertoire_is_refused(self, result, tmp_path, monkeypatch):
+        path = tmp_path / "hill.npz"
+        with pytest.raises(FileNotFoundError):
+            rookery.load_repertoire(path, scoring())
+        rookery.save_repertoire(path, rookery.repertoire_of(result[1].state), scoring())
+        whole = path.read_bytes()
+        array = tmp_path / "array.npy"
+        np.save(array, np.zeros(3))
+        contents = [b"", b"no zip at all", whole[: len(whole) // 2], array.read_bytes()]
+        for content in contents:
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match="is no repertoire, damaged, or of another version"):
+                rookery.load_repertoire(path, scoring())
+        path.write_bytes(whole)
+        monkeypatch.setattr("rookery.runs.repertoires.FORMAT", 2)
+        with pytest.raises(ValueError, match="format 1"):
+            rookery.load_repertoire(path, scoring())
+
+
+class TestRun:
+    def test_a_python_run_needs_its_program(self, result):
+        program, done = result
+        assert_equal(rookery.repertoire(done.run_dir, program), rookery.repertoire_of(done.state))
+        with pytest.raises(ValueError, match=r"started from Python; give its program: repertoire\(run_dir, program\)"):
+            rookery.repertoire(done.run_dir)
+
+    def test_a_run_without_a_repertoire_says_so(self, result):
+        from tests import walks
+
+        with pytest.raises(ValueError, match="which has no repertoire"):
+            rookery.repertoire(result[1].run_dir, rookery.pbt(walks.learner(), population_size=4))
+
+    def test_the_folder_names_the_task(self, result):
+        from rookery.runs.folder import open_existing
+
+        told = open_existing(result[1].run_dir).config
+        assert told["world"] == {"env": "hill"}
+        assert told["descriptor"]["upper"] == [1.0, 1.0]
+
+
+class TestBegin:
+    def test_elites_go_where_they_belong_among_other_cells(self, result):
+        kept = rookery.repertoire_of(result[1].state)
+        finer = rookery.grid((5, 4), (0, 0), (1, 1))
+        program = rookery.begin_with(rookery.map_elites(scoring(), finer), kept)
+        begun = rookery.repertoire_of(jax.jit(program.init)(KEY))
+        expected, _ = repertoires.add(
+            repertoires.empty({"x": jnp.zeros(3), "n": jnp.zeros((), jnp.int32)}, finer),
+            jax.tree.map(lambda leaf: leaf[kept.occupied], kept.genotypes),
+            kept.fitnesses[kept.occupied],
+            kept.descriptors[kept.occupied],
+        )
+        assert_equal(begun, expected)
+        assert int(begun.occupied.sum()) > 3
+        after, _ = jax.jit(program.step)(jax.jit(program.init)(KEY), KEY)
+        assert (rookery.repertoire_of(after).fitnesses >= begun.fitnesses).all()
+
+    def test_of_other_genotypes_it_is_refused(self, result):
+        kept = rookery.repertoire_of(result[1].state)
+        other = scoring(size=4)
+        with pytest.raises(ValueError, match="of another task or another agent"):
+            rookery.begin_with(rookery.map_elites(other, CELLS), kept)
+        from tests import walks
+
+        with pytest.raises(ValueError, match="only a program with a repertoire"):
+            rookery.begin_with(rookery.pbt(walks.learner(), population_size=4), kept)
+
+
+@pytest.mark.parametrize(
+    ("score", "shapes"),
+    [
+        (lambda g, _: (g[0], g[:1]), r"\[\] and a descriptor \[2\] for one genotype, got the shapes \[\] and \[1\]"),
+        (lambda g, _: (g[:1], g[:2]), r"\[1\] and \[2\]"),
+        (lambda g, _: (g[:2], g[0]), r"\[2\] and \[\]"),
+    ],
+)
+def test_a_scoring_function_of_the_wrong_shapes_is_told_so(score, shapes):
+    wrong = rookery.function_scoring(score, lambda key: jax.random.uniform(key, (3,)), (0, 0), (1, 1))
+    with pytest.raises(ValueError, match=shapes):
+        rookery.run(rookery.map_elites(wrong, CELLS), generations=1, quiet=True)
+
+
+@pytest.mark.parametrize("lower", [np.zeros(2, np.float32), jnp.zeros(2), np.zeros(2, int)])
+def test_limits_may_be_arrays(lower):
+    limits = scoring(lower=lower).descriptor.lower
+    assert limits == (0.0, 0.0)
+    assert all(type(limit) is float for limit in limits)
+
+
+class TestAct:
+    def test_an_elite_sees_through_its_own_statistics(self):
+        env = rookery.make("point_room", episode_length=10)
+        agent = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=(8,), output_scale=1.0))
+        learner = rookery.off_policy(agent, env, dataclasses.replace(LIFE, normalize_observations=True))
+        bank = learner.start_states(KEY)
+        member = learner.init(KEY, hyperparams.defaults(agent.space), bank)
+        member, _ = jax.jit(learner.step)(member, bank, KEY, jnp.asarray(0))
+        genotype = lives.genotype(member)
+        observation = jnp.asarray([0.3, -0.7])
+        seen = normalize.normalize(genotype.normalizer, observation)
+        action = rookery.act(agent, genotype, observation)
+        assert jnp.array_equal(action, agent.act(genotype.params, seen))
+        assert not jnp.allclose(action, agent.act(genotype.params, observation)), (
+            "statistics that do nothing prove nothing"
+        )
+
+    def test_a_policy_without_gradients_acts_as_it_was_judged(self):
+        env = rookery.make("point_room", episode_length=3)
+        bred = rookery.policy(env.spec, rookery.PolicyConfig((8,)))
+        searched = rookery.policy_scoring(env, rookery.PolicyConfig((8,)), rookery.EvaluationConfig(eval_episodes=1))
+        bank = searched.start_states(KEY)
+        genotype = searched.newborn(KEY, bank)
+        state, step = jax.tree.map(lambda leaf: leaf[0], bank)
+        for _ in range(3):
+            state, step = env.step(state, rookery.act(bred, genotype, step.observation), KEY)
+        judged = searched.evaluate(genotype, bank, KEY)
+        np.testing.assert_allclose(judged.descriptor, step.final_observation, rtol=1e-6)
+
+
+def breaking_world(after: int) -> Environment:
+    """A walk to the right by 0.1 a step for -1 each; the physics break in step `after`."""
+    spec = EnvSpec("glass", 1, 1, 20, descriptor=api.descriptor_spec("final x", "final", (-1.0,), (1.0,)))
+
+    def reset(key):
+        del key
+        return jnp.zeros((), jnp.int32), api.first_step(jnp.zeros(1), jnp.zeros(1))
+
+    def step(state, action, key):
+        del action, key
+        state = state + 1
+        place = jnp.where(state < after, 0.1 * state.astype(jnp.float32), jnp.nan)[None]
+        return state, api.next_step(place, jnp.asarray(-1.0), jnp.asarray(False), place)
+
+    return api.limit_episode(api.guard_physics(Environment(reset, step, spec)), 20)
+
+
+@pytest.mark.parametrize(("after", "broken"), [(6, 2), (99, 0)])
+def test_whoever_breaks_the_physics_is_counted_rejected_and_not_put_at_zero(after, broken):
+    env = breaking_world(after)
+    config = rookery.EvaluationConfig(eval_episodes=2, start_states=2)
+    bank = api.start_bank(env, KEY, 2)
+    act = rookery.policy(env.spec, rookery.PolicyConfig((4,))).act
+    genotype = Genotype(rookery.policy(env.spec, rookery.PolicyConfig((4,))).init(KEY), (), None)
+    judged = rollout.evaluate(act, env, config, genotype, bank, KEY)
+    assert int(judged.broken) == broken
+    np.testing.assert_allclose(judged.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
+    searched = rookery.policy_scoring(env, rookery.PolicyConfig((4,)), config)
+    program = rookery.map_elites(searched, rookery.grid((5,), (-1.0,), (1.0,)), rookery.iso_line(searched, 3))
+    state, metrics = jax.jit(program.step)(program.init(KEY), KEY)
+    assert int(metrics["rejected"]) == (3 if broken else 0)
+    assert int(metrics["broken_episodes"]) == 3 * broken
+    assert int(rookery.repertoire_of(state).occupied.sum()) == (0 if broken else 1)
+
+
+def test_a_generation_moves_no_cell_that_nobody_touches():
+    big = rookery.function_scoring(
+        lambda g, _: (-jnp.sum(g * g), g[:2]), lambda key: jax.random.uniform(key, (1000,)), (0, 0), (1, 1)
+    )
+    program = rookery.map_elites(big, rookery.grid((50, 50), (0, 0), (1, 1)), rookery.iso_line(big, 4))
+    state = jax.eval_shape(program.init, KEY)
+    for function, donated in ((program.step, 0), (program.examine, ())):
+        compiled = jax.jit(function, donate_argnums=donated).lower(state, KEY).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 1e6, "the repertoire itself is 10 MB"
