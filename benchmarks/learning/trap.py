@@ -149,27 +149,25 @@ def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
                 draw_contender(axes, mine, name, style.PALETTE[colour], contender)
             if name == "max_fitness":
                 axes.axhline(OUT, color=style.QUIET, linewidth=1.0, linestyle="--")
-                axes.text(0.02, OUT, "nobody in the trap does better", va="bottom", fontsize=8, transform=_left(axes))
+                note = {"ha": "right", "va": "bottom", "fontsize": 8, "transform": axes.get_yaxis_transform()}
+                axes.text(0.94, OUT, "nobody in the trap does better", **note)
                 axes.set_ylabel(agent.upper(), color=style.INK)
             axes.set_title(label, fontsize=10, color=style.INK, loc="left")
-            axes.set_xlabel("environment steps, judging included", fontsize=8)
+            axes.set_xlabel("million environment steps, judging included", fontsize=8)
             style.tidy(axes)
-    panels[0][0].legend(frameon=False, loc="lower right")
+    panels[0][1].legend(frameon=False, loc="upper left", fontsize=9)
     figure.savefig(options.picture, dpi=130)
 
 
 def draw_contender(axes: Any, rows: list[dict[str, Any]], name: str, colour: str, label: str) -> None:
     if not rows:
         return
+    rows = [{**row, "env_steps": np.asarray(row["env_steps"]) / 1e6} for row in rows]
     for row in rows:
         axes.plot(row["env_steps"], row[name], color=colour, linewidth=0.7, alpha=0.5)
     grid = np.linspace(max(r["env_steps"][0] for r in rows), min(r["env_steps"][-1] for r in rows), 200)
     mean = np.mean([np.interp(grid, row["env_steps"], row[name]) for row in rows], axis=0)
     axes.plot(grid, mean, color=colour, linewidth=2.2, label=f"{label} ({len(rows)} seeds)")
-
-
-def _left(axes: Any) -> Any:
-    return axes.get_yaxis_transform()
 
 
 if __name__ == "__main__":
