@@ -2,6 +2,8 @@
 
 Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803), Algorithm 1. The
 emitter works over any learner: nothing here knows which agent lives in the slots.
+Deviation: no population is evaluated before the first generation, which trains everybody, replaces nobody and varies
+newborns instead of elites.
 """
 
 from dataclasses import dataclass
