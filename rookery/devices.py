@@ -143,15 +143,17 @@ def _on_each(over: Mesh, function: Callable) -> Callable:
 
 def _take_share(tree: PyTree, indices: Array) -> PyTree:
     """Rows from whichever device has them: one gives the row's bits, the others zeros, and integers add up exactly."""
+    local, mine, _ = _own_share(tree, indices)
+    found = jax.tree.map(_as_bits, trees.take(tree, jnp.where(mine, local, 0)))
+    everybodys = jax.lax.psum(trees.where(mine, found, jax.tree.map(jnp.zeros_like, found)), AXIS)
+    return jax.tree.map(_from_bits, everybodys, tree)
 
-    def take(leaf: Array) -> Array:
-        local = indices - jax.lax.axis_index(AXIS) * leaf.shape[0]
-        mine = (local >= 0) & (local < leaf.shape[0])
-        found = _as_bits(leaf[jnp.clip(local, 0, leaf.shape[0] - 1)])
-        found = jnp.where(mine.reshape((-1,) + (1,) * (found.ndim - 1)), found, jnp.zeros_like(found))
-        return _from_bits(jax.lax.psum(found, AXIS), leaf)
 
-    return jax.tree.map(take, tree)
+def _own_share(tree: PyTree, indices: Array) -> tuple[Array, Array, int]:
+    """Where rows of the whole lie among this device's, `[N]`; which are this device's, `[N]` bool; how many it has."""
+    count = jax.tree.leaves(tree)[0].shape[0]
+    local = indices - jax.lax.axis_index(AXIS) * count
+    return local, (local >= 0) & (local < count), count
 
 
 def _as_bits(leaf: Array) -> Array:
@@ -166,14 +168,9 @@ def _from_bits(bits: Array, like: Array) -> Array:
 
 def _put_share(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
     """Every device writes the rows of its own cells, in place."""
-
-    def put(leaf: Array, row: Array) -> Array:
-        local = indices - jax.lax.axis_index(AXIS) * leaf.shape[0]
-        beyond = leaf.shape[0] + jnp.arange(indices.shape[0])  # unique, and never written
-        target = jnp.where((local >= 0) & (local < leaf.shape[0]), local, beyond)
-        return leaf.at[target].set(row, mode="drop", unique_indices=True)
-
-    return jax.tree.map(put, tree, rows)
+    local, mine, count = _own_share(tree, indices)
+    beyond = count + jnp.arange(indices.shape[0])  # unique, and never written
+    return trees.scatter(tree, jnp.where(mine, local, beyond), rows)
 
 
 class Compiled(NamedTuple):

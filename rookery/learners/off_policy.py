@@ -207,7 +207,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
     parts = Parts(agent, environment, buffers.ring(config.buffer_size), config)
     return Learner(
-        start_states=partial(_start_states, parts),
+        start_states=partial(envs.start_bank, environment, size=config.start_states),
         init=partial(init, parts),
         adopt=partial(adopt, parts),
         restart=partial(restart, parts),
@@ -218,7 +218,3 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
         steps_per_generation=config.steps_per_generation,
         evaluation_steps=config.eval_episodes * spec.episode_length,
     )
-
-
-def _start_states(parts: Parts, key: Key) -> Bank:
-    return envs.start_bank(parts.environment, key, parts.config.start_states)

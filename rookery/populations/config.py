@@ -88,8 +88,9 @@ def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
     Raises:
       ValueError: the two together exceed the population.
     """
-    best = _count(config.best_count, config.best_fraction, population_size)
-    replaced = _count(config.replace_count, config.replace_fraction, population_size)
+    best, replaced = config.best_count, config.replace_count
+    best = rounded(config.best_fraction, population_size) if best is None else best
+    replaced = rounded(config.replace_fraction, population_size) if replaced is None else replaced
     if max(best, replaced) > population_size or (replaced and best + replaced > population_size):
         raise ValueError(
             f"{best} best and {replaced} replaced members together exceed the population of {population_size}; "
@@ -98,5 +99,6 @@ def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
     return max(best, 1), replaced
 
 
-def _count(count: int | None, fraction: float, population_size: int) -> int:
-    return count if count is not None else math.floor(fraction * population_size + 0.5)
+def rounded(fraction: float, population_size: int) -> int:
+    """A share of the population as whole members, to the nearest; a half rounds up."""
+    return math.floor(fraction * population_size + 0.5)

@@ -17,6 +17,7 @@ from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.api import Bank, Learner, Member, genotype
 from rookery.populations import api, selection
+from rookery.populations.config import rounded
 from rookery.populations.inheritance import inherit, perturb
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
@@ -79,11 +80,11 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     """
     if population_size < 1:
         raise ValueError(f"population_size must be at least 1, got {population_size}.")
-    rounded = [
-        int(fraction * population_size + 0.5)
-        for fraction in (config.best_fraction, config.replace_fraction, config.sample_fraction)
-    ]
-    told = Counts(max(rounded[0], 1), *rounded[1:])
+    told = Counts(
+        best=max(rounded(config.best_fraction, population_size), 1),
+        replaced=rounded(config.replace_fraction, population_size),
+        sampled=rounded(config.sample_fraction, population_size),
+    )
     needed = told.replaced + told.sampled + (told.best if told.replaced else 0)
     if needed > population_size:
         raise ValueError(

@@ -61,16 +61,10 @@ def function_scoring(
 
 def named_scoring(function: Function) -> Scoring:
     """Search one of the functions that everybody measures by: `named_scoring(function("arm"))`."""
-    return Scoring(
-        name=function.name,
-        newborn=partial(_newborn, function.init),
-        start_states=_no_start_states,
-        evaluate=partial(_evaluate_function, partial(_without_key, function.score), function.descriptor.size),
-        descriptor=function.descriptor,
-        qd_offset=function.worst_fitness,
-        steps=1,
-        bounds=function.bounds,
-    )
+    score, descriptor = partial(_without_key, function.score), function.descriptor
+    limits = descriptor.lower, descriptor.upper
+    own = function_scoring(score, function.init, *limits, function.worst_fitness, function.bounds, function.name)
+    return own._replace(descriptor=descriptor)  # with what it means
 
 
 def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array, key: Key) -> tuple[Array, Array]:
@@ -149,7 +143,7 @@ def policy_scoring(
     return Scoring(
         name=spec.name,
         newborn=partial(_newborn_policy, bred),
-        start_states=partial(_start_states, environment, evaluation.start_states),
+        start_states=partial(envs.start_bank, environment, size=evaluation.start_states),
         evaluate=partial(rollout.evaluate, bred.act, environment, evaluation),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
@@ -167,10 +161,6 @@ def _act(network: networks.Network, discrete: bool, params: PyTree, observation:
     if not discrete:
         return jnp.tanh(output)
     return jnp.where(jnp.isfinite(output).all(), jnp.argmax(output), -1).astype(jnp.int32)
-
-
-def _start_states(environment: Environment, count: int, key: Key) -> Bank:
-    return envs.start_bank(environment, key, count)
 
 
 def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
