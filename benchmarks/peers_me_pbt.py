@@ -193,8 +193,10 @@ def reevaluate(
     bank_key, key = jax.random.split(jax.random.key(seed))
     bank = api.start_bank(environment, bank_key, episodes)
 
+    judging = rollout.judge(policy, environment, config)
+
     def judge(params: PyTree) -> tuple[Array, Array]:
-        found = rollout.evaluate(policy, environment, config, Genotype(params, None, None), bank, key)
+        found = rollout.evaluate(judging, Genotype(params, None, None), bank, key)
         return found.fitness, found.descriptor
 
     occupied = np.flatnonzero(np.isfinite(elites.fitnesses))

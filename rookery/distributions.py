@@ -1,13 +1,17 @@
-"""Action distributions as pure functions of their parameters; noise is an argument, so that it can be drawn ahead.
+"""Distributions as pure functions of their parameters; noise is an argument, so that it can be drawn ahead.
 
-Parameters are what a network's last layer gives: `[..., 2 A]` for the (tanh-)normal, mean first.
+Parameters are what a network's last layer gives: `[..., 2 A]` for the (tanh-)normal, mean first; `[..., S]` for a
+direction in S dimensions.
 """
 
+import functools
 import math
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.special
 
 from rookery.types import Array
 
@@ -64,6 +68,43 @@ def categorical_entropy(logits: Array) -> Array:
     """Entropy of `logits` `[..., A]`; `[...]`, in nats."""
     log_probs = jax.nn.log_softmax(logits)
     return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+
+GREATEST_CONCENTRATION = 50.0  # of a direction; a mean resultant length of 0.99 on a circle
+_NODES = 64  # of the quadrature, exact to float32 up to that concentration
+
+
+def direction_log_ratio(outputs: Array, value: Array) -> Array:
+    """Log density of a von Mises-Fisher distribution over the unit sphere, relative to that of the uniform one.
+
+    Args:
+      outputs: `[..., S]`, S at least 2: the mean direction times the concentration; what is longer than 50 counts as
+        50, and 0 is the uniform distribution itself.
+      value: `[..., S]`, of length 1.
+
+    Returns:
+      `[...]`, in nats: `outputs value - A`, where A is the logarithm of the mean of `exp(outputs u)` over all u of the
+      sphere (Mardia and Jupp 2000, section 9.3.2), by Gauss's quadrature in the cosine between the two.
+    """
+    length = jnp.sqrt(jnp.sum(jnp.square(outputs), axis=-1, keepdims=True) + 1e-12)  # 0 has a gradient, too
+    concentration = jnp.minimum(length, GREATEST_CONCENTRATION)
+    cosines, log_weights = (jnp.asarray(side, jnp.float32) for side in _quadrature(outputs.shape[-1]))
+    shape = (1,) * (outputs.ndim - 1) + (-1,)
+    log_mean = jax.nn.logsumexp(concentration * cosines.reshape(shape) + log_weights.reshape(shape), axis=-1)
+    return jnp.sum(outputs * (concentration / length) * value, axis=-1) - log_mean
+
+
+def direction_log_area(size: int) -> float:
+    """Log area of the unit sphere in S dimensions, which is minus the log density of its uniform distribution."""
+    return math.log(2.0) + 0.5 * size * math.log(math.pi) - math.lgamma(0.5 * size)
+
+
+@functools.cache
+def _quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and log weights of a mean over the sphere in `size` dimensions: the weights' density is
+    `(1 - cosine^2)^((size - 3) / 2)`."""
+    cosines, weights = scipy.special.roots_gegenbauer(_NODES, 0.5 * size - 1.0)
+    return cosines, np.log(weights / weights.sum())
 
 
 def _standard_log_density(noise: Array, log_std: Array) -> Array:

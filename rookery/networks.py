@@ -82,6 +82,36 @@ def first_twin(network: Network) -> ApplyFn:
     return partial(_first_apply, network)
 
 
+def freeze_inputs(params: PyTree, start: int, values: Array) -> PyTree:
+    """Networks that see the same but for some constants, which they are no longer shown.
+
+    What a first layer gains from a constant input is the same whatever else it sees, and joins the layer's bias.
+
+    Args:
+      params: of any number of networks, each with at least `start + S` inputs; other leaves stay as they are.
+      start: index of the first of the constants among the inputs.
+      values: `[S]`, the constants.
+    """
+    return jax.tree.map(partial(_freeze, start, values), params, is_leaf=_is_network)
+
+
+def _is_network(tree: PyTree) -> bool:
+    return isinstance(tree, dict) and _FIRST_LAYER in tree.get("params", {})
+
+
+_FIRST_LAYER = "Dense_0"
+
+
+def _freeze(start: int, values: Array, params: PyTree) -> PyTree:
+    if not _is_network(params):
+        return params
+    layer, end = params["params"][_FIRST_LAYER], start + values.shape[0]
+    kernel, bias = layer["kernel"], layer["bias"]
+    bias = bias + jnp.tensordot(values, kernel[start:end], axes=1)
+    layer = {**layer, "kernel": jnp.concatenate([kernel[:start], kernel[end:]]), "bias": bias}
+    return {**params, "params": {**params["params"], _FIRST_LAYER: layer}}
+
+
 def _init(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
     return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
 

@@ -39,6 +39,7 @@ class Transition(NamedTuple):
     reward: Array  # []
     next_observation: Array  # [O] the true successor, never the state after a reset
     terminated: Array  # [] bool: the task ended, nothing follows; a time limit does not count
+    extras: PyTree = ()  # what else the agent asked to keep of the step, see `agents/api.py: Curiosity`
 
 
 class Evaluation(NamedTuple):
@@ -49,6 +50,7 @@ class Evaluation(NamedTuple):
     returns: Array  # [N]
     lengths: Array  # [N] int32, steps
     broken: Array  # [] int32, episodes that ended because the physics broke
+    episodes: Mapping[str, Array] = {}  # what else is known of each: name -> [N, ...]; never changed
 
 
 class Genotype(NamedTuple):

@@ -264,7 +264,9 @@ class TestScoring:
             del params
             return (observation[0] > 0.5).astype(jnp.int32)
 
-        evaluation = rollout.evaluate(act, environment, config, Genotype((), (), None), bank, jax.random.key(0))
+        evaluation = rollout.evaluate(
+            rollout.judge(act, environment, config), Genotype((), (), None), bank, jax.random.key(0)
+        )
         assert evaluation.descriptor.tolist() == [expected]
         assert evaluation.returns.tolist() == [4.0, 0.0, 4.0]
         assert evaluation.lengths.tolist() == [4, 4, 4]

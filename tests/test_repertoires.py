@@ -204,7 +204,7 @@ def test_whoever_breaks_the_physics_is_counted_rejected_and_not_put_at_zero(afte
     bank = api.start_bank(env, KEY, 2)
     act = rookery.policy(env.spec, rookery.PolicyConfig((4,))).act
     genotype = Genotype(rookery.policy(env.spec, rookery.PolicyConfig((4,))).init(KEY), (), None)
-    judged = rollout.evaluate(act, env, config, genotype, bank, KEY)
+    judged = rollout.evaluate(rollout.judge(act, env, config), genotype, bank, KEY)
     assert int(judged.broken) == broken
     np.testing.assert_allclose(judged.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
     searched = rookery.policy_scoring(env, rookery.PolicyConfig((4,)), config)

@@ -11,9 +11,10 @@ To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyp
 the contract suite (`tests/test_agents.py`), which checks all of that.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from rookery.envs.api import EnvSpec
+from rookery.envs.api import EnvSpec, Step
 from rookery.hyperparams import Space
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
@@ -71,6 +72,53 @@ class UpdateFn(Protocol):
     ) -> tuple[State, Metrics]: ...
 
 
+class KeepFn(Protocol):
+    """What a transition should carry besides, in `Transition.extras`: any pytree, the same for every step."""
+
+    def __call__(self, step: Step) -> PyTree: ...
+
+
+class ObserveFn(Protocol):
+    """Take notice of the steps `[E, ...]` just made, all at once; called before they can be learned from."""
+
+    def __call__(self, state: State, steps: Step) -> State: ...
+
+
+class MeasureFn(Protocol):
+    """What an evaluation should sum up over the steps of an episode besides the reward: name -> `[]`.
+
+    `step.final_observation` is shown as the agent is shown observations.
+    """
+
+    def __call__(self, params: Params, step: Step) -> Mapping[str, Array]: ...
+
+
+class ConcludeFn(Protocol):
+    """Judge by whole episodes.
+
+    Args:
+      sums: name -> `[N]`, what was measured.
+      returns: `[N]`, of the environment's own reward.
+      lengths: `[N]` int32, steps.
+
+    Returns:
+      The fitness `[]`, and what should be told of each episode, name -> `[N]`.
+    """
+
+    def __call__(
+        self, sums: Mapping[str, Array], returns: Array, lengths: Array
+    ) -> tuple[Array, Mapping[str, Array]]: ...
+
+
+class Curiosity(NamedTuple):
+    """What an agent that makes its own reward asks of its life."""
+
+    keep: KeepFn
+    observe: ObserveFn
+    measure: MeasureFn
+    conclude: ConcludeFn
+
+
 class Agent(NamedTuple):
     """A learning algorithm for one member."""
 
@@ -81,6 +129,7 @@ class Agent(NamedTuple):
     noise: NoiseFn
     update: UpdateFn
     space: Space  # the default search space; its `defaults` are the default hyper-parameters
+    curiosity: Curiosity | None = None  # None: it learns from the environment's reward, and is judged by it
 
 
 def check_hidden_sizes(hidden_sizes: tuple[int, ...]) -> None:

@@ -33,6 +33,13 @@ class DescriptorSpec(NamedTuple):
         return len(self.lower)
 
 
+class SkillSpec(NamedTuple):
+    """What the last numbers of an observation ask the agent to do, see `envs/skills.py`."""
+
+    kind: str  # "one-hot" or "sphere"
+    size: int  # numbers: as many as there are skills, or the dimensions of the space that the sphere lies in
+
+
 class EnvSpec(NamedTuple):
     """All that a mind may know of a world."""
 
@@ -43,11 +50,24 @@ class EnvSpec(NamedTuple):
     discrete: bool = False
     descriptor: DescriptorSpec | None = None
     qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
+    skill: SkillSpec | None = None
 
     @property
     def descriptor_size(self) -> int:
         """D, or 0 for a task without descriptor."""
         return self.descriptor.size if self.descriptor else 0
+
+    @property
+    def sensed_size(self) -> int:
+        """How many numbers of an observation say where the agent is; the rest is its skill."""
+        return self.observation_size - (self.skill.size if self.skill else 0)
+
+
+class Pursued(NamedTuple):
+    """What an environment with skills says in each step beside the rest."""
+
+    skill: Array  # [S] that the step was made under
+    episode_return: Array  # [] sum of the episode's rewards so far
 
 
 class Step(NamedTuple):
@@ -60,6 +80,7 @@ class Step(NamedTuple):
     final_observation: Array  # [O] the true successor, also when the episode ended here
     descriptor: Array  # [D] state descriptor of the true successor; D = 0 without one
     broken: Array  # [] bool: the physics gave a number that is not finite and the episode was ended for it
+    pursued: PyTree = ()  # `Pursued` in an environment with skills
 
     @property
     def ended(self) -> Array:
@@ -79,12 +100,35 @@ class StepFn(Protocol):
     def __call__(self, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]: ...
 
 
+class FirstFn(Protocol):
+    """Make a start state the beginning of a slot's first episode; slots are counted from 0, `[]` int32.
+
+    The key is consumed; where it is None, as in an evaluation, the slot alone decides.
+    """
+
+    def __call__(self, start: tuple[EnvState, Step], slot: Array, key: Key | None) -> tuple[EnvState, Step]: ...
+
+
+class NextFn(Protocol):
+    """Make a start state the beginning of the episode after the one that ended in `last`; the key is consumed."""
+
+    def __call__(self, start: tuple[EnvState, Step], last: EnvState, key: Key) -> tuple[EnvState, Step]: ...
+
+
+class Assignment(NamedTuple):
+    """How episodes that begin from one start state differ: in what they are for."""
+
+    first: FirstFn
+    next: NextFn
+
+
 class Environment(NamedTuple):
     """A world for one agent; pure functions and a spec."""
 
     reset: ResetFn
     step: StepFn
     spec: EnvSpec
+    assignment: Assignment | None = None  # None: a start state is all that there is to an episode
 
 
 class Timed(NamedTuple):
@@ -137,10 +181,12 @@ def limit_episode(environment: Environment, length: int) -> Environment:
     """Truncate episodes after `length` steps; a step that also terminates is terminated, not truncated.
 
     Raises:
-      ValueError: `length` is below 1.
+      ValueError: `length` is below 1, or the environment has skills, which look for their state outside of a clock.
     """
     if length < 1:
         raise ValueError(f"episode_length must be at least 1 step, got {length}.")
+    if environment.assignment is not None:
+        raise ValueError(f"limit the episodes of {environment.spec.name} first, then give it skills.")
     spec = environment.spec._replace(episode_length=length)
     return Environment(partial(_timed_reset, environment), partial(_timed_step, environment, length), spec)
 
@@ -184,6 +230,16 @@ def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState,
     return jax.vmap(environment.reset)(jax.random.split(key, size))
 
 
+def begin(environment: Environment, bank: tuple[EnvState, Step], key: Key, num_envs: int) -> tuple[EnvState, Step]:
+    """Begin an episode in each of `num_envs` slots, from start states drawn from `bank`; `[E, ...]`, key consumed."""
+    size = bank[1].reward.shape[0]
+    start = trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
+    if environment.assignment is None:
+        return start
+    keys = jax.random.split(jax.random.fold_in(key, 1), num_envs)
+    return jax.vmap(environment.assignment.first)(start, jnp.arange(num_envs), keys)
+
+
 def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environment:
     """Begin the next episode, from a start state drawn from `bank`, in the step that ends the last one.
 
@@ -199,5 +255,8 @@ def _auto_reset_step(
     state, step = environment.step(state, action, step_key)
     size = bank[1].reward.shape[0]
     start_state, start = trees.take(bank, jax.random.randint(start_key, (), 0, size))
+    if environment.assignment is not None:
+        next_key = jax.random.fold_in(start_key, 1)
+        start_state, start = environment.assignment.next((start_state, start), state, next_key)
     state = trees.where(step.ended, start_state, state)
     return state, step._replace(observation=jnp.where(step.ended, start.observation, step.observation))

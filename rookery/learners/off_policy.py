@@ -93,12 +93,14 @@ def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
     agent_key, begin_key = jax.random.split(key)
     spec = parts.environment.spec
     observation, action = jnp.zeros((spec.observation_size,)), jnp.zeros((spec.action_size,))
-    row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False))
+    curiosity = parts.agent.curiosity
+    extras = curiosity.keep(trees.take(bank[1], 0)) if curiosity else ()
+    row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False), extras)
     return Member(
         state=parts.agent.start(parts.agent.init(agent_key)),
         hyper=hyper,
-        normalizer=normalize.init(spec.observation_size) if parts.config.normalize_observations else None,
-        env_state=rollout.begin(bank, begin_key, parts.config.num_envs),
+        normalizer=normalize.init(spec.sensed_size) if parts.config.normalize_observations else None,
+        env_state=rollout.begin(parts.environment, bank, begin_key, parts.config.num_envs),
         buffer=parts.buffer.init(row),
     )
 
@@ -111,7 +113,7 @@ def adopt(parts: Parts, member: Member, genotype: Genotype) -> Member:
 
 def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Fresh environment states and an empty buffer where `needed`; touches no stored row."""
-    fresh = rollout.begin(bank, key, parts.config.num_envs)
+    fresh = rollout.begin(parts.environment, bank, key, parts.config.num_envs)
     empty = buffers.clear(member.buffer)
     return member._replace(
         env_state=trees.where(needed, fresh, member.env_state),
@@ -151,10 +153,14 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
-    lives, rows, stepped = rollout.advance(parts.environment, member.env_state, action, env_key)
+    curiosity = parts.agent.curiosity
+    lives, rows, stepped = rollout.advance(parts.environment, member.env_state, action, env_key, curiosity)
+    if curiosity is not None:
+        member = member._replace(state=curiosity.observe(member.state, stepped))
     member = member._replace(env_state=lives, buffer=parts.buffer.add(member.buffer, rows))
     if config.normalize_observations:
-        member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation))
+        sensed = rows.observation[:, : parts.environment.spec.sensed_size]
+        member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
 
     learn = partial(_learn, parts, member, learn_key, iteration)
     if config.warmup_steps:
@@ -206,15 +212,16 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     if spec.discrete:
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
     parts = Parts(agent, environment, buffers.ring(config.buffer_size), config)
+    judge = rollout.judge(agent.act, environment, config, agent.curiosity)
     return Learner(
-        start_states=partial(envs.start_bank, environment, size=config.start_states),
+        start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
         init=partial(init, parts),
         adopt=partial(adopt, parts),
         restart=partial(restart, parts),
         step=partial(step, parts),
-        evaluate=partial(rollout.evaluate, agent.act, environment, config),
+        evaluate=partial(rollout.evaluate, judge),
         spec=spec,
         space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=config.eval_episodes * spec.episode_length,
+        evaluation_steps=judge.episodes * spec.episode_length,
     )

@@ -1,5 +1,6 @@
 """Acting in environments: steps to learn from, and full episodes to be judged by."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -8,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.api import ActFn, Agent
-from rookery.envs import descriptors
+from rookery.agents.api import ActFn, Agent, Curiosity
+from rookery.envs import api as envs
+from rookery.envs import descriptors, skills
 from rookery.envs.api import Environment, EnvState, Step
 from rookery.learners.api import Bank
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
@@ -22,10 +24,9 @@ class Lives(NamedTuple):
     observation: Array  # [E, O]
 
 
-def begin(bank: Bank, key: Key, num_envs: int) -> Lives:
+def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> Lives:
     """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
-    size = bank[1].reward.shape[0]
-    state, step = trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
+    state, step = envs.begin(environment, bank, key, num_envs)
     return Lives(state, step.observation)
 
 
@@ -51,8 +52,12 @@ def act(actor: Actor, genotype: Genotype, observation: Array) -> Array:
 
 
 def view(normalizer: PyTree, observation: Array) -> Array:
-    """An observation `[..., O]` as the agent sees it: normalised, if the member keeps statistics."""
-    return observation if normalizer is None else normalize.normalize(normalizer, observation)
+    """An observation `[..., O]` as the agent sees it: normalised, if the member keeps statistics, but for its skill."""
+    if normalizer is None:
+        return observation
+    size = normalizer.mean.shape[-1]
+    sensed = normalize.normalize(normalizer, observation[..., :size])
+    return jnp.concatenate([sensed, observation[..., size:]], axis=-1)
 
 
 def explore(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
@@ -61,15 +66,21 @@ def explore(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: 
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, keys)[0]
 
 
-def advance(environment: Environment, lives: Lives, action: Array, key: Key) -> tuple[Lives, Transition, Step]:
+def advance(
+    environment: Environment, lives: Lives, action: Array, key: Key, curiosity: Curiosity | None = None
+) -> tuple[Lives, Transition, Step]:
     """Step every environment once; `environment` resets itself.
+
+    Args:
+      curiosity: says what the transitions should carry besides.
 
     Returns:
       The lives after it, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
     """
     keys = jax.random.split(key, action.shape[0])
     state, step = jax.vmap(environment.step)(lives.state, action, keys)
-    transition = Transition(lives.observation, action, step.reward, step.final_observation, step.terminated)
+    extras = jax.vmap(curiosity.keep)(step) if curiosity else ()
+    transition = Transition(lives.observation, action, step.reward, step.final_observation, step.terminated, extras)
     return Lives(state, step.observation), transition, step
 
 
@@ -81,6 +92,7 @@ class Episodes(NamedTuple):
     returns: Array  # [N]
     lengths: Array  # [N] int32
     summary: descriptors.Summary  # [N, ...]
+    sums: Mapping[str, Array]  # name -> [N], what a curious agent measures
     broken: Array  # [N] bool: ended because the physics broke
     sane: Array  # [] bool: every action of a living episode was finite
     time: Array  # [] int32
@@ -125,59 +137,92 @@ def check_evaluation(config: EvaluationConfig) -> None:
 SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
 
 
-def evaluate(
-    act: ActFn, environment: Environment, config: EvaluationConfig, genotype: Genotype, bank: Bank, key: Key
-) -> Evaluation:
+class Judge(NamedTuple):
+    """Who judges genotypes, and where: all that is known before a genotype is."""
+
+    act: ActFn  # parameters and observation -> action
+    environment: Environment  # without automatic reset
+    config: EvaluationConfig  # how descriptors become one
+    episodes: int  # N
+    curiosity: Curiosity | None = None
+
+
+def judge(act: ActFn, environment: Environment, config: EvaluationConfig, curiosity: Curiosity | None = None) -> Judge:
+    """As many episodes as configured; with skills rounded up until every listed skill has equally many."""
+    skill, episodes = environment.spec.skill, config.eval_episodes
+    return Judge(act, environment, config, skills.whole_rounds(skill, episodes) if skill else episodes, curiosity)
+
+
+def bank_size(judge: Judge) -> int:
+    """K, start states per generation: as configured, and at least one for each episode of an evaluation."""
+    return max(judge.config.start_states, judge.episodes)
+
+
+def start_episodes(environment: Environment, bank: Bank, episodes: int) -> Lives:
+    """The first start states of the bank, each of which begins an episode; with skills these are taken in turn."""
+    start = trees.take(bank, jnp.arange(episodes))
+    if environment.assignment is not None:
+        start = jax.vmap(partial(environment.assignment.first, key=None))(start, jnp.arange(episodes))
+    return Lives(start[0], start[1].observation)
+
+
+def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
     """Judge a genotype by full deterministic episodes from the first start states of the bank.
 
     The loop ends when the last episode does. Steps after an episode's end are told apart by a boolean.
 
     Args:
-      act: parameters and observation -> action.
-      environment: without automatic reset.
-      config: N episodes, and how their descriptors become one.
+      judge: how.
+      genotype: what.
       bank: at least N start states.
+      key: consumed, by the environment alone.
 
     Returns:
-      The `Evaluation`; its fitness is NaN if any action was not finite.
+      The `Evaluation`; its fitness is NaN if any action was not finite. `episodes` has each one's descriptor `[N, D]`,
+      and what a curious agent tells of it.
     """
-    episodes = config.eval_episodes
-    state, step = trees.take(bank, jnp.arange(episodes))
+    environment, episodes = judge.environment, judge.episodes
     spec = environment.spec
     kind = descriptors.KINDS[spec.descriptor.kind if spec.descriptor else "mean"]
     empty = jax.tree.map(lambda leaf: jnp.zeros((episodes, *leaf.shape)), kind.init(spec.descriptor_size))
+    sums = {}
+    if judge.curiosity:
+        measures = jax.eval_shape(judge.curiosity.measure, genotype.params, trees.take(bank[1], 0))
+        sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
     start = Episodes(
-        lives=Lives(state, step.observation),
+        lives=start_episodes(environment, bank, episodes),
         alive=jnp.ones((episodes,), bool),
         returns=jnp.zeros((episodes,)),
         lengths=jnp.zeros((episodes,), jnp.int32),
         summary=empty,
+        sums=sums,
         broken=jnp.zeros((episodes,), bool),
         sane=jnp.asarray(True),
         time=jnp.zeros((), jnp.int32),
     )
-    advance_all = partial(_advance_episodes, act, environment, kind, genotype, key)
+    advance_all = partial(_advance_episodes, judge, kind, genotype, key)
     end = jax.lax.while_loop(lambda run: run.alive.any() & (run.time < spec.episode_length), advance_all, start)
+    reached = jax.vmap(kind.finish)(end.summary)
+    fitness, told = jnp.mean(end.returns), {}
+    if judge.curiosity:
+        fitness, told = judge.curiosity.conclude(end.sums, end.returns, end.lengths)
     return Evaluation(
-        fitness=jnp.where(end.sane, jnp.mean(end.returns), jnp.nan),
-        descriptor=SUMMARIES[config.eval_descriptor](jax.vmap(kind.finish)(end.summary), axis=0),
+        fitness=jnp.where(end.sane, fitness, jnp.nan),
+        descriptor=SUMMARIES[judge.config.eval_descriptor](reached, axis=0),
         returns=end.returns,
         lengths=end.lengths,
         broken=jnp.sum(end.broken),
+        episodes={"descriptors": reached, **told},
     )
 
 
 def _advance_episodes(
-    act: ActFn,
-    environment: Environment,
-    kind: descriptors.Descriptor,
-    genotype: Genotype,
-    key: Key,
-    run: Episodes,
+    judge: Judge, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
 ) -> Episodes:
     observation = view(genotype.normalizer, run.lives.observation)
-    action = jax.vmap(act, in_axes=(None, 0))(genotype.params, observation)
-    lives, _, step = advance(environment, run.lives, action, jax.random.fold_in(key, run.time))
+    action = jax.vmap(judge.act, in_axes=(None, 0))(genotype.params, observation)
+    lives, _, step = advance(judge.environment, run.lives, action, jax.random.fold_in(key, run.time))
+    sums = _measured(judge.curiosity, genotype, step, run) if judge.curiosity else run.sums
     # A discrete policy whose outputs are not finite says so with a negative index.
     possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
     finite = possible.all(axis=tuple(range(1, action.ndim)))
@@ -187,7 +232,15 @@ def _advance_episodes(
         returns=run.returns + jnp.where(run.alive, step.reward, 0.0),
         lengths=run.lengths + run.alive.astype(jnp.int32),
         summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, run.alive & ~step.broken),
+        sums=sums,
         broken=run.broken | (run.alive & step.broken),
         sane=run.sane & (finite | ~run.alive).all(),
         time=run.time + 1,
     )
+
+
+def _measured(curiosity: Curiosity, genotype: Genotype, step: Step, run: Episodes) -> Mapping[str, Array]:
+    """The sums after a step of the living episodes."""
+    seen = step._replace(final_observation=view(genotype.normalizer, step.final_observation))
+    measures = jax.vmap(curiosity.measure, in_axes=(None, 0))(genotype.params, seen)
+    return {name: total + jnp.where(run.alive, measures[name], 0.0) for name, total in run.sums.items()}

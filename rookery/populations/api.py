@@ -12,7 +12,7 @@ import jax
 
 from rookery.envs.api import DescriptorSpec
 from rookery.hyperparams import Space
-from rookery.types import Array, Hyper, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
 class ProgramState(NamedTuple):
@@ -42,7 +42,8 @@ class ExamineFn(Protocol):
     """Judge every member on fresh start states without changing anything; the key is consumed.
 
     Returns:
-      Metrics `[P]` or `[P, N]`: `fitness`, `returns`, `lengths`, `descriptor` and `hyper/...`.
+      Metrics `[P]` or `[P, N]`: `fitness`, `returns`, `lengths`, `descriptor` `[P, D]`, `descriptors` `[P, N, D]`,
+      `hyper/...`, and what a curious agent tells of its episodes.
     """
 
     def __call__(self, state: ProgramState, key: Key) -> Metrics: ...
@@ -87,6 +88,12 @@ def vmap(function: Callable, mapped: tuple, shared: tuple) -> Any:
 def member_keys(key: Key, population_size: int) -> Key:
     """One key per member, `fold_in(key, member)`, `[P]`: independent of how many members or devices there are."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jax.numpy.arange(population_size))
+
+
+def examined(evaluation: Evaluation) -> dict[str, Array]:
+    """An evaluation by the names of its parts; what is known of each episode stands beside the rest."""
+    told = evaluation._asdict()
+    return {**told, **told.pop("episodes")}
 
 
 def hyper_metrics(hyper: Hyper) -> Metrics:

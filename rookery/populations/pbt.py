@@ -160,6 +160,7 @@ def _metrics(
     hyper: Hyper, parents: Array, evaluation: Evaluation, learned: Metrics, diverged: Array
 ) -> dict[str, Array]:
     descriptor = {f"descriptor/{i}": evaluation.descriptor[:, i] for i in range(evaluation.descriptor.shape[1])}
+    told = {name: jnp.mean(values, axis=1) for name, values in evaluation.episodes.items() if values.ndim == 2}
     return {
         "fitness": evaluation.fitness,
         "parent": parents,
@@ -167,6 +168,7 @@ def _metrics(
         "broken_episodes": evaluation.broken,
         "episode_length": jnp.mean(evaluation.lengths.astype(jnp.float32), axis=1),
         **descriptor,
+        **told,
         **learned,
         **api.hyper_metrics(hyper),
     }
@@ -179,7 +181,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     keys = api.member_keys(members_key, parts.population_size)
     judge = partial(_judge, parts.learner)
     evaluation = parts.population_map(judge, (state.members, keys), (bank,))
-    return {**evaluation._asdict(), **api.hyper_metrics(state.members.hyper)}
+    return {**api.examined(evaluation), **api.hyper_metrics(state.members.hyper)}
 
 
 def _judge(learner: Learner, member: Member, key: Key, bank: Bank) -> Evaluation:

@@ -173,7 +173,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     corrected = repertoires.metrics(anew, parts.scoring.qd_offset)
     stored = repertoires.metrics(repertoire, parts.scoring.qd_offset)
     return {
-        **evaluation._asdict(),
+        **api.examined(evaluation),
         "fitness": fitness,
         "stored_fitness": repertoire.fitnesses,
         "stored_descriptor": repertoire.descriptors,

@@ -140,14 +140,15 @@ def policy_scoring(
     """
     evaluation, spec = evaluation or rollout.EvaluationConfig(), environment.spec
     bred = policy(spec, config)
+    judge = rollout.judge(bred.act, environment, evaluation)
     return Scoring(
         name=spec.name,
         newborn=partial(_newborn_policy, bred),
-        start_states=partial(envs.start_bank, environment, size=evaluation.start_states),
-        evaluate=partial(rollout.evaluate, bred.act, environment, evaluation),
+        start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
+        evaluate=partial(rollout.evaluate, judge),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
-        steps=evaluation.eval_episodes * spec.episode_length,
+        steps=judge.episodes * spec.episode_length,
     )
 
 
