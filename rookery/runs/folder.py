@@ -28,6 +28,8 @@ _MADE = (
     "repertoire.csv",
     "curves.png",
     "repertoire.png",
+    "skills.csv",
+    "skills.png",
     "report.html",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
@@ -78,6 +80,16 @@ class RunFolder:
     def repertoire_file(self) -> Path:
         """`repertoire.csv`: a row per cell."""
         return self.path / "repertoire.csv"
+
+    @property
+    def skills_file(self) -> Path:
+        """`skills.csv`: where the episodes of each skill went, a row per state."""
+        return self.path / "skills.csv"
+
+    @property
+    def skills_picture_file(self) -> Path:
+        """`skills.png`."""
+        return self.path / "skills.png"
 
     @property
     def checkpoints(self) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rookery.runs.folder import RunFolder, write_atomically
 
-INTEGER_COLUMNS = ("generation", "member", "parent", "cell")
+INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step")
 """Columns that `read_csv` gives as int64; all others are float64."""
 
 
