@@ -20,10 +20,12 @@ from rookery import devices
 from rookery.envs import tasks
 from rookery.report import curves, tables
 from rookery.report.repertoire_picture import draw_repertoire
-from rookery.runs import build, evaluate, folder, lineage, loop
+from rookery.report.skills_picture import draw_skills
+from rookery.runs import build, evaluate, folder, lineage, loop, origins
 from rookery.runs.cells import cache_folder
-from rookery.runs.checkpoint import CheckpointError, CheckpointWarning
-from rookery.runs.config import KINDS, AnyRun, MapElitesRun, MePbtRun, agent_of, alone, kind_of, like, with_space
+from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.runs.following import after, alone, like
+from rookery.runs.kinds import KINDS, AnyDiaynRun, AnyRun, MapElitesRun, MePbtRun, agent_of, kind_of, with_space
 from rookery.runs.record import PYTHON, from_record, to_record
 from rookery.runs.signals import Interrupted
 
@@ -97,15 +99,17 @@ def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
 
 
 def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
-    """A kind's own defaults; or the settings of the run that `--replay-schedule` names, if the command line made it."""
+    """A kind's own defaults; or the settings of the run that `--replay-schedule` or `--init-from` names, if the command
+    line made it."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     flags = [word.replace("_", "-") if word.startswith("--") else word for word in words]
-    place = flags.index("--replay-schedule") + 1 if "--replay-schedule" in flags else len(words)
-    if place >= len(words) or words[place].startswith("-"):
-        return lambda kind: kind()
-    record = folder.open_existing(words[place]).config
-    replayed = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
-    return functools.partial(like, replayed)
+    for flag, follow in (("--replay-schedule", like), ("--init-from", after)):
+        place = flags.index(flag) + 1 if flag in flags else len(words)
+        if place < len(words) and not words[place].startswith("-"):
+            record = folder.open_existing(words[place]).config
+            followed = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
+            return functools.partial(follow, followed)
+    return lambda kind: kind()
 
 
 def main() -> None:
@@ -166,6 +170,8 @@ def resume(command: Resume) -> None:
 def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None:
     console = Console(quiet=config.run.quiet)
     built = build.build(config, schedule)
+    if not (resume and _has_checkpoint(config)):
+        built = built._replace(program=origins.begin(config, built))
     console.print(
         f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}, in "
         f"{config.run.run_dir}",
@@ -186,8 +192,16 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None
         console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
 
 
+def _has_checkpoint(config: AnyRun) -> bool:
+    """Whether a run can go on by itself, whatever has become of the run that it began with."""
+    return not Checkpointer(folder.open_existing(str(config.run.run_dir)).checkpoints, read_only=True).empty
+
+
 def _people(config: AnyRun) -> str:
     """Who lives in a run, in words."""
+    if isinstance(config, AnyDiaynRun):
+        kind = "skills" if config.skills.skill_kind == "one-hot" else "dimensions of skills"
+        return f"population {config.population} with {config.skills.num_skills} {kind}"
     if isinstance(config, MapElitesRun):
         return f"{config.cells.count} cells, {config.batch_size} genotypes a generation"
     if isinstance(config, MePbtRun):
@@ -202,6 +216,10 @@ def judge(command: Evaluate) -> None:
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
     told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
     console.print(told(metrics))
+    if "skill" in metrics:
+        console.print(tables.skill_examination(metrics, evaluate.best_member(metrics)))
+        if metrics["descriptor"].shape[1]:
+            console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
 
 
 def compare(command: Compare) -> None:

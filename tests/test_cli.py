@@ -8,8 +8,8 @@ import pytest
 
 import rookery
 import rookery.cli
-from rookery.runs import config
-from rookery.runs.config import PbtSacRun, Td3Run
+from rookery.populations.config import PbtConfig
+from rookery.runs.kinds import PbtSacRun, Td3Run
 from rookery.runs.record import from_record, to_record
 
 TINY = (
@@ -234,7 +234,7 @@ def test_help_explains_every_field(rookery_command, command):
 
 
 def test_a_config_survives_json():
-    written = PbtSacRun(population=7, pbt=config.PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
+    written = PbtSacRun(population=7, pbt=PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
     assert from_record(json.loads(json.dumps(to_record(written)))) == written
     written = Td3Run(space={"space.policy_lr": (1e-5, 1e-2), "space.discount": "fixed", "space.tau": 0.01})
     record = to_record(written)

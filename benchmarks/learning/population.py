@@ -26,7 +26,8 @@ from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import compare, compare_picture, statistics
 from rookery.runs import build, loop
-from rookery.runs.config import KINDS, AnyRun, RunConfig, WorldConfig, with_space
+from rookery.runs.config import RunConfig, WorldConfig
+from rookery.runs.kinds import KINDS, AnyRun, with_space
 from rookery.runs.record import to_record
 
 CONTENDERS: Mapping[str, PbtConfig | bool] = {

@@ -66,6 +66,13 @@ class EvaluateFn(Protocol):
     def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> Evaluation: ...
 
 
+class TraceFn(Protocol):
+    """Where the episodes of an evaluation go: descriptors of the states they reach, `[N, T + 1, D]` with that of the
+    start, and which of them were reached while the episode lived, `[N, T + 1]` bool."""
+
+    def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]: ...
+
+
 class Learner(NamedTuple):
     """The life of one member."""
 
@@ -79,6 +86,7 @@ class Learner(NamedTuple):
     space: Space  # the agent's default search space
     steps_per_generation: int  # environment steps of one member
     evaluation_steps: int = 1  # environment steps of an evaluation at its longest
+    trace: TraceFn | None = None  # None: nobody can follow the episodes
 
 
 def genotype(member: Member) -> Genotype:

@@ -224,4 +224,5 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
         space=agent.space,
         steps_per_generation=config.steps_per_generation,
         evaluation_steps=judge.episodes * spec.episode_length,
+        trace=partial(rollout.trace, judge),
     )

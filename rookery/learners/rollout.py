@@ -219,9 +219,7 @@ def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluati
 def _advance_episodes(
     judge: Judge, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
 ) -> Episodes:
-    observation = view(genotype.normalizer, run.lives.observation)
-    action = jax.vmap(judge.act, in_axes=(None, 0))(genotype.params, observation)
-    lives, _, step = advance(judge.environment, run.lives, action, jax.random.fold_in(key, run.time))
+    lives, step, action = _act_once(judge, genotype, run.lives, jax.random.fold_in(key, run.time))
     sums = _measured(judge.curiosity, genotype, step, run) if judge.curiosity else run.sums
     # A discrete policy whose outputs are not finite says so with a negative index.
     possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
@@ -244,3 +242,30 @@ def _measured(curiosity: Curiosity, genotype: Genotype, step: Step, run: Episode
     seen = step._replace(final_observation=view(genotype.normalizer, step.final_observation))
     measures = jax.vmap(curiosity.measure, in_axes=(None, 0))(genotype.params, seen)
     return {name: total + jnp.where(run.alive, measures[name], 0.0) for name, total in run.sums.items()}
+
+
+def trace(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]:
+    """Follow the episodes that `evaluate` judges by; see `api.TraceFn`. Stores a descriptor per step."""
+    lives = start_episodes(judge.environment, bank, judge.episodes)
+    begun = trees.take(bank[1].descriptor, jnp.arange(judge.episodes))
+    alive = jnp.ones((judge.episodes,), bool)
+    times = jnp.arange(judge.environment.spec.episode_length)
+    _, (reached, lived) = jax.lax.scan(partial(_follow, judge, genotype, key), (lives, alive), times)
+    everywhere, always = jnp.concatenate([begun[None], reached]), jnp.concatenate([alive[None], lived])
+    return jnp.swapaxes(everywhere, 0, 1), jnp.swapaxes(always, 0, 1)
+
+
+def _follow(
+    judge: Judge, genotype: Genotype, key: Key, carry: tuple[Lives, Array], time: Array
+) -> tuple[tuple[Lives, Array], tuple[Array, Array]]:
+    lives, alive = carry
+    lives, step = _act_once(judge, genotype, lives, jax.random.fold_in(key, time))[:2]
+    return (lives, alive & ~step.ended), (step.descriptor, alive & ~step.broken)
+
+
+def _act_once(judge: Judge, genotype: Genotype, lives: Lives, key: Key) -> tuple[Lives, Step, Array]:
+    """One step of every episode as the genotype acts, and what it did, `[N, A]` or `[N]`."""
+    observation = view(genotype.normalizer, lives.observation)
+    action = jax.vmap(judge.act, in_axes=(None, 0))(genotype.params, observation)
+    lives, _, step = advance(judge.environment, lives, action, key)
+    return lives, step, action

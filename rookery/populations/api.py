@@ -67,7 +67,7 @@ class Program(NamedTuple):
     batch_size: int | None = None  # genotypes judged per generation, where these are not the population itself
     table: TableFn | None = None  # None without a repertoire
     divides_cells: bool = False  # spread the repertoire over the devices by cells
-    descriptor: DescriptorSpec | None = None  # of the repertoire, for the run's folder
+    descriptor: DescriptorSpec | None = None  # of the task, for the run's folder
     task: str | None = None  # for the run's folder
 
 

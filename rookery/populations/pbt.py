@@ -221,5 +221,6 @@ def pbt(
         population_size=population_size,
         steps_per_generation=population_size * learner.steps_per_generation,
         space=parts.space,
+        descriptor=learner.spec.descriptor,
         task=learner.spec.name,
     )

@@ -5,7 +5,7 @@ other, so the run loop, checkpoints, resume, logs and progress serve it.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,22 +54,51 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
     Raises:
       ValueError: the program has no repertoire, or its genotypes or descriptors are others.
     """
+    _check_beginning(program, repertoire.genotypes, repertoire.descriptors)
+    return program._replace(init=partial(_begin_with, program, repertoire))
+
+
+def _check_beginning(program: Program, genotypes: PyTree, descriptors: Any) -> None:
     if program.table is None:
         raise ValueError("only a program with a repertoire can begin with one: map_elites, me_pbt.")
     state = jax.eval_shape(program.init, jax.random.key(0))
     here, there = (
         [(jax.tree_util.keystr(path), leaf.shape[1:], leaf.dtype) for path, leaf in jax.tree.leaves_with_path(tree)]
-        for tree in ((state.cells, state.shared.descriptors), (repertoire.genotypes, repertoire.descriptors))
+        for tree in ((state.cells, state.shared.descriptors), (genotypes, descriptors))
     )
     if here != there:
         raise ValueError("the repertoire is of another task or another agent: its genotypes or descriptors differ.")
-    return program._replace(init=partial(_begin_with, program, repertoire))
 
 
 def _begin_with(program: Program, repertoire: Repertoire, key: Key) -> ProgramState:
     state = program.init(key)
     descriptors = jnp.where(repertoire.occupied[:, None], repertoire.descriptors, jnp.nan)
     begun, _ = repertoires.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors)
+    return with_repertoire(state, begun)
+
+
+def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program:
+    """The same program, begun with genotypes that are judged first: each enters its cell, if it is finite.
+
+    Args:
+      program: over this very scoring.
+      scoring: judges them, on start states of its own.
+      genotypes: `[M, ...]`, e.g. `skill_policies(run_dir)`.
+
+    Raises:
+      ValueError: the program has no repertoire, or its genotypes are others.
+    """
+    descriptors = jax.ShapeDtypeStruct((1, scoring.descriptor.size), jnp.float32)
+    _check_beginning(program, genotypes, descriptors)
+    return program._replace(init=partial(_begin_from, program, scoring, genotypes))
+
+
+def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key) -> ProgramState:
+    bank_key, judge_key = jax.random.split(jax.random.fold_in(key, 1))
+    state, bank = program.init(key), scoring.start_states(bank_key)
+    keys = api.member_keys(judge_key, jax.tree.leaves(genotypes)[0].shape[0])
+    judged = api.vmap(partial(_judge, scoring), (genotypes, keys), (bank,))
+    begun, _ = repertoires.add(repertoire_of(state), genotypes, judged.fitness, judged.descriptor, _limits(scoring))
     return with_repertoire(state, begun)
 
 

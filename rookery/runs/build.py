@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 from rookery import devices, hyperparams
 from rookery.agents.api import Agent
+from rookery.agents.diayn import diayn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.devices import Mesh
 from rookery.envs import functions, tasks
-from rookery.envs.api import Environment
+from rookery.envs.api import Environment, EnvSpec
+from rookery.envs.skills import skills
 from rookery.hyperparams import Space
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import off_policy
@@ -25,7 +27,8 @@ from rookery.qd.pbt_emitter import counts
 from rookery.qd.repertoire import Placement
 from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
 from rookery.runs.cells import CellsConfig, find_cells
-from rookery.runs.config import AgentRun, AnyMePbtRun, AnyRun, MapElitesRun, PbtRun, WorldConfig, choices
+from rookery.runs.config import WorldConfig
+from rookery.runs.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, PbtRun, choices
 from rookery.runs.lineage import Schedule, at_steps
 
 
@@ -35,6 +38,7 @@ class Built(NamedTuple):
     program: Program
     mesh: Mesh
     space: Space | None = None  # as the config chose it; None where nothing has hyper-parameters
+    learner: Learner | None = None  # None where nobody learns
 
 
 _AGENTS = {SacConfig: sac, Td3Config: td3}
@@ -64,7 +68,7 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
         program = seeds(learner, space, config.population, config.draw_hyper, spread)
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
-    return Built(program, mesh, space)
+    return Built(program, mesh, space, learner)
 
 
 def _map_elites(config: MapElitesRun) -> Built:
@@ -85,7 +89,8 @@ def _me_pbt(config: AnyMePbtRun) -> Built:
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
     placement = _placement(mesh, config)
-    return Built(me_pbt(learner, cells, space, *both, config.me_pbt, config.variation, placement), mesh, space)
+    program = me_pbt(learner, cells, space, *both, config.me_pbt, config.variation, placement)
+    return Built(program, mesh, space, learner)
 
 
 def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
@@ -110,8 +115,17 @@ def _divided(cells: CellsConfig) -> dict[str, int]:
 def _learner(config: AgentRun | AnyMePbtRun) -> tuple[Learner, Space]:
     """One member's life in its world, and what of it evolves."""
     environment = _environment(config.world)
-    agent: Agent = _AGENTS[type(config.agent)](environment.spec, config.agent)
+    if isinstance(config, AnyDiaynRun):
+        environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
+    agent = wrapped_agent(config, environment.spec)
+    if isinstance(config, AnyDiaynRun):
+        agent = diayn(agent, environment.spec, config.diayn)
     return off_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
+
+
+def wrapped_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> Agent:
+    """The agent that a run names, without what is wrapped around it."""
+    return _AGENTS[type(config.agent)](spec, config.agent)
 
 
 def _scoring(config: MapElitesRun) -> Scoring:

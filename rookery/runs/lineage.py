@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
-from rookery.runs.config import agent_of
 from rookery.runs.folder import RunFolder, open_existing
+from rookery.runs.kinds import agent_of
 from rookery.runs.log import read_csv
-from rookery.runs.record import DESCRIPTOR, PYTHON, SCHEDULE
+from rookery.runs.record import PYTHON, SCHEDULE
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 
@@ -143,7 +143,8 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
     generations, population = _shape(folder, columns)
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in columns.items()}
-    least = FROM_REPERTOIRE if DESCRIPTOR in folder.config else 0
+    has_repertoire = "coverage" in _read(folder, folder.metrics_file, ("env_steps",))
+    least = FROM_REPERTOIRE if has_repertoire else 0
     strange = (table["parent"] < least) | (table["parent"] >= population)
     if strange.any():
         generation, member = np.argwhere(strange)[0]

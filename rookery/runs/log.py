@@ -105,14 +105,15 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_table(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write a whole table at once, atomically: name -> `[rows]`, after a column `cell` that counts them.
-
-    Floats read back to the same bits.
-    """
-    arrays = {name: np.asarray(values, np.float64).tolist() for name, values in columns.items()}
-    lines = [",".join(["cell", *arrays])]
-    lines += [",".join([str(row), *map(repr, values)]) for row, values in enumerate(zip(*arrays.values(), strict=True))]
+    """Write a whole table at once, atomically: name -> `[rows]`. Numbers read back to the same bits."""
+    arrays = [np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()]
+    lines = [",".join(columns), *(",".join(map(repr, row)) for row in zip(*arrays, strict=True))]
     write_atomically(path, "\n".join([*lines, ""]))
+
+
+def _type_of(name: str) -> type:
+    """Of a column's numbers."""
+    return np.int64 if name in INTEGER_COLUMNS else np.float64
 
 
 class _Table:
@@ -168,10 +169,7 @@ def _member_columns(members: Mapping[str, Any]) -> dict[str, list[Any]]:
         raise ValueError(
             f"The members' arrays must all be [P]; given: { {name: array.shape for name, array in arrays.items()} }."
         )
-    return {
-        name: array.astype(np.int64 if name in INTEGER_COLUMNS else np.float64).tolist()
-        for name, array in arrays.items()
-    }
+    return {name: array.astype(_type_of(name)).tolist() for name, array in arrays.items()}
 
 
 def _cut(path: Path, generation: int) -> tuple[list[str] | None, int]:
@@ -195,8 +193,7 @@ def _read_lines(path: Path) -> tuple[list[str], list[str]]:
 
 
 def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
-    dtype = np.int64 if name in INTEGER_COLUMNS else np.float64
     try:
-        return np.array(column, dtype=str).astype(dtype)
+        return np.array(column, dtype=str).astype(_type_of(name))
     except ValueError as error:
         raise ValueError(f"{path}, column {name} is damaged: {error}; mend or delete the line.") from error

@@ -56,7 +56,8 @@ class Outlets(NamedTuple):
         if self.checkpoints is not None:
             self.checkpoints.save(generation, state, {})
         if self.folder is not None and table is not None:
-            write_table(self.folder.repertoire_file, jax.device_get(table(state)))
+            columns = jax.device_get(table(state))
+            write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
 
 
 class Result(NamedTuple):

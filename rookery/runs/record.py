@@ -5,7 +5,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from rookery.runs.config import KINDS, AnyRun, as_flags, choices, kind_of
+from rookery.runs.kinds import KINDS, AnyRun, as_flags, choices, kind_of
 
 SCHEDULE = "schedule"
 """Where `config.json` keeps the schedule that a run replays, so that the folder is complete in itself."""

@@ -1,0 +1,185 @@
+"""What a run begins with: members, skills or a repertoire of another run."""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from rookery import devices, hyperparams, trees
+from rookery.hyperparams import Space
+from rookery.learners.api import Learner, genotype
+from rookery.learners.skills import freeze_skills
+from rookery.populations.api import Program, ProgramState
+from rookery.populations.beginning import begin_as
+from rookery.qd import repertoire as repertoires
+from rookery.qd.map_elites import begin_from, begin_with, repertoire_of
+from rookery.qd.scoring import learner_scoring
+from rookery.runs import build, folder, record
+from rookery.runs.build import Built
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, kind_of
+from rookery.runs.lineage import lineage
+from rookery.types import Genotype, Hyper
+
+
+class Origin(NamedTuple):
+    """A run that another begins with, at its newest whole checkpoint."""
+
+    path: Path
+    config: AnyRun
+    built: Built
+    state: ProgramState
+    generation: int
+
+
+def open_origin(run_dir: str | Path) -> Origin:
+    """Read a run; it is not changed.
+
+    Raises:
+      ValueError: the folder is no run, or was started from Python.
+      CheckpointError: it has no whole checkpoint.
+    """
+    opened = folder.open_existing(run_dir)
+    if opened.config.get("kind") == record.PYTHON:
+        raise ValueError(
+            f"{opened.path} was started from Python; begin with it there: begin_as(program, learner, genotype), "
+            "begin_from, begin_with."
+        )
+    config = record.from_record(opened.config)
+    config = dataclasses.replace(config, world=dataclasses.replace(config.world, devices=1))
+    built = build.build(config)
+    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
+    state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)))
+    return Origin(opened.path, config, built, state, generation)
+
+
+def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
+    """The skills of a run's newest checkpoint, each as an agent by itself for the world without skills.
+
+    Args:
+      run_dir: the folder of a run that discovers skills; only read.
+      member: whose; by default the member that was best when last judged.
+
+    Returns:
+      `[M, ...]`, one genotype per listed skill: `act(sac(env.spec, config), take(genotypes, k), observation)`.
+
+    Raises:
+      ValueError: the folder is no run of skills, or the member does not exist.
+      CheckpointError: it has no whole checkpoint.
+    """
+    origin = open_origin(run_dir)
+    if not isinstance(origin.config, AnyDiaynRun):
+        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)}, which discovers no skills.")
+    size = origin.config.population
+    if member is not None and not 0 <= member < size:
+        raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
+    return _skills(origin, _best_member(origin) if member is None else member)
+
+
+def _skills(origin: Origin, member: int) -> Genotype:
+    assert origin.built.learner is not None
+    assert isinstance(origin.config, AnyDiaynRun)
+    spec = origin.built.learner.spec
+    return freeze_skills(build.wrapped_agent(origin.config, spec), spec, genotype(_member(origin, member)))
+
+
+def _member(origin: Origin, member: int):
+    return trees.take(origin.state.members, member)
+
+
+def _best_member(origin: Origin) -> int:
+    """The slot of who was best when the checkpoint's generation was judged: the best is never replaced."""
+    return int(lineage(origin.path).ancestors(generation=origin.generation - 1)[-1])
+
+
+def begin(config: AnyRun, built: Built) -> Program:
+    """The program of a run, begun as `init_from` says.
+
+    Raises:
+      ValueError: the run to begin with is of another kind, agent or task than this one can begin with, or has no such
+        skill.
+      CheckpointError: it has no whole checkpoint.
+    """
+    skill = getattr(config, "skill", None)
+    if config.init_from is None:
+        if skill is not None:
+            raise ValueError("skill says which of --init-from; give the run that discovered it, or leave skill out.")
+        return built.program
+    origin = open_origin(config.init_from)
+    if isinstance(config, MapElitesRun):
+        return _begin_repertoire(config, built, origin)
+    assert built.learner is not None
+    _check_origin(config, built.learner, origin)
+    if isinstance(config, AnyMePbtRun):
+        return _begin_repertoire(config, built, origin)
+    return begin_as(built.program, built.learner, _one(config, origin, skill))
+
+
+def _begin_repertoire(config: MapElitesRun | AnyMePbtRun, built: Built, origin: Origin) -> Program:
+    if type(origin.config) is type(config):
+        return begin_with(built.program, repertoire_of(origin.state))
+    if isinstance(config, MapElitesRun):
+        raise ValueError(
+            f"{origin.path} is a run of kind {kind_of(origin.config)}; map-elites begins with a map-elites run only."
+        )
+    assert built.learner is not None
+    space = built.space
+    assert space is not None
+    if isinstance(origin.config, AnyDiaynRun):
+        genotypes = _skills(origin, _best_member(origin))
+    else:
+        genotypes = jax.vmap(genotype)(origin.state.members)
+    genotypes = genotypes._replace(hyper=jax.vmap(partial(_inside, space))(genotypes.hyper))
+    return begin_from(built.program, learner_scoring(built.learner, space), genotypes)
+
+
+def _inside(space: Space, hyper: Hyper) -> Hyper:
+    """What evolves, inside the bounds of this run; the rest as this run holds it."""
+    evolving = {name: getattr(hyper, name) for name in space.domains}
+    return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
+
+
+def _one(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
+    """Who everybody begins as."""
+    discovers = isinstance(origin.config, AnyDiaynRun) and not isinstance(config, AnyDiaynRun)
+    if skill is not None and not discovers:
+        raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
+    if isinstance(origin.config, AnyMePbtRun):
+        return repertoires.best(repertoire_of(origin.state)).genotype
+    member = _best_member(origin)
+    if not discovers:
+        return genotype(_member(origin, member))
+    skills = _skills(origin, member)
+    count = jax.tree.leaves(skills)[0].shape[0]
+    if skill is None or not 0 <= skill < count:
+        raise ValueError(
+            f"{origin.path} has {count} skills; choose one by --skill 0 to {count - 1}"
+            f"{'' if skill is None else f', got {skill}'}. `rookery evaluate {origin.path}` shows what each does."
+        )
+    return trees.take(skills, skill)
+
+
+def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Origin) -> None:
+    """Refuse what has learned something else than this run's agents can be."""
+    if origin.built.learner is None:
+        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)}, in which nobody learns.")
+    here, there = learner.spec, origin.built.learner.spec
+    if isinstance(config, AnyDiaynRun) and not isinstance(origin.config, AnyDiaynRun):
+        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)} and knows no skills to begin with.")
+    for what in ("sensed_size", "action_size"):
+        if getattr(here, what) != getattr(there, what):
+            seen = "observations" if what == "sensed_size" else "actions"
+            raise ValueError(
+                f"{origin.path} has {seen} of {getattr(there, what)} numbers ({there.name}), but {here.name} has "
+                f"{getattr(here, what)}; begin with a run in a world that looks the same."
+            )
+    if isinstance(config, AnyDiaynRun) and here.skill != there.skill:
+        raise ValueError(f"{origin.path} has the skills {there.skill}, this run {here.skill}; give it the same.")
+    assert not isinstance(origin.config, MapElitesRun)
+    if type(config.agent) is not type(origin.config.agent):
+        raise ValueError(
+            f"{origin.path} is a run of kind {kind_of(origin.config)} and cannot begin one of {kind_of(config)}: "
+            "the agents are different."
+        )
