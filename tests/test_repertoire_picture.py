@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rookery.report import repertoire_picture
+from rookery.report import dimensions, repertoire_picture
 from rookery.report.repertoire_picture import draw_repertoire
 from rookery.runs.folder import create, open_existing
 
@@ -168,7 +168,7 @@ def test_bins_keep_the_best_of_their_elites(tmp_path):
     ],
 )
 def test_dimensions_are_named_by_the_meaning(meaning, size, names):
-    assert repertoire_picture._names(meaning, size) == names
+    assert dimensions.names(meaning, size) == names
 
 
 def test_without_limits_the_centroids_say_where_cells_are(tmp_path):

@@ -1,11 +1,13 @@
 """`curves.png`: fitness of every member, and the hyper-parameters that the population found."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rookery.report import style
-from rookery.runs.folder import open_existing
+from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
 
 
@@ -14,8 +16,9 @@ def draw_curves(run_dir: str | Path) -> Path:
 
     One panel shows fitness over environment steps: each member a thin line along its own slot, the median thick, the
     best member's envelope, and the best elite where there is a repertoire; then two panels show how full that is and
-    how good; one panel per hyper-parameter that varied shows its values over generations on its own scale, coloured by
-    the rank of their member.
+    how good, or where there are skills two of what else is known of them: accuracy, return, diversity return; one panel
+    per hyper-parameter that varied shows its values over generations on its own scale, coloured by the rank of their
+    member.
 
     Returns:
       The picture's path.
@@ -23,40 +26,65 @@ def draw_curves(run_dir: str | Path) -> Path:
     Raises:
       ValueError: the folder holds no run, or no generation is finished.
     """
+    folder = open_existing(run_dir)
+    _figure(folder).savefig(folder.picture_file, dpi=130)
+    return folder.picture_file
+
+
+def _figure(folder: RunFolder) -> Any:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    folder = open_existing(run_dir)
     metrics = read_csv(folder.metrics_file)
     if not len(metrics["generation"]):
         raise ValueError(f"{folder.path} has no finished generation to draw.")
     lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
     hyper = _evolving(lineage)
-    filling = [name for name in _REPERTOIRE if name in metrics]
-    rows = 1 + -(-len([*filling, *hyper]) // 2)
+    fitness = _fitness(folder.config)
+    panels = _panels(metrics, fitness, " (mean of the members)" if lineage and lineage["member"].any() else "")
+    rows = 1 + -(-len([*panels, *hyper]) // 2)
     figure = Figure(figsize=(9, 3.6 + 2.1 * (rows - 1)), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.7] + [1.0] * (rows - 1))
-    _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage)
-    for index, name in enumerate([*filling, *hyper]):
+    _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage, _SKILLS[fitness or "true_return"])
+    for index, name in enumerate([*panels, *hyper]):
         axes = figure.add_subplot(grid[1 + index // 2, index % 2])
-        if name in filling:
-            _draw_filling(axes, name, metrics)
+        if name in panels:
+            _draw_metric(axes, panels[name], metrics["env_steps"], metrics[name])
         else:
             _draw_hyper(axes, name, lineage, _ranks(lineage), matplotlib.colormaps["viridis"])
-    world = folder.config.get("world", {}).get("env", "")
-    figure.suptitle(f"{folder.config.get('kind', 'run')}  {world}".strip(), color=style.INK, fontsize=12)
-    figure.savefig(folder.picture_file, dpi=130)
-    return folder.picture_file
+    figure.suptitle(style.headline(folder.config), color=style.INK, fontsize=12)
+    return figure
 
 
 _REPERTOIRE = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
+_MOST_OF_SKILLS = 2  # panels
+_SKILLS = {
+    "accuracy": "discriminator accuracy",
+    "true_return": "mean return",
+    "diversity_return": "diversity return, nats",
+}
+_FITNESS = {"accuracy": "accuracy", "diversity": "diversity_return", "return": "true_return"}  # of DIAYN, as configured
 
 
-def _draw_filling(axes, name: str, metrics: dict[str, np.ndarray]) -> None:
-    axes.plot(metrics["env_steps"], metrics[name], color=style.PALETTE[0], linewidth=1.6)
-    axes.set_title(_REPERTOIRE[name], fontsize=10, color=style.INK, loc="left")
+def _fitness(config: Mapping[str, Any]) -> str | None:
+    """Which of the skills' metrics is the fitness; None in a run that names none."""
+    told = config.get("diayn")
+    return _FITNESS.get(str(told.get("fitness"))) if isinstance(told, Mapping) else None
+
+
+def _panels(metrics: Mapping[str, np.ndarray], fitness: str | None, averaged: str) -> dict[str, str]:
+    """Metric -> label of what has a panel of its own; `averaged` says where the skills' metrics are of several."""
+    others = [name for name in _SKILLS if name in metrics and name != fitness]
+    skills = {name: _SKILLS[name] + averaged for name in others[:_MOST_OF_SKILLS]}
+    return {name: label for name, label in _REPERTOIRE.items() if name in metrics} | skills
+
+
+def _draw_metric(axes, label: str, steps: np.ndarray, values: np.ndarray) -> None:
+    marker = "o" if len(steps) == 1 else None
+    axes.plot(steps, values, color=style.PALETTE[0], linewidth=1.6, marker=marker)
+    axes.set_title(label, fontsize=10, color=style.INK, loc="left")
     axes.set_xlabel("environment steps", fontsize=8)
     style.tidy(axes)
 
@@ -72,7 +100,7 @@ def _per_member(lineage: dict[str, np.ndarray], name: str) -> np.ndarray:
     return lineage[name].reshape(-1, population)
 
 
-def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray]) -> None:
+def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray], label: str) -> None:
     steps = metrics["env_steps"]
     marker = "o" if len(steps) == 1 else None
     if lineage:
@@ -83,7 +111,7 @@ def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.nd
     axes.plot(steps, metrics["best_fitness"], color=style.PALETTE[0], linewidth=1.6, label="best", marker=marker)
     axes.plot(steps, metrics["median_fitness"], color=style.INK, linewidth=2.2, label="median", marker=marker)
     axes.set_xlabel("environment steps of the population" if lineage else "environment steps (evaluations)")
-    axes.set_ylabel("mean return")
+    axes.set_ylabel(label)
     axes.legend(frameon=False, loc="upper left")
     style.tidy(axes)
 

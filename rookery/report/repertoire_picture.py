@@ -1,15 +1,13 @@
 """`repertoire.png`: which behaviours a run found, and how good the best of each is."""
 
-import re
-import textwrap
-from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from rookery.report import style
+from rookery.report.dimensions import dimensions, wrapped
 from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
 
@@ -76,26 +74,13 @@ def _read(folder: RunFolder) -> _Repertoire:
     centroids, descriptors = (
         np.stack([table[f"{kind}/{index}"] for index in range(size)], axis=1) for kind in ("centroid", "descriptor")
     )
-    told = folder.config.get("descriptor")
-    told = told if isinstance(told, Mapping) and len(told.get("lower", ())) == size else {}
-    lower, upper = _limits(centroids, told)
-    meaning = told.get("meaning", "descriptor")
-    return _Repertoire(table["fitness"], centroids, descriptors, lower, upper, _names(meaning, size))
+    told = dimensions(folder.config, size)
+    lower, upper = _spanned(centroids) if told.limits is None else told.limits
+    return _Repertoire(table["fitness"], centroids, descriptors, lower, upper, told.names)
 
 
-def _names(meaning: str, size: int) -> list[str]:
-    """A name for each dimension: "final x, y of the torso" says it itself, else they are numbered."""
-    listed = re.search(r"\b\w(?:, \w)+\b", meaning)
-    letters = listed[0].split(", ") if listed else []
-    if listed and len(letters) == size:
-        return [meaning[: listed.start()] + letter + meaning[listed.end() :] for letter in letters]
-    return [meaning] if size == 1 else [f"{meaning} ({index + 1} of {size})" for index in range(size)]
-
-
-def _limits(centroids: np.ndarray, told: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The descriptor's own, or what the centroids span and half a cell about them."""
-    if told:
-        return np.asarray(told["lower"], float), np.asarray(told["upper"], float)
+def _spanned(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Limits where none are told: what the centroids span and half a cell about them."""
     lower, upper = centroids.min(axis=0), centroids.max(axis=0)
     width = upper - lower
     margin = np.where(width > 0, 0.5 * width / max(len(centroids) ** (1 / centroids.shape[1]) - 1, 1), 0.5)
@@ -103,8 +88,7 @@ def _limits(centroids: np.ndarray, told: Mapping[str, Any]) -> tuple[np.ndarray,
 
 
 def _title(folder: RunFolder, repertoire: _Repertoire) -> str:
-    env = folder.config.get("world", {}).get("env", "")
-    head = f"{folder.config.get('kind', 'run')}  {env}".strip()
+    head = style.headline(folder.config)
     occupied, cells = int(repertoire.occupied.sum()), len(repertoire.fitness)
     if not occupied:
         return f"{head}\nempty: none of {cells:,} cells has an elite"
@@ -192,9 +176,9 @@ def _draw_pairs(figure, repertoire: _Repertoire, colours) -> None:
         if best is not None:
             _mark(axes, *repertoire.descriptors[best, [column, row]])
         if column == 0:
-            axes.set_ylabel(_wrapped(repertoire.names[row]), fontsize=8)
+            axes.set_ylabel(wrapped(repertoire.names[row]), fontsize=8)
         if row == size - 1:
-            axes.set_xlabel(_wrapped(repertoire.names[column]), fontsize=8)
+            axes.set_xlabel(wrapped(repertoire.names[column]), fontsize=8)
         _finish(axes)
     for row, column in combinations(range(size - 1), 2):
         panels[row, column].set_visible(False)
@@ -263,10 +247,6 @@ def _bar(figure, colours, axes, repertoire: _Repertoire) -> None:
         bar.set_label("fitness", fontsize=9)
         bar.ax.tick_params(labelsize=8)
         bar.outline.set_visible(False)
-
-
-def _wrapped(name: str) -> str:
-    return "\n".join(textwrap.wrap(name, 34))
 
 
 def _finish(axes) -> None:

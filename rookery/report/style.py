@@ -1,4 +1,7 @@
-"""What all pictures have in common: their colours, and axes without clutter."""
+"""What pictures and tables have in common: colours, axes without clutter, and how things are put in words."""
+
+from collections.abc import Mapping
+from typing import Any
 
 INK, QUIET = "#1b3a4b", "#8fa7b3"
 """Text and what matters; what stands behind it."""
@@ -8,6 +11,16 @@ PALETTE = (
     *("#8c5e3c", "#3d5a9e", "#e07a9b", "#77808a", "#9bb83c"),
 )
 """Groups that stand side by side, in their order."""
+
+
+def headline(config: Mapping[str, Any]) -> str:
+    """What ran, and where: the kind and the environment that `config.json` names."""
+    return f"{config.get('kind', 'run')}  {config.get('world', {}).get('env', '')}".strip()
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something: "1 skill", "2 skills"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def tidy(axes) -> None:

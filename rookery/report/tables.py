@@ -1,6 +1,6 @@
 """What a command prints at its end: the best, median and worst member, and where everything lies."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from rookery.report import style
 from rookery.runs.folder import open_existing
 from rookery.runs.log import read_csv
 
@@ -42,6 +43,7 @@ def repertoire_summary(run_dir: str | Path) -> Table:
     return table
 
 
+_MANY = 7  # columns
 _REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness": "best fitness"}
 
 
@@ -49,7 +51,7 @@ def repertoire_examination(metrics: Mapping[str, np.ndarray]) -> Table:
     """What a repertoire claims beside what its elites did on fresh start states."""
     episodes = metrics["returns"].shape[1]
     elites = int(np.sum(np.isfinite(metrics["stored_fitness"])))
-    title = f"{elites} elite{'s' * (elites != 1)}, {episodes} episode{'s' * (episodes != 1)} each"
+    title = f"{style.counted(elites, 'elite')}, {style.counted(episodes, 'episode')} each"
     table = Table(title=title, title_justify="left")
     for name in ("", "stored", "corrected"):
         table.add_column(name, justify="right" if name else "left")
@@ -59,21 +61,81 @@ def repertoire_examination(metrics: Mapping[str, np.ndarray]) -> Table:
 
 
 def examination(metrics: Mapping[str, np.ndarray]) -> Table:
-    """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor."""
-    table = Table(title=f"{metrics['returns'].shape[1]} episodes per member", title_justify="left")
-    for name in ("member", "mean return", "std", "min", "max", "length"):
-        table.add_column(name, justify="right")
-    with_descriptor = metrics["descriptor"].shape[1] > 0
-    if with_descriptor:
-        table.add_column("descriptor", justify="right")
-    for member in np.argsort(-np.nan_to_num(metrics["fitness"], nan=-np.inf), kind="stable"):
-        returns = metrics["returns"][member]
-        numbers = [metrics["fitness"][member], returns.std(), returns.min(), returns.max()]
-        row = [str(member), *(f"{value:.1f}" for value in numbers), f"{metrics['lengths'][member].mean():.0f}"]
-        if with_descriptor:
-            row.append(" ".join(f"{value:.2f}" for value in metrics["descriptor"][member]))
-        table.add_row(*row)
+    """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor.
+
+    With skills also how well they are told apart. Where the fitness is not the mean return, it has a column of its own.
+    """
+    returns, fitness = metrics["returns"], metrics["fitness"]
+    mean = returns.mean(axis=1)
+    shown = [mean, returns.std(axis=1), returns.min(axis=1), returns.max(axis=1)]
+    columns: dict[str, list[str]] = dict(zip(("mean return", "std", "min", "max"), _alike(*shown), strict=True))
+    rounding = 1e-5 * np.abs(returns).max(axis=1)
+    if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
+        columns = {"fitness": _alike(fitness)[0], **columns}
+    if "accuracy" in metrics:
+        columns |= _told_apart(metrics["accuracy"].mean(axis=1), metrics["diversity_return"].mean(axis=1))
+    columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
+    if metrics["descriptor"].shape[1] > 0:
+        columns["descriptor"] = _places(metrics["descriptor"])
+    table = _examined(f"{style.counted(returns.shape[1], 'episode')} per member", ("member", *columns))
+    for member in np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable"):
+        table.add_row(str(member), *(texts[member] for texts in columns.values()))
     return table
+
+
+def skill_examination(metrics: Mapping[str, np.ndarray], member: int = 0) -> Table:
+    """The skills of one member on fresh start states: a row each, and the mean over all of them.
+
+    Args:
+      metrics: `skill` `[N]`, each episode's; of each member and episode `returns`, `diversity_return` in nats,
+        `accuracy` in [0, 1] and `lengths` in steps, `[P, N]`, and `descriptors` `[P, N, D]`; D may be 0.
+      member: whose.
+    """
+    skills, place, episodes = np.unique(metrics["skill"], return_inverse=True, return_counts=True)
+    names = ("returns", "diversity_return", "accuracy", "lengths", "descriptors")
+    each = {name: [metrics[name][member][place == row].mean(axis=0) for row in range(len(skills))] for name in names}
+    of = {name: np.stack([*rows, np.mean(rows, axis=0)]) for name, rows in each.items()}
+    columns = {"true return": _alike(of["returns"])[0], **_told_apart(of["accuracy"], of["diversity_return"])}
+    columns["length"] = [f"{value:.0f}" for value in of["lengths"]]
+    if of["descriptors"].shape[1] > 0:
+        columns["mean descriptor"] = _places(of["descriptors"])
+    least, most = int(episodes.min()), int(episodes.max())
+    title = f"{style.counted(least, 'episode') if least == most else f'{least} to {most} episodes'} per skill"
+    title += f", member {member}" if len(metrics["returns"]) > 1 else ""
+    table = _examined(title, ("skill", *columns))
+    for row, label in enumerate([*map(str, skills), "mean"]):
+        table.add_row(label, *(texts[row] for texts in columns.values()), end_section=row == len(skills) - 1)
+    return table
+
+
+def _examined(title: str, names: Sequence[str]) -> Table:
+    """An empty table; with many columns a dense one, so that 80 characters are enough for ten of them."""
+    dense = len(names) > _MANY
+    looks = {"box": box.SIMPLE_HEAD, "padding": 0, "show_edge": False} if dense else {}
+    table = Table(title=title, title_justify="left", **looks)
+    for name in names:
+        table.add_column(name.replace(" ", "\n") if dense else name, justify="right")
+    return table
+
+
+def _told_apart(accuracy: np.ndarray, diversity_return: np.ndarray) -> dict[str, list[str]]:
+    """Columns of what a discriminator says."""
+    return {"accuracy": [f"{value:.3f}" for value in accuracy], "diversity return": _alike(diversity_return)[0]}
+
+
+def _alike(*columns: np.ndarray) -> list[list[str]]:
+    """Columns of numbers with equally many decimals: one to four, until the greatest has three digits."""
+    finite = np.abs(np.concatenate(columns))
+    greatest = np.max(finite, where=np.isfinite(finite), initial=0.0)
+    decimals = int(np.clip(2 - np.floor(np.log10(greatest)), 1, 4)) if greatest > 0 else 1
+    return [[f"{value:.{decimals}f}" for value in column] for column in columns]
+
+
+def _places(descriptors: np.ndarray) -> list[str]:
+    """Rows of numbers that stand below each other."""
+    texts = [[f"{value:.2f}" for value in row] for row in descriptors]
+    width = max(len(text) for row in texts for text in row)
+    return [" ".join(text.rjust(width) for text in row) for row in texts]
 
 
 def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:

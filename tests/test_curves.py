@@ -1,0 +1,81 @@
+"""`curves.png`: which panels there are, what they are called, and what stands in them."""
+
+import pytest
+
+from rookery.report import curves
+from rookery.runs.folder import create, open_existing
+
+MEMBERS = (0, 1)
+
+
+def write(path, metrics, config=None, members=MEMBERS):
+    """A run of two generations: name -> its two values; `lineage.csv` has a rate that never changes."""
+    folder = create(path, {"kind": "pbt-diayn", "world": {"env": "room"}, **(config or {})}, overwrite=True)
+    columns = {
+        "generation": (0, 1),
+        "env_steps": (10.0, 20.0),
+        "best_fitness": (0.5, 0.75),
+        "median_fitness": (0.25, 0.5),
+    }
+    columns |= metrics
+    rows = [",".join(map(repr, row)) for row in zip(*columns.values(), strict=True)]
+    folder.metrics_file.write_text("\n".join([",".join(columns), *rows, ""]))
+    lines = [f"{generation},{member},{member},0.5,0.1" for generation in (0, 1) for member in members]
+    if lines:
+        folder.lineage_file.write_text("\n".join(["generation,member,parent,fitness,rate", *lines, ""]))
+    folder.release()
+    return path
+
+
+def drawn(path):
+    """The name of the fitness, and title -> values of each panel below."""
+    figure = curves._figure(open_existing(path))
+    first, *panels = figure.axes
+    return first.get_ylabel(), {axes.get_title("left"): list(axes.lines[0].get_ydata()) for axes in panels}
+
+
+SKILLS = {"accuracy": (0.25, 0.5), "diversity_return": (1.0, 2.0), "true_return": (-3.0, -4.0)}
+
+
+@pytest.mark.parametrize(
+    ("fitness", "label", "panels"),
+    [
+        ("accuracy", "discriminator accuracy", {"mean return": [-3.0, -4.0], "diversity return, nats": [1.0, 2.0]}),
+        ("diversity", "diversity return, nats", {"discriminator accuracy": [0.25, 0.5], "mean return": [-3.0, -4.0]}),
+        ("return", "mean return", {"discriminator accuracy": [0.25, 0.5], "diversity return, nats": [1.0, 2.0]}),
+    ],
+)
+def test_skills_show_what_is_not_the_fitness_already(tmp_path, fitness, label, panels):
+    config = {"diayn": {"fitness": fitness}}
+    assert drawn(write(tmp_path, SKILLS, config, members=(0,))) == (label, panels)
+    averaged = {f"{name} (mean of the members)": values for name, values in panels.items()}
+    assert drawn(write(tmp_path, SKILLS, config)) == (label, averaged)
+
+
+def test_metrics_of_skills_are_drawn_also_where_the_run_says_nothing_of_its_fitness(tmp_path):
+    label, panels = drawn(write(tmp_path, SKILLS, members=(0,)))
+    assert label == "mean return"
+    assert list(panels) == ["discriminator accuracy", "mean return"]
+
+
+def test_other_runs_are_measured_by_their_return(tmp_path):
+    assert drawn(write(tmp_path, {})) == ("mean return", {})
+
+
+def test_a_repertoire_shows_how_full_it_is(tmp_path):
+    metrics = {"coverage": (10.0, 30.0), "qd_score": (100.0, 400.0), "max_fitness": (1.0, 2.0)}
+    label, panels = drawn(write(tmp_path, metrics, members=()))
+    assert (label, panels) == ("mean return", {"coverage, % of the cells": [10.0, 30.0], "QD score": [100.0, 400.0]})
+
+
+def test_the_picture_lies_beside_the_tables(tmp_path):
+    path = curves.draw_curves(write(tmp_path, SKILLS, {"diayn": {"fitness": "accuracy"}}))
+    assert path == tmp_path / "curves.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_a_generation_is_refused(tmp_path):
+    write(tmp_path, {})
+    (tmp_path / "metrics.csv").write_text("generation,env_steps,best_fitness,median_fitness\n")
+    with pytest.raises(ValueError, match="has no finished generation to draw"):
+        curves.draw_curves(tmp_path)

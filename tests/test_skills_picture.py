@@ -1,0 +1,241 @@
+"""The picture of skills: every episode where it went, in its skill's colour, in a frame that fits."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+
+from rookery.report import skills_picture, style
+from rookery.report.skills_picture import draw_skills
+from rookery.runs.folder import create, open_existing
+
+ROOM = {"meaning": "final x, y", "kind": "final", "lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
+LINE = {"meaning": "final x", "kind": "final", "lower": [-1.0], "upper": [1.0]}
+FEET = {"meaning": "ground contact of each foot", "kind": "mean", "lower": [0.0, 0.0], "upper": [1.0, 1.0]}
+
+
+def write(path, episodes, descriptor=ROOM):
+    """A run's folder; `episodes` are pairs of a skill and its states `[states, D]`."""
+    folder = create(path, {"kind": "diayn", "world": {"env": "room"}, "descriptor": descriptor}, overwrite=True)
+    lines = [
+        ",".join(["skill", "episode", "step", *(f"descriptor/{index}" for index in range(len(episodes[0][1][0])))])
+    ]
+    seen: dict[int, int] = {}
+    for skill, states in episodes:
+        number = seen[skill] = seen.get(skill, -1) + 1
+        lines += [",".join(map(repr, [skill, number, step, *map(float, row)])) for step, row in enumerate(states)]
+    folder.skills_file.write_text("\n".join([*lines, ""]))
+    folder.release()
+    return path
+
+
+def drawn(path):
+    """Skill -> the figure's lines and the dots at their ends; the starts; and the axes."""
+    (axes, *_) = skills_picture._figure(open_existing(path)).axes
+    lines = [collection for collection in axes.collections if hasattr(collection, "get_segments")]
+    dots = {collection.get_label(): collection for collection in axes.collections if collection not in lines}
+    starts = dots.pop("start", None)
+    places = {label: np.asarray(collection.get_offsets()).tolist() for label, collection in dots.items()}
+    rings = None if starts is None else np.asarray(starts.get_offsets()).tolist()
+    return {int(label): (own, places[label]) for label, own in zip(places, lines, strict=True)}, rings, axes
+
+
+def paths(lines):
+    return [segment.tolist() for segment in lines.get_segments()]
+
+
+def title(path):
+    return skills_picture._figure(open_existing(path)).get_suptitle()
+
+
+def frame(axes):
+    return [list(map(float, axes.get_xlim())), list(map(float, axes.get_ylim()))]
+
+
+def straight(skills, size=2, length=0.9):
+    """An episode of two steps for each skill, outwards from the origin."""
+    angles = 2 * np.pi * np.arange(skills) / skills
+    ends = np.stack([np.cos(angles), np.sin(angles), *np.zeros((max(size - 2, 0), skills))], axis=1)[:, :size]
+    return [(skill, np.linspace(np.zeros(size), length * end, 3)) for skill, end in enumerate(ends)]
+
+
+class TestTrajectories:
+    def test_every_episode_is_a_line_in_its_skills_colour_and_ends_in_a_dot(self, tmp_path):
+        first, second = [[0.0, 0.0], [0.5, 0.0], [1.0, 0.25]], [[0.0, 0.0], [0.5, 0.5]]
+        other = [[0.0, 0.0], [-1.0, 0.0]]
+        skills, starts, _ = drawn(write(tmp_path, [(0, first), (3, other), (0, second)]))
+        assert list(skills) == [0, 3]
+        assert paths(skills[0][0]) == [first, second]
+        assert paths(skills[3][0]) == [other]
+        assert skills[0][1] == [[1.0, 0.25], [0.5, 0.5]]
+        assert skills[3][1] == [[-1.0, 0.0]]
+        for (lines, _), colour in zip(skills.values(), style.PALETTE, strict=False):
+            assert np.asarray(lines.get_colors())[:, :3].tolist() == [list(to_rgba(colour)[:3])] * len(paths(lines))
+        assert starts == [[0.0, 0.0]]  # one ring for all who begin there
+
+    def test_rows_may_come_in_any_order(self, tmp_path):
+        write(tmp_path, [(1, [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]]), (0, [[0.0, 0.0], [0.0, 1.0]])])
+        header, *rows = (tmp_path / "skills.csv").read_text().splitlines()
+        (tmp_path / "skills.csv").write_text("\n".join([header, *reversed(rows), ""]))
+        skills, _, _ = drawn(tmp_path)
+        assert paths(skills[1][0]) == [[[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]]]
+        assert paths(skills[0][0]) == [[[0.0, 0.0], [0.0, 1.0]]]
+
+    def test_one_dimension_is_drawn_over_the_steps(self, tmp_path):
+        skills, starts, axes = drawn(write(tmp_path, [(0, [[0.0], [0.5], [0.75]]), (1, [[-0.5], [-1.0]])], LINE))
+        assert paths(skills[0][0]) == [[[0.0, 0.0], [1.0, 0.5], [2.0, 0.75]]]
+        assert skills[1][1] == [[1.0, -1.0]]
+        assert starts == [[0.0, -0.5], [0.0, 0.0]]
+        assert frame(axes) == [[0.0, 2.0], [-1.0, 1.0]]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "x")
+
+    def test_of_many_dimensions_the_first_two_are_drawn(self, tmp_path):
+        descriptor = {"meaning": "place", "kind": "final", "lower": [-1.0] * 4, "upper": [1.0] * 4}
+        skills, _, axes = drawn(write(tmp_path, [(0, [[0.0, 0.0, 9.0, 9.0], [1.0, -1.0, 9.0, 9.0]])], descriptor))
+        assert paths(skills[0][0]) == [[[0.0, 0.0], [1.0, -1.0]]]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("place (1 of 4)", "place (2 of 4)")
+        assert title(tmp_path).endswith("1 skill, 1 episode each,  two of 4 dimensions")
+
+    def test_a_state_that_is_not_finite_is_left_out(self, tmp_path):
+        states = [[0.0, 0.0], [0.5, 0.5], [float("nan"), 0.0]]
+        skills, _, _ = drawn(write(tmp_path, [(0, states), (1, [[float("inf"), 0.0]])]))
+        assert list(skills) == [0]
+        assert skills[0][1] == [[0.5, 0.5]]
+
+
+class TestMeans:
+    # The contacts of two feet; the start state is no part of the episode's mean, so it says nothing here.
+    CONTACTS = ([1.0, 1.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 0.0])
+
+    def test_the_mean_so_far_ends_in_the_episodes_descriptor(self, tmp_path):
+        skills, starts, axes = drawn(write(tmp_path, [(0, self.CONTACTS)], FEET))
+        points = [segment[-1] for segment in paths(skills[0][0])]
+        np.testing.assert_allclose(points, [[1 / 2, 0.0], [1 / 3, 0.0], [1 / 2, 0.0]])  # after 2, 3 and 4 steps
+        assert paths(skills[0][0])[0][0] == [1.0, 0.0]  # after one
+        assert skills[0][1] == [np.mean(self.CONTACTS[1:], axis=0).tolist()]
+        assert starts is None
+        assert axes.get_xlabel() == "ground contact of each foot (1 of 2),\nmean of the steps so far"
+
+    def test_a_line_is_the_fainter_the_fewer_steps_were_counted(self, tmp_path):
+        contacts = np.random.default_rng(0).integers(0, 2, (400, 2))
+        skills, _, _ = drawn(write(tmp_path, [(0, contacts)], FEET))
+        lines = skills[0][0]
+        strengths = np.asarray(lines.get_colors())[:, 3]
+        assert (np.diff(strengths) > 0).all()
+        assert strengths[-1] > 8 * strengths[0]
+        for before, after in zip(paths(lines)[:-1], paths(lines)[1:], strict=True):
+            assert before[-1] == after[0]
+
+    def test_over_the_steps_the_first_is_one(self, tmp_path):
+        hop = {"meaning": "contact", "kind": "mean", "lower": [0.0], "upper": [1.0]}
+        skills, _, axes = drawn(write(tmp_path, [(0, [[1.0], [0.0], [1.0]])], hop))
+        assert paths(skills[0][0]) == [[[1.0, 0.0], [2.0, 0.5]]]
+        assert frame(axes) == [[1.0, 2.0], [0.0, 1.0]]
+
+    def test_an_episode_without_a_step_has_no_mean(self, tmp_path):
+        skills, _, _ = drawn(write(tmp_path, [(0, [[1.0, 1.0]]), (1, self.CONTACTS)], FEET))
+        assert list(skills) == [1]
+
+
+class TestFrame:
+    def test_it_is_that_of_the_limits_if_these_are_used(self, tmp_path):
+        _, _, axes = drawn(write(tmp_path, straight(4, length=0.5)))
+        assert frame(axes) == [[-1.0, 1.0]] * 2
+        assert axes.get_aspect() == 1.0
+        assert title(tmp_path) == "diayn  room\n4 skills, 1 episode each"
+
+    def test_small_trajectories_are_drawn_large(self, tmp_path):
+        _, _, axes = drawn(write(tmp_path, straight(4, length=0.25)))
+        np.testing.assert_allclose(frame(axes), [[-0.28, 0.28]] * 2)  # 6 % of 0.5 more on each side
+        assert title(tmp_path).endswith("4 skills, 1 episode each,  zoomed in (limits [-1, 1] x [-1, 1])")
+
+    def test_of_one_unit_both_axes_come_closer_together(self, tmp_path):
+        _, _, axes = drawn(write(tmp_path, straight(2, length=0.5)))  # along x only
+        assert frame(axes) == [[-1.0, 1.0]] * 2
+        _, _, axes = drawn(write(tmp_path, straight(2, length=0.25)))
+        np.testing.assert_allclose(frame(axes), [[-0.28, 0.28], [-0.14, 0.14]])  # no slimmer than a half
+
+    def test_of_two_units_each_comes_closer_by_itself(self, tmp_path):
+        limits = {"meaning": "speed and height", "kind": "final", "lower": [-1.0, -50.0], "upper": [1.0, 50.0]}
+        _, _, axes = drawn(write(tmp_path, [(0, [[-0.5, 0.0], [0.5, 10.0]])], limits))
+        np.testing.assert_allclose(frame(axes), [[-1.0, 1.0], [-1.0, 11.0]])  # 1 % of the limits at least
+        assert axes.get_aspect() == "auto"
+
+    def test_what_lies_beyond_the_limits_is_shown_with_them(self, tmp_path):
+        _, _, axes = drawn(write(tmp_path, [(0, [[0.0, 0.0], [2.0, 0.0]])]))
+        np.testing.assert_allclose(frame(axes), [[-1.12, 2.12], [-1.12, 1.12]])
+        (box,) = axes.patches
+        assert (box.get_xy(), box.get_width(), box.get_height()) == ((-1.0, -1.0), 2.0, 2.0)
+        assert title(tmp_path).endswith("dashed: the limits")
+
+    def test_nobody_moved(self, tmp_path):
+        _, _, axes = drawn(write(tmp_path, [(0, [[0.5, 0.5]] * 3), (1, [[0.5, 0.5]] * 3)]))
+        np.testing.assert_allclose(frame(axes), [[0.48, 0.52]] * 2)
+
+    def test_without_limits_the_trajectories_say_where(self, tmp_path):
+        _, _, axes = drawn(write(tmp_path, [(0, [[0.0, 1.0], [10.0, 1.0]])], descriptor=None))
+        np.testing.assert_allclose(frame(axes), [[-0.6, 10.6], [0.5, 1.5]])
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("descriptor (1 of 2)", "descriptor (2 of 2)")
+        assert not axes.patches
+
+
+class TestSkills:
+    @pytest.mark.parametrize("count", [2, 10, 12])
+    def test_few_are_listed(self, tmp_path, count):
+        skills, _, axes = drawn(write(tmp_path, straight(count)))
+        listed = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert listed == [*map(str, range(count)), "start"]
+        assert len({tuple(np.asarray(lines.get_colors())[0]) for lines, _ in skills.values()}) == count
+
+    def test_many_have_a_bar(self, tmp_path):
+        write(tmp_path, straight(30))
+        skills, _, axes = drawn(tmp_path)
+        assert axes.get_legend() is None
+        assert len({tuple(np.asarray(lines.get_colors())[0]) for lines, _ in skills.values()}) == 30
+        _, bar = skills_picture._figure(open_existing(tmp_path)).axes
+        assert bar.get_ylabel() == "skill"
+        assert [text.get_text() for text in bar.get_yticklabels()] == [str(skill) for skill in range(0, 30, 3)]
+
+    def test_many_starts_are_marked_more_quietly_than_one(self, tmp_path):
+        def ring(episodes):
+            _, _, axes = drawn(write(tmp_path, episodes))
+            (starts,) = (collection for collection in axes.collections if collection.get_label() == "start")
+            return len(starts.get_offsets()), float(starts.get_sizes()[0])
+
+        (few, large), (many, small) = ring(straight(2)), ring([(0, [[place, 0.0]]) for place in np.linspace(0, 1, 20)])
+        assert (few, many) == (1, 20)
+        assert small < large
+
+    def test_episodes_that_are_not_equally_many_are_counted_together(self, tmp_path):
+        assert title(write(tmp_path, [*straight(2), *straight(1)])).endswith("2 skills, 3 episodes")
+
+
+@pytest.mark.parametrize(("skills", "size", "descriptor"), [(2, 1, LINE), (8, 2, ROOM), (30, 2, FEET), (8, 4, None)])
+def test_the_picture_lies_beside_the_tables(tmp_path, skills, size, descriptor):
+    path = draw_skills(write(tmp_path, straight(skills, size), descriptor))
+    assert path == tmp_path / "skills.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (None, r"has no trajectories to draw: skills\.csv is missing in it; `rookery evaluate .*` writes it\.$"),
+        (
+            "skill,step,descriptor/1\n",
+            r"lacks the columns episode, descriptor/0; `rookery evaluate .*` writes it anew\.$",
+        ),
+        (
+            "skill,episode,step\n0,0,0\n",
+            r"has no descriptor, so .*; train on a task that has one \(`rookery envs` lists",
+        ),
+        ("skill,episode,step,descriptor/0\n", r"holds no trajectory; `rookery evaluate .*` writes it anew\.$"),
+        ("skill,episode,step,descriptor/0\n0,0,0,nan\n", "holds no trajectory"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, table, message):
+    create(tmp_path, {}).release()
+    if table is not None:
+        (tmp_path / "skills.csv").write_text(table)
+    with pytest.raises(ValueError, match=message):
+        draw_skills(tmp_path)
+    assert not (tmp_path / "skills.png").exists()

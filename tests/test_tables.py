@@ -1,0 +1,116 @@
+"""What a terminal shows of an examination: the right numbers in the right rows, and no column without a reason."""
+
+import numpy as np
+from rich.console import Console
+
+from rookery.report.tables import examination, skill_examination
+
+NAN = float("nan")
+
+
+def lines(table, width=120):
+    """What is printed, as the words of each line that has any; frames left out."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    bare = capture.get().translate({ord(sign): " " for sign in "│┃━─┏┓┗┛┳┻┡┩╇├┤┼└┘┴"})
+    return [line.split() for line in bare.splitlines() if line.split()]
+
+
+def members(returns, fitness=None, **more):
+    """Metrics of members whose episodes returned this; `[P, N]`."""
+    returns = np.asarray(returns, np.float32)
+    fitness = returns.mean(axis=1) if fitness is None else np.asarray(fitness, np.float32)
+    descriptor = np.zeros((len(returns), 0), np.float32)
+    lengths = np.full(returns.shape, 5, np.int32)
+    return {"returns": returns, "fitness": fitness, "descriptor": descriptor, "lengths": lengths, **more}
+
+
+def skilled(returns, fitness=None):
+    """The same for members that are shown skills."""
+    returns = np.asarray(returns, np.float32)
+    accuracy = np.tile(np.asarray([0.5, 1.0], np.float32), (len(returns), returns.shape[1] // 2))
+    return members(returns, fitness, accuracy=accuracy, diversity_return=100.0 * accuracy)
+
+
+class TestExamination:
+    def test_the_best_comes_first(self):
+        title, header, *rows = lines(examination(members([[1.0, 3.0], [20.0, 40.0]])))
+        assert title == ["2", "episodes", "per", "member"]
+        assert header == ["member", "mean", "return", "std", "min", "max", "length"]
+        assert rows == [["1", "30.0", "10.0", "20.0", "40.0", "5"], ["0", "2.0", "1.0", "1.0", "3.0", "5"]]
+
+    def test_small_numbers_have_decimals_enough(self):
+        rows = lines(examination(members([[-0.02, -0.01]])))
+        assert rows[2] == ["0", "-0.0150", "0.0050", "-0.0200", "-0.0100", "5"]
+        assert rows[0] == ["2", "episodes", "per", "member"]
+
+    def test_the_descriptor_stands_below_itself(self):
+        metrics = members([[1.0], [2.0]]) | {"descriptor": np.asarray([[0.5, -0.25], [-1.0, 10.0]], np.float32)}
+        console = Console(width=120, color_system=None)
+        with console.capture() as capture:
+            console.print(examination(metrics))
+        assert "│ -1.00 10.00 │" in capture.get()
+        assert "│  0.50 -0.25 │" in capture.get()
+
+    def test_with_skills_it_says_how_well_they_are_told_apart(self):
+        rows = lines(examination(skilled([[1.0, 3.0], [20.0, 40.0]])))
+        assert [*rows[1], *rows[2]] == (  # a header in two lines
+            ["mean", "diversity", "member", "return", "std", "min", "max", "accuracy", "return", "length"]
+        )
+        assert rows[3] == ["1", "30.0", "10.0", "20.0", "40.0", "0.750", "75.0", "5"]
+
+    def test_a_fitness_that_is_not_the_return_is_shown_and_decides_the_order(self):
+        rows = lines(examination(skilled([[1.0, 3.0], [20.0, 40.0]], fitness=[0.9, 0.1])))
+        assert rows[2][:3] == ["member", "fitness", "return"]
+        assert [row[:3] for row in rows[3:]] == [["0", "0.900", "2.0"], ["1", "0.100", "30.0"]]
+
+    def test_rounding_makes_no_other_fitness(self):
+        returns = np.random.default_rng(0).normal(0.0, 1000.0, (3, 999)).astype(np.float32)
+        fitness = np.cumsum(returns, axis=1, dtype=np.float32)[:, -1] / np.float32(999)
+        assert "fitness" not in lines(examination(members(returns, fitness)))[1]
+
+    def test_who_acted_without_sense_is_seen_although_the_world_did_not_notice(self):
+        rows = lines(examination(members([[1.0, 3.0], [0.0, 0.0]], fitness=[NAN, 0.0])))
+        assert rows[1][:2] == ["member", "fitness"]
+        assert [row[:3] for row in rows[2:]] == [["1", "0.0", "0.00"], ["0", "nan", "2.00"]]
+
+    def test_everything_of_two_dimensions_fits_into_a_narrow_terminal(self):
+        metrics = skilled([[-0.2, -0.3]], fitness=[0.1]) | {"descriptor": np.asarray([[-0.5, 0.25]], np.float32)}
+        assert lines(examination(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
+
+
+SKILLS = {  # two members, four episodes, of skills 0, 1, 0, 1
+    "skill": np.array([0, 1, 0, 1]),
+    "returns": np.asarray([[0.0, 0.0, 0.0, 0.0], [10.0, 20.0, 30.0, 60.0]], np.float32),
+    "diversity_return": np.asarray([[0.0, 0.0, 0.0, 0.0], [100.0, 200.0, 102.0, 202.0]], np.float32),
+    "accuracy": np.asarray([[0.0, 0.0, 0.0, 0.0], [0.5, 1.0, 0.25, 1.0]], np.float32),
+    "lengths": np.array([[1, 1, 1, 1], [10, 20, 30, 20]]),
+    "descriptors": np.asarray([[[0.0, 0.0]] * 4, [[0.0, 1.0], [-0.5, 0.0], [1.0, 2.0], [-0.5, 0.5]]], np.float32),
+}
+
+
+class TestSkillExamination:
+    def test_a_row_for_each_skill_and_their_mean(self):
+        title, header, *rows = lines(skill_examination(SKILLS, member=1))
+        assert title == ["2", "episodes", "per", "skill,", "member", "1"]
+        assert header == "skill true return accuracy diversity return length mean descriptor".split()
+        assert rows == [
+            ["0", "20.0", "0.375", "101.0", "20", "0.50", "1.50"],
+            ["1", "40.0", "1.000", "201.0", "20", "-0.50", "0.25"],
+            ["mean", "30.0", "0.688", "151.0", "20", "0.00", "0.88"],
+        ]
+
+    def test_a_single_member_needs_no_number_and_no_descriptor_no_column(self):
+        alone = {name: values[:1] for name, values in SKILLS.items() if name != "skill"}
+        alone |= {"skill": SKILLS["skill"], "descriptors": np.zeros((1, 4, 0), np.float32)}
+        title, header, *rows = lines(skill_examination(alone))
+        assert title == ["2", "episodes", "per", "skill"]
+        assert header == "skill true return accuracy diversity return length".split()
+        assert rows[0] == ["0", "0.0", "0.000", "0.0", "1"]
+
+    def test_skills_count_alike_in_the_mean_whatever_their_episodes(self):
+        uneven = SKILLS | {"skill": np.array([0, 0, 0, 7])}
+        title, _, *rows = lines(skill_examination(uneven, member=1))
+        assert title == ["1", "to", "3", "episodes", "per", "skill,", "member", "1"]
+        assert [row[:2] for row in rows] == [["0", "20.0"], ["7", "60.0"], ["mean", "40.0"]]
