@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rookery.report import style
+from rookery.report.compare_picture import steps_text
 from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
 
@@ -86,7 +87,15 @@ def _draw_metric(axes, label: str, steps: np.ndarray, values: np.ndarray) -> Non
     axes.plot(steps, values, color=style.PALETTE[0], linewidth=1.6, marker=marker)
     axes.set_title(label, fontsize=10, color=style.INK, loc="left")
     axes.set_xlabel("environment steps", fontsize=8)
+    _count_steps(axes)
     style.tidy(axes)
+
+
+def _count_steps(axes) -> None:
+    """Short enough that neighbours never touch."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
 
 
 def _evolving(lineage: dict[str, np.ndarray]) -> list[str]:
@@ -113,6 +122,7 @@ def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.nd
     axes.set_xlabel("environment steps of the population" if lineage else "environment steps (evaluations)")
     axes.set_ylabel(label)
     axes.legend(frameon=False, loc="upper left")
+    _count_steps(axes)
     style.tidy(axes)
 
 
