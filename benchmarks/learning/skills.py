@@ -2,11 +2,11 @@
 
     python -m benchmarks.learning.skills --runs runs/skills --pictures docs
 
-Three experiments, each with a budget of its own. `room`: eight skills in an open room. `robot`: eight skills of an ant,
-and where its episodes end beside those of random actions and of an agent that has learned nothing. `tuning`: 20 skills
-in the room on a small budget, where PBT and random search are given the same steps. Accuracy is the share of an
-episode's steps whose skill the discriminator names; at the end it is taken on fresh start states. A run that is there
-already is not made again, so the benchmark can be stopped and goes on.
+Four experiments, each with a budget of its own. `room`: eight skills in an open room. `ant` and `cheetah`: eight skills
+of a robot, and the descriptors of its episodes beside those of random actions and of an agent that has learned nothing.
+`tuning`: 20 skills in the room on a small budget, where PBT and random search are given the same steps. Accuracy is the
+share of an episode's steps whose skill the discriminator names; at the end it is taken on fresh start states. A run
+that is there already is not made again, so the benchmark can be stopped and goes on.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -44,30 +45,27 @@ class Setting(NamedTuple):
     life: rookery.OffPolicyConfig
     contenders: tuple[str, ...] = ("DIAYN",)
     population_size: int = 1
+    full_state: bool = False  # what the discriminator looks at: the whole observation, or the task's descriptor
     alpha_init: float = 1.0
-    chosen: Mapping[str, float] = {}
-    """Hyper-parameters that are not the defaults."""
+    chosen: Mapping[str, float] = MappingProxyType({})  # hyper-parameters that are not the defaults, and do not evolve
+    cells: int | None = None  # of the grid over the descriptor, along each axis
 
 
 BREEDERS = {"PBT": PbtConfig(), "PBT with buffers": PbtConfig(inherit_buffer=True)}
 """What a slot has stored was done under other skills than its heir's, unless the parent's buffer comes along."""
 ROOM_LIFE = rookery.OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1, eval_episodes=16)
+ANT_LIFE = rookery.OffPolicyConfig(num_envs=100, steps_per_generation=25_000, updates_per_step=0.5, eval_episodes=64)
+CHEETAH_LIFE = dataclasses.replace(ANT_LIFE, updates_per_step=0.2)
+LOUDER = MappingProxyType({"reward_scaling": 10.0})
+"""Diversity pays little at first; beside a temperature of 1 it is not heard, so that begins at 0.1 as well."""
 SETTINGS = {
     "room": Setting("point_room", 8, 40, ROOM_LIFE),
-    "robot": Setting(
-        task="ant_omni",
-        num_skills=8,
-        generations=16,
-        life=dataclasses.replace(ROOM_LIFE, num_envs=100, steps_per_generation=50_000, updates_per_step=0.2),
-        alpha_init=0.1,
-        chosen={"reward_scaling": 10.0, "discriminator_lr": 1e-3},
-    ),
+    "ant": Setting("ant_uni", 8, 8, ANT_LIFE, cells=5, alpha_init=0.1, chosen=LOUDER),
+    "cheetah": Setting("halfcheetah_uni", 8, 8, CHEETAH_LIFE, full_state=True, alpha_init=0.1, chosen=LOUDER, cells=10),
     "tuning": Setting("point_room", 20, 12, ROOM_LIFE, ("random search", *BREEDERS), population_size=8),
 }
 FRESH = 64  # episodes that judge a member at the end
 GOOD = 0.9  # accuracy
-GRID, REACH = 32, 4.0
-"""Cells along an axis, and metres from the middle of the grid to its sides."""
 
 
 class World(NamedTuple):
@@ -82,6 +80,7 @@ class World(NamedTuple):
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--experiments", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    made.add_argument("--contenders", nargs="+", default=["DIAYN", "random search", *BREEDERS])
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--runs", default="runs/skills")
     made.add_argument("--pictures", help="folder for the pictures")
@@ -91,7 +90,7 @@ def main() -> None:
     Path(options.runs).mkdir(parents=True, exist_ok=True)
     for experiment in [] if options.only_report else options.experiments:
         for seed in options.seeds:
-            for contender in SETTINGS[experiment].contenders:
+            for contender in [name for name in SETTINGS[experiment].contenders if name in options.contenders]:
                 path = Path(options.runs) / f"{experiment}-{contender.replace(' ', '-').lower()}-{seed}.json"
                 if not path.exists():
                     row, arrays = train(experiment, contender, seed)
@@ -105,7 +104,7 @@ def bind(setting: Setting, contender: str, eval_episodes: int | None = None) -> 
     """A contender's program, judged by as many episodes as its life says, or by `eval_episodes`."""
     env = skills(rookery.make(setting.task, episode_length=EPISODE_LENGTH), setting.num_skills)
     inner = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=HIDDEN, alpha_init=setting.alpha_init))
-    agent = diayn(inner, env.spec, DiaynConfig(discriminator_hidden_sizes=HIDDEN))
+    agent = diayn(inner, env.spec, DiaynConfig(setting.full_state, discriminator_hidden_sizes=HIDDEN))
     life = setting.life
     if eval_episodes is not None:
         life = dataclasses.replace(life, eval_episodes=eval_episodes, start_states=eval_episodes)
@@ -189,9 +188,10 @@ def walk(environment: rookery.Environment, policy: Any, bank: Any, key: jax.Arra
     return jax.vmap(kind.finish)(summary), paths
 
 
-def coverage(ends: np.ndarray) -> float:
-    """Cells of the grid in which an episode ended; what lies outside belongs to the nearest cell."""
-    cells = np.floor((ends + REACH) / (2.0 * REACH) * GRID).clip(0, GRID - 1)
+def coverage(setting: Setting, ends: np.ndarray) -> float:
+    """How many cells of the grid hold an episode's descriptor, each axis of which lies in [0, 1]."""
+    assert setting.cells is not None
+    cells = np.floor(ends * setting.cells).clip(0, setting.cells - 1)
     return float(len(np.unique(cells, axis=0)))
 
 
@@ -222,9 +222,9 @@ def report(options: argparse.Namespace) -> None:
     harness.report("learning_skills", options, lines, harness.load())
     if options.pictures:
         draw_curves({key: rows for key, rows in found.items() if rows}, Path(options.pictures) / "skills_curves.png")
-        for experiment in ("room", "robot"):
+        for experiment, draw in (("room", draw_paths), ("ant", draw_ends), ("cheetah", draw_ends)):
             if rows := found[experiment, "DIAYN"]:
-                draw_paths(experiment, rows, Path(options.pictures) / f"skills_{experiment}.png")
+                draw(rows, Path(options.pictures) / f"skills_{experiment}.png")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -249,18 +249,18 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
             measures[f"steps to accuracy {GOOD}"] = reached
         apart, within = zip(*(spread(told["skills"], told["skill"]) for told in ended), strict=True)
         measures |= {"least distance between skills": list(apart), "distance within a skill": list(within)}
-    if experiment == "robot":
+    if SETTINGS[experiment].cells is not None:
         names = ("skills", "exploring", "untrained", "random")
-        covered = {name: [coverage(told[name]) for told in ended] for name in names}
+        covered = {name: [coverage(SETTINGS[experiment], told[name]) for told in ended] for name in names}
         measures |= {f"cells, {name}": values for name, values in covered.items()}
-        measures |= {
-            f"farthest end, {name}": [float(np.linalg.norm(told[name], axis=1).max()) for told in ended]
-            for name in names
-        }
-    return [
+    lines = [
         line(experiment, contender, name, statistics.interquartile_mean, {experiment: values})
         for name, values in measures.items()
     ]
+    for other in ("untrained", "random") if SETTINGS[experiment].cells is not None else ():
+        pair = [{experiment: measures[f"cells, {name}"]} for name in ("skills", other)]
+        lines.append(line(experiment, contender, f"more than {other}", statistics.probability_of_improvement, *pair))
+    return lines
 
 
 def steps_to(row: Mapping[str, Any], curve: np.ndarray) -> float:
@@ -289,7 +289,8 @@ def draw_curves(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], pa
     """Accuracy over environment steps of a member, one panel per experiment: seeds thin, their mean thick."""
     titles = {
         "room": "8 skills in the room",
-        "robot": "8 skills of the ant",
+        "ant": "8 skills of the ant, by its feet",
+        "cheetah": "8 skills of the cheetah, by its state",
         "tuning": "20 skills, median of 8 members",
     }
     shown = [name for name in titles if any(key[0] == name for key in found)]
@@ -315,22 +316,37 @@ def draw_curves(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], pa
     made.savefig(path, dpi=130)
 
 
-def draw_paths(experiment: str, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Where the episodes of each skill go, one panel per seed; on the robot the ends of random actions beside them."""
+def draw_paths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Where the episodes of each skill go, in the room; one panel per seed."""
     made = figure(2.5 * len(rows), 2.8)
-    farthest = max(1.0, *(float(np.nanmax(np.abs(row["episodes"]["paths"]))) for row in rows)) * 1.05
     for row, axes in zip(rows, made.subplots(1, len(rows), squeeze=False)[0], strict=True):
         told = row["episodes"]
         for episode, skill in enumerate(told["skill"]):
             axes.plot(*told["paths"][:, episode].T, color=style.PALETTE[skill], linewidth=0.6, alpha=0.7)
         axes.scatter(*told["skills"].T, c=[style.PALETTE[skill] for skill in told["skill"]], s=8, zorder=3)
-        if experiment == "robot":
-            axes.scatter(*told["random"].T, color=style.INK, s=3, zorder=4, label="ends of random actions")
-        axes.set(xlim=(-farthest, farthest), ylim=(-farthest, farthest), aspect="equal")
+        axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
         axes.set_title(f"seed {row['seed']}", fontsize=9, color=style.INK, loc="left")
         style.tidy(axes)
-    if experiment == "robot":
-        made.axes[0].legend(frameon=False, fontsize=7, loc="upper left")
+    made.savefig(path, dpi=130)
+
+
+def draw_ends(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The descriptors of the skills' episodes in colour, those of random actions dark; a row for two dimensions."""
+    pairs = rows[0]["episodes"]["skills"].shape[1] // 2
+    made = figure(2.5 * len(rows), 2.6 * pairs + 0.2)
+    for column, row in zip(made.subplots(pairs, len(rows), squeeze=False).T, rows, strict=True):
+        told = row["episodes"]
+        colours = [style.PALETTE[skill] for skill in told["skill"]]
+        for pair, axes in enumerate(column):
+            place = slice(2 * pair, 2 * pair + 2)
+            axes.scatter(*told["random"][:, place].T, color=style.INK, s=4, label="random actions")
+            axes.scatter(*told["skills"][:, place].T, c=colours, s=8, alpha=0.8)
+            axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
+            axes.set_xlabel(f"contact of foot {2 * pair + 1}", fontsize=8)
+            axes.set_ylabel(f"contact of foot {2 * pair + 2}", fontsize=8)
+            style.tidy(axes)
+        column[0].set_title(f"seed {row['seed']}", fontsize=9, color=style.INK, loc="left")
+    made.axes[0].legend(frameon=False, fontsize=7, loc="upper right")
     made.savefig(path, dpi=130)
 
 
