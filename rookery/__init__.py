@@ -10,17 +10,21 @@ result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
 from rookery.agents.api import Agent
+from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.buffers import Buffer
 from rookery.envs.api import Environment, EnvSpec, Step
 from rookery.envs.functions import function
+from rookery.envs.skills import SkillsConfig, skills
 from rookery.envs.tasks import make
 from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, choose, space
-from rookery.learners.api import Learner, Member
+from rookery.learners.api import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.rollout import EvaluationConfig, act
+from rookery.learners.skills import freeze_skills
 from rookery.populations.api import Program
+from rookery.populations.beginning import begin_as
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
@@ -28,7 +32,7 @@ from rookery.populations.seeds import seeds
 from rookery.qd.api import Emitter, Scoring
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
-from rookery.qd.map_elites import begin_with, map_elites, repertoire_of
+from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.repertoire import Repertoire, best, elite, nearest
@@ -45,12 +49,14 @@ from rookery.runs.cells import cvt
 from rookery.runs.config import RunConfig
 from rookery.runs.lineage import Lineage, Schedule, at_steps, lineage
 from rookery.runs.loop import Result, run
+from rookery.runs.origins import skill_policies
 from rookery.runs.repertoires import load_repertoire, repertoire, save_repertoire
 from rookery.types import Evaluation, Genotype, Transition
 
 __all__ = [
     "Agent",
     "Buffer",
+    "DiaynConfig",
     "Emitter",
     "EnvSpec",
     "Environment",
@@ -73,6 +79,7 @@ __all__ = [
     "SacConfig",
     "Schedule",
     "Scoring",
+    "SkillsConfig",
     "Space",
     "Step",
     "Td3Config",
@@ -81,13 +88,18 @@ __all__ = [
     "VariationConfig",
     "act",
     "at_steps",
+    "begin_as",
+    "begin_from",
     "begin_with",
     "best",
     "choose",
     "cvt",
+    "diayn",
     "elite",
+    "freeze_skills",
     "function",
     "function_scoring",
+    "genotype",
     "grid",
     "iso_line",
     "learner_scoring",
@@ -111,6 +123,8 @@ __all__ = [
     "sac",
     "save_repertoire",
     "seeds",
+    "skill_policies",
+    "skills",
     "space",
     "td3",
 ]

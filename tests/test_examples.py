@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 EXAMPLES_SAY = {
+    "diayn.py": "skill 2 begins with [",
     "map_elites_arm.py": "nearest to (0.9, 0.5): ends at [",
     "me_pbt.py": "the elite nearest to (0.0, 0.9) ends at [",
     "pbt_sac.py": "best return",

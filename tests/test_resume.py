@@ -25,6 +25,12 @@ BREEDING = (
     "--num-envs 4 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
     "--checkpoint-every 1 --keep 2"
 ).split()
+DISCOVERING = (
+    "--env point_room --episode-length 10 --population 2 --num-skills 3 --balanced --smerl --normalize-observations "
+    "--replace-count 1 --best-count 1 --generations 12 --steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 "
+    "--batch-size 8 --hidden-sizes 8 --discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
+    "--eval-episodes 3 --checkpoint-every 1 --keep 2"
+).split()
 TIMING = {"seconds", "steps_per_second"}
 
 
@@ -130,12 +136,14 @@ def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
     assert_same_run(undisturbed, run)
 
 
-def test_a_repertoire_and_those_who_breed_in_it_go_on_too(tmp_path):
+@pytest.mark.parametrize(("kind", "flags"), [("me-pbt-sac", BREEDING), ("pbt-diayn", DISCOVERING)])
+def test_who_breeds_in_a_repertoire_or_discovers_skills_goes_on_too(kind, flags, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
-    code, _, err = rookery("train", "me-pbt-sac", *BREEDING, "--run-dir", str(whole))
+    code, _, err = rookery("train", kind, *flags, "--run-dir", str(whole))
     assert code == 0, err
-    assert -1 in read_csv(whole / "lineage.csv")["parent"], "nobody came out of the repertoire: the test says little"
-    process = start("train", "me-pbt-sac", *BREEDING, "--run-dir", str(run))
+    tables = read_csv(whole / "lineage.csv"), read_csv(whole / "metrics.csv")
+    assert (-1 in tables[0]["parent"]) if kind == "me-pbt-sac" else tables[1]["diverse"].any(), "the test says little"
+    process = start("train", kind, *flags, "--run-dir", str(run))
     kills = 0
     for moment in (2, None):
         if moment is None:

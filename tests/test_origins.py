@@ -1,0 +1,255 @@
+"""Runs that begin with what another run learned: its skills, its members, its repertoire."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import trees
+from rookery.agents.diayn import DiaynConfig
+from rookery.agents.sac import SacConfig
+from rookery.agents.td3 import Td3Config
+from rookery.envs.skills import SkillsConfig, listed
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.rollout import EvaluationConfig
+from rookery.qd.map_elites import repertoire_of
+from rookery.qd.pbt_emitter import MePbtConfig
+from rookery.runs import build, folder, origins
+from rookery.runs.cells import CellsConfig
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.config import RunConfig, WorldConfig
+from rookery.runs.evaluate import best_member, evaluate
+from rookery.runs.following import after
+from rookery.runs.kinds import DiaynRun, MapElitesRun, MePbtSacRun, PbtDiaynRun, PbtSacRun, SacRun, Td3Run
+from rookery.runs.log import RunLog, read_csv
+from rookery.runs.record import to_record
+from tests.minds import compiled
+from tests.tiny import assert_equal
+
+WORLD = WorldConfig(env="point_room", episode_length=10, devices=1)
+LIFE = OffPolicyConfig(
+    num_envs=4,
+    steps_per_generation=40,
+    updates_per_step=0.25,
+    batch_size=8,
+    buffer_size=64,
+    warmup_steps=8,
+    normalize_observations=True,
+    eval_episodes=3,
+    start_states=4,
+)
+MIND = SacConfig(hidden_sizes=(8,))
+SMALL = {"world": WORLD, "learner": LIFE, "agent": MIND}
+DISCOVERING = PbtDiaynRun(
+    population=3, skills=SkillsConfig(3), diayn=DiaynConfig(discriminator_hidden_sizes=(8,)), **SMALL
+)
+BREEDING = MePbtSacRun(
+    population=2,
+    ga_population=2,
+    cells=CellsConfig(grid=(4, 4)),
+    me_pbt=MePbtConfig(replace_fraction=0.5, best_fraction=0.5, sample_fraction=0.0),
+    **SMALL,
+)
+
+
+def kept(config, path: Path) -> str:
+    """The folder of a run whose only checkpoint is its beginning; the second member was best."""
+    config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
+    state = first_state(begun(config))
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(folder.create(path, to_record(config)))
+        checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
+        log = stack.enter_context(RunLog(opened))
+        size = config.population
+        members = {"parent": np.arange(size), "fitness": np.where(np.arange(size) == 1, 2.0, 1.0)}
+        log.write(0, {"env_steps": 40 * size}, members)
+        checkpoints.save(1, state, {})
+    return str(path)
+
+
+def begun(config) -> rookery.Program:
+    return origins.begin(config, build.build(config))
+
+
+def first_state(program: rookery.Program):
+    return compiled(program.init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def skilled(tmp_path_factory) -> str:
+    """A run of three members with three skills."""
+    return kept(DISCOVERING, tmp_path_factory.mktemp("origins") / "skilled")
+
+
+@pytest.fixture(scope="module")
+def bred(tmp_path_factory, skilled) -> str:
+    """A repertoire that begins with the skills of `skilled`."""
+    return kept(dataclasses.replace(BREEDING, init_from=skilled), tmp_path_factory.mktemp("origins") / "bred")
+
+
+def test_each_skill_is_an_agent_that_sees_the_room_as_it_is(skilled):
+    origin = origins.open_origin(skilled)
+    assert origin.built.learner is not None
+    spec = origin.built.learner.spec
+    whole = rookery.genotype(trees.take(origin.state.members, 1))
+    policies = rookery.skill_policies(skilled, member=1)
+    with_skill = rookery.diayn(rookery.sac(spec, MIND), spec, DISCOVERING.diayn)
+    alone = rookery.sac(rookery.make("point_room").spec, MIND)
+    actions = []
+    for number, skill in enumerate(listed(spec.skill)):
+        observation = jnp.asarray([0.3, -0.7])
+        shown = rookery.act(with_skill, whole, jnp.concatenate([observation, jnp.asarray(skill)]))
+        actions.append(rookery.act(alone, trees.take(policies, number), observation))
+        np.testing.assert_allclose(actions[-1], shown, atol=1e-6)
+    assert not np.allclose(actions[0], actions[1], atol=1e-6)
+
+
+def test_the_best_member_is_meant_unless_one_is_named(skilled):
+    policies, named = rookery.skill_policies(skilled), rookery.skill_policies(skilled, 1)
+    assert_equal(policies, named)
+    with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
+        rookery.skill_policies(skilled, 3)
+
+
+@pytest.mark.parametrize("kind", [SacRun, PbtSacRun])
+def test_everybody_begins_as_the_skill_with_hyper_parameters_of_their_own(kind, skilled):
+    config = kind(population=2, init_from=skilled, skill=2, **SMALL)
+    members, plain = first_state(begun(config)).members, first_state(build.build(config).program).members
+    wanted = trees.take(rookery.skill_policies(skilled), 2)
+    for member in range(2):
+        mine = rookery.genotype(trees.take(members, member))
+        assert_equal((mine.params, mine.normalizer), (wanted.params, wanted.normalizer))
+    for name in members.hyper._fields:
+        assert np.array_equal(getattr(members.hyper, name), getattr(plain.hyper, name))
+    assert float(jnp.abs(jax.tree.leaves(members.state.policy.moments)[1]).max()) == 0.0
+
+
+def test_a_repertoire_begins_with_every_skill_where_it_ends(skilled):
+    config = dataclasses.replace(BREEDING, init_from=skilled)
+    repertoire = repertoire_of(first_state(begun(config)))
+    policies = rookery.skill_policies(skilled)
+    occupied = np.flatnonzero(repertoire.occupied)
+    assert 1 <= len(occupied) <= 3
+    assert not repertoire_of(first_state(build.build(config).program)).occupied.any()
+    kernels = np.asarray(policies.params.policy["params"]["Dense_0"]["kernel"])
+    biases = np.asarray(policies.params.policy["params"]["Dense_0"]["bias"])
+    assert np.array_equal(kernels[0], kernels[1]), "what differs between skills is the bias alone"
+    for cell in occupied:
+        elite = np.asarray(repertoire.genotypes.params.policy["params"]["Dense_0"]["bias"][cell])
+        assert (elite == biases).all(axis=1).any()
+
+
+def test_a_repertoire_begins_with_another(bred):
+    repertoire = repertoire_of(first_state(begun(dataclasses.replace(BREEDING, init_from=bred))))
+    there = rookery.repertoire(bred)
+    assert np.array_equal(np.sort(repertoire.fitnesses), np.sort(there.fitnesses))
+
+
+def test_an_agent_begins_as_the_best_elite_or_the_best_member(bred, tmp_path):
+    members = first_state(begun(SacRun(init_from=bred, **SMALL))).members
+    best = rookery.best(rookery.repertoire(bred)).genotype
+    assert_equal(trees.take(members.state.params, 0), best.params)
+    plain = kept(SacRun(population=2, **SMALL), tmp_path / "plain")
+    members = first_state(begun(SacRun(init_from=plain, **SMALL))).members
+    origin = origins.open_origin(plain)
+    assert_equal(trees.take(members.state.params, 0), trees.take(origin.state.members.state.params, 1))
+
+
+def test_discovery_goes_on_from_discovery(skilled):
+    members = first_state(begun(dataclasses.replace(DISCOVERING, population=1, init_from=skilled))).members
+    origin = origins.open_origin(skilled)
+    mine, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
+    assert_equal(trees.take(mine, 0), trees.take(theirs, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda run: SacRun(init_from=run, **SMALL), "has 3 skills; choose one by --skill 0 to 2"),
+        (lambda run: SacRun(init_from=run, skill=3, **SMALL), "choose one by --skill 0 to 2, got 3"),
+        (lambda _: SacRun(skill=1, **SMALL), "give the run that discovered it, or leave skill out"),
+        (
+            lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "world": WorldConfig(env="probe_value", devices=1)}),
+            r"observations of 2 numbers \(point_room\), but probe_value has 1",
+        ),
+        (
+            lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "agent": SacConfig(hidden_sizes=(4,))}),
+            r"is \(8,\) there and \(4,\) here; use the same widths",
+        ),
+        (
+            lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "learner": OffPolicyConfig()}),
+            "keeps observation statistics where this one does not",
+        ),
+        (
+            lambda run: Td3Run(init_from=run, skill=1, **{**SMALL, "agent": Td3Config(hidden_sizes=(8,))}),
+            "is a run of kind pbt-diayn and cannot begin one of td3",
+        ),
+        (
+            lambda run: dataclasses.replace(DISCOVERING, init_from=run, skills=SkillsConfig(4)),
+            r"has the skills .*size=3.*, this run .*size=4.*; give it the same",
+        ),
+        (
+            lambda run: dataclasses.replace(DISCOVERING, init_from=run, skill=1),
+            "has no skills to choose from here; leave skill out",
+        ),
+        (
+            lambda run: MapElitesRun(init_from=run, world=WORLD, evaluation=EvaluationConfig(eval_episodes=2)),
+            "map-elites begins with a map-elites run only",
+        ),
+        (lambda run: SacRun(init_from=run + "-no", **SMALL), "is no run"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message, skilled):
+    with pytest.raises(ValueError, match=message):
+        begun(change(skilled))
+
+
+def test_discovery_needs_a_run_that_knows_skills(bred):
+    with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and knows no skills to begin with"):
+        begun(dataclasses.replace(DISCOVERING, init_from=bred))
+    with pytest.raises(ValueError, match="is a run of kind me-pbt-sac, which discovers no skills"):
+        rookery.skill_policies(bred)
+
+
+def test_a_run_from_python_says_how_to_begin_with_it(tmp_path):
+    folder.create(tmp_path / "run", {"kind": "python", "space": None}).release()
+    with pytest.raises(ValueError, match="begin with it there: begin_as"):
+        origins.open_origin(tmp_path / "run")
+
+
+def test_what_is_not_given_is_that_runs():
+    run = DiaynRun(skills=SkillsConfig(7), **{**SMALL, "world": WorldConfig(env="walker2d_uni", episode_length=100)})
+    default = after(run, SacRun)
+    assert (default.world.env, default.world.episode_length) == ("walker2d_uni", None)
+    assert isinstance(default, SacRun)
+    assert default.agent == MIND
+    assert default.learner == dataclasses.replace(OffPolicyConfig(), normalize_observations=True)
+    breeding = after(run, MePbtSacRun)
+    assert isinstance(breeding, MePbtSacRun)
+    assert (breeding.agent.hidden_sizes, breeding.agent.output_scale) == ((8,), 1.0)
+    again = after(run, PbtDiaynRun)
+    assert isinstance(again, PbtDiaynRun)
+    assert again.skills.num_skills == 7
+    assert after(run, Td3Run).agent == Td3Config()
+    assert after(None, SacRun) == SacRun()
+
+
+def test_an_evaluation_tells_where_each_skill_goes(skilled):
+    generation, metrics = evaluate(skilled, episodes=4, seed=3)
+    assert generation == 1
+    assert metrics["skill"].tolist() == [0, 1, 2, 0, 1, 2], "four episodes are rounded up to two of each skill"
+    assert metrics["accuracy"].shape == metrics["returns"].shape == (3, 6)
+    np.testing.assert_allclose(metrics["fitness"], metrics["accuracy"].mean(axis=1), rtol=1e-6)
+    table = read_csv(Path(skilled) / "skills.csv")
+    assert list(table) == ["skill", "episode", "step", "descriptor/0", "descriptor/1"]
+    assert len(table["skill"]) == 6 * (10 + 1)
+    ends = table["step"] == 10
+    reached = np.stack([table["descriptor/0"][ends], table["descriptor/1"][ends]], axis=1)
+    assert table["skill"][ends].tolist() == metrics["skill"].tolist()
+    assert table["episode"][ends].tolist() == [0, 0, 0, 1, 1, 1]
+    np.testing.assert_allclose(reached, metrics["descriptors"][best_member(metrics)], atol=1e-5)
