@@ -140,6 +140,35 @@ def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
 
 
+def test_skills_from_first_to_last(rookery_command, tmp_path):
+    small = "--population 1 --num-skills 3 --discriminator-hidden-sizes 8 --updates-per-step 0.25".split()
+    told = [*TINY, *small]
+    code, out, err = rookery_command("train", "diayn", *told, "--space.discriminator-lr", "1e-3")
+    assert (code, err) == (0, "")
+    assert "diayn on point_room: population 1 with 3 skills on" in out
+    assert re.search(r"discriminator_lr +│ +0.001", out)
+    run = tmp_path / "runs/diayn-point_room-0"
+    columns = (run / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"accuracy", "diversity_return", "true_return", "discriminator_loss", "diversity_reward"} <= set(columns)
+    assert json.loads((run / "config.json").read_text())["config"]["descriptor"]["meaning"] == "final x, y"
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "4")
+    assert (code, err) == (0, "")
+    assert "2 episodes per skill" in out
+    assert (run / "skills.png").read_bytes().startswith(b"\x89PNG")
+    assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 11
+
+    tuned = "--generations 2 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
+    code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
+    assert (code, err) == (0, "")
+    assert "sac on point_room: population 1" in out, "the task is that of the skills"
+    started = json.loads((tmp_path / "runs/sac-point_room-0/config.json").read_text())["config"]
+    assert started["agent"]["hidden_sizes"] == [8]
+    run.rename(tmp_path / "moved")
+    code, _, err = rookery_command("resume", "runs/sac-point_room-0", "--generations", "3", "--quiet")
+    assert (code, err) == (0, ""), "a run that has a checkpoint goes on without the one that it began with"
+
+
 def test_quiet_says_nothing(rookery_command):
     run = "runs/sac-point_room-0"
     assert rookery_command("train", "sac", *TINY, "--fix-alpha", "--quiet") == (0, "", "")
@@ -179,6 +208,14 @@ def test_quiet_says_nothing(rookery_command):
         ("train me-pbt-td3 --ga-population 0", 1, "ga_population must be at least 1, got 0"),
         ("train me-pbt-sac --iso-sigma -1", 2, "iso_sigma must not be negative, got -1.0"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
+        ("train diayn --num-skills 1", 2, "num_skills must be at least 2, or there is nothing to tell apart; got 1"),
+        ("train diayn --env probe_value", 1, "turn on descriptor_full_state (--descriptor-full-state)"),
+        ("train diayn --skill-kind sphere --balanced", 2, "the skills on a sphere cannot be counted"),
+        ("train pbt-diayn --smerl-target 100", 2, "say nothing without smerl"),
+        ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
+        ("train diayn --fitness acuracy", 2, "accuracy"),
+        ("train sac --init-from nowhere", 1, "no such folder"),
+        ("train sac --env point_room --skill 1", 1, "give the run that discovered it, or leave skill out"),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),
         ("resume nowhere", 1, "no such folder"),
@@ -220,9 +257,13 @@ def test_envs_lists_every_task(rookery_command):
 
 @pytest.mark.parametrize(
     "command",
-    "train pbt-sac,train td3,train map-elites,train me-pbt-sac,train me-pbt-td3,resume,evaluate,compare,envs,".split(
-        ","
-    ),
+    [
+        *(
+            f"train {kind}"
+            for kind in ("pbt-sac", "td3", "map-elites", "me-pbt-sac", "me-pbt-td3", "diayn", "pbt-diayn-td3")
+        ),
+        *("resume", "evaluate", "compare", "envs", ""),
+    ],
 )
 def test_help_explains_every_field(rookery_command, command):
     code, out, _ = rookery_command(*command.split(), "--help")
