@@ -96,7 +96,8 @@ def freeze_inputs(params: PyTree, start: int, values: Array) -> PyTree:
 
 
 def _is_network(tree: PyTree) -> bool:
-    return isinstance(tree, dict) and _FIRST_LAYER in tree.get("params", {})
+    layers = tree.get("params") if isinstance(tree, dict) else None
+    return isinstance(layers, dict) and _FIRST_LAYER in layers
 
 
 _FIRST_LAYER = "Dense_0"

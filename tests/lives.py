@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import hyperparams
 from rookery.agents import sac
@@ -47,9 +48,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- the world: observation (lifetime, time), reward 1 per step; after the end nothing is what it should be
 
 
-def counting(descriptor: bool = True) -> Environment:
+def counting(descriptor: bool = True, led: bool = False) -> Environment:
+    """The world; where it is led, the descriptor is the time times the action, and 0 at every start."""
     spec = SPY_SPEC._replace(descriptor=DESCRIPTOR if descriptor else None)
-    environment = Environment(partial(_reset, spec.descriptor_size), partial(_step, spec.descriptor_size), spec)
+    size = spec.descriptor_size
+    environment = Environment(partial(_reset, size), partial(_step, size, led), spec)
     return envs.limit_episode(environment, LENGTH)
 
 
@@ -59,12 +62,12 @@ def _reset(size: int, key: jax.Array) -> tuple[jax.Array, Step]:
     return observation, envs.first_step(observation, jnp.zeros((size,)))
 
 
-def _step(size: int, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+def _step(size: int, led: bool, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
     lifetime, time = state[0], state[1] + 1.0
     over = time > lifetime  # a step after the end: nothing of it may count
     state = jnp.stack([lifetime, time])
     observation = jnp.where(over, jnp.nan, state)
-    descriptor = jnp.where(over, 1e3, time * jnp.asarray([1.0, 2.0]))[:size]
+    descriptor = jnp.where(over, 1e3, time * (action if led else jnp.asarray([1.0, 2.0])))[:size]
     return state, envs.next_step(observation, jnp.where(over, 1e3, 1.0), time >= lifetime, descriptor)
 
 
@@ -129,6 +132,48 @@ def _spy_noise(key: jax.Array, batch_size: int) -> jax.Array:
 SPY = Agent(_spy_init, _diary, _spy_explore, _spy_act, _spy_noise, _spy_update, hyperparams.space(NoHyper(), {}))
 
 
+# --- an agent for worlds with skills: its action is what it is asked for
+
+
+class Heard(NamedTuple):
+    params: jax.Array  # [] how much of the skill its action is
+    batch: Transition  # of the last update, as it was given
+
+
+def obedient(spec: EnvSpec, rows: int) -> Agent:
+    """Updates come with `rows` rows; it draws no noise and has nothing to choose."""
+    start, explore, act = partial(_heard, spec, rows), partial(_obey_exploring, spec), partial(_obey, spec)
+    return Agent(_obedient_init, start, explore, act, _silence, _hear, hyperparams.space(NoHyper(), {}))
+
+
+def _obedient_init(key: jax.Array) -> jax.Array:
+    del key
+    return jnp.ones(())
+
+
+def _heard(spec: EnvSpec, rows: int, params: jax.Array) -> Heard:
+    observation, action = jnp.zeros((rows, spec.observation_size)), jnp.zeros((rows, spec.action_size))
+    return Heard(params, Transition(observation, action, jnp.zeros(rows), observation, jnp.zeros(rows, bool)))
+
+
+def _obey_exploring(
+    spec: EnvSpec, state: Heard, hyper: NoHyper, observation: jax.Array, key: jax.Array
+) -> tuple[jax.Array, tuple]:
+    return _obey(spec, state.params, observation), ()
+
+
+def _obey(spec: EnvSpec, params: jax.Array, observation: jax.Array) -> jax.Array:
+    return params * observation[spec.sensed_size :]
+
+
+def _silence(key: jax.Array, batch_size: int) -> jax.Array:
+    return jnp.zeros((batch_size,))
+
+
+def _hear(state: Heard, hyper: NoHyper, batch: Transition, noise: jax.Array, step: jax.Array) -> tuple[Heard, dict]:
+    return state._replace(batch=batch), {}
+
+
 class Life(NamedTuple):
     """A learner with its compiled functions and a newborn."""
 
@@ -157,6 +202,13 @@ def life(agent: Agent, environment: Environment, config: OffPolicyConfig) -> Lif
     bank = compiled(learner.start_states)(jax.random.key(0))
     member = compiled(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
     return Life(learner, bank, member, compiled(counted_step), traces)
+
+
+def stored(member: Member, num_envs: int) -> Transition:
+    """Every row in the order of its birth, `[T, E, ...]`; the buffer must not have wrapped around."""
+    size = int(member.buffer.size)
+    assert int(member.buffer.position) == size
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:size].reshape(-1, num_envs, *leaf.shape[1:]), member.buffer.rows)
 
 
 def changed(config: OffPolicyConfig, **options: Any) -> OffPolicyConfig:

@@ -1,15 +1,20 @@
 """What tests of agents share: a spec, batches, and quick compilation."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rookery.envs.api import EnvSpec
+from rookery.envs.api import EnvSpec, SkillSpec, descriptor_spec
+from rookery.envs.skills import KINDS
 from rookery.types import Transition
 
 SPEC = EnvSpec("test", observation_size=3, action_size=2, episode_length=10)
+PLACE = descriptor_spec("place", "final", (-1.0, -1.0), (1.0, 1.0))
+SKILLED = SPEC._replace(observation_size=7, descriptor=PLACE, skill=SkillSpec("one-hot", 4))
+SPHERE = SPEC._replace(observation_size=6, skill=SkillSpec("sphere", 3))
 BATCH = 8
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 
@@ -18,12 +23,23 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return jax.jit(function, compiler_options=FAST_COMPILE, **options)
 
 
+@partial(jax.jit, static_argnames=("spec", "rows"))
 def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Transition:
-    keys = jax.random.split(key, 4)
-    return Transition(
+    """Rows of random numbers, the first two terminated; with skills as a curious agent is given them."""
+    keys = jax.random.split(key, 6)
+    batch = Transition(
         observation=jax.random.normal(keys[0], (rows, spec.observation_size)),
         action=jax.random.uniform(keys[1], (rows, spec.action_size), minval=-1.0, maxval=1.0),
         reward=jax.random.normal(keys[2], (rows,)),
         next_observation=jax.random.normal(keys[3], (rows, spec.observation_size)),
         terminated=jnp.arange(rows) < 2,
     )
+    if spec.skill is None:
+        return batch
+    chosen = jax.vmap(partial(KINDS[spec.skill.kind].draw, spec.skill.size))(jax.random.split(keys[4], rows))
+    observation, next_observation = (
+        jnp.concatenate([seen[:, : spec.sensed_size], chosen], axis=1)
+        for seen in (batch.observation, batch.next_observation)
+    )
+    extras = jax.random.normal(keys[5], (rows, spec.descriptor_size)) if spec.descriptor else ()
+    return batch._replace(observation=observation, next_observation=next_observation, extras=extras)

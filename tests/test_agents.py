@@ -6,6 +6,7 @@ A new agent is one more entry of `AGENTS`.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import sac, td3
+from rookery.agents import diayn, sac, smerl, td3
 from rookery.agents.api import Agent
+from rookery.agents.diayn import DiaynConfig, DiaynState
 from rookery.agents.sac import SacConfig
 from rookery.agents.td3 import Td3Config
 from rookery.envs.api import EnvSpec
 from rookery.types import PyTree, Transition
-from tests.minds import BATCH, SPEC, compiled, transitions
+from tests.minds import BATCH, SKILLED, SPEC, SPHERE, compiled, transitions
 from tests.tiny import assert_equal
 
 MEMBERS = 3
@@ -31,28 +33,52 @@ class Case(NamedTuple):
     """How the suite treats an agent."""
 
     build: Callable[[EnvSpec], Agent]
-    targets: dict[str, str]  # field of the state -> field of the genome that it follows
+    targets: dict[str, str]  # path in the state -> path in the genome that it follows
     inert: frozenset[str] = frozenset()  # hyper-parameters that this configuration has no use for
     chosen: Mapping[str, float] = MappingProxyType({})  # values at which every other one has an effect
     updates: int = 2  # after which everything has moved
+    spec: EnvSpec = SPEC
+    prepare: Callable[[Any], Any] = lambda state: state  # what it must have lived through for all of it to count
+    reads_ends: bool = False  # whether it learns from the observation that an episode terminated in
 
 
+def diayn_of(inner: Callable[[EnvSpec], Agent], **options: Any) -> Callable[[EnvSpec], Agent]:
+    config = DiaynConfig(discriminator_hidden_sizes=(4,), **options)
+    return lambda spec: diayn.diayn(inner(spec), spec, config)
+
+
+def half_near_the_best(state: DiaynState) -> DiaynState:
+    """Of four skills that have returned something two are good enough to be rewarded for diversity."""
+    mean = jnp.asarray([10.0, 0.0, 9.5, -3.0])
+    return state._replace(returns=smerl.Returns(mean, jnp.ones((4,), bool), jnp.float32(10.0)))
+
+
+SMALL_SAC = partial(sac.sac, config=SacConfig(hidden_sizes=(4,)))
+SMALL_TD3 = partial(td3.td3, config=Td3Config(hidden_sizes=(4,)))
 TD3_TARGETS = {"target_policy": "policy", "target_critic": "critic"}
 TD3_CHOSEN = {"noise_clip": 0.2}  # one standard deviation: some of the noise is clipped, and some is not
 
+WRAPPED_SAC = {"agent.target_critic": "agent.critic"}
+WRAPPED_TD3 = {"agent.target_policy": "agent.policy", "agent.target_critic": "agent.critic"}
+
 AGENTS = {
-    "sac": Case(partial(sac.sac, config=SacConfig(hidden_sizes=(4,))), {"target_critic": "critic"}),
+    "sac": Case(SMALL_SAC, {"target_critic": "critic"}),
     "sac_fix_alpha": Case(
         partial(sac.sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True)),
         {"target_critic": "critic"},
         frozenset({"alpha_lr"}),
     ),
-    "td3": Case(partial(td3.td3, config=Td3Config(hidden_sizes=(4,))), TD3_TARGETS, chosen=TD3_CHOSEN),
+    "td3": Case(SMALL_TD3, TD3_TARGETS, chosen=TD3_CHOSEN),
     "td3_delay_3": Case(
         partial(td3.td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)),
         TD3_TARGETS,
         chosen=TD3_CHOSEN,
         updates=3,
+    ),
+    "diayn_sac": Case(diayn_of(SMALL_SAC), WRAPPED_SAC, spec=SKILLED),
+    "diayn_sphere": Case(diayn_of(SMALL_SAC, descriptor_full_state=True), WRAPPED_SAC, spec=SPHERE, reads_ends=True),
+    "smerl_td3": Case(
+        diayn_of(SMALL_TD3, smerl=True), WRAPPED_TD3, chosen=TD3_CHOSEN, spec=SKILLED, prepare=half_near_the_best
     ),
 }
 
@@ -75,7 +101,7 @@ class Mind(NamedTuple):
 @pytest.fixture(scope="module", params=AGENTS)
 def mind(request: pytest.FixtureRequest) -> Mind:
     case = AGENTS[request.param]
-    agent = case.build(SPEC)
+    agent = case.build(case.spec)
     traces: Counter = Counter()
 
     def counted_update(*args: Any) -> Any:
@@ -88,9 +114,9 @@ def mind(request: pytest.FixtureRequest) -> Mind:
         update=compiled(counted_update),
         explore=compiled(agent.explore),
         act=compiled(agent.act),
-        state=compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
+        state=compiled(lambda key: case.prepare(agent.start(agent.init(key))))(jax.random.key(0)),
         hyper=hyperparams.defaults(hyperparams.choose(agent.space, **case.chosen)),
-        batch=transitions(jax.random.key(1)),
+        batch=transitions(jax.random.key(1), case.spec),
         noise=agent.noise(jax.random.key(2), BATCH),
         traces=traces,
     )
@@ -119,7 +145,7 @@ def test_actions_have_the_declared_shape_and_range(mind: Mind) -> None:
             mind.act(mind.state.params, observation),
             mind.explore(mind.state, mind.hyper, observation, jax.random.key(0))[0],
         ):
-            assert action.shape == (SPEC.action_size,)
+            assert action.shape == (mind.case.spec.action_size,)
             assert action.dtype == jnp.float32
             assert (np.abs(action) <= 1.0).all()
 
@@ -141,11 +167,11 @@ def test_explore_differs_by_key_and_only_by_key(mind: Mind) -> None:
 
 def test_a_start_has_targets_equal_to_what_they_follow_and_no_memory(mind: Mind) -> None:
     for target, followed in mind.case.targets.items():
-        assert_equal(getattr(mind.state, target), getattr(mind.state.params, followed))
+        assert_equal(attrgetter(target)(mind.state), attrgetter(followed)(mind.state.params))
     old = learn(mind)
     assert_equal(mind.agent.start(old.params).params, old.params)
     fresh = compiled(mind.agent.start)(mind.state.params)
-    assert_equal(fresh, mind.state)
+    assert_equal(mind.case.prepare(fresh), mind.state)
 
 
 def test_no_key_is_stored(mind: Mind) -> None:
@@ -169,10 +195,11 @@ def test_updates_are_pure(mind: Mind) -> None:
 
 
 def test_updates_are_finite_and_keep_structure_and_types(mind: Mind) -> None:
-    state = mind.state
+    state, spec = mind.state, mind.case.spec
+    stretch = jnp.where(jnp.arange(spec.observation_size) < spec.sensed_size, 10.0, 1.0)[None]
     for step in range(10):
-        batch = transitions(jax.random.key(100 + step))
-        batch = batch._replace(reward=100.0 * batch.reward, observation=10.0 * batch.observation)
+        batch = transitions(jax.random.key(100 + step), mind.case.spec)
+        batch = batch._replace(reward=100.0 * batch.reward, observation=batch.observation * stretch)
         noise = mind.agent.noise(jax.random.key(200 + step), BATCH)
         state, metrics = mind.update(state, mind.hyper, batch, noise, jnp.int32(step))
         assert np.isfinite(numbers(state)).all()
@@ -222,8 +249,8 @@ def test_the_space_offers_what_has_an_effect_around_the_defaults(mind: Mind) -> 
 
 def test_members_side_by_side_learn_what_each_learns_alone(mind: Mind) -> None:
     def prepare(key: jax.Array) -> tuple:
-        hyper = hyperparams.sample(mind.agent.space, key)
-        return mind.agent.start(mind.agent.init(key)), hyper, transitions(key), mind.agent.noise(key, BATCH)
+        hyper, batch = hyperparams.sample(mind.agent.space, key), transitions(key, mind.case.spec)
+        return mind.agent.start(mind.agent.init(key)), hyper, batch, mind.agent.noise(key, BATCH)
 
     prepared = compiled(jax.vmap(prepare))(jax.random.split(jax.random.key(3), MEMBERS))
     states, *inputs = prepared
@@ -243,7 +270,8 @@ def test_a_donated_state_is_consumed_whole(mind: Mind) -> None:
     state = jax.tree.map(jnp.copy, mind.state)
     expected, _ = mind.update(state, mind.hyper, mind.batch, mind.noise, jnp.int32(0))
     donated = compiled(mind.agent.update, donate_argnums=0)
-    found, _ = donated(mind.agent.start(state.params), mind.hyper, mind.batch, mind.noise, jnp.int32(0))
+    started = mind.case.prepare(mind.agent.start(state.params))
+    found, _ = donated(started, mind.hyper, mind.batch, mind.noise, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-6)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
 
@@ -252,7 +280,8 @@ def test_only_a_termination_hides_what_comes_next(mind: Mind) -> None:
     elsewhere = mind.batch.next_observation + 1.0
     terminated = mind.batch.terminated[:, None]
     hidden = mind.batch._replace(next_observation=jnp.where(terminated, elsewhere, mind.batch.next_observation))
-    assert_equal(learn(mind, batch=hidden), learn(mind))
+    changed = (numbers(learn(mind, batch=hidden)) != numbers(learn(mind))).any()
+    assert changed == mind.case.reads_ends
     seen = mind.batch._replace(next_observation=jnp.where(terminated, mind.batch.next_observation, elsewhere))
     assert (numbers(learn(mind, batch=seen)) != numbers(learn(mind))).any()
 
@@ -260,4 +289,4 @@ def test_only_a_termination_hides_what_comes_next(mind: Mind) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_discrete_actions_are_answered(name: str) -> None:
     with pytest.raises(ValueError, match=r"needs continuous actions, but test has 2 discrete ones\.$"):
-        AGENTS[name].build(SPEC._replace(discrete=True))
+        AGENTS[name].build(AGENTS[name].spec._replace(discrete=True))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from rookery import distributions
 
@@ -113,3 +114,84 @@ def test_a_certain_choice_has_no_entropy_and_finite_numbers() -> None:
     assert float(distributions.categorical_log_prob(logits, jnp.asarray(0))) == 0.0
     assert float(distributions.categorical_log_prob(logits, jnp.asarray(1))) == -2e4
     assert np.isfinite(jax.grad(distributions.categorical_entropy)(logits)).all()
+
+
+# --- directions
+
+
+CONCENTRATIONS = [0.0, 0.1, 1.0, 10.0, 50.0]
+
+
+def log_mean(size: int, concentration: float) -> float:
+    """The logarithm of the mean of exp(k cosine) over a sphere: Gamma(S/2) (2/k)^(S/2-1) I_(S/2-1)(k)."""
+    if concentration == 0.0:
+        return 0.0
+    order = size / 2 - 1
+    bessel = math.log(scipy.special.ive(order, concentration)) + concentration
+    return math.lgamma(size / 2) + order * math.log(2 / concentration) + bessel
+
+
+def direction(size: int) -> np.ndarray:
+    vector = np.arange(1.0, size + 1.0)
+    return vector / np.linalg.norm(vector)
+
+
+def test_the_law_of_directions_that_the_others_are_held_against() -> None:
+    for concentration in (0.1, 1.0, 10.0, 50.0):
+        sinh = math.log(math.sinh(concentration) / concentration)
+        assert log_mean(3, concentration) == pytest.approx(sinh, rel=1e-9)
+        angles = np.arange(720) * math.pi / 360
+        around = np.mean(np.exp(concentration * np.cos(angles)))
+        assert log_mean(2, concentration) == pytest.approx(math.log(around), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 30])
+def test_a_directions_log_ratio_against_bessel_functions(size: int) -> None:
+    mean = direction(size)
+    values = np.stack([mean, -mean, np.eye(size)[0]])
+    outputs = np.asarray(CONCENTRATIONS)[:, None, None] * mean
+    found = distributions.direction_log_ratio(
+        jnp.asarray(np.broadcast_to(outputs, (5, 3, size)), jnp.float32),
+        jnp.asarray(np.broadcast_to(values, (5, 3, size)), jnp.float32),
+    )
+    cosines = values @ mean
+    expected = [[k * cosine - log_mean(size, k) for cosine in cosines] for k in CONCENTRATIONS]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_directions_density_has_the_mean_of_the_uniform_one(size: int) -> None:
+    # All directions of a circle; of a sphere, height and angle (Archimedes), in the middle of cells of equal area.
+    angle = (np.arange(64) + 0.5) * math.pi / 32
+    height = (np.arange(400) + 0.5) / 200 - 1.0 if size == 3 else np.zeros(1)
+    around = np.sqrt(1 - height**2)[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1)[None]
+    every = np.concatenate([around, np.broadcast_to(height[:, None, None], (len(height), 64, 1))], axis=-1)
+    every = jnp.asarray(every.reshape(-1, 3)[:, :size], jnp.float32)
+    for concentration in (0.0, 1.0, 10.0):
+        outputs = jnp.broadcast_to(jnp.asarray(concentration * direction(size), jnp.float32), every.shape)
+        ratio = distributions.direction_log_ratio(outputs, every)
+        assert float(jnp.mean(jnp.exp(ratio))) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_direction_that_is_more_than_certain_counts_as_certain() -> None:
+    mean, value = direction(3), jnp.asarray([0.0, 0.0, 1.0])
+    certain, more = (
+        distributions.direction_log_ratio(jnp.asarray(k * mean, jnp.float32), value) for k in (50.0, 5_000.0)
+    )
+    assert float(more) == pytest.approx(float(certain), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_an_unknown_direction_has_a_slope_towards_the_value(size: int) -> None:
+    # d (o v - A(|o|)) / d o at o = 0 is v, since A begins as k^2 / 2 S.
+    value = jnp.asarray(direction(size), jnp.float32)
+    slope = jax.grad(distributions.direction_log_ratio)(jnp.zeros(size), value)
+    np.testing.assert_allclose(slope, value, rtol=1e-4, atol=1e-6)
+    far = jax.grad(distributions.direction_log_ratio)(jnp.full((size,), 1e4), value)
+    assert np.isfinite(far).all()
+
+
+def test_the_areas_of_spheres() -> None:
+    assert math.exp(distributions.direction_log_area(2)) == pytest.approx(2 * math.pi, rel=1e-12)
+    assert math.exp(distributions.direction_log_area(3)) == pytest.approx(4 * math.pi, rel=1e-12)
+    assert math.exp(distributions.direction_log_area(4)) == pytest.approx(2 * math.pi**2, rel=1e-12)

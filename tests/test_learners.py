@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rookery import normalize
-from rookery.learners.api import Member, genotype
+from rookery.learners.api import genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.types import Genotype, Transition
+from rookery.types import Genotype
 from tests.lives import (
     LENGTH,
     LIFETIMES,
@@ -26,6 +26,7 @@ from tests.lives import (
     counting,
     life,
     sac_in_the_room,
+    stored,
 )
 from tests.tiny import assert_equal
 
@@ -43,13 +44,6 @@ def warmed() -> Life:
 @pytest.fixture(scope="module")
 def real() -> Life:
     return sac_in_the_room()
-
-
-def stored(member: Member, num_envs: int) -> Transition:
-    """Every row in the order of its birth, `[T, E, ...]`; the buffer must not have wrapped around."""
-    size = int(member.buffer.size)
-    assert int(member.buffer.position) == size
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:size].reshape(-1, num_envs, *leaf.shape[1:]), member.buffer.rows)
 
 
 # --- what is collected

@@ -74,6 +74,33 @@ def test_twins_have_weights_of_their_own_and_stand_side_by_side() -> None:
     assert (dense(params[0])[0][0] != dense(params[1])[0][0]).all()
 
 
+def test_frozen_inputs_join_the_bias() -> None:
+    # Inputs 1 and 2 of four are constants: the same outputs from the other two, by hand and by the network.
+    network, smaller = networks.mlp([2, 2], [3], 1), networks.mlp([1, 1], [3], 1)
+    params = network.init(jax.random.key(0))
+    params["params"]["Dense_0"]["bias"] = jnp.asarray([0.5, -0.25, 1.0])
+    frozen = networks.freeze_inputs(params, 1, jnp.asarray([2.0, -3.0]))
+    kernel = dense(params)[0][0]
+    (first, bias), *rest = dense(frozen)
+    np.testing.assert_array_equal(first, kernel[[0, 3]])
+    np.testing.assert_allclose(bias, 2.0 * kernel[1] - 3.0 * kernel[2] + [0.5, -0.25, 1.0], rtol=1e-6)
+    np.testing.assert_array_equal(rest[0][0], dense(params)[1][0])
+    seen, other = jnp.asarray([[0.7], [-1.0]]), jnp.asarray([[0.1], [4.0]])
+    shown = jnp.concatenate([seen, jnp.full((2, 1), 2.0)], axis=1), jnp.concatenate([-jnp.full((2, 1), 3.0), other], 1)
+    np.testing.assert_allclose(smaller.apply(frozen, seen, other), network.apply(params, *shown), rtol=1e-5, atol=1e-6)
+
+
+def test_freezing_leaves_what_is_no_network_as_it_is() -> None:
+    network = networks.mlp([3], [], 2)
+    pair = networks.twin(network).init(jax.random.key(0))
+    tree = {"pair": pair, "alpha": jnp.float32(0.5), "params": jnp.arange(3.0)}
+    frozen = networks.freeze_inputs(tree, 2, jnp.ones(1))
+    assert frozen["alpha"] is tree["alpha"]
+    assert frozen["params"] is tree["params"]
+    assert [dense(single)[0][0].shape for single in frozen["pair"]] == [(2, 2), (2, 2)]
+    assert dense(pair[0])[0][0].shape == (3, 2)  # the caller's own is untouched
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

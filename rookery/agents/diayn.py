@@ -20,7 +20,7 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.api import Agent, Curiosity, check_hidden_sizes
 from rookery.envs.api import EnvSpec, SkillSpec, Step
-from rookery.hyperparams import Field, LogUniform, Space
+from rookery.hyperparams import Field, LogUniform, Space, Uniform
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 
@@ -60,8 +60,11 @@ class DiaynConfig:
             raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
         if self.smerl_margin < 0.0:
             raise ValueError(f"smerl_margin must not be negative, got {self.smerl_margin}.")
-        if not self.smerl and (self.smerl_target is not None or self.smerl_margin):
-            raise ValueError("smerl_target and smerl_margin say nothing without smerl; turn it on, or leave them out.")
+        told = self.smerl_target is not None or self.smerl_margin or self.smerl_fraction != DiaynConfig.smerl_fraction
+        if told and not self.smerl:
+            raise ValueError(
+                "smerl_target, smerl_fraction and smerl_margin say nothing without smerl; turn it on or drop them."
+            )
 
 
 class DiaynParams(NamedTuple):
@@ -111,13 +114,15 @@ def space(inner: Space, with_smerl: bool = True) -> Space:
     own = {"discriminator_lr": 3e-4, **({"diversity_scale": 1.0} if with_smerl else {})}
     domains = {"discriminator_lr": LogUniform(3e-5, 3e-3), "diversity_scale": LogUniform(0.1, 10.0)}
     fields = {"discriminator_lr": DISCRIMINATOR_LR, "diversity_scale": DIVERSITY_SCALE}
+    # What an agent of one's own declares nothing of must still be there to be chosen.
+    inner_fields = inner.fields or dict.fromkeys(inner.defaults._fields, Field("", Uniform, low=-math.inf))
     values = {**inner.defaults._asdict(), **own}
     if "discount" in values:
         values["discount"] = DISCOUNT
     return hyperparams.space(
         _hyper_type(type(inner.defaults), with_smerl)(**values),
         {**inner.domains, **{name: domains[name] for name in own}},
-        {**inner.fields, **{name: fields[name] for name in own}},
+        {**inner_fields, **{name: fields[name] for name in own}},
     )
 
 
@@ -302,7 +307,7 @@ def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Age
         skill=spec.skill,
         config=config,
         # So small a last layer that a newborn discriminator is uniform, and the first rewards are 0.
-        discriminator=networks.mlp((size,), config.discriminator_hidden_sizes, spec.skill.size, output_scale=1e-6),
+        discriminator=networks.mlp((size,), config.discriminator_hidden_sizes, spec.skill.size, output_scale=1e-12),
         hyper=type(agent.space.defaults),
     )
     return Agent(

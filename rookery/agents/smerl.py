@@ -27,13 +27,13 @@ class Returns(NamedTuple):
 
     mean: Array  # [M] running mean over the episodes that ended
     known: Array  # [M] bool: one has
-    best: Array  # [] of any episode; -inf before the first has ended
+    best: Array  # [] of any episode; 0 before the first has ended, since a state that is not finite has diverged
 
 
 def nothing(skill: SkillSpec) -> Returns:
     """Before the first episode."""
     count = skill.size if skill.kind == "one-hot" else 1
-    return Returns(jnp.zeros((count,)), jnp.zeros((count,), bool), jnp.asarray(-jnp.inf, jnp.float32))
+    return Returns(jnp.zeros((count,)), jnp.zeros((count,), bool), jnp.zeros(()))
 
 
 def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
@@ -46,10 +46,13 @@ def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
     count = jnp.sum(weight, axis=0)
     mean = jnp.sum(weight * value[:, None], axis=0) / jnp.maximum(count, 1.0)
     moved = jnp.where(returns.known, returns.mean + RATE * (mean - returns.mean), mean)
+    known = returns.known | (count > 0.0)
+    past = jnp.where(returns.known.any(), returns.best, -jnp.inf)
+    best = jnp.maximum(past, jnp.max(jnp.where(ended, value, -jnp.inf)))
     return Returns(
         mean=jnp.where(count > 0.0, moved, returns.mean),
-        known=returns.known | (count > 0.0),
-        best=jnp.maximum(returns.best, jnp.max(jnp.where(ended, value, -jnp.inf))),
+        known=known,
+        best=jnp.where(known.any(), best, 0.0),
     )
 
 

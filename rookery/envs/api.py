@@ -233,11 +233,12 @@ def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState,
 def begin(environment: Environment, bank: tuple[EnvState, Step], key: Key, num_envs: int) -> tuple[EnvState, Step]:
     """Begin an episode in each of `num_envs` slots, from start states drawn from `bank`; `[E, ...]`, key consumed."""
     size = bank[1].reward.shape[0]
-    start = trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
     if environment.assignment is None:
-        return start
-    keys = jax.random.split(jax.random.fold_in(key, 1), num_envs)
-    return jax.vmap(environment.assignment.first)(start, jnp.arange(num_envs), keys)
+        return trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
+    start_key, first_key = jax.random.split(key)
+    start = trees.take(bank, jax.random.randint(start_key, (num_envs,), 0, size))
+    first_keys = jax.random.split(first_key, num_envs)
+    return jax.vmap(environment.assignment.first)(start, jnp.arange(num_envs), first_keys)
 
 
 def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environment:
@@ -251,12 +252,11 @@ def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environ
 def _auto_reset_step(
     environment: Environment, bank: tuple[EnvState, Step], state: EnvState, action: Array, key: Key
 ) -> tuple[EnvState, Step]:
-    step_key, start_key = jax.random.split(key)
+    step_key, start_key, next_key = jax.random.split(key, 3)
     state, step = environment.step(state, action, step_key)
     size = bank[1].reward.shape[0]
     start_state, start = trees.take(bank, jax.random.randint(start_key, (), 0, size))
     if environment.assignment is not None:
-        next_key = jax.random.fold_in(start_key, 1)
         start_state, start = environment.assignment.next((start_state, start), state, next_key)
     state = trees.where(step.ended, start_state, state)
     return state, step._replace(observation=jnp.where(step.ended, start.observation, step.observation))
