@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 
 from rookery import networks
-from rookery.agents import sac, td3
+from rookery.agents import diayn, sac, td3
 from rookery.agents.api import Agent
+from rookery.agents.diayn import DiaynConfig
+from rookery.envs import api as envs
 from rookery.envs import tasks
-from rookery.envs.api import EnvSpec
+from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.envs.skills import skills
+from rookery.learners.api import Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.types import PyTree
 
@@ -127,3 +131,49 @@ def test_values_and_policies_where_the_action_counts(agent: str, world: str, obs
     for action in TRIED:  # the reward, of the order of 1, is the whole value
         np.testing.assert_allclose(mind.value(observation, action), -((action - best) ** 2), atol=0.05)
     assert mind.action(observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
+
+
+# --- an agent that makes its own reward
+
+
+def pointing() -> Environment:
+    """One step, after which the descriptor is the action; the observation is always 0, and no reward is given."""
+    place = envs.descriptor_spec("action", "final", (-1.0,), (1.0,))
+    return Environment(_stand, _point, EnvSpec("pointing", 1, 1, episode_length=1, descriptor=place))
+
+
+def _stand(key: jax.Array) -> tuple[jax.Array, Step]:
+    return jnp.zeros((1,)), envs.first_step(jnp.zeros((1,)), jnp.zeros((1,)))
+
+
+def _point(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+    return state, envs.next_step(state, jnp.zeros(()), jnp.asarray(True), action)
+
+
+def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
+    # Once each skill is recognised for certain, its reward is log 1 - log 1/2, and the episode is over.
+    case, environment = AGENTS["sac"], skills(pointing(), 2)
+    agent = diayn.diayn(case.build(environment.spec), environment.spec, DiaynConfig(discriminator_hidden_sizes=(16,)))
+    learner = off_policy(agent, environment, LIFE)
+    hyper = scalars(agent.space.defaults._replace(**case.hyper._asdict(), discriminator_lr=1e-2))
+
+    def lifetime(key: jax.Array) -> tuple:
+        keys = jax.random.split(key, 4)
+        bank = learner.start_states(keys[0])
+
+        def live(generation: jax.Array, member: Member) -> Member:
+            return learner.step(member, bank, jax.random.fold_in(keys[2], generation), generation)[0]
+
+        # By the end of the second generation the buffer has forgotten the warm-up, whose actions nobody can tell apart.
+        member = jax.lax.fori_loop(0, 2, live, learner.init(keys[1], hyper, bank))
+        shown = jnp.concatenate([jnp.zeros((2, 1)), jnp.eye(2)], axis=1)
+        action = jax.vmap(agent.act, in_axes=(None, 0))(member.state.params, shown)
+        critic = networks.twin(networks.mlp((3, 1), HIDDEN, 1))
+        value = critic.apply(member.state.params.agent.critic, shown, action)
+        return action[:, 0], value, learner.evaluate(genotype(member), bank, keys[3])
+
+    action, value, judged = jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0))
+    assert abs(float(action[0] - action[1])) > 0.5
+    assert judged.episodes["accuracy"].tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(judged.episodes["diversity_return"], np.log(2), rtol=0.05)
+    np.testing.assert_allclose(value, np.log(2), rtol=0.05)

@@ -50,13 +50,13 @@ def test_returns_are_running_means_over_the_episodes_that_ended() -> None:
     assert returns.mean.tolist() == [4.0, 2.0, 0.0, 0.0]
     assert returns.known.tolist() == [True, True, False, False]
     assert float(returns.best) == 4.0
-    # Then a fifth of the way to the mean of what has ended, whether it terminated or was cut short.
+    # Then a fifth of the way to what has ended, terminated or cut short; two at once are two steps, 1 - 0.8^2 together.
     returns = smerl.record(FOUR, returns, steps([0, 0, 2, 1], [9.0, 19.0, -5.0, 99.0], [True, True, True, False], True))
-    np.testing.assert_allclose(returns.mean, [4.0 + 0.2 * (14.0 - 4.0), 2.0, -5.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(returns.mean, [4.0 + 0.36 * (14.0 - 4.0), 2.0, -5.0, 0.0], rtol=1e-6)
     assert returns.known.tolist() == [True, True, True, False]
     assert float(returns.best) == 19.0
     returns = smerl.record(FOUR, returns, steps([0], [1.0], [True]))
-    np.testing.assert_allclose(returns.mean, [6.0 + 0.2 * (1.0 - 6.0), 2.0, -5.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(returns.mean, [7.6 + 0.2 * (1.0 - 7.6), 2.0, -5.0, 0.0], rtol=1e-6)
     assert float(returns.best) == 19.0
 
 

@@ -45,7 +45,8 @@ def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
         weight = weight * steps.pursued.skill  # [E, M]
     count = jnp.sum(weight, axis=0)
     mean = jnp.sum(weight * value[:, None], axis=0) / jnp.maximum(count, 1.0)
-    moved = jnp.where(returns.known, returns.mean + RATE * (mean - returns.mean), mean)
+    rate = 1.0 - (1.0 - RATE) ** count  # episodes that end together count as much as one after the other
+    moved = jnp.where(returns.known, returns.mean + rate * (mean - returns.mean), mean)
     known = returns.known | (count > 0.0)
     past = jnp.where(returns.known.any(), returns.best, -jnp.inf)
     best = jnp.maximum(past, jnp.max(jnp.where(ended, value, -jnp.inf)))
