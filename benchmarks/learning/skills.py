@@ -80,7 +80,8 @@ class World(NamedTuple):
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--experiments", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    made.add_argument("--contenders", nargs="+", default=["DIAYN", "random search", *BREEDERS])
+    known = sorted({name for setting in SETTINGS.values() for name in setting.contenders})
+    made.add_argument("--contenders", nargs="+", default=known, choices=known)
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--runs", default="runs/skills")
     made.add_argument("--pictures", help="folder for the pictures")
@@ -131,6 +132,7 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
         "experiment": experiment,
         "contender": contender,
         "seed": seed,
+        "commit": harness.commit(),
         "seconds": seconds,
         "env_steps": ((np.arange(setting.generations) + 1) * setting.life.steps_per_generation).tolist(),
         "accuracy": [np.asarray(metrics["fitness"]).tolist() for metrics in result.history],
@@ -239,11 +241,11 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
     measures: dict[str, list[float]] = {
         "accuracy, fresh": [float(np.median(row["fresh"])) for row in rows],
         "accuracy, untrained": [float(np.median(row["untrained"])) for row in rows],
+        "accuracy, last generation": [float(np.median(row["accuracy"][-1])) for row in rows],
         "seconds": [row["seconds"] for row in rows],
     }
     if experiment != "tuning":
         curves = [np.asarray(row["accuracy"])[:, 0] for row in rows]
-        measures["accuracy, last generation"] = [float(curve[-1]) for curve in curves]
         reached = [steps_to(row, curve) for row, curve in zip(rows, curves, strict=True)]
         if all(np.isfinite(reached)):
             measures[f"steps to accuracy {GOOD}"] = reached
@@ -257,6 +259,7 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
         line(experiment, contender, name, statistics.interquartile_mean, {experiment: values})
         for name, values in measures.items()
     ]
+    lines[0]["commits"] = sorted({row["commit"] for row in rows})
     for other in ("untrained", "random") if SETTINGS[experiment].cells is not None else ():
         pair = [{experiment: measures[f"cells, {name}"]} for name in ("skills", other)]
         lines.append(line(experiment, contender, f"more than {other}", statistics.probability_of_improvement, *pair))
@@ -346,7 +349,7 @@ def draw_ends(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             axes.set_ylabel(f"contact of foot {2 * pair + 2}", fontsize=8)
             style.tidy(axes)
         column[0].set_title(f"seed {row['seed']}", fontsize=9, color=style.INK, loc="left")
-    made.axes[0].legend(frameon=False, fontsize=7, loc="upper right")
+    made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False, fontsize=8)
     made.savefig(path, dpi=130)
 
 
