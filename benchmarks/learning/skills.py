@@ -11,6 +11,7 @@ that is there already is not made again, so the benchmark can be stopped and goe
 
 import argparse
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -215,12 +216,12 @@ def report(options: argparse.Namespace) -> None:
             found[experiment, contender] = [load(path) for path in paths]
             if paths and experiment in options.experiments:
                 lines += summary(experiment, contender, found[experiment, contender])
-    for contender in BREEDERS:
-        bred, searched = found["tuning", contender], found["tuning", "random search"]
-        if bred and searched and "tuning" in options.experiments:
-            medians = [{"tuning": [np.median(row["fresh"]) for row in rows]} for rows in (bred, searched)]
+    for contender, other in itertools.combinations(reversed(SETTINGS["tuning"].contenders), 2):
+        pair = found["tuning", contender], found["tuning", other]
+        if all(pair) and "tuning" in options.experiments:
+            medians = [{"tuning": [np.median(row["fresh"]) for row in rows]} for rows in pair]
             better = statistics.probability_of_improvement
-            lines.append(line("tuning", contender, "better than random search", better, *medians))
+            lines.append(line("tuning", contender, f"better than {other}", better, *medians))
     harness.report("learning_skills", options, lines, harness.load())
     if options.pictures:
         draw_curves({key: rows for key, rows in found.items() if rows}, Path(options.pictures) / "skills_curves.png")
