@@ -159,7 +159,7 @@ def qdax_peer(shapes: Shapes, key: Key, episode_length: int = 1000, full: bool =
     agent = getattr(baseline, agent_class)(config, shapes.action_size)
     start = agent.get_init_fn(shapes.population, shapes.action_size, shapes.observation_size, shapes.rows)
     states, stores = jax.jit(start)(jax.random.key_data(key))  # raw keys: its exploit writes into them
-    return Peer(agent, states, jax.jit(_fill_qdax, donate_argnums=0)(stores, key) if full else stores)
+    return Peer(agent, states, jax.jit(fill_qdax, donate_argnums=0)(stores, key) if full else stores)
 
 
 def qdax_environment(task: str, num_envs: int | None, episode_length: int = 1000) -> Any:
@@ -169,12 +169,12 @@ def qdax_environment(task: str, num_envs: int | None, episode_length: int = 1000
     return create(task, episode_length=episode_length, batch_size=num_envs, backend="spring")
 
 
-def _fill_qdax(stores: Any, key: Key) -> Any:
-    """Random rows; the flags of the end of an episode, which precede the actions, are 0."""
+def fill_qdax(stores: Any, key: Key) -> Any:
+    """Random rows for a population's stores, or for one's; the flags of an episode's end, before the actions, are 0."""
     sample = stores.transition
     first_flag = 2 * sample.observation_dim + 1
     data = jax.random.normal(key, stores.data.shape).at[..., first_flag : first_flag + 2].set(0.0)
-    size = jnp.full_like(stores.current_size, stores.data.shape[1])
+    size = jnp.full_like(stores.current_size, stores.data.shape[-2])
     return stores.replace(data=data, current_size=size)
 
 
