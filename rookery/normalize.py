@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import chex
+import jax
 import jax.numpy as jnp
 
 from rookery.types import Array
@@ -40,6 +41,8 @@ def update(statistics: RunningStatistics, rows: Array) -> RunningStatistics:
 
 def normalize(statistics: RunningStatistics, observation: Array, limit: float = 5.0) -> Array:
     """`(observation - mean) / std`, clipped to +-`limit`; `[..., O]`. Before the second row it changes nothing."""
+    # Kept apart from what stands before it, so that any layout over devices compiles it to the same bits.
+    statistics, observation = jax.lax.optimization_barrier((statistics, observation))
     variance = statistics.squares / jnp.maximum(statistics.count, 1.0)
     known = statistics.count > 1.0
     scale = jnp.where(known, jnp.sqrt(jnp.maximum(variance, 1e-8)), 1.0)

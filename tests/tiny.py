@@ -1,10 +1,14 @@
 """Tiny parts for tests: what is compiled is small, so that compiling is cheap."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import tasks
+from rookery.envs.skills import skills
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.types import PyTree
@@ -24,6 +28,15 @@ def learner(env: str = "point_room", config: OffPolicyConfig = LIFE, **overrides
     """SAC with 8 hidden units on one of our own worlds."""
     environment = tasks.make(env, **{"episode_length": 10, **overrides})
     return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(8,))), environment, config)
+
+
+def discoverer() -> Learner:
+    """SMERL around SAC in the room with three skills, observations normalised."""
+    environment = skills(tasks.make("point_room", episode_length=10), 3)
+    agent = sac(environment.spec, SacConfig(hidden_sizes=(8,)))
+    config = DiaynConfig(discriminator_hidden_sizes=(8,), smerl=True)
+    life = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)
+    return off_policy(diayn(agent, environment.spec, config), environment, life)
 
 
 def assert_equal(left: PyTree, right: PyTree) -> None:

@@ -16,7 +16,7 @@ def alone(config: AnyRun) -> AnyRun:
     idle = [f"--space.{name}" for name in choices(config)]
     idle += ["--draw-hyper"] if getattr(config, "draw_hyper", False) else []
     method = getattr(config, "pbt", PbtConfig())
-    usual = dataclasses.asdict(PbtConfig())
+    usual = dataclasses.asdict(getattr(type(config)(), "pbt", PbtConfig()))
     idle += [
         f"--{name.replace('_', '-')}" for name, value in dataclasses.asdict(method).items() if value != usual[name]
     ]

@@ -190,6 +190,11 @@ def _open_room() -> WorldConfig:
     return WorldConfig(env="point_room")
 
 
+def _with_data() -> PbtConfig:
+    """Rows name the skills of who made them, so an heir learns from its parent's and not from its predecessor's."""
+    return PbtConfig(inherit_buffer=True)
+
+
 def _many_environments() -> OffPolicyConfig:
     return OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1)
 
@@ -236,6 +241,7 @@ class PbtDiaynRun(PbtRun):
     """
 
     world: WorldConfig = field(default_factory=_open_room)
+    pbt: PbtConfig = field(default_factory=_with_data)
     learner: OffPolicyConfig = field(default_factory=_many_environments)
     skills: SkillsConfig = field(default_factory=SkillsConfig)
     diayn: DiaynConfig = field(default_factory=DiaynConfig)
@@ -252,6 +258,7 @@ class PbtDiaynTd3Run(PbtRun):
     """
 
     world: WorldConfig = field(default_factory=_open_room)
+    pbt: PbtConfig = field(default_factory=_with_data)
     learner: OffPolicyConfig = field(default_factory=_many_environments)
     skills: SkillsConfig = field(default_factory=SkillsConfig)
     diayn: DiaynConfig = field(default_factory=DiaynConfig)
