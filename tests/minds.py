@@ -23,7 +23,6 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return jax.jit(function, compiler_options=FAST_COMPILE, **options)
 
 
-@partial(jax.jit, static_argnames=("spec", "rows"))
 def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Transition:
     """Rows of random numbers, the first two terminated; with skills as a curious agent is given them."""
     keys = jax.random.split(key, 6)
@@ -43,3 +42,6 @@ def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Tran
     )
     extras = jax.random.normal(keys[5], (rows, spec.descriptor_size)) if spec.descriptor else ()
     return batch._replace(observation=observation, next_observation=next_observation, extras=extras)
+
+
+drawn_transitions = compiled(transitions, static_argnames=("spec", "rows"))

@@ -15,13 +15,15 @@ from rookery.agents import diayn, sac, td3
 from rookery.agents.api import Agent
 from rookery.agents.diayn import DiaynConfig, DiaynState
 from rookery.envs.api import EnvSpec, Pursued, SkillSpec, first_step
+from rookery.envs.skills import listed
 from rookery.hyperparams import LogUniform
 from rookery.types import PyTree, Transition
 from tests.lives import SPY, obedient
-from tests.minds import BATCH, PLACE, SKILLED, SPEC, SPHERE, compiled, transitions
+from tests.minds import BATCH, PLACE, SKILLED, SPEC, SPHERE, compiled, drawn_transitions
 from tests.tiny import assert_equal
 
 LINEAR = DiaynConfig(discriminator_hidden_sizes=())
+WIDE = (16,)
 TWO = SPEC._replace(observation_size=5, descriptor=PLACE, skill=SkillSpec("one-hot", 2))
 
 
@@ -30,25 +32,23 @@ def linear(kernel: Any, bias: Any) -> PyTree:
     return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}}
 
 
-def listening(spec: EnvSpec, config: DiaynConfig = LINEAR, rows: int = BATCH) -> tuple[Agent, Callable]:
-    """DIAYN around an agent that writes down what it is given, and its compiled update."""
-    agent = diayn.diayn(obedient(spec, rows), spec, config)
-    return agent, compiled(agent.update)
-
-
 def heard(spec: EnvSpec, params: PyTree, batch: Transition, config: DiaynConfig = LINEAR) -> tuple[DiaynState, dict]:
     """What one update with this discriminator says; `state.agent.batch` is what the wrapped agent was given."""
-    agent, update = listening(spec, config, len(batch.reward))
-    state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
-    return update(state, hyperparams.defaults(agent.space), batch, jnp.zeros(len(batch.reward)), jnp.int32(0))
+    rows = len(batch.reward)
+    agent = diayn.diayn(obedient(spec, rows), spec, config)
+
+    def update(params: PyTree, batch: Transition) -> tuple:
+        state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
+        return agent.update(state, hyperparams.defaults(agent.space), batch, jnp.zeros(rows), jnp.int32(0))
+
+    return compiled(update)(params, batch)
 
 
 def two_skills(extras: list[list[float]], chosen: list[int]) -> Transition:
-    """Rows whose descriptors and skills are given; the rest is random."""
-    skill = jnp.asarray(np.eye(2)[chosen], jnp.float32)
-    batch = transitions(jax.random.key(3), TWO, len(chosen))
-    seen, after = (jnp.concatenate([old[:, :3], skill], axis=1) for old in (batch.observation, batch.next_observation))
-    return batch._replace(observation=seen, next_observation=after, extras=jnp.asarray(extras))
+    """Four rows whose descriptors and skills are given; the rest is random."""
+    batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(3), TWO, 4))
+    batch.observation[:, 3:] = batch.next_observation[:, 3:] = np.eye(2)[chosen]
+    return batch._replace(extras=np.asarray(extras, np.float32))
 
 
 # --- what is rewarded
@@ -68,10 +68,10 @@ def test_the_reward_is_the_log_ratio_of_posterior_and_prior() -> None:
 
 
 def test_the_prior_can_be_left_out_of_the_reward_alone() -> None:
-    batch = two_skills([[2.0, 0.0], [0.0, 3.0]], [1, 1])
+    batch = two_skills([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [1, 1, 0, 1])
     config = DiaynConfig(discriminator_hidden_sizes=(), add_log_p_z=False)
     state, metrics = heard(TWO, linear(np.eye(2), [0.0, 1.0]), batch, config)
-    log_q = -np.log1p(np.exp([1.0, -4.0]))
+    log_q = -np.log1p(np.exp([1.0, -4.0, 1.0, -1.0]))
     np.testing.assert_allclose(state.agent.batch.reward, log_q, rtol=1e-5)
     assert float(metrics["diversity_reward"]) == pytest.approx(np.mean(log_q) + math.log(2), rel=1e-5)
 
@@ -79,9 +79,8 @@ def test_the_prior_can_be_left_out_of_the_reward_alone() -> None:
 @pytest.mark.parametrize("add_log_p_z", [True, False])
 def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
     # Whatever it sees, it says the x axis with concentration 2: density ratio 2 cosine - log(sinh 2 / 2).
-    batch = transitions(jax.random.key(0), SPHERE, 4)
-    skill = jnp.asarray([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]])
-    batch = batch._replace(observation=batch.observation.at[:, 3:].set(skill))
+    batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(0), SPHERE, 4))
+    batch.observation[:, 3:] = [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]]
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=(), add_log_p_z=add_log_p_z)
     state, metrics = heard(SPHERE, linear(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
     cosine = np.asarray([1.0, -1.0, 0.0, 0.6])
@@ -98,10 +97,10 @@ def test_a_newborn_rewards_nobody(kind: str, chance: float) -> None:
         spec = SPEC._replace(observation_size=size + 5, skill=SkillSpec(kind, 5))
         agent = diayn.diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
         assert agent.curiosity is not None
-        batch = transitions(key, spec, 500)
-        scale = jnp.where(jnp.arange(500) % 2 == 0, 30.0, 1.0)[:, None]
-        step = first_step(scale * batch.next_observation, jnp.zeros((500, 0)))
-        step = step._replace(pursued=Pursued(batch.observation[:, size:], jnp.zeros(500)))
+        rows, every = jnp.arange(500), jnp.asarray(listed(SkillSpec(kind, 5)))
+        scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
+        step = first_step(scale * jax.random.normal(key, (500, size + 5)), jnp.zeros((500, 0)))
+        step = step._replace(pursued=Pursued(every[rows % len(every)], jnp.zeros(500)))
         told = agent.curiosity.measure(agent.init(key), step)
         return jnp.abs(told["diversity_return"]).max(), jnp.mean(told["accuracy"])
 
@@ -119,9 +118,12 @@ def telling(tells: jax.Array, spec: EnvSpec, key: jax.Array) -> Transition:
     skill = jnp.eye(2)[jnp.arange(rows) % 2]
     sign = skill[:, :1] - skill[:, 1:] + 0.1 * jax.random.normal(key, (rows, 1))
     state, successor, descriptor = (jnp.broadcast_to(sign * tells[i], (rows, size)) for i, size in enumerate((3, 3, 2)))
-    return transitions(key, spec, rows)._replace(
+    return Transition(
         observation=jnp.concatenate([state, skill], axis=1),
+        action=jnp.zeros((rows, 2)),
+        reward=jnp.zeros(rows),
         next_observation=jnp.concatenate([successor, skill], axis=1),
+        terminated=jnp.zeros(rows, bool),
         extras=descriptor if spec.descriptor else (),
     )
 
@@ -151,14 +153,14 @@ def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool
 
 
 def test_the_discriminator_never_sees_the_skill_itself() -> None:
-    agent, update = listening(SPHERE, DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=()))
-    state = agent.start(diayn.DiaynParams(jnp.ones(()), linear(np.eye(3), np.zeros(3))))
-    batch = transitions(jax.random.key(1), SPHERE)
-    hidden = batch._replace(next_observation=batch.next_observation.at[:, 3:].set(0.25))
-    seen = batch._replace(next_observation=batch.next_observation.at[:, 0].add(0.25))
-    first, same, other = (
-        update(state, agent.space.defaults, rows, jnp.zeros(BATCH), jnp.int32(0)) for rows in (batch, hidden, seen)
-    )
+    config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
+    batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(1), SPHERE, 4))
+    hidden, seen = batch.next_observation.copy(), batch.next_observation.copy()
+    hidden[:, 3:] = 0.25
+    seen[:, 0] += 0.25
+    every = [batch, batch._replace(next_observation=hidden), batch._replace(next_observation=seen)]
+    known = linear(np.eye(3), np.zeros(3))
+    first, same, other = (heard(SPHERE, known, rows, config) for rows in every)
     assert_equal((first[0].discriminator, first[1]), (same[0].discriminator, same[1]))
     assert (first[0].agent.batch.reward != other[0].agent.batch.reward).all()
 
@@ -169,59 +171,60 @@ def test_the_discriminator_never_sees_the_skill_itself() -> None:
 def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() -> None:
     inner, seen = sac.sac(SKILLED, sac.SacConfig(hidden_sizes=(4,))), networks.mlp((2,), (4,), 4)
     agent = diayn.diayn(inner, SKILLED, DiaynConfig(discriminator_hidden_sizes=(4,)))
-    batch, noise = transitions(jax.random.key(1), SKILLED), agent.noise(jax.random.key(2), BATCH)
+    batch, noise = drawn_transitions(jax.random.key(1), SKILLED), agent.noise(jax.random.key(2), BATCH)
     skill = batch.observation[:, 3:]
 
-    def born(key: jax.Array) -> tuple:
+    def both(key: jax.Array) -> tuple:
         known = seen.init(key)  # one whose guesses differ
-        logits = seen.apply(known, batch.extras)
         state = agent.start(agent.init(key))._replace(discriminator=gradients.start(known))
-        return state, logits, diayn.guess(SkillSpec("one-hot", 4), logits, skill).log_ratio
+        logits = seen.apply(known, batch.extras)
+        reward = diayn.guess(SkillSpec("one-hot", 4), logits, skill).log_ratio
+        hyper, plain = (hyperparams.defaults(space) for space in (agent.space, inner.space))
+        found = agent.update(state, hyper, batch, noise, jnp.int32(0))
+        plain = plain._replace(discount=jnp.float32(diayn.DISCOUNT))
+        given = batch._replace(reward=reward, extras=())
+        return logits, reward, found, inner.update(state.agent, plain, given, noise, jnp.int32(0))
 
-    state, logits, reward = compiled(born)(jax.random.key(0))
-    log_q = np.asarray(logits, np.float64) - np.log(np.exp(np.asarray(logits, np.float64)).sum(axis=1, keepdims=True))
+    logits, reward, (after, metrics), (expected, learned) = compiled(both)(jax.random.key(0))
+    logits = np.asarray(logits, np.float64)
+    log_q = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     by_hand = log_q[np.arange(BATCH), skill.argmax(axis=1)] + math.log(4)
     np.testing.assert_allclose(reward, by_hand, rtol=1e-4, atol=1e-5)
-
-    hyper, plain = (hyperparams.defaults(space) for space in (agent.space, inner.space))
-    after, metrics = compiled(agent.update)(state, hyper, batch, noise, jnp.int32(0))
-    given = batch._replace(reward=reward, extras=())
-    plain = plain._replace(discount=jnp.float32(diayn.DISCOUNT))
-    expected, learned = compiled(inner.update)(state.agent, plain, given, noise, jnp.int32(0))
     assert_equal(after.agent, expected)
     assert {name: float(metrics[name]) for name in learned} == {name: float(value) for name, value in learned.items()}
 
 
-def sac_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.Array) -> jax.Array:
+def twin_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.Array) -> jax.Array:
     sizes = spec.observation_size, spec.action_size
-    return networks.twin(networks.mlp(sizes, (4,), 1)).apply(params.critic, observation, action)
+    return networks.twin(networks.mlp(sizes, WIDE, 1)).apply(params.critic, observation, action)
 
 
 @pytest.mark.parametrize(
     "build",
     [
-        partial(sac.sac, config=sac.SacConfig(hidden_sizes=(4,))),
-        partial(td3.td3, config=td3.Td3Config(hidden_sizes=(4,))),
+        partial(sac.sac, config=sac.SacConfig(hidden_sizes=WIDE)),
+        partial(td3.td3, config=td3.Td3Config(hidden_sizes=WIDE)),
     ],
 )
 def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSpec], Agent]) -> None:
     agent, bare = diayn.diayn(build(SKILLED), SKILLED), build(SPEC)
-    params = compiled(agent.init)(jax.random.key(0))
-    params = jax.tree.map(lambda leaf: leaf + 0.1, params)  # biases are zero at birth
-    seen, action = jax.random.normal(jax.random.key(1), (3,)), jnp.asarray([0.3, -0.8])
+    seen, action, skills = np.asarray([0.5, -1.5, 1.0]), np.asarray([0.3, -0.8]), np.eye(4)
 
-    def both(skill: jax.Array) -> tuple:
+    def both(key: jax.Array, seen: jax.Array, action: jax.Array, skill: jax.Array) -> tuple:
+        params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # biases are zero at birth
         frozen, shown = diayn.frozen(params, SKILLED, skill), jnp.concatenate([seen, skill])
         acted = bare.act(frozen, seen), agent.act(params, shown)
-        valued = sac_value(frozen, SPEC, seen, action), sac_value(params.agent, SKILLED, shown, action)
-        return *acted, *valued
+        valued = twin_value(frozen, SPEC, seen, action), twin_value(params.agent, SKILLED, shown, action)
+        rest = [leaf for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
+        return *acted, *valued, rest, [frozen.log_alpha for _ in rest]
 
-    frozen_act, act, frozen_value, value = compiled(jax.vmap(both))(jnp.eye(4))
+    each = compiled(jax.vmap(both, in_axes=(None, None, None, 0)))
+    given = (np.float32(values) for values in (seen, action, skills))
+    frozen_act, act, frozen_value, value, rest, frozen_rest = each(jax.random.key(0), *given)
     np.testing.assert_allclose(frozen_act, act, atol=1e-5)
     np.testing.assert_allclose(frozen_value, value, atol=1e-5)
     assert len(np.unique(np.asarray(value)[:, 0].round(4))) == 4  # the skill counts
-    rest = [(name, leaf) for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
-    assert all(getattr(diayn.frozen(params, SKILLED, jnp.eye(4)[0]), name) is leaf for name, leaf in rest)
+    assert_equal(frozen_rest, rest)
 
 
 # --- construction
