@@ -294,8 +294,8 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
 
 
 def test_the_worlds_of_a_step_draw_each_for_itself(drawn: Walk) -> None:
-    draws = drawn.steps.descriptor.ravel()
-    assert len(np.unique(draws)) > 0.997 * len(draws)  # 23 bits: some 40 of 26,400 meet by chance
+    draws = drawn.steps.descriptor[:100].ravel()  # of 1,100 numbers with 23 bits one pair meets once in fourteen
+    assert len(np.unique(draws)) >= len(draws) - 1
 
 
 # --- mistakes
