@@ -217,7 +217,7 @@ def judge(command: Evaluate) -> None:
     told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
     console.print(told(metrics))
     if "skill" in metrics:
-        console.print(tables.skill_examination(metrics, evaluate.best_member(metrics)))
+        console.print(tables.skill_examination(metrics, int(metrics["best_member"])))
         if metrics["descriptor"].shape[1]:
             console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
 

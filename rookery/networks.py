@@ -91,6 +91,9 @@ def freeze_inputs(params: PyTree, start: int, values: Array) -> PyTree:
       params: of any number of networks, each with at least `start + S` inputs; other leaves stay as they are.
       start: index of the first of the constants among the inputs.
       values: `[S]`, the constants.
+
+    Raises:
+      ValueError: a network has fewer inputs.
     """
     return jax.tree.map(partial(_freeze, start, values), params, is_leaf=_is_network)
 
@@ -108,6 +111,8 @@ def _freeze(start: int, values: Array, params: PyTree) -> PyTree:
         return params
     layer, end = params["params"][_FIRST_LAYER], start + values.shape[0]
     kernel, bias = layer["kernel"], layer["bias"]
+    if kernel.shape[0] < end:
+        raise ValueError(f"a network of {kernel.shape[0]} inputs does not see the constants at {start} to {end - 1}.")
     bias = bias + jnp.tensordot(values, kernel[start:end], axes=1)
     layer = {**layer, "kernel": jnp.concatenate([kernel[:start], kernel[end:]]), "bias": bias}
     return {**params, "params": {**params["params"], _FIRST_LAYER: layer}}

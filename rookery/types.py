@@ -45,7 +45,7 @@ class Transition(NamedTuple):
 class Evaluation(NamedTuple):
     """What full episodes say of one genotype."""
 
-    fitness: Array  # [] mean return; NaN if the policy gave an action that is not finite
+    fitness: Array  # [] mean return, or an agent's own measure; NaN if the policy gave an action that is not finite
     descriptor: Array  # [D] mean or median over the episodes; D = 0 for a task without descriptor
     returns: Array  # [N]
     lengths: Array  # [N] int32, steps

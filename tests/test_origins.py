@@ -23,7 +23,7 @@ from rookery.runs import build, folder, origins
 from rookery.runs.cells import CellsConfig
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.evaluate import best_member, evaluate
+from rookery.runs.evaluate import evaluate
 from rookery.runs.following import after
 from rookery.runs.kinds import DiaynRun, MapElitesRun, MePbtSacRun, PbtDiaynRun, PbtSacRun, SacRun, Td3Run
 from rookery.runs.log import RunLog, read_csv
@@ -96,6 +96,7 @@ def test_each_skill_is_an_agent_that_sees_the_room_as_it_is(skilled):
     origin = origins.open_origin(skilled)
     assert origin.built.learner is not None
     spec = origin.built.learner.spec
+    assert spec.skill is not None
     whole = rookery.genotype(trees.take(origin.state.members, 1))
     policies = rookery.skill_policies(skilled, member=1)
     with_skill = rookery.diayn(rookery.sac(spec, MIND), spec, DISCOVERING.diayn)
@@ -145,9 +146,18 @@ def test_a_repertoire_begins_with_every_skill_where_it_ends(skilled):
 
 
 def test_a_repertoire_begins_with_another(bred):
-    repertoire = repertoire_of(first_state(begun(dataclasses.replace(BREEDING, init_from=bred))))
-    there = rookery.repertoire(bred)
-    assert np.array_equal(np.sort(repertoire.fitnesses), np.sort(there.fitnesses))
+    # Elsewhere, so that what was judged there says nothing; and with a discount that is held.
+    maze = WorldConfig(env="point_maze", episode_length=10, devices=1)
+    config = dataclasses.replace(BREEDING, init_from=bred, world=maze, space={"space.discount": 0.9})
+    repertoire, there = repertoire_of(first_state(begun(config))), rookery.repertoire(bred)
+    occupied, known = np.flatnonzero(repertoire.occupied), np.flatnonzero(there.occupied)
+    assert len(occupied)
+    assert (repertoire.fitnesses[occupied] < -10.0).all(), "ten steps of at least 1 from the maze's goal"
+    assert (there.fitnesses[known] > -1.0).all(), "the room only costs control"
+    assert np.allclose(repertoire.genotypes.hyper.discount[occupied], 0.9)
+    biases = (np.asarray(one.genotypes.params.policy["params"]["Dense_0"]["bias"]) for one in (repertoire, there))
+    here, theirs = next(biases)[occupied], next(biases)[known]
+    assert all((elite == theirs).all(axis=1).any() for elite in here)
 
 
 def test_an_agent_begins_as_the_best_elite_or_the_best_member(bred, tmp_path):
@@ -209,6 +219,19 @@ def test_what_does_not_fit_is_refused(change, message, skilled):
         begun(change(skilled))
 
 
+def test_nobody_begins_with_itself(skilled):
+    run = RunConfig(run_dir=skilled)
+    with pytest.raises(ValueError, match="cannot begin with itself; choose another folder"):
+        begun(dataclasses.replace(DISCOVERING, init_from=skilled, run=run))
+
+
+def test_the_best_is_sought_among_those_who_were_not_replaced(skilled):
+    origin = origins.open_origin(skilled)
+    assert origins.best_member(skilled, 1, origin.state) == 1
+    replaced = origin.state.shared._replace(parents=jnp.asarray([0, 2, 2]))
+    assert origins.best_member(skilled, 1, origin.state._replace(shared=replaced)) == 0
+
+
 def test_discovery_needs_a_run_that_knows_skills(bred):
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and knows no skills to begin with"):
         begun(dataclasses.replace(DISCOVERING, init_from=bred))
@@ -235,13 +258,16 @@ def test_what_is_not_given_is_that_runs():
     again = after(run, PbtDiaynRun)
     assert isinstance(again, PbtDiaynRun)
     assert again.skills.num_skills == 7
-    assert after(run, Td3Run).agent == Td3Config()
+    other = after(run, Td3Run)
+    assert isinstance(other, Td3Run)
+    assert other.agent == Td3Config()
     assert after(None, SacRun) == SacRun()
 
 
 def test_an_evaluation_tells_where_each_skill_goes(skilled):
     generation, metrics = evaluate(skilled, episodes=4, seed=3)
     assert generation == 1
+    assert metrics["best_member"] == 1, "who was best when last judged: the one that everything else begins with"
     assert metrics["skill"].tolist() == [0, 1, 2, 0, 1, 2], "four episodes are rounded up to two of each skill"
     assert metrics["accuracy"].shape == metrics["returns"].shape == (3, 6)
     np.testing.assert_allclose(metrics["fitness"], metrics["accuracy"].mean(axis=1), rtol=1e-6)
@@ -252,4 +278,4 @@ def test_an_evaluation_tells_where_each_skill_goes(skilled):
     reached = np.stack([table["descriptor/0"][ends], table["descriptor/1"][ends]], axis=1)
     assert table["skill"][ends].tolist() == metrics["skill"].tolist()
     assert table["episode"][ends].tolist() == [0, 0, 0, 1, 1, 1]
-    np.testing.assert_allclose(reached, metrics["descriptors"][best_member(metrics)], atol=1e-5)
+    np.testing.assert_allclose(reached, metrics["descriptors"][1], atol=1e-5)

@@ -35,14 +35,16 @@ class DiaynConfig:
     descriptor_full_state: bool = False
     """Recognise skills by the whole next observation; by default by the task's descriptor of the state reached."""
     add_log_p_z: bool = True
-    """Reward log q(z | s') - log p(z), which is 0 for a guess at random; without, only log q(z | s')."""
+    """Reward log q(z | s') - log p(z), which is 0 for a guess at random; without, only log q(z | s'), which is never
+    above 0 and so, with smerl, no bonus."""
     discriminator_hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the discriminator's hidden layers (at least 1)."""
     fitness: Literal["accuracy", "diversity", "return"] = "accuracy"
     """What members are judged by: the discriminator's accuracy in [0, 1], the sum of the diversity reward over an
     episode, or the environment's own return."""
     smerl: bool = False
-    """Learn the environment's reward, and add the diversity reward for skills whose return is near the best."""
+    """Learn the environment's reward, and add the diversity reward for skills whose return is near the best; fitness
+    `return` then selects by what is learned."""
     smerl_target: float | None = None
     """The return that counts as best; by default that of the best episode seen, less a share of it."""
     smerl_fraction: float = 0.9
@@ -110,7 +112,10 @@ DISCOUNT = 0.97  # for episodes of about 100 steps
 
 
 def space(inner: Space, with_smerl: bool = True) -> Space:
-    """The wrapped agent's search space and the discriminator's rate; with SMERL the weight of the diversity reward."""
+    """The wrapped agent's search space and the discriminator's rate; with SMERL the weight of the diversity reward.
+
+    The default discount becomes 0.97, whatever the wrapped agent's is.
+    """
     own = {"discriminator_lr": 3e-4, **({"diversity_scale": 1.0} if with_smerl else {})}
     domains = {"discriminator_lr": LogUniform(3e-5, 3e-3), "diversity_scale": LogUniform(0.1, 10.0)}
     fields = {"discriminator_lr": DISCRIMINATOR_LR, "diversity_scale": DIVERSITY_SCALE}

@@ -73,10 +73,10 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
 
 def _map_elites(config: MapElitesRun) -> Built:
     mesh = _mesh(config.world, **_divided(config.cells), batch=config.batch_size)
-    scoring = _scoring(config)
+    searched = scoring(config)
     placement = _placement(mesh, config)
-    emitter = iso_line(scoring, config.batch_size, config.variation, placement.rows)
-    return Built(map_elites(scoring, find_cells(config.cells, scoring.descriptor), emitter, placement), mesh)
+    emitter = iso_line(searched, config.batch_size, config.variation, placement.rows)
+    return Built(map_elites(searched, find_cells(config.cells, searched.descriptor), emitter, placement), mesh)
 
 
 def _me_pbt(config: AnyMePbtRun) -> Built:
@@ -128,7 +128,7 @@ def wrapped_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> Agent:
     return _AGENTS[type(config.agent)](spec, config.agent)
 
 
-def _scoring(config: MapElitesRun) -> Scoring:
+def scoring(config: MapElitesRun) -> Scoring:
     """A function by its name, or policies in an environment."""
     if config.world.env not in functions.names():
         if config.dimensions is not None:

@@ -10,7 +10,7 @@ from rookery import devices, trees
 from rookery.envs.skills import listed
 from rookery.learners.api import Learner, genotype
 from rookery.populations.api import ProgramState
-from rookery.runs import build, folder, record
+from rookery.runs import build, folder, origins, record
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.log import write_table
 
@@ -27,8 +27,8 @@ def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[i
       The checkpoint's generation, and the metrics of `Program.examine`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
       `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`; for a repertoire the same by cells, with
       what it claimed (`stored...`) and what it would be with these evaluations (`corrected/...`). Where there are
-      skills, also `skill` `[N]` (whose episode it was), `accuracy` and `diversity_return` `[P, N]`, and episodes are
-      rounded up until each skill has as many.
+      skills, also `best_member` `[]` (whose trajectories are written), `skill` `[N]` (whose episode it was), `accuracy`
+      and `diversity_return` `[P, N]`; episodes are rounded up until each skill has as many.
 
     Raises:
       ValueError: the folder is no run, was not started by the command line, or `episodes` is below 1.
@@ -48,15 +48,11 @@ def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[i
     skill = built.learner.spec.skill if built.learner else None
     if built.learner is not None and skill is not None:
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(listed(skill))
+        metrics["best_member"] = np.asarray(origins.best_member(opened.path, generation, state))
         columns = _trajectories(built.learner, state, metrics, jax.random.key(seed))
         if columns:
             write_table(opened.skills_file, columns)
     return generation, metrics
-
-
-def best_member(metrics: dict[str, np.ndarray]) -> int:
-    """Who has the highest finite fitness; among equals the first."""
-    return int(np.argmax(np.nan_to_num(metrics["fitness"], nan=-np.inf)))
 
 
 def _trajectories(
@@ -67,10 +63,12 @@ def _trajectories(
     if not size:
         return {}
     assert learner.trace is not None
-    member = jax.device_get(trees.take(state.members, best_member(metrics)))
-    bank_key, trace_key = jax.random.split(key)
+    member = int(metrics["best_member"])
+    shown = jax.device_get(trees.take(jax.vmap(genotype)(state.members), member))
+    bank_key, members_key = jax.random.split(key)  # as `Program.examine` does
     bank = jax.jit(learner.start_states)(bank_key)
-    reached, lived = jax.device_get(jax.jit(learner.trace)(genotype(member), bank, trace_key))
+    trace_key = jax.random.fold_in(members_key, member)
+    reached, lived = jax.device_get(jax.jit(learner.trace)(shown, bank, trace_key))
     count = int(skill.max()) + 1
     drawn = min(len(skill), count * max(1, min(_DRAWN_PER_SKILL, _DRAWN // count)))
     episode, step = np.nonzero(lived[:drawn])

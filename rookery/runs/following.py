@@ -40,7 +40,9 @@ def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
         return default
     parts = {"world": dataclasses.replace(run.world, devices=None), "run": RunConfig(generations=run.run.generations)}
     agent = run.agent if type(run.agent) is type(default.agent) else default.agent
-    return dataclasses.replace(default, agent=agent, learner=run.learner, **parts, **_shared(run, default))
+    return dataclasses.replace(
+        default, agent=agent, learner=run.learner, **parts, **_shared(run, default, "init_from", "skill")
+    )
 
 
 def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
@@ -54,15 +56,16 @@ def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     changed: dict[str, object] = {
         "world": dataclasses.replace(default.world, env=run.world.env, backend=run.world.backend)
     }
-    learns = not isinstance(default, MapElitesRun) and not isinstance(run, MapElitesRun)
-    if learns and type(default.agent) is type(run.agent):
+    if isinstance(default, MapElitesRun) or isinstance(run, MapElitesRun):
+        pass  # nobody learns
+    elif type(default.agent) is type(run.agent):
         changed["agent"] = dataclasses.replace(run.agent, output_scale=default.agent.output_scale)
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)
     return dataclasses.replace(default, **changed, **_shared(run, default))
 
 
-def _shared(run: AnyRun, default: AnyRun) -> dict[str, object]:
-    """What decides the shapes of genotypes besides the agent, where both have it."""
-    names = ("skills", "diayn", "policy", "dimensions")
+def _shared(run: AnyRun, default: AnyRun, *more: str) -> dict[str, object]:
+    """What decides the shapes of genotypes besides the agent, and more, where both have it."""
+    names = ("skills", "diayn", "policy", "dimensions", *more)
     return {name: getattr(run, name) for name in names if hasattr(default, name) and hasattr(run, name)}

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from rookery import devices, hyperparams, trees
 from rookery.hyperparams import Space
@@ -14,7 +16,7 @@ from rookery.learners.skills import freeze_skills
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.beginning import begin_as
 from rookery.qd import repertoire as repertoires
-from rookery.qd.map_elites import begin_from, begin_with, repertoire_of
+from rookery.qd.map_elites import begin_from, repertoire_of
 from rookery.qd.scoring import learner_scoring
 from rookery.runs import build, folder, record
 from rookery.runs.build import Built
@@ -82,16 +84,30 @@ def _skills(origin: Origin, member: int) -> Genotype:
     assert origin.built.learner is not None
     assert isinstance(origin.config, AnyDiaynRun)
     spec = origin.built.learner.spec
-    return freeze_skills(build.wrapped_agent(origin.config, spec), spec, genotype(_member(origin, member)))
+    return freeze_skills(build.wrapped_agent(origin.config, spec), spec, _member(origin, member))
 
 
-def _member(origin: Origin, member: int):
-    return trees.take(origin.state.members, member)
+def _member(origin: Origin, member: int) -> Genotype:
+    return trees.take(jax.vmap(genotype)(origin.state.members), member)
+
+
+def best_member(run_dir: str | Path, generation: int, state: ProgramState) -> int:
+    """The slot of who was best when a checkpoint's generation was judged, among those whom nobody replaced since.
+
+    Whoever shows, freezes or begins with "the" member of a run means this one.
+
+    Args:
+      run_dir: the folder of a run whose members live by themselves.
+      generation: of the checkpoint.
+      state: what it holds.
+    """
+    fitness = lineage(run_dir).fitness[generation - 1]
+    stays = np.asarray(state.shared.parents) == np.arange(len(fitness))
+    return int(np.argmax(np.where(stays & np.isfinite(fitness), fitness, -np.inf)))
 
 
 def _best_member(origin: Origin) -> int:
-    """The slot of who was best when the checkpoint's generation was judged: the best is never replaced."""
-    return int(lineage(origin.path).ancestors(generation=origin.generation - 1)[-1])
+    return best_member(origin.path, origin.generation, origin.state)
 
 
 def begin(config: AnyRun, built: Built) -> Program:
@@ -107,6 +123,8 @@ def begin(config: AnyRun, built: Built) -> Program:
         if skill is not None:
             raise ValueError("skill says which of --init-from; give the run that discovered it, or leave skill out.")
         return built.program
+    if config.run.run_dir is not None and Path(config.init_from).resolve() == Path(config.run.run_dir).resolve():
+        raise ValueError(f"{config.init_from} cannot begin with itself; choose another folder by --run-dir.")
     origin = open_origin(config.init_from)
     if isinstance(config, MapElitesRun):
         return _begin_repertoire(config, built, origin)
@@ -118,21 +136,34 @@ def begin(config: AnyRun, built: Built) -> Program:
 
 
 def _begin_repertoire(config: MapElitesRun | AnyMePbtRun, built: Built, origin: Origin) -> Program:
-    if type(origin.config) is type(config):
-        return begin_with(built.program, repertoire_of(origin.state))
+    """With genotypes that are judged in this run's world, by this run's measure."""
     if isinstance(config, MapElitesRun):
-        raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)}; map-elites begins with a map-elites run only."
-        )
-    assert built.learner is not None
+        if not isinstance(origin.config, MapElitesRun):
+            raise ValueError(
+                f"{origin.path} is a run of kind {kind_of(origin.config)}; "
+                "map-elites begins with a map-elites run only."
+            )
+        return begin_from(built.program, build.scoring(config), _elites(origin))
     space = built.space
+    assert built.learner is not None
     assert space is not None
     if isinstance(origin.config, AnyDiaynRun):
         genotypes = _skills(origin, _best_member(origin))
+    elif isinstance(origin.config, AnyMePbtRun):
+        genotypes = _elites(origin)
     else:
         genotypes = jax.vmap(genotype)(origin.state.members)
     genotypes = genotypes._replace(hyper=jax.vmap(partial(_inside, space))(genotypes.hyper))
     return begin_from(built.program, learner_scoring(built.learner, space), genotypes)
+
+
+def _elites(origin: Origin) -> Genotype:
+    """All of its repertoire, `[M, ...]`."""
+    repertoire = repertoire_of(origin.state)
+    occupied = np.flatnonzero(repertoire.occupied)
+    if not len(occupied):
+        raise ValueError(f"the repertoire of {origin.path} is empty; let that run find somebody first.")
+    return trees.take(repertoire.genotypes, jnp.asarray(occupied))
 
 
 def _inside(space: Space, hyper: Hyper) -> Hyper:
@@ -150,7 +181,7 @@ def _one(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
         return repertoires.best(repertoire_of(origin.state)).genotype
     member = _best_member(origin)
     if not discovers:
-        return genotype(_member(origin, member))
+        return _member(origin, member)
     skills = _skills(origin, member)
     count = jax.tree.leaves(skills)[0].shape[0]
     if skill is None or not 0 <= skill < count:
