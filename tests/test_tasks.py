@@ -22,6 +22,7 @@ def test_the_table_says_what_is_built(name: str) -> None:
         task.discrete,
         task.descriptor,
         task.qd_offset,
+        None,  # skills are no part of a task
     )
     row = tasks.describe(name)
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)

@@ -41,7 +41,7 @@ class SeedsRun:
     init_from: str | None = None
     """Folder of a run whose best member everybody begins as; task and widths that are not given are that run's."""
     skill: int | None = None
-    """Which skill of --init-from, if that run discovered skills (counted from 0)."""
+    """Which skill of the run to begin with, if it discovered skills (counted from 0)."""
     world: WorldConfig = field(default_factory=WorldConfig)
     run: RunConfig = field(default_factory=RunConfig)
     learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
@@ -59,7 +59,7 @@ class PbtRun:
     init_from: str | None = None
     """Folder of a run whose best member everybody begins as; task and widths that are not given are that run's."""
     skill: int | None = None
-    """Which skill of --init-from, if that run discovered skills (counted from 0)."""
+    """Which skill of the run to begin with, if it discovered skills (counted from 0)."""
     world: WorldConfig = field(default_factory=WorldConfig)
     run: RunConfig = field(default_factory=RunConfig)
     pbt: PbtConfig = field(default_factory=PbtConfig)
