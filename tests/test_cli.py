@@ -212,6 +212,7 @@ def test_quiet_says_nothing(rookery_command):
         ("train diayn --env probe_value", 1, "turn on descriptor_full_state (--descriptor-full-state)"),
         ("train diayn --skill-kind sphere --balanced", 2, "the skills on a sphere cannot be counted"),
         ("train pbt-diayn --smerl-target 100", 2, "say nothing without smerl"),
+        ("train diayn --smerl --smerl-target 9 --smerl-fraction .5", 2, "give it or smerl_target, not both"),
         ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
         ("train diayn --fitness acuracy", 2, "accuracy"),
         ("train sac --init-from nowhere", 1, "no such folder"),

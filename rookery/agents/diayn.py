@@ -62,6 +62,8 @@ class DiaynConfig:
             raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
         if self.smerl_margin < 0.0:
             raise ValueError(f"smerl_margin must not be negative, got {self.smerl_margin}.")
+        if self.smerl_target is not None and self.smerl_fraction != DiaynConfig.smerl_fraction:
+            raise ValueError("smerl_fraction makes a target where none is given; give it or smerl_target, not both.")
         told = self.smerl_target is not None or self.smerl_margin or self.smerl_fraction != DiaynConfig.smerl_fraction
         if told and not self.smerl:
             raise ValueError(
