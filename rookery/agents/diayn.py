@@ -193,7 +193,7 @@ def start(parts: Parts, params: DiaynParams) -> DiaynState:
 
 def explore(parts: Parts, state: DiaynState, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, PyTree]:
     """As the wrapped agent does."""
-    return parts.agent.explore(state.agent, _inner(parts, hyper), observation, key)
+    return parts.agent.explore(state.agent, inner_hyper(parts.hyper, hyper), observation, key)
 
 
 def act(parts: Parts, params: DiaynParams, observation: Array) -> Array:
@@ -231,7 +231,7 @@ def update(
         reward = batch.reward + hyper.diversity_scale * jnp.where(diverse, reward, 0.0)
         metrics["diverse"] = jnp.mean(diverse.astype(jnp.float32))
     batch = batch._replace(reward=reward, extras=())
-    agent, learned = parts.agent.update(state.agent, _inner(parts, hyper), batch, noise, step)
+    agent, learned = parts.agent.update(state.agent, inner_hyper(parts.hyper, hyper), batch, noise, step)
     discriminator = gradients.adam(state.discriminator, gradient, hyper.discriminator_lr)
     return DiaynState(agent, discriminator, state.returns), {**learned, **metrics}
 
@@ -274,8 +274,9 @@ def _aim(config: DiaynConfig) -> smerl.Aim:
     return smerl.Aim(config.smerl_target, config.smerl_fraction, config.smerl_margin)
 
 
-def _inner(parts: Parts, hyper: Hyper) -> Hyper:
-    return parts.hyper(*hyper[: len(parts.hyper._fields)])
+def inner_hyper(kind: Any, hyper: Hyper) -> Hyper:
+    """The wrapped agent's own hyper-parameters, which come first; `kind` is their type."""
+    return kind(*hyper[: len(kind._fields)])
 
 
 def frozen(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:

@@ -93,12 +93,11 @@ def skills(
     skill = SkillSpec(skill_kind, num_skills)
     draw = partial(KINDS[skill_kind].draw, num_skills)
     by_turn = partial(_by_turn, jnp.asarray(listed(skill)))
-    deal = by_turn if balanced else None
     return Environment(
         reset=partial(_reset, environment, draw),
         step=partial(_step, environment),
         spec=spec._replace(observation_size=spec.observation_size + num_skills, skill=skill),
-        assignment=Assignment(partial(_first, draw, by_turn, deal), partial(_next, draw, deal)),
+        assignment=Assignment(partial(_first, draw, by_turn, balanced), partial(_next, draw, by_turn, balanced)),
     )
 
 
@@ -150,17 +149,15 @@ def _reset(environment: Environment, draw: Callable, key: Key) -> tuple[Skilled,
 
 
 def _first(
-    draw: Callable, by_turn: Callable, deal: Callable | None, start: tuple[Skilled, Step], slot: Array, key: Key | None
+    draw: Callable, by_turn: Callable, balanced: bool, start: tuple[Skilled, Step], slot: Array, key: Key | None
 ) -> tuple[Skilled, Step]:
-    chosen = draw(key) if deal is None and key is not None else by_turn(slot)
-    return _again(start, chosen, slot)
+    return _again(start, by_turn(slot) if balanced or key is None else draw(key), slot)
 
 
 def _next(
-    draw: Callable, deal: Callable | None, start: tuple[Skilled, Step], last: Skilled, key: Key
+    draw: Callable, by_turn: Callable, balanced: bool, start: tuple[Skilled, Step], last: Skilled, key: Key
 ) -> tuple[Skilled, Step]:
-    turn = last.turn + 1
-    return _again(start, draw(key) if deal is None else deal(turn), turn)
+    return _first(draw, by_turn, balanced, start, last.turn + 1, key)
 
 
 def _again(start: tuple[Skilled, Step], skill: Array, turn: Array) -> tuple[Skilled, Step]:

@@ -1,5 +1,6 @@
 """From a config to what it describes: world, mind, life, people."""
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -42,6 +43,11 @@ class Built(NamedTuple):
 
 
 _AGENTS = {SacConfig: sac, Td3Config: td3}
+
+
+def on_one_device(config: AnyRun) -> Built:
+    """A config's parts on the first device of this machine, to read what a run has left, whatever it was made on."""
+    return build(dataclasses.replace(config, world=dataclasses.replace(config.world, devices=1)))
 
 
 def build(config: AnyRun, schedule: Schedule | None = None) -> Built:

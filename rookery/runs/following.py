@@ -56,9 +56,11 @@ def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     changed: dict[str, object] = {
         "world": dataclasses.replace(default.world, env=run.world.env, backend=run.world.backend)
     }
-    if isinstance(default, MapElitesRun) or isinstance(run, MapElitesRun):
-        pass  # nobody learns
-    elif type(default.agent) is type(run.agent):
+    if (
+        not isinstance(default, MapElitesRun)
+        and not isinstance(run, MapElitesRun)
+        and type(default.agent) is type(run.agent)
+    ):
         changed["agent"] = dataclasses.replace(run.agent, output_scale=default.agent.output_scale)
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)

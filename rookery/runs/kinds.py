@@ -200,68 +200,62 @@ def _many_environments() -> OffPolicyConfig:
 
 
 @dataclass(frozen=True)
-class DiaynRun(SeedsRun):
+class DiscoveryRun:
+    """What every run that discovers skills is told besides."""
+
+    world: WorldConfig = field(default_factory=_open_room)
+    learner: OffPolicyConfig = field(default_factory=_many_environments)
+    skills: SkillsConfig = field(default_factory=SkillsConfig)
+    diayn: DiaynConfig = field(default_factory=DiaynConfig)
+
+
+@dataclass(frozen=True)
+class DiaynRun(DiscoveryRun, SeedsRun):
     """Skills without a reward (DIAYN), with soft actor-critic: independent members, one by default.
 
     Sources: Eysenbach 2018 (arXiv:1802.06070), Haarnoja 2018 (arXiv:1812.05905); with --smerl Kumar 2020
     (arXiv:2010.14484).
     """
 
-    world: WorldConfig = field(default_factory=_open_room)
-    learner: OffPolicyConfig = field(default_factory=_many_environments)
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    diayn: DiaynConfig = field(default_factory=DiaynConfig)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: DiaynSacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 @dataclass(frozen=True)
-class DiaynTd3Run(SeedsRun):
+class DiaynTd3Run(DiscoveryRun, SeedsRun):
     """Skills without a reward (DIAYN), with TD3: independent members, one by default.
 
     Sources: Eysenbach 2018 (arXiv:1802.06070), Fujimoto 2018 (arXiv:1802.09477); with --smerl Kumar 2020
     (arXiv:2010.14484).
     """
 
-    world: WorldConfig = field(default_factory=_open_room)
-    learner: OffPolicyConfig = field(default_factory=_many_environments)
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    diayn: DiaynConfig = field(default_factory=DiaynConfig)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: DiaynTd3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 @dataclass(frozen=True)
-class PbtDiaynRun(PbtRun):
+class PbtDiaynRun(DiscoveryRun, PbtRun):
     """Population Based Training of agents that discover skills (DIAYN), with soft actor-critic.
 
     Sources: Jaderberg 2017 (arXiv:1711.09846), Eysenbach 2018 (arXiv:1802.06070), Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    world: WorldConfig = field(default_factory=_open_room)
     pbt: PbtConfig = field(default_factory=_with_data)
-    learner: OffPolicyConfig = field(default_factory=_many_environments)
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    diayn: DiaynConfig = field(default_factory=DiaynConfig)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: DiaynSacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
 
 @dataclass(frozen=True)
-class PbtDiaynTd3Run(PbtRun):
+class PbtDiaynTd3Run(DiscoveryRun, PbtRun):
     """Population Based Training of agents that discover skills (DIAYN), with TD3.
 
     Sources: Jaderberg 2017 (arXiv:1711.09846), Eysenbach 2018 (arXiv:1802.06070), Fujimoto 2018 (arXiv:1802.09477).
     """
 
-    world: WorldConfig = field(default_factory=_open_room)
     pbt: PbtConfig = field(default_factory=_with_data)
-    learner: OffPolicyConfig = field(default_factory=_many_environments)
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    diayn: DiaynConfig = field(default_factory=DiaynConfig)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: DiaynTd3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""

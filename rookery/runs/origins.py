@@ -1,6 +1,5 @@
 """What a run begins with: members, skills or a repertoire of another run."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -50,8 +49,7 @@ def open_origin(run_dir: str | Path) -> Origin:
             "begin_from, begin_with."
         )
     config = record.from_record(opened.config)
-    config = dataclasses.replace(config, world=dataclasses.replace(config.world, devices=1))
-    built = build.build(config)
+    built = build.on_one_device(config)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)))
     return Origin(opened.path, config, built, state, generation)

@@ -1,6 +1,5 @@
 """Repertoires outside of a run: taken from a run's folder, saved to one file, loaded for the task they are of."""
 
-import dataclasses
 import json
 import os
 import zipfile
@@ -42,9 +41,7 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
     if program is None and opened.config.get("kind") == record.PYTHON:
         raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
     if program is None:
-        recorded = record.from_record(opened.config)
-        world = dataclasses.replace(recorded.world, devices=1)
-        program = build.build(dataclasses.replace(recorded, world=world)).program
+        program = build.on_one_device(record.from_record(opened.config)).program
     if program.table is None:
         raise ValueError(f"{opened.path} is a run of kind {opened.config['kind']}, which has no repertoire.")
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
