@@ -4,6 +4,7 @@ Shapes in docstrings use these letters and no others; a leading axis that a func
 everything is written for one member, one environment, one transition:
 
     P  members of a population          E  environments of one member
+    I  agents of a team, in one world   (a world for one agent has no such axis)
     B  rows of a batch                  N  evaluation episodes
     T  time steps                       K  start states in a bank
     O  observation size                 A  action size (dimensions, or number of discrete actions)
@@ -39,7 +40,7 @@ class Transition(NamedTuple):
     reward: Array  # []
     next_observation: Array  # [O] the true successor, never the state after a reset
     terminated: Array  # [] bool: the task ended, nothing follows; a time limit does not count
-    extras: PyTree = ()  # what else the agent asked to keep of the step, see `agents/api.py: Curiosity`
+    extras: PyTree = ()  # what else is kept of the step, see `agents/api.py: Curiosity` and `Lived`
 
 
 class Evaluation(NamedTuple):
@@ -47,10 +48,11 @@ class Evaluation(NamedTuple):
 
     fitness: Array  # [] mean return, or an agent's own measure; NaN if the policy gave an action that is not finite
     descriptor: Array  # [D] mean or median over the episodes; D = 0 for a task without descriptor
-    returns: Array  # [N]
+    returns: Array  # [N]; of a team, the mean over its agents
     lengths: Array  # [N] int32, steps
     broken: Array  # [] int32, episodes that ended because the physics broke
     episodes: Mapping[str, Array] = {}  # what else is known of each: name -> [N, ...]; never changed
+    roles: PyTree = ()  # [I] mean return of each agent of a team, NaN for one whose action was not finite
 
 
 class Genotype(NamedTuple):

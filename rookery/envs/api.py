@@ -1,8 +1,12 @@
 """The waist of the worlds: `Environment(reset, step, spec)`, and what wraps any of them.
 
-An environment is written for one agent in one episode; `jax.vmap` makes it many. Termination (the task ended) and
-truncation (the clock ended) are never merged, and `final_observation` is the true successor even when an automatic
-reset has already put the next episode's first observation into `observation`.
+An environment is written for one episode; `jax.vmap` makes it many. Termination (the task ended) and truncation (the
+clock ended) are never merged, and `final_observation` is the true successor even when an automatic reset has already put
+the next episode's first observation into `observation`.
+
+In a world for a team (`EnvSpec.team`) observations, actions, rewards and both flags have an axis of I agents before any
+other, sizes are those of the largest, and the flags of an agent whose task has ended stay set until the episode is over:
+when those of all are. Everything here serves either kind.
 """
 
 import math
@@ -13,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.envs import descriptors
+from rookery.envs import descriptors, pictures
 from rookery.types import Array, Key, PyTree
 
 EnvState = PyTree
@@ -40,6 +44,14 @@ class SkillSpec(NamedTuple):
     size: int  # numbers: as many as there are skills, or the dimensions of the space that the sphere lies in
 
 
+class Team(NamedTuple):
+    """Who lives together in a world, and what each of them sees and does by itself."""
+
+    names: tuple[str, ...]  # [I], unique
+    observation_sizes: tuple[int, ...]  # [I], without the padding that makes them equal
+    action_sizes: tuple[int, ...]  # [I]
+
+
 class EnvSpec(NamedTuple):
     """All that a mind may know of a world."""
 
@@ -51,6 +63,9 @@ class EnvSpec(NamedTuple):
     descriptor: DescriptorSpec | None = None
     qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
     skill: SkillSpec | None = None
+    team: Team | None = None  # None: a world for one agent
+    masked: bool = False  # whether observations say which actions there are, see `sensed_size`
+    memory_size: int = 0  # numbers that an agent notes in each step and is shown in the next, see `envs/memory.py`
 
     @property
     def descriptor_size(self) -> int:
@@ -59,8 +74,13 @@ class EnvSpec(NamedTuple):
 
     @property
     def sensed_size(self) -> int:
-        """How many numbers of an observation say where the agent is; the rest is its skill."""
-        return self.observation_size - (self.skill.size if self.skill else 0)
+        """How many numbers of an observation, the first ones, say where the agent is.
+
+        What follows is its skill, a mask (1 for each of the discrete actions, or of the dimensions of a continuous one,
+        that the agent has in this step, 0 for the others), and its memory; each only where the spec names it.
+        """
+        told = (self.skill.size if self.skill else 0) + (self.action_size if self.masked else 0)
+        return self.observation_size - told - self.memory_size
 
 
 class Pursued(NamedTuple):
@@ -84,8 +104,13 @@ class Step(NamedTuple):
 
     @property
     def ended(self) -> Array:
-        """Whether the episode is over, for either reason; `[]` bool."""
+        """Whether it is over for the agent, for either reason; `[]` bool, or `[I]`."""
         return self.terminated | self.truncated
+
+    @property
+    def over(self) -> Array:
+        """Whether the episode is over for everybody; `[]` bool. Of one step: a batch of them is mapped."""
+        return jnp.all(self.ended)
 
 
 class ResetFn(Protocol):
@@ -129,6 +154,7 @@ class Environment(NamedTuple):
     step: StepFn
     spec: EnvSpec
     assignment: Assignment | None = None  # None: a start state is all that there is to an episode
+    picture: pictures.Picture | None = None  # None: nobody has drawn it
 
 
 class Timed(NamedTuple):
@@ -160,8 +186,9 @@ def descriptor_spec(
 
 def first_step(observation: Array, descriptor: Array) -> Step:
     """The step that a reset returns: no reward, nothing ended."""
-    false = jnp.asarray(False)
-    return Step(observation, jnp.zeros((), jnp.float32), false, false, observation, descriptor, false)
+    agents = observation.shape[:-1]
+    false = jnp.zeros(agents, bool)
+    return Step(observation, jnp.zeros(agents), false, false, observation, descriptor, jnp.asarray(False))
 
 
 def next_step(observation: Array, reward: Array, terminated: Array, descriptor: Array) -> Step:
@@ -170,7 +197,7 @@ def next_step(observation: Array, reward: Array, terminated: Array, descriptor: 
         observation=observation,
         reward=jnp.asarray(reward, jnp.float32),
         terminated=jnp.asarray(terminated, bool),
-        truncated=jnp.asarray(False),
+        truncated=jnp.zeros(observation.shape[:-1], bool),
         final_observation=observation,
         descriptor=descriptor,
         broken=jnp.asarray(False),
@@ -187,19 +214,12 @@ def limit_episode(environment: Environment, length: int) -> Environment:
         raise ValueError(f"episode_length must be at least 1 step, got {length}.")
     if environment.assignment is not None:
         raise ValueError(f"limit the episodes of {environment.spec.name} first, then give it skills.")
-    spec = environment.spec._replace(episode_length=length)
-    return Environment(partial(_timed_reset, environment), partial(_timed_step, environment, length), spec)
-
-
-def _timed_reset(environment: Environment, key: Key) -> tuple[Timed, Step]:
-    state, step = environment.reset(key)
-    return Timed(state, jnp.zeros((), jnp.int32)), step
-
-
-def _timed_step(environment: Environment, length: int, state: Timed, action: Array, key: Key) -> tuple[Timed, Step]:
-    inner, step = environment.step(state.inner, action, key)
-    time = state.time + 1
-    return Timed(inner, time), step._replace(truncated=(time >= length) & ~step.terminated)
+    return environment._replace(
+        reset=partial(_timed_reset, environment),
+        step=partial(_timed_step, environment, length),
+        spec=environment.spec._replace(episode_length=length),
+        picture=pictures.inside(environment.picture, "inner"),
+    )
 
 
 def guard_physics(environment: Environment) -> Environment:
@@ -258,5 +278,5 @@ def _auto_reset_step(
     start_state, start = trees.take(bank, jax.random.randint(start_key, (), 0, size))
     if environment.assignment is not None:
         start_state, start = environment.assignment.next((start_state, start), state, next_key)
-    state = trees.where(step.ended, start_state, state)
-    return state, step._replace(observation=jnp.where(step.ended, start.observation, step.observation))
+    state = trees.where(step.over, start_state, state)
+    return state, step._replace(observation=jnp.where(step.over, start.observation, step.observation))

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.envs import pictures
 from rookery.envs.api import Assignment, Environment, EnvState, Pursued, SkillSpec, Step
 from rookery.types import Array, Key
 
@@ -98,6 +99,7 @@ def skills(
         step=partial(_step, environment),
         spec=spec._replace(observation_size=spec.observation_size + num_skills, skill=skill),
         assignment=Assignment(partial(_first, draw, by_turn, balanced), partial(_next, draw, by_turn, balanced)),
+        picture=pictures.inside(environment.picture, "inner"),
     )
 
 
