@@ -1,12 +1,12 @@
 """The waist of the worlds: `Environment(reset, step, spec)`, and what wraps any of them.
 
 An environment is written for one episode; `jax.vmap` makes it many. Termination (the task ended) and truncation (the
-clock ended) are never merged, and `final_observation` is the true successor even when an automatic reset has already put
-the next episode's first observation into `observation`.
+clock ended) are never merged, and `final_observation` is the true successor even when an automatic reset has already
+put the next episode's first observation into `observation`.
 
 In a world for a team (`EnvSpec.team`) observations, actions, rewards and both flags have an axis of I agents before any
-other, sizes are those of the largest, and the flags of an agent whose task has ended stay set until the episode is over:
-when those of all are. Everything here serves either kind.
+other, sizes are those of the largest, and the flags of an agent whose task has ended stay set until the episode is
+over: when those of all are. Everything here serves either kind.
 """
 
 import math
@@ -220,6 +220,17 @@ def limit_episode(environment: Environment, length: int) -> Environment:
         spec=environment.spec._replace(episode_length=length),
         picture=pictures.inside(environment.picture, "inner"),
     )
+
+
+def _timed_reset(environment: Environment, key: Key) -> tuple[Timed, Step]:
+    state, step = environment.reset(key)
+    return Timed(state, jnp.zeros((), jnp.int32)), step
+
+
+def _timed_step(environment: Environment, length: int, state: Timed, action: Array, key: Key) -> tuple[Timed, Step]:
+    inner, step = environment.step(state.inner, action, key)
+    time = state.time + 1
+    return Timed(inner, time), step._replace(truncated=(time >= length) & ~step.terminated)
 
 
 def guard_physics(environment: Environment) -> Environment:
