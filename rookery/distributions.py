@@ -24,16 +24,20 @@ def normal_parameters(outputs: Array) -> tuple[Array, Array]:
     return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
 
-def normal_log_prob(outputs: Array, value: Array) -> Array:
-    """Log density of a diagonal normal at `value` `[..., A]`; `[...]`, in nats."""
+def normal_log_prob(outputs: Array, value: Array, exists: Array | None = None) -> Array:
+    """Log density of a diagonal normal at `value` `[..., A]`; `[...]`, in nats.
+
+    Args:
+      exists: `[..., A]` bool, the dimensions that there are; all by default.
+    """
     mean, log_std = normal_parameters(outputs)
-    return _standard_log_density((value - mean) * jnp.exp(-log_std), log_std)
+    return _standard_log_density((value - mean) * jnp.exp(-log_std), log_std, exists)
 
 
-def normal_entropy(outputs: Array) -> Array:
-    """Entropy of a diagonal normal; `[...]`, in nats."""
+def normal_entropy(outputs: Array, exists: Array | None = None) -> Array:
+    """Entropy of a diagonal normal, of the dimensions that exist; `[...]`, in nats."""
     _, log_std = normal_parameters(outputs)
-    return jnp.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+    return jnp.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1, where=exists)
 
 
 def tanh_normal_sample(outputs: Array, noise: Array) -> tuple[Array, Array]:
@@ -57,6 +61,14 @@ def tanh_normal_sample(outputs: Array, noise: Array) -> tuple[Array, Array]:
 def tanh_normal_mode(outputs: Array) -> Array:
     """The squashed mean, `[..., A]` in [-1, 1]: the action for evaluation."""
     return jnp.tanh(normal_parameters(outputs)[0])
+
+
+def masked_logits(logits: Array, exists: Array) -> Array:
+    """Logits `[..., A]` of a categorical that never gives an action that does not exist (`[..., A]` bool)."""
+    return jnp.where(exists, logits, _NEVER)
+
+
+_NEVER = -1e9  # finite, so that a probability of 0 times its logarithm is 0
 
 
 def categorical_log_prob(logits: Array, value: Array) -> Array:
@@ -107,5 +119,5 @@ def _quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
     return cosines, np.log(weights / weights.sum())
 
 
-def _standard_log_density(noise: Array, log_std: Array) -> Array:
-    return jnp.sum(-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi), axis=-1)
+def _standard_log_density(noise: Array, log_std: Array, exists: Array | None = None) -> Array:
+    return jnp.sum(-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi), axis=-1, where=exists)

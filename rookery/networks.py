@@ -1,5 +1,6 @@
 """Networks as pairs of pure functions; the only file that imports flax."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -31,19 +32,40 @@ class Network(NamedTuple):
 
 
 class Mlp(nn.Module):
-    """Dense layers with ReLU between them; inputs are concatenated along the last axis."""
+    """Dense layers with ReLU between them, or what else is chosen; inputs are concatenated along the last axis."""
 
     hidden_sizes: Sequence[int]
     output_size: int
     output_init: Callable
+    hidden_init: Callable = nn.initializers.he_uniform()
+    activation: Callable = nn.relu
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
         """`[..., I1], [..., I2], ... -> [..., output_size]`."""
         hidden = jnp.concatenate(inputs, axis=-1)
         for size in self.hidden_sizes:
-            hidden = nn.relu(nn.Dense(size, kernel_init=nn.initializers.he_uniform())(hidden))
+            hidden = self.activation(nn.Dense(size, kernel_init=self.hidden_init)(hidden))
         return nn.Dense(self.output_size, kernel_init=self.output_init)(hidden)
+
+
+class RecurrentMlp(nn.Module):
+    """Dense layers with tanh, a gated recurrent unit (Cho 2014, arXiv:1406.1078), and a linear layer on its memory."""
+
+    hidden_sizes: Sequence[int]
+    memory_size: int
+    output_size: int
+    hidden_init: Callable
+    output_init: Callable
+
+    @nn.compact
+    def __call__(self, memory: Array, observation: Array) -> tuple[Array, Array]:
+        """`[..., H], [..., O] -> [..., H], [..., output_size]`."""
+        hidden = observation
+        for size in self.hidden_sizes:
+            hidden = nn.tanh(nn.Dense(size, kernel_init=self.hidden_init)(hidden))
+        memory, hidden = nn.GRUCell(self.memory_size)(memory, hidden)
+        return memory, nn.Dense(self.output_size, kernel_init=self.output_init)(hidden)
 
 
 def mlp(
@@ -63,6 +85,52 @@ def mlp(
     output_init = nn.initializers.variance_scaling(output_scale, "fan_in", "uniform")
     module = Mlp(tuple(hidden_sizes), output_size, output_init)
     return Network(partial(_init, module, tuple(input_sizes)), partial(_apply, module))
+
+
+class Core(NamedTuple):
+    """A network that may remember: memory `[..., H]` and observation -> the next memory and outputs; H is 0 without."""
+
+    init: InitFn
+    apply: "RecallFn"
+    memory_size: int
+
+
+class RecallFn(Protocol):
+    """Parameters, memory `[..., H]` and observation `[..., O]` -> memory `[..., H]`, outputs."""
+
+    def __call__(self, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]: ...
+
+
+def core(
+    input_size: int, hidden_sizes: Sequence[int], output_size: int, output_gain: float, memory_size: int = 0
+) -> Core:
+    """Tanh layers with orthogonal weights, as policy gradients want them (Andrychowicz 2020, arXiv:2006.05990).
+
+    Args:
+      input_size: O.
+      output_gain: of the last layer's orthogonal weights; the hidden layers' is sqrt(2).
+      memory_size: H, the width of a gated recurrent unit before the last layer; 0 leaves it out.
+
+    Raises:
+      ValueError: a size is below 1 (the memory's below 0).
+    """
+    if min(input_size, *hidden_sizes, output_size) < 1 or memory_size < 0:
+        raise ValueError(
+            f"layer sizes must be at least 1, got {(input_size, *hidden_sizes, output_size)}, {memory_size}."
+        )
+    inits = {
+        "hidden_init": nn.initializers.orthogonal(math.sqrt(2.0)),
+        "output_init": nn.initializers.orthogonal(output_gain),
+    }
+    if memory_size:
+        module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size, **inits)
+        return Core(partial(_init, module, (memory_size, input_size)), module.apply, memory_size)  # pyright: ignore[reportArgumentType]
+    module = Mlp(tuple(hidden_sizes), output_size, activation=nn.tanh, **inits)
+    return Core(partial(_init, module, (input_size,)), partial(_apply_without_memory, module), 0)
+
+
+def _apply_without_memory(module: nn.Module, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]:
+    return memory, _apply(module, params, observation)
 
 
 def twin(network: Network) -> Network:

@@ -22,10 +22,10 @@ def init(size: int) -> RunningStatistics:
     return RunningStatistics(jnp.zeros(()), jnp.zeros((size,)), jnp.zeros((size,)))
 
 
-def update(statistics: RunningStatistics, rows: Array) -> RunningStatistics:
-    """Take in `rows` `[B, O]`; a row that is not finite is left out."""
+def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = True) -> RunningStatistics:
+    """Take in `rows` `[B, O]` but for those that do not count (`[B]` bool); a row that is not finite is left out."""
     chex.assert_shape(rows, (None, statistics.mean.shape[0]))
-    valid = jnp.isfinite(rows).all(axis=1)
+    valid = counts & jnp.isfinite(rows).all(axis=1)
     rows = jnp.where(valid[:, None], rows, 0.0)
     added = jnp.sum(valid.astype(jnp.float32))
     count = jnp.maximum(statistics.count + added, 1.0)

@@ -24,6 +24,15 @@ Noise = PyTree
 Extras = PyTree
 
 
+class Lived(NamedTuple):
+    """What an on-policy agent is told of a step besides the rest, in `Transition.extras`."""
+
+    log_prob: Array  # [] of the action when it was drawn, in nats
+    ended: Array  # [] bool: what follows in time is another episode
+    counts: Array  # [] bool: False where the agent's task had ended before, while those of others went on
+    accumulated: Array  # [] discounted sum of the rewards of its episode so far
+
+
 class InitFn(Protocol):
     """Draw a genome; the key is consumed."""
 
@@ -38,7 +47,10 @@ class StartFn(Protocol):
 
 class ExploreFn(Protocol):
     """An action `[A]` to learn from, given an observation `[O]`, and what else must be stored with it (an on-policy
-    agent's log density; `()` for an off-policy agent). The key is consumed."""
+    agent's log density `[]`; `()` for an off-policy agent). The key is consumed.
+
+    Of an agent with a memory, observations end in it and actions are `envs.memory.Noted`.
+    """
 
     def __call__(self, state: State, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, Extras]: ...
 
@@ -53,14 +65,14 @@ class NoiseFn(Protocol):
     """All the randomness that an update consumes, leaves `[batch_size, ...]`: for each row a draw of its own.
 
     Apart from `update` so that a block of U updates draws its noise in one call, for U x B rows, and cuts it into
-    batches (1.1 to 1.35 times the speed).
+    batches (1.1 to 1.35 times the speed). Of an on-policy agent, who shuffles all rows in every epoch: the key itself.
     """
 
     def __call__(self, key: Key, batch_size: int) -> Noise: ...
 
 
 class UpdateFn(Protocol):
-    """One gradient update from a batch of `[B, ...]`.
+    """One gradient update from a batch of `[B, ...]`; of an on-policy agent, all epochs over a rollout `[T, E, ...]`.
 
     Args:
       step: `[]` int32, number of updates before this one. One scalar for the whole population and never batched, so
@@ -130,6 +142,9 @@ class Agent(NamedTuple):
     update: UpdateFn
     space: Space  # the default search space; its `defaults` are the default hyper-parameters
     curiosity: Curiosity | None = None  # None: it learns from the environment's reward, and is judged by it
+    memory_size: int = 0  # numbers that it notes in each step, see `envs/memory.py`
+    team: str = ""  # how the agents of a team share parameters, "independent" or "shared"; empty: for one agent alone
+    minibatches: int = 0  # parts that an on-policy agent cuts a rollout into; 0 for one that learns off-policy
 
 
 def check_hidden_sizes(hidden_sizes: tuple[int, ...]) -> None:

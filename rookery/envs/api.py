@@ -113,6 +113,13 @@ class Step(NamedTuple):
         return jnp.all(self.ended)
 
 
+class Noted(NamedTuple):
+    """What an agent with a memory does in a step, see `envs/memory.py`."""
+
+    action: Array  # the world's
+    memory: Array  # [H]
+
+
 class ResetFn(Protocol):
     """Start an episode; the key is consumed. The step's reward is 0 and none of its flags is set."""
 

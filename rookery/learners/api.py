@@ -87,6 +87,7 @@ class Learner(NamedTuple):
     steps_per_generation: int  # environment steps of one member
     evaluation_steps: int = 1  # environment steps of an evaluation at its longest
     trace: TraceFn | None = None  # None: nobody can follow the episodes
+    team: str = ""  # how the agents of a team share parameters, see `agents.api.Agent`
 
 
 def genotype(member: Member) -> Genotype:

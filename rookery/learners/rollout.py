@@ -12,7 +12,7 @@ from rookery import normalize, trees
 from rookery.agents.api import ActFn, Agent, Curiosity
 from rookery.envs import api as envs
 from rookery.envs import descriptors, skills
-from rookery.envs.api import Environment, EnvState, Step
+from rookery.envs.api import Environment, EnvState, Step, Team
 from rookery.learners.api import Bank
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
 
@@ -39,10 +39,12 @@ class Actor(Protocol):
         ...
 
 
-def act(actor: Actor, genotype: Genotype, observation: Array) -> Array:
-    """What a genotype does: the deterministic action `[A]` (or `[]` int32) for an observation `[O]`.
+def act(actor: Actor, genotype: Genotype, observation: Array) -> PyTree:
+    """What a genotype does: the deterministic action `[A]` (or `[]` int32) for an observation `[O]`; of a team, each of
+    its agents, `[I, A]` for `[I, O]`.
 
-    The observation is seen as the genotype learned to see it, through its own statistics if it has any.
+    The observation is seen as the genotype learned to see it, through its own statistics if it has any. With a memory
+    it ends in that, 0 at first, and the action is `Noted`, beside the memory to show next.
 
     Args:
       actor: the agent that the genotype is of, or `policy(spec, config)` for one that was bred without gradients.
@@ -56,7 +58,10 @@ def view(normalizer: PyTree, observation: Array) -> Array:
     if normalizer is None:
         return observation
     size = normalizer.mean.shape[-1]
-    sensed = normalize.normalize(normalizer, observation[..., :size])
+    look = normalize.normalize
+    if normalizer.mean.ndim > 1:  # each agent of a team through its own
+        look = jax.vmap(look, in_axes=(0, -2), out_axes=-2)
+    sensed = look(normalizer, observation[..., :size])
     return jnp.concatenate([sensed, observation[..., size:]], axis=-1)
 
 
@@ -77,7 +82,7 @@ def advance(
     Returns:
       The lives after it, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
     """
-    keys = jax.random.split(key, action.shape[0])
+    keys = jax.random.split(key, lives.observation.shape[0])
     state, step = jax.vmap(environment.step)(lives.state, action, keys)
     extras = jax.vmap(curiosity.keep)(step) if curiosity else ()
     transition = Transition(lives.observation, action, step.reward, step.final_observation, step.terminated, extras)
@@ -85,17 +90,26 @@ def advance(
 
 
 class Episodes(NamedTuple):
-    """Evaluation in flight: sums over N episodes, no trajectories."""
+    """Evaluation in flight: sums over N episodes, no trajectories. Of a team, what is `[N]` by an agent is `[N, I]`."""
 
     lives: Lives  # [N, ...]
-    alive: Array  # [N] bool
-    returns: Array  # [N]
+    alive: Array  # [N] bool, by an agent
+    returns: Array  # [N], by an agent
     lengths: Array  # [N] int32
     summary: descriptors.Summary  # [N, ...]
     sums: Mapping[str, Array]  # name -> [N], what a curious agent measures
     broken: Array  # [N] bool: ended because the physics broke
-    sane: Array  # [] bool: every action of a living episode was finite
+    sane: Array  # [] bool, or [I]: every action of a living episode was finite
     time: Array  # [] int32
+    last: PyTree = ()  # `LastStep` of the agents of a team
+
+
+class LastStep(NamedTuple):
+    """How an episode ended for each agent of a team, `[N, I]`."""
+
+    final_reward: Array
+    terminated: Array  # bool
+    truncated: Array  # bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +159,7 @@ class Judge(NamedTuple):
     config: EvaluationConfig  # how descriptors become one
     episodes: int  # N
     curiosity: Curiosity | None = None
+    role: int | None = None  # the agent of a team by whose return the team is judged; None: the mean of all
 
 
 def judge(act: ActFn, environment: Environment, config: EvaluationConfig, curiosity: Curiosity | None = None) -> Judge:
@@ -169,7 +184,8 @@ def start_episodes(environment: Environment, bank: Bank, episodes: int) -> Lives
 def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
     """Judge a genotype by full deterministic episodes from the first start states of the bank.
 
-    The loop ends when the last episode does. Steps after an episode's end are told apart by a boolean.
+    The loop ends when the last episode does. Steps after an episode's end, or after the end of an agent's task while
+    others go on, are told apart by a boolean.
 
     Args:
       judge: how.
@@ -179,7 +195,8 @@ def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluati
 
     Returns:
       The `Evaluation`; its fitness is NaN if any action was not finite. `episodes` has each one's descriptor `[N, D]`,
-      and what a curious agent tells of it.
+      and what a curious agent tells of it; of a team `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and
+      `truncated/<agent>`, `[N]` each.
     """
     environment, episodes = judge.environment, judge.episodes
     spec = environment.spec
@@ -189,30 +206,56 @@ def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluati
     if judge.curiosity:
         measures = jax.eval_shape(judge.curiosity.measure, genotype.params, trees.take(bank[1], 0))
         sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
+    lives = start_episodes(environment, bank, episodes)
+    each = lives.observation.shape[:-1]
+    nobody = jnp.zeros(each, bool)
     start = Episodes(
-        lives=start_episodes(environment, bank, episodes),
-        alive=jnp.ones((episodes,), bool),
-        returns=jnp.zeros((episodes,)),
+        lives=lives,
+        alive=~nobody,
+        returns=jnp.zeros(each),
         lengths=jnp.zeros((episodes,), jnp.int32),
         summary=empty,
         sums=sums,
         broken=jnp.zeros((episodes,), bool),
-        sane=jnp.asarray(True),
+        sane=jnp.ones(each[1:], bool),
         time=jnp.zeros((), jnp.int32),
+        last=LastStep(jnp.zeros(each), nobody, nobody) if spec.team else (),
     )
     advance_all = partial(_advance_episodes, judge, kind, genotype, key)
     end = jax.lax.while_loop(lambda run: run.alive.any() & (run.time < spec.episode_length), advance_all, start)
     reached = jax.vmap(kind.finish)(end.summary)
-    fitness, told = jnp.mean(end.returns), {}
-    if judge.curiosity:
-        fitness, told = judge.curiosity.conclude(end.sums, end.returns, end.lengths)
-    return Evaluation(
-        fitness=jnp.where(end.sane, fitness, jnp.nan),
+    evaluation = Evaluation(
+        fitness=jnp.where(end.sane.all(), jnp.mean(end.returns), jnp.nan),
         descriptor=SUMMARIES[judge.config.eval_descriptor](reached, axis=0),
         returns=end.returns,
         lengths=end.lengths,
         broken=jnp.sum(end.broken),
-        episodes={"descriptors": reached, **told},
+        episodes={"descriptors": reached},
+    )
+    if spec.team:
+        return _by_agents(judge, spec.team, end, evaluation)
+    if judge.curiosity:
+        fitness, told = judge.curiosity.conclude(end.sums, end.returns, end.lengths)
+        fitness = jnp.where(end.sane, fitness, jnp.nan)
+        evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **told})
+    return evaluation
+
+
+def _by_agents(judge: Judge, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
+    """What an evaluation says of each agent, and by whom the team is judged."""
+    told = {"return": end.returns, **end.last._asdict()}
+    columns = {
+        f"{name}/{agent}": values[:, i].astype(jnp.float32)
+        for name, values in told.items()
+        for i, agent in enumerate(team.names)
+    }
+    by_agent = jnp.mean(end.returns, axis=0)
+    fitness = jnp.mean(by_agent) if judge.role is None else by_agent[judge.role]
+    return evaluation._replace(
+        fitness=jnp.where(end.sane.all(), fitness, jnp.nan),
+        returns=jnp.mean(end.returns, axis=1),
+        episodes={**evaluation.episodes, **columns},
+        roles=jnp.where(end.sane, by_agent, jnp.nan),
     )
 
 
@@ -221,20 +264,34 @@ def _advance_episodes(
 ) -> Episodes:
     lives, step, action = _act_once(judge, genotype, run.lives, jax.random.fold_in(key, run.time))
     sums = _measured(judge.curiosity, genotype, step, run) if judge.curiosity else run.sums
-    # A discrete policy whose outputs are not finite says so with a negative index.
-    possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
-    finite = possible.all(axis=tuple(range(1, action.ndim)))
+    alive, last = _somebody(run.alive), run.last
+    if last:
+        now = LastStep(step.reward, step.terminated, step.truncated)
+        last = jax.tree.map(partial(jnp.where, run.alive), now, last)
     return Episodes(
         lives=lives,
         alive=run.alive & ~step.ended,
         returns=run.returns + jnp.where(run.alive, step.reward, 0.0),
-        lengths=run.lengths + run.alive.astype(jnp.int32),
-        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, run.alive & ~step.broken),
+        lengths=run.lengths + alive.astype(jnp.int32),
+        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, alive & ~step.broken),
         sums=sums,
-        broken=run.broken | (run.alive & step.broken),
-        sane=run.sane & (finite | ~run.alive).all(),
+        broken=run.broken | (alive & step.broken),
+        sane=run.sane & (_finite(action, run.alive.ndim) | ~run.alive).all(axis=0),
         time=run.time + 1,
+        last=last,
     )
+
+
+def _somebody(alive: Array) -> Array:
+    """Whether an episode goes on, `[N]`, where it may go on for only some agents of a team, `[N, I]`."""
+    return alive if alive.ndim == 1 else alive.any(axis=1)
+
+
+def _finite(action: PyTree, rank: int) -> Array:
+    """Whether all numbers of each action are; a discrete policy whose outputs are not says so by a negative index."""
+    action = action.action if isinstance(action, envs.Noted) else action
+    possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
+    return possible.all(axis=tuple(range(rank, action.ndim)))
 
 
 def _measured(curiosity: Curiosity, genotype: Genotype, step: Step, run: Episodes) -> Mapping[str, Array]:
@@ -248,10 +305,11 @@ def trace(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array
     """Follow the episodes that `evaluate` judges by; see `api.TraceFn`. Stores a descriptor per step."""
     lives = start_episodes(judge.environment, bank, judge.episodes)
     begun = trees.take(bank[1].descriptor, jnp.arange(judge.episodes))
-    alive = jnp.ones((judge.episodes,), bool)
+    alive = jnp.ones(lives.observation.shape[:-1], bool)
     times = jnp.arange(judge.environment.spec.episode_length)
     _, (reached, lived) = jax.lax.scan(partial(_follow, judge, genotype, key), (lives, alive), times)
-    everywhere, always = jnp.concatenate([begun[None], reached]), jnp.concatenate([alive[None], lived])
+    everywhere = jnp.concatenate([begun[None], reached])
+    always = jnp.concatenate([jnp.ones((1, judge.episodes), bool), lived])
     return jnp.swapaxes(everywhere, 0, 1), jnp.swapaxes(always, 0, 1)
 
 
@@ -260,11 +318,11 @@ def _follow(
 ) -> tuple[tuple[Lives, Array], tuple[Array, Array]]:
     lives, alive = carry
     lives, step = _act_once(judge, genotype, lives, jax.random.fold_in(key, time))[:2]
-    return (lives, alive & ~step.ended), (step.descriptor, alive & ~step.broken)
+    return (lives, alive & ~step.ended), (step.descriptor, _somebody(alive) & ~step.broken)
 
 
-def _act_once(judge: Judge, genotype: Genotype, lives: Lives, key: Key) -> tuple[Lives, Step, Array]:
-    """One step of every episode as the genotype acts, and what it did, `[N, A]` or `[N]`."""
+def _act_once(judge: Judge, genotype: Genotype, lives: Lives, key: Key) -> tuple[Lives, Step, PyTree]:
+    """One step of every episode as the genotype acts, and what it did, `[N, ...]`."""
     observation = view(genotype.normalizer, lives.observation)
     action = jax.vmap(judge.act, in_axes=(None, 0))(genotype.params, observation)
     lives, _, step = advance(judge.environment, lives, action, key)

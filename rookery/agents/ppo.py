@@ -1,0 +1,344 @@
+"""Proximal policy optimisation with the clipped objective.
+
+Sources: Schulman 2017, "Proximal Policy Optimization Algorithms" (arXiv:1707.06347); for the advantages Schulman 2016
+(arXiv:1506.02438). Actor and critic are two networks with optimisers, rates, gradient clips and epochs of their own.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rookery import distributions, gradients, hyperparams, networks, normalize, returns
+from rookery.agents.actor_critic import ActorCritic, Policy, distribution, log_prob_and_entropy, see, unroll
+from rookery.agents.api import Agent, check_hidden_sizes
+from rookery.agents.epochs import Improvement, epoch, guarded_epoch, shuffle
+from rookery.envs.api import EnvSpec, Noted
+from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
+
+REWARD_LIMIT = 10.0  # of normalised rewards
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """What decides shapes and trip counts, and so cannot evolve.
+
+    Raises:
+      ValueError: a count or a width below 1, or a spread that is not positive.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of the policy and of the critic (at least 1)."""
+    actor_epochs: int = 4
+    """Passes over each rollout that train the policy (at least 1)."""
+    critic_epochs: int = 4
+    """Passes over each rollout that train the critic (at least 1)."""
+    minibatches: int = 4
+    """Parts that each pass is cut into (at least 1); they must divide the rows of a rollout."""
+    recurrent: bool = False
+    """Give policy and critic a memory, a gated recurrent unit each; minibatches are then of whole sequences."""
+    memory_size: int = 64
+    """Width of each recurrent unit (at least 1)."""
+    clip_value: bool = False
+    """Clip how far an update can move the critic's values, by clip_epsilon."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
+    initial_std: float = 1.0
+    """Standard deviation of continuous actions at birth (above 0); it is learned, the same for every observation."""
+    anneal_updates: int = 0
+    """Updates over which both learning rates fall linearly to 0; with 0 they stay."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_hidden_sizes(self.hidden_sizes)
+        for name in ("actor_epochs", "critic_epochs", "minibatches", "memory_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.initial_std <= 0:
+            raise ValueError(f"initial_std must be above 0, got {self.initial_std}.")
+        if self.anneal_updates < 0:
+            raise ValueError(f"anneal_updates must not be negative, got {self.anneal_updates}.")
+
+
+class PpoHyper(NamedTuple):
+    """What can evolve; every field changes the agent. `SPACE` says what each means, and which do by default."""
+
+    discount: Scalar = 0.99
+    gae_lambda: Scalar = 0.95
+    clip_epsilon: Scalar = 0.2
+    entropy_coefficient: Scalar = 0.01
+    value_coefficient: Scalar = 0.5
+    kl_threshold: Scalar = 0.1
+    actor_lr: Scalar = 2.5e-4
+    critic_lr: Scalar = 2.5e-4
+    max_grad_norm: Scalar = 0.5
+
+
+SPACE = hyperparams.space(
+    PpoHyper(),
+    {
+        "discount": hyperparams.OneMinusLog(0.9, 0.999),
+        "gae_lambda": hyperparams.OneMinusLog(0.8, 0.99),
+        "clip_epsilon": hyperparams.Uniform(0.05, 0.4),
+        "entropy_coefficient": hyperparams.LogUniform(1e-4, 1e-1),
+        "actor_lr": hyperparams.LogUniform(3e-5, 3e-3),
+        "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
+    },
+    {
+        "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
+        "gae_lambda": hyperparams.Field("weight of later residuals in an advantage", hyperparams.Uniform, high=1.0),
+        "clip_epsilon": hyperparams.Field("how far from 1 the ratio of probabilities is rewarded", hyperparams.Uniform),
+        "entropy_coefficient": hyperparams.Field("weight of the policy's entropy", hyperparams.LogUniform),
+        "value_coefficient": hyperparams.Field(
+            "weight of the critic's loss, which moves the limit of its gradient's norm", hyperparams.LogUniform
+        ),
+        "kl_threshold": hyperparams.Field(
+            "mean divergence from the acting policy, in nats, after which an epoch is the policy's last",
+            hyperparams.Uniform,
+        ),
+        "actor_lr": hyperparams.Field("Adam's step size for the policy", hyperparams.LogUniform),
+        "critic_lr": hyperparams.Field("Adam's step size for the critic", hyperparams.LogUniform),
+        "max_grad_norm": hyperparams.Field("limit of the norm of each network's gradient", hyperparams.LogUniform),
+    },
+)
+
+
+class PpoParams(NamedTuple):
+    """The genome."""
+
+    policy: Policy
+    critic: PyTree
+
+
+class PpoState(NamedTuple):
+    """What one member has learned."""
+
+    policy: gradients.Learned
+    critic: gradients.Learned
+    discounted: normalize.RunningStatistics  # of discounted returns, [1]
+
+    @property
+    def params(self) -> PpoParams:
+        """The genome."""
+        return PpoParams(self.policy.params, self.critic.params)
+
+
+class Rows(NamedTuple):
+    """What an epoch learns from: sequences in time, `[L, B, ...]`; of networks without a memory L is 1."""
+
+    observation: Array
+    action: Array
+    log_prob: Array  # when the action was drawn
+    advantage: Array
+    value: Array  # before the update
+    target: Array  # of the value
+    counts: Array  # bool
+    begins: Array  # bool: the first step of an episode
+
+
+def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) -> tuple[Array, Metrics]:
+    """The clipped surrogate objective with an entropy bonus, negated (Schulman 2017, Eq. 7 and 9).
+
+    Advantages are normalised over the rows of the minibatch that count.
+
+    Args:
+      rows: `[L, B, ...]`.
+
+    Returns:
+      Scalar `[]`, and metrics `[]`: actor_loss; entropy, in nats; kl from the policy that acted, in nats, by an
+      estimate that is never negative (Schulman 2020, "Approximating KL Divergence", k3); clipped, a share of the rows.
+    Deviation: none.
+    """
+    seen = see(nets, rows.observation)
+    outputs = unroll(nets.policy, policy.network, seen.policy_memory[0], seen.sensed, rows.begins)
+    parameters = distribution(nets, policy, outputs, seen.exists)
+    log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, seen.exists)
+    log_ratio = jnp.where(rows.counts, log_prob - rows.log_prob, 0.0)
+    ratio = jnp.exp(log_ratio)
+    mean = partial(_mean, rows.counts)
+    centred = rows.advantage - mean(rows.advantage)
+    advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
+    bound = jnp.clip(ratio, 1.0 - hyper.clip_epsilon, 1.0 + hyper.clip_epsilon)
+    surrogate = mean(jnp.minimum(ratio * advantage, bound * advantage))
+    loss = -surrogate - hyper.entropy_coefficient * mean(entropy)
+    clipped = (jnp.abs(ratio - 1.0) > hyper.clip_epsilon).astype(jnp.float32)
+    kl = mean(ratio - 1.0 - log_ratio)
+    return loss, {"actor_loss": loss, "entropy": mean(entropy), "kl": kl, "clipped": mean(clipped)}
+
+
+def critic_loss(
+    critic: PyTree, nets: ActorCritic, config: PpoConfig, hyper: PpoHyper, rows: Rows
+) -> tuple[Array, Metrics]:
+    """Squared error of the values (Schulman 2017, Eq. 9), half of it, times `value_coefficient`.
+
+    Args:
+      rows: `[L, B, ...]`.
+
+    Returns:
+      Scalar `[]` in squared units of (normalised) reward, and metrics `[]`: critic_loss, without the coefficient, and
+      value.
+    Deviation: with `clip_value` the larger of two errors, the other of a value that moves by `clip_epsilon` at most,
+    as the authors' code has it.
+    """
+    seen = see(nets, rows.observation)
+    value = unroll(nets.critic, critic, seen.critic_memory[0], seen.sensed, rows.begins)[..., 0]
+    error = (value - rows.target) ** 2
+    if config.clip_value:
+        near = rows.value + jnp.clip(value - rows.value, -hyper.clip_epsilon, hyper.clip_epsilon)
+        error = jnp.maximum(error, (near - rows.target) ** 2)
+    loss = 0.5 * _mean(rows.counts, error)
+    return hyper.value_coefficient * loss, {"critic_loss": loss, "value": _mean(rows.counts, value)}
+
+
+def _mean(counts: Array, values: Array) -> Array:
+    """Over those that count, `[]`; 0 without any."""
+    return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
+
+
+def init(nets: ActorCritic, config: PpoConfig, key: Key) -> PpoParams:
+    """Draw the networks."""
+    policy_key, critic_key = jax.random.split(key)
+    spread = () if nets.spec.discrete else jnp.full((nets.spec.action_size,), math.log(config.initial_std))
+    return PpoParams(Policy(nets.policy.init(policy_key), spread), nets.critic.init(critic_key))
+
+
+def start(params: PpoParams) -> PpoState:
+    """Fresh optimisers, and no rewards seen."""
+    return PpoState(gradients.start(params.policy), gradients.start(params.critic), normalize.init(1))
+
+
+def explore(nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Array, key: Key) -> tuple[PyTree, Array]:
+    """An action drawn from the policy, `[A]` without bounds or `[]` int32, and its log density `[]`."""
+    del hyper
+    seen, policy = see(nets, observation), state.policy.params
+    memory, outputs = nets.policy.apply(policy.network, seen.policy_memory, seen.sensed)
+    parameters = distribution(nets, policy, outputs, seen.exists)
+    if nets.spec.discrete:
+        action = jax.random.categorical(key, parameters).astype(jnp.int32)
+    else:
+        mean, log_std = distributions.normal_parameters(parameters)
+        action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+    log_prob = log_prob_and_entropy(nets, parameters, action, seen.exists)[0]
+    if not nets.critic.memory_size:
+        return action, log_prob
+    critic_memory = nets.critic.apply(state.critic.params, seen.critic_memory, seen.sensed)[0]
+    return Noted(action, jnp.concatenate([memory, critic_memory])), log_prob
+
+
+def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
+    """The most probable action: `[A]` in [-1, 1], or `[]` int32, -1 if the network's outputs are not finite."""
+    seen = see(nets, observation)
+    memory, outputs = nets.policy.apply(params.policy.network, seen.policy_memory, seen.sensed)
+    if nets.spec.discrete:
+        logits = distribution(nets, params.policy, outputs, seen.exists)
+        action = jnp.where(jnp.isfinite(outputs).all(), jnp.argmax(logits), -1).astype(jnp.int32)
+    else:
+        action = jnp.clip(outputs, -1.0, 1.0)
+    if not nets.policy.memory_size:
+        return action
+    return Noted(action, jnp.concatenate([memory, seen.critic_memory]))
+
+
+def draw_noise(key: Key, batch_size: int) -> Key:
+    """The key itself: every epoch draws its own permutation."""
+    del batch_size
+    return key
+
+
+def update(
+    nets: ActorCritic, config: PpoConfig, state: PpoState, hyper: PpoHyper, batch: Transition, noise: Key, step: Array
+) -> tuple[PpoState, Metrics]:
+    """All epochs of one rollout (Schulman 2017, Algorithm 1).
+
+    Args:
+      batch: `Transition` of `[T, E, ...]` with `Lived` extras; bootstraps where `terminated` is False, from the true
+        successor, also at a truncation and at the rollout's end.
+      noise: a key; consumed.
+      step: `[]`, updates before this one, for the annealing of the rates.
+
+    Returns:
+      The new state, and metrics `[]`: those of the losses, averaged over the minibatches (the policy's over the epochs
+      that it made), and actor_epochs, how many it made before its divergence was above `kl_threshold`.
+    """
+    chex.assert_rank([batch.reward, batch.observation], [2, 3])
+    state, rows = learned_from(nets, config, state, hyper, batch)
+    count = rows.counts.shape[1]
+    keys = jax.random.split(noise, max(config.actor_epochs, config.critic_epochs))
+    shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, config.minibatches, count // config.minibatches)
+    left = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
+
+    actor = Improvement(partial(policy_loss, nets=nets, hyper=hyper), hyper.actor_lr * left, hyper.max_grad_norm)
+    policy_epoch = partial(guarded_epoch, actor, rows, hyper.kl_threshold)
+    begun = (state.policy, jnp.asarray(False))
+    (policy, _), (made, told) = jax.lax.scan(policy_epoch, begun, shuffled[: config.actor_epochs])
+    critic_loss_of = partial(critic_loss, nets=nets, config=config, hyper=hyper)
+    judge = Improvement(critic_loss_of, hyper.critic_lr * left, hyper.max_grad_norm)
+    critic, judged = jax.lax.scan(partial(epoch, judge, rows), state.critic, shuffled[: config.critic_epochs])
+    metrics = {**jax.tree.map(partial(_mean, made), told), **jax.tree.map(jnp.mean, judged)}
+    return state._replace(policy=policy, critic=critic), {**metrics, "actor_epochs": jnp.sum(made.astype(jnp.float32))}
+
+
+def learned_from(
+    nets: ActorCritic, config: PpoConfig, state: PpoState, hyper: PpoHyper, batch: Transition
+) -> tuple[PpoState, Rows]:
+    """A rollout `[T, E, ...]` with its advantages and targets, cut into sequences; and what was seen of its rewards."""
+    lived, reward = batch.extras, batch.reward
+    if config.normalize_rewards:
+        seen = normalize.update(state.discounted, lived.accumulated.reshape(-1, 1), lived.counts.reshape(-1))
+        deviation = jnp.sqrt(seen.squares[0] / jnp.maximum(seen.count, 1.0) + 1e-8)
+        reward = jnp.clip(reward / deviation, -REWARD_LIMIT, REWARD_LIMIT)
+        state = state._replace(discounted=seen)
+    value, next_value = (_value(nets, state.critic.params, o) for o in (batch.observation, batch.next_observation))
+    weights = hyper.discount, hyper.gae_lambda
+    advantage = returns.gae(reward, batch.terminated, lived.ended, value, next_value, *weights)
+    begins = jnp.concatenate([jnp.zeros_like(lived.ended[:1]), lived.ended[:-1]])
+    action = batch.action.action if nets.policy.memory_size else batch.action
+    rows = Rows(batch.observation, action, lived.log_prob, advantage, value, advantage + value, lived.counts, begins)
+    if not nets.policy.memory_size:
+        rows = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), rows)
+    return state, rows
+
+
+def _value(nets: ActorCritic, critic: PyTree, observation: Array) -> Array:
+    """`[...]`, with the memory that the observation ends in."""
+    seen = see(nets, observation)
+    return nets.critic.apply(critic, seen.critic_memory, seen.sensed)[1][..., 0]
+
+
+def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> Agent:
+    """PPO for an environment with continuous or discrete actions.
+
+    Of a team's world, the agent that one of them is; `multi.independent` or `multi.shared` makes the team of it.
+
+    Args:
+      spec: sizes of the observation and the action.
+      config: widths, epochs and minibatches.
+
+    Raises:
+      ValueError: the world has skills or a memory, which PPO cannot read.
+    """
+    config = config or PpoConfig()
+    if spec.skill is not None or spec.memory_size:
+        raise ValueError(f"PPO brings its own memory and knows no skills, but {spec.name} has one of them already.")
+    memory_size = config.memory_size if config.recurrent else 0
+    build = partial(networks.core, spec.sensed_size, config.hidden_sizes, memory_size=memory_size)
+    nets = ActorCritic(
+        policy=build(output_size=spec.action_size, output_gain=0.01),
+        critic=build(output_size=1, output_gain=1.0),
+        spec=spec,
+    )
+    return Agent(
+        init=partial(init, nets, config),
+        start=start,
+        explore=partial(explore, nets),
+        act=partial(act, nets),
+        noise=draw_noise,
+        update=partial(update, nets, config),
+        space=SPACE,
+        memory_size=2 * memory_size,
+        minibatches=config.minibatches,
+    )

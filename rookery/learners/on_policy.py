@@ -1,0 +1,234 @@
+"""The life of an on-policy agent: act in E environments for a while, learn from just that, again.
+
+Environments go on where they were, from one rollout to the next. Everything serves one agent and teams alike: of a
+team, what is `[E]` by an agent is `[E, I]`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import normalize, trees
+from rookery.agents.api import Agent, Lived
+from rookery.envs import api as envs
+from rookery.envs.memory import remembering
+from rookery.learners import rollout
+from rookery.learners.api import Bank, Learner, Member
+from rookery.types import Array, Genotype, Hyper, Key, Metrics, PyTree, Transition
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(rollout.EvaluationConfig):
+    """Trip counts and sizes of one member's life.
+
+    Raises:
+      ValueError: a count below 1.
+    """
+
+    num_envs: int = 16
+    """Environments that each member acts in at once (at least 1)."""
+    rollout_length: int = 128
+    """Steps of each environment between two updates (at least 1)."""
+    evaluate_every: int = 10
+    """Updates in a generation, after which each member is judged (at least 1)."""
+    normalize_observations: bool = False
+    """Normalise observations by their running mean and variance, clipped to +-5."""
+    fitness: str | None = None
+    """Name of the agent of a team whose mean return is the team's fitness; the mean of all agents by default."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without an environment."""
+        rollout.check_evaluation(self)
+        for name in ("num_envs", "rollout_length", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    @property
+    def steps_per_generation(self) -> int:
+        """Environment steps of each member per generation."""
+        return self.evaluate_every * self.rollout_length * self.num_envs
+
+
+class Parts(NamedTuple):
+    """What a learner is bound to."""
+
+    agent: Agent
+    environment: envs.Environment  # with the agent's memory
+    config: OnPolicyConfig
+
+
+class Actors(NamedTuple):
+    """A member's environments, each in the middle of an episode."""
+
+    lives: rollout.Lives
+    counts: Array  # [E] bool: the agent's task goes on
+    accumulated: Array  # [E] discounted sum of the rewards of the episode so far
+
+
+def begin(parts: Parts, bank: Bank, key: Key) -> Actors:
+    """Episodes begun from the bank; the key is consumed."""
+    lives = rollout.begin(parts.environment, bank, key, parts.config.num_envs)
+    shape = lives.observation.shape[:-1]
+    return Actors(lives, jnp.ones(shape, bool), jnp.zeros(shape))
+
+
+def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
+    """A newborn: fresh parameters, episodes begun from the bank; there is no buffer."""
+    agent_key, begin_key = jax.random.split(key)
+    return Member(
+        state=parts.agent.start(parts.agent.init(agent_key)),
+        hyper=hyper,
+        normalizer=_statistics(parts) if parts.config.normalize_observations else None,
+        env_state=begin(parts, bank, begin_key),
+        buffer=(),
+    )
+
+
+def _statistics(parts: Parts) -> normalize.RunningStatistics:
+    """Of observations; of independent agents, those of each apart."""
+    spec = parts.environment.spec
+    statistics = normalize.init(spec.sensed_size)
+    if parts.agent.team != "independent":
+        return statistics
+    assert spec.team is not None
+    return trees.stack([statistics] * len(spec.team.names))
+
+
+def adopt(parts: Parts, member: Member, genotype: Genotype) -> Member:
+    """Let a genotype live in this slot."""
+    state = parts.agent.start(genotype.params)
+    return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
+
+
+def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
+    """Fresh environment states where `needed`."""
+    return member._replace(env_state=trees.where(needed, begin(parts, bank, key), member.env_state))
+
+
+def step(parts: Parts, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
+    """One generation: `evaluate_every` rollouts, each learned from.
+
+    Returns:
+      The member, and metrics `[]`: the agent's, averaged over the updates; `reward`, the mean of an agent's step;
+      `broken_steps`, how many steps the physics broke in.
+    """
+    every = parts.config.evaluate_every
+    living = parts._replace(environment=envs.auto_reset(parts.environment, bank))
+    updates, keys = generation * every + jnp.arange(every), jax.random.split(key, every)
+    member, (metrics, reward, broken) = jax.lax.scan(partial(_iterate, living), member, (updates, keys))
+    averages = jax.tree.map(jnp.mean, metrics)
+    return member, {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+
+
+def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[Member, tuple]:
+    """One rollout, then one update; its statistics of observations are those that it was made under."""
+    update, key = inputs
+    act_key, learn_key = jax.random.split(key)
+    keys = jax.random.split(act_key, parts.config.rollout_length)
+    actors, (rows, broken) = jax.lax.scan(partial(_act, parts, member), member.env_state, keys)
+    batch = rows._replace(
+        observation=rollout.view(member.normalizer, rows.observation),
+        next_observation=rollout.view(member.normalizer, rows.next_observation),
+    )
+    noise = parts.agent.noise(learn_key, rows.reward.size)
+    state, metrics = parts.agent.update(member.state, member.hyper, batch, noise, update)
+    counts = rows.extras.counts
+    member = member._replace(
+        state=state,
+        env_state=actors,
+        normalizer=_seen(parts, member.normalizer, rows.observation, counts),
+    )
+    earned = jnp.sum(jnp.where(counts, rows.reward, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
+    return member, (metrics, earned, jnp.sum(broken))
+
+
+def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors, tuple[Transition, Array]]:
+    """One step of every environment: one pass of each network for all of them."""
+    explore_key, env_key = jax.random.split(key)
+    seen = rollout.view(member.normalizer, actors.lives.observation)
+    keys = jax.random.split(explore_key, parts.config.num_envs)
+    choose = jax.vmap(parts.agent.explore, in_axes=(None, None, 0, 0))
+    action, log_prob = choose(member.state, member.hyper, seen, keys)
+    lives, rows, stepped = rollout.advance(parts.environment, actors.lives, jax.tree.map(_bounded, action), env_key)
+    discount = jnp.broadcast_to(member.hyper.discount, stepped.reward.shape)
+    accumulated = stepped.reward + discount * actors.accumulated
+    ended = stepped.ended
+    lived = Lived(log_prob, ended, actors.counts, accumulated)
+    over = jax.vmap(jnp.all)(ended)
+    after = Actors(lives, trees.where(over, True, ~ended), jnp.where(ended, 0.0, accumulated))
+    return after, (rows._replace(action=action, extras=lived), stepped.broken)
+
+
+def _bounded(action: Array) -> Array:
+    """What the world is given of an action: a normal's draw may lie outside [-1, 1]."""
+    return action if jnp.issubdtype(action.dtype, jnp.integer) else jnp.clip(action, -1.0, 1.0)
+
+
+def _seen(parts: Parts, statistics: PyTree, observation: Array, counts: Array) -> PyTree:
+    """The statistics after a rollout, `[T, E, O]`; those of independent agents each from its own observations."""
+    if statistics is None:
+        return None
+    sensed = observation[..., : parts.environment.spec.sensed_size]
+    if parts.agent.team != "independent":
+        return normalize.update(statistics, sensed.reshape(-1, sensed.shape[-1]), counts.reshape(-1))
+    rows = sensed.reshape(-1, *sensed.shape[-2:])
+    return jax.vmap(normalize.update, in_axes=(0, 1, 1))(statistics, rows, counts.reshape(-1, counts.shape[-1]))
+
+
+def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfig | None = None) -> Learner:
+    """Bind an on-policy agent (PPO, a team of them) to a world.
+
+    Raises:
+      ValueError: the agent learns off-policy, or is a team's where the world is not, or the other way round; the
+        rollout cannot be cut into its minibatches; or nobody is called what `fitness` says.
+    """
+    config = config or OnPolicyConfig()
+    spec = environment.spec
+    _check(agent, spec, config)
+    environment = remembering(environment, agent.memory_size)
+    parts = Parts(agent, environment, config)
+    role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
+    judge = rollout.judge(agent.act, environment, config)._replace(role=role)
+    return Learner(
+        start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
+        init=partial(init, parts),
+        adopt=partial(adopt, parts),
+        restart=partial(restart, parts),
+        step=partial(step, parts),
+        evaluate=partial(rollout.evaluate, judge),
+        spec=environment.spec,
+        space=agent.space,
+        steps_per_generation=config.steps_per_generation,
+        evaluation_steps=judge.episodes * spec.episode_length,
+        trace=partial(rollout.trace, judge),
+        team=agent.team,
+    )
+
+
+def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
+    if not agent.minibatches:
+        raise ValueError("this agent learns off-policy, from stored steps; bind it by off_policy instead.")
+    if spec.team is None and agent.team:
+        raise ValueError(f"{spec.name} is a world for one agent; make it a team's by rookery.as_team(environment).")
+    if spec.team is not None and not agent.team:
+        raise ValueError(
+            f"{spec.name} is a world for a team of {len(spec.team.names)}; wrap the agent by independent or shared."
+        )
+    names = spec.team.names if spec.team else ()
+    if config.fitness is not None and config.fitness not in names:
+        raise ValueError(
+            f"fitness must be one of the agents {', '.join(names) or '(there is only one)'}, got {config.fitness!r}."
+        )
+    rows = config.num_envs * (len(names) if agent.team == "shared" else 1)
+    what = "sequences" if agent.memory_size else "rows"
+    rows *= 1 if agent.memory_size else config.rollout_length
+    if rows % agent.minibatches or (what == "rows" and rows // agent.minibatches < 2):
+        fitting = [count for count in range(1, rows + 1) if rows % count == 0 and (rows // count > 1 or what != "rows")]
+        near = sorted(sorted(fitting, key=lambda count: abs(count - agent.minibatches))[:3])
+        raise ValueError(
+            f"minibatches must divide the {rows} {what} of a rollout, with at least two in each, got "
+            f"{agent.minibatches}; use {' or '.join(map(str, near))}."
+        )
