@@ -11,6 +11,8 @@ result = rookery.run(program, generations=20, run_dir="runs/mine")
 
 from rookery.agents.api import Agent
 from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.multi import independent, shared
+from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.buffers import Buffer
@@ -18,9 +20,12 @@ from rookery.envs.api import Environment, EnvSpec, Step
 from rookery.envs.functions import function
 from rookery.envs.skills import SkillsConfig, skills
 from rookery.envs.tasks import make
+from rookery.envs.teams import as_team, identify
 from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, choose, space
 from rookery.learners.api import Learner, Member, genotype
+from rookery.learners.lifetime import train
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.learners.rollout import EvaluationConfig, act
 from rookery.learners.skills import freeze_skills
 from rookery.populations.api import Program
@@ -28,6 +33,7 @@ from rookery.populations.beginning import begin_as
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
+from rookery.populations.roles import pbt_roles
 from rookery.populations.seeds import seeds
 from rookery.qd.api import Emitter, Scoring
 from rookery.qd.centroids import grid
@@ -69,9 +75,11 @@ __all__ = [
     "MePbtConfig",
     "Member",
     "OffPolicyConfig",
+    "OnPolicyConfig",
     "OneMinusLog",
     "PbtConfig",
     "PolicyConfig",
+    "PpoConfig",
     "Program",
     "Repertoire",
     "Result",
@@ -87,6 +95,7 @@ __all__ = [
     "Uniform",
     "VariationConfig",
     "act",
+    "as_team",
     "at_steps",
     "begin_as",
     "begin_from",
@@ -101,6 +110,8 @@ __all__ = [
     "function_scoring",
     "genotype",
     "grid",
+    "identify",
+    "independent",
     "iso_line",
     "learner_scoring",
     "lineage",
@@ -112,10 +123,13 @@ __all__ = [
     "named_scoring",
     "nearest",
     "off_policy",
+    "on_policy",
     "pbt",
     "pbt_emitter",
+    "pbt_roles",
     "policy",
     "policy_scoring",
+    "ppo",
     "repertoire",
     "repertoire_of",
     "replay",
@@ -123,8 +137,10 @@ __all__ = [
     "sac",
     "save_repertoire",
     "seeds",
+    "shared",
     "skill_policies",
     "skills",
     "space",
     "td3",
+    "train",
 ]

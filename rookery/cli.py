@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import operator
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from rookery.runs.cells import cache_folder
 from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.runs.following import after, alone, like
 from rookery.runs.kinds import KINDS, AnyDiaynRun, AnyRun, MapElitesRun, MePbtRun, agent_of, kind_of, with_space
+from rookery.runs.members import SeedsRun
+from rookery.runs.on_policy_runs import AnyTeamRun, PbtIppoRun
 from rookery.runs.record import PYTHON, from_record, to_record
 from rookery.runs.signals import Interrupted
 
@@ -62,6 +65,8 @@ class Evaluate:
     """Full deterministic episodes per member (at least 1)."""
     seed: int = 0
     """Seed of the start states."""
+    checkpoint: str = "last"
+    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
 
 
 @dataclass(frozen=True)
@@ -112,15 +117,22 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
     return lambda kind: kind()
 
 
+def _in_one_word(arguments: Sequence[str]) -> list[str]:
+    """Independent members are a population, which their users call seeds."""
+    independent = arguments[:1] == ["train"] and issubclass(KINDS.get("".join(arguments[1:2]), object), SeedsRun)
+    return [re.sub("^--seeds(?==|$)", "--population", word) if independent else word for word in arguments]
+
+
 def main() -> None:
     """Run a command; exits 0, 1 on an error, 2 on a mistake in the flags, 130 on Ctrl-C, 143 on SIGTERM."""
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
+    arguments = _in_one_word(sys.argv[1:])
     try:
-        commands = _command(_defaults(sys.argv[1:]))
-        command = tyro.cli(commands, prog="rookery", description=__doc__, config=markers)
+        commands = _command(_defaults(arguments))
+        command = tyro.cli(commands, args=arguments, prog="rookery", description=__doc__, config=markers)
         keep_compiled_programs()
         warnings.showwarning = _show_warning
         next(act for kind, act in _COMMANDS.items() if isinstance(command, kind))(command)
@@ -202,6 +214,11 @@ def _people(config: AnyRun) -> str:
     if isinstance(config, AnyDiaynRun):
         kind = "skills" if config.skills.skill_kind == "one-hot" else "dimensions of skills"
         return f"population {config.population} with {config.skills.num_skills} {kind}"
+    if isinstance(config, AnyTeamRun):
+        of_roles = isinstance(config, PbtIppoRun) and config.member == "agent"
+        return (
+            f"population {config.population} of {'each role' if of_roles else 'teams'}, {config.parameters} parameters"
+        )
     if isinstance(config, MapElitesRun):
         return f"{config.cells.count} cells, {config.batch_size} genotypes a generation"
     if isinstance(config, MePbtRun):
@@ -211,11 +228,13 @@ def _people(config: AnyRun) -> str:
 
 def judge(command: Evaluate) -> None:
     """`rookery evaluate RUN`."""
-    generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed)
+    generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
     console = Console()
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
     told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
     console.print(told(metrics))
+    if "agents" in metrics:
+        console.print(tables.team_examination(metrics))
     if "skill" in metrics:
         console.print(tables.skill_examination(metrics, int(metrics["best_member"])))
         if metrics["descriptor"].shape[1]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -118,7 +118,7 @@ def core(
         raise ValueError(
             f"layer sizes must be at least 1, got {(input_size, *hidden_sizes, output_size)}, {memory_size}."
         )
-    inits = {
+    inits: dict[str, Any] = {
         "hidden_init": nn.initializers.orthogonal(math.sqrt(2.0)),
         "output_init": nn.initializers.orthogonal(output_gain),
     }

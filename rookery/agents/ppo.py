@@ -296,7 +296,7 @@ def learned_from(
     weights = hyper.discount, hyper.gae_lambda
     advantage = returns.gae(reward, batch.terminated, lived.ended, value, next_value, *weights)
     begins = jnp.concatenate([jnp.zeros_like(lived.ended[:1]), lived.ended[:-1]])
-    action = batch.action.action if nets.policy.memory_size else batch.action
+    action = batch.action.action if isinstance(batch.action, Noted) else batch.action
     rows = Rows(batch.observation, action, lived.log_prob, advantage, value, advantage + value, lived.counts, begins)
     if not nets.policy.memory_size:
         rows = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), rows)

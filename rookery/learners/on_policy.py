@@ -215,13 +215,13 @@ def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
         raise ValueError(f"{spec.name} is a world for one agent; make it a team's by rookery.as_team(environment).")
     if spec.team is not None and not agent.team:
         raise ValueError(
-            f"{spec.name} is a world for a team of {len(spec.team.names)}; wrap the agent by independent or shared."
+            f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or wrap the agent by "
+            "rookery.independent or rookery.shared."
         )
     names = spec.team.names if spec.team else ()
     if config.fitness is not None and config.fitness not in names:
-        raise ValueError(
-            f"fitness must be one of the agents {', '.join(names) or '(there is only one)'}, got {config.fitness!r}."
-        )
+        known = ", ".join(names) or "of a team, and here is only one"
+        raise ValueError(f"fitness must name one of the agents {known}; got {config.fitness!r}.")
     rows = config.num_envs * (len(names) if agent.team == "shared" else 1)
     what = "sequences" if agent.memory_size else "rows"
     rows *= 1 if agent.memory_size else config.rollout_length

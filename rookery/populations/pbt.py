@@ -77,15 +77,15 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     shared = (bank, state.shared.generation)
     members, (evaluation, learned) = parts.population_map(partial(live, parts.learner), (state.members, keys), shared)
     diverged = ~jnp.isfinite(evaluation.fitness)
-    metrics = _metrics(members.hyper, state.shared.parents, evaluation, learned, diverged)
+    metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
 
-    shared, fitness = _judged(parts, state.shared, members.hyper, evaluation.fitness)
+    shared, fitness = judged(parts, state.shared, members.hyper, evaluation.fitness)
     if parts.config.smooth > 1:
         metrics["smoothed_fitness"] = fitness
     if parts.config.exploit == "none":
         parents = jnp.arange(size, dtype=jnp.int32)
     else:
-        parents, members = _exploit(parts, shared, members, fitness, (exploit_key, perturb_key))
+        parents, members = exploit(parts, shared, members, fitness, (exploit_key, perturb_key))
         restart = partial(_restart, parts.learner, parts.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
         members = parts.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
@@ -93,7 +93,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     return ProgramState(members, shared), metrics
 
 
-def _judged(parts: Parts, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
+def judged(parts: Parts, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
     """Write down what this generation's evaluation says, and the fitness `[P]` to select by."""
     history = shared.history
     if parts.config.perturb == "pb2":
@@ -105,7 +105,7 @@ def _judged(parts: Parts, shared: Shared, hyper: Hyper, fitness: Array) -> tuple
     return shared._replace(recent=recent, history=history), mean
 
 
-def _exploit(
+def exploit(
     parts: Parts, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
 ) -> tuple[Array, Member]:
     """Parents `[P]`, and the members after they have inherited and perturbed."""
@@ -156,9 +156,10 @@ def _restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, need
     return fresh._replace(buffer=member.buffer) if keep_buffer else fresh
 
 
-def _metrics(
+def metrics_of(
     hyper: Hyper, parents: Array, evaluation: Evaluation, learned: Metrics, diverged: Array
 ) -> dict[str, Array]:
+    """What a generation tells: of whom it judged, by whom they came and under which hyper-parameters they trained."""
     descriptor = {f"descriptor/{i}": evaluation.descriptor[:, i] for i in range(evaluation.descriptor.shape[1])}
     told = {name: jnp.mean(values, axis=1) for name, values in evaluation.episodes.items() if values.ndim == 2}
     return {

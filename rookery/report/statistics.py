@@ -31,6 +31,32 @@ class Estimate(NamedTuple):
         return bool(np.isfinite(self.low).all())
 
 
+class Summary(NamedTuple):
+    """What a metric's episodes say; floats, but for the last."""
+
+    mean: Any
+    variance: Any
+    deviation: Any
+    minimum: Any
+    maximum: Any
+    median: Any
+    has_nan: Any  # bool
+
+
+def summarize(values: npt.ArrayLike, axis: int = -1) -> Summary:
+    """Summary of the episodes along an axis, in units of the metric (its square for the variance)."""
+    values = np.asarray(values, dtype=float)
+    return Summary(
+        mean=np.mean(values, axis=axis),
+        variance=np.var(values, axis=axis),
+        deviation=np.std(values, axis=axis),
+        minimum=np.min(values, axis=axis),
+        maximum=np.max(values, axis=axis),
+        median=np.median(values, axis=axis),
+        has_nan=np.isnan(values).any(axis=axis),
+    )
+
+
 def interquartile_mean(scores: Scores) -> Any:
     """Mean of the middle half of all runs of all tasks; `[...]`, in units of the score.
 

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from rookery.report import style
+from rookery.report.statistics import summarize
 from rookery.runs.folder import open_existing
 from rookery.runs.log import read_csv
 
@@ -81,6 +82,34 @@ def examination(metrics: Mapping[str, np.ndarray]) -> Table:
     for member in np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable"):
         table.add_row(str(member), *(texts[member] for texts in columns.values()))
     return table
+
+
+def team_examination(metrics: Mapping[str, np.ndarray]) -> Table:
+    """The agents of the best team on fresh start states, a row each: returns, and how episodes end for it.
+
+    Args:
+      metrics: `agents` `[I]`, names; `fitness` `[P]`; of each name, `return/<name>`, `final_reward/<name>`,
+        `terminated/<name>` and `truncated/<name>`, `[P, N]`.
+    """
+    team = int(np.argmax(np.nan_to_num(metrics["fitness"], nan=-np.inf)))
+    names = [str(name) for name in metrics["agents"]]
+    of = {what: np.stack([metrics[f"{what}/{name}"][team] for name in names]) for what in _ENDS}
+    told = summarize(of["return"])
+    kept = told.mean, told.deviation, told.minimum, told.median, told.maximum
+    columns: dict[str, list[str]] = dict(zip(_RETURNS, _alike(*kept), strict=True))
+    columns["final reward"] = _alike(of["final_reward"].mean(axis=1))[0]
+    for what in ("terminated", "truncated"):
+        columns[what] = [f"{100 * share:.0f} %" for share in of[what].mean(axis=1)]
+    which = f", team {team}" if len(metrics["fitness"]) > 1 else ""
+    table = _examined(f"{style.counted(of['return'].shape[1], 'episode')} per agent{which}", ("agent", *columns))
+    for row, name in enumerate(names):
+        table.add_row(name, *(texts[row] for texts in columns.values()))
+    return table
+
+
+_RETURNS = ("mean return", "std", "min", "median", "max")
+_RETURNS = ("mean return", "std", "min", "median", "max")
+_ENDS = ("return", "final_reward", "terminated", "truncated")
 
 
 def skill_examination(metrics: Mapping[str, np.ndarray], member: int = 0) -> Table:

@@ -7,18 +7,23 @@ from typing import NamedTuple
 from rookery import devices, hyperparams
 from rookery.agents.api import Agent
 from rookery.agents.diayn import diayn
+from rookery.agents.multi import independent, shared
+from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.devices import Mesh
 from rookery.envs import functions, tasks
 from rookery.envs.api import Environment, EnvSpec
 from rookery.envs.skills import skills
+from rookery.envs.teams import as_team, identify
 from rookery.hyperparams import Space
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import off_policy
+from rookery.learners.on_policy import on_policy
 from rookery.populations.api import Program
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
+from rookery.populations.roles import pbt_roles
 from rookery.populations.seeds import seeds
 from rookery.qd.api import Scoring
 from rookery.qd.emitters import iso_line
@@ -29,8 +34,17 @@ from rookery.qd.repertoire import Placement
 from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
 from rookery.runs.cells import CellsConfig, find_cells
 from rookery.runs.config import WorldConfig
-from rookery.runs.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, PbtRun, choices
+from rookery.runs.kinds import (
+    AgentRun,
+    AnyDiaynRun,
+    AnyMePbtRun,
+    AnyRun,
+    MapElitesRun,
+    choices,
+)
 from rookery.runs.lineage import Schedule, at_steps
+from rookery.runs.members import PbtRun
+from rookery.runs.on_policy_runs import AnyOnPolicyRun, AnyTeamRun, PbtIppoRun
 
 
 class Built(NamedTuple):
@@ -42,7 +56,7 @@ class Built(NamedTuple):
     learner: Learner | None = None  # None where nobody learns
 
 
-_AGENTS = {SacConfig: sac, Td3Config: td3}
+_AGENTS = {SacConfig: sac, Td3Config: td3, PpoConfig: ppo}
 
 
 def on_one_device(config: AnyRun) -> Built:
@@ -68,7 +82,9 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
     mesh = _mesh(config.world, population=config.population)
     learner, space = _learner(config)
     spread = devices.population_map(mesh, config.world.exact)
-    if isinstance(config, PbtRun):
+    if isinstance(config, PbtIppoRun) and config.member == "agent":
+        program = pbt_roles(learner, space, config.population, config.pbt, spread)
+    elif isinstance(config, PbtRun):
         program = pbt(learner, space, config.population, config.pbt, spread)
     else:
         program = seeds(learner, space, config.population, config.draw_hyper, spread)
@@ -121,12 +137,25 @@ def _divided(cells: CellsConfig) -> dict[str, int]:
 def _learner(config: AgentRun | AnyMePbtRun) -> tuple[Learner, Space]:
     """One member's life in its world, and what of it evolves."""
     environment = _environment(config.world)
+    if isinstance(config, AnyOnPolicyRun):
+        return _on_policy(config, environment)
     if isinstance(config, AnyDiaynRun):
         environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
     agent = wrapped_agent(config, environment.spec)
     if isinstance(config, AnyDiaynRun):
         agent = diayn(agent, environment.spec, config.diayn)
     return off_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
+
+
+def _on_policy(config: AnyOnPolicyRun, environment: Environment) -> tuple[Learner, Space]:
+    if isinstance(config, AnyTeamRun):
+        environment = as_team(environment)
+        if config.parameters == "shared" and config.identify:
+            environment = identify(environment)
+    agent = wrapped_agent(config, environment.spec)
+    if isinstance(config, AnyTeamRun):
+        agent = {"independent": independent, "shared": shared}[config.parameters](agent, environment.spec)
+    return on_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
 
 
 def wrapped_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> Agent:

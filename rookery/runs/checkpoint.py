@@ -61,7 +61,7 @@ class Checkpointer:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_half()
 
-    def save(self, generation: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
+    def save(self, generation: int, state: PyTree, metadata: Mapping[str, Any], spared: int | None = None) -> None:
         """Save in the background; the arrays of `state` may be donated as soon as this returns.
 
         A save that is still under way is waited for. When the new checkpoint is whole, those beyond `keep` are
@@ -71,6 +71,7 @@ class Checkpointer:
           generation: 0 or more; replaces an earlier checkpoint of the same generation, once it is whole itself.
           state: leaves are arrays of any dtype and size, typed keys, Python bools, ints and floats; and None.
           metadata: JSON values.
+          spared: a generation whose checkpoint stays, however old it is.
 
         Raises:
           CheckpointError: this save cannot begin (a leaf that cannot be stored, too little space), or the one before
@@ -98,7 +99,7 @@ class Checkpointer:
         except Exception as error:
             self._remove_half()
             raise self._error(generation, error) from error
-        self._thread = threading.Thread(target=self._finish, args=(writer, body), name="rookery-checkpoint")
+        self._thread = threading.Thread(target=self._finish, args=(writer, body, spared), name="rookery-checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
@@ -190,13 +191,13 @@ class Checkpointer:
                 f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
 
-    def _finish(self, writer: Any, body: dict[str, Any]) -> None:
+    def _finish(self, writer: Any, body: dict[str, Any], spared: int | None) -> None:
         """In the background: wait for the commit, then write the manifest, then delete what is too old."""
         try:
             writer.close()
             if jax.process_index() == 0:
                 manifest.write(self.directory, body)
-                manifest.retire(self.directory, body["generation"], self._keep)
+                manifest.retire(self.directory, body["generation"], self._keep, spared)
         except Exception as error:
             self._remove_half(body["folder"])
             self._failure = self._error(body["generation"], error)

@@ -42,6 +42,8 @@ class RunConfig:
     """Generations between checkpoints (at least 1); the last generation is always saved."""
     keep: int = 3
     """Checkpoints kept (at least 1)."""
+    best_by: str | None = None
+    """Column of metrics.csv whose greatest value yet has its generation saved, and kept beside the others."""
     overwrite: bool = False
     """Replace a run that the folder already holds."""
     quiet: bool = False

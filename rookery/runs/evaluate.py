@@ -11,17 +11,21 @@ from rookery.envs.skills import listed
 from rookery.learners.api import Learner, genotype
 from rookery.populations.api import ProgramState
 from rookery.runs import build, folder, origins, record
+from rookery.runs.best import find
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.log import write_table
 
 
-def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[int, dict[str, np.ndarray]]:
+def evaluate(
+    run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
+) -> tuple[int, dict[str, np.ndarray]]:
     """Evaluate every member of a run's newest whole checkpoint, or every elite of its repertoire.
 
     Args:
       run_dir: the run's folder; only read, but for the trajectories of skills, `skills.csv`.
       episodes: full deterministic episodes of each, at least 1; all start from the same states.
       seed: of the start states.
+      checkpoint: "last"; "best", by the metric that the run was told; or a generation.
 
     Returns:
       The checkpoint's generation, and the metrics of `Program.examine`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
@@ -31,7 +35,8 @@ def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[i
       and `diversity_return` `[P, N]`; episodes are rounded up until each skill has as many.
 
     Raises:
-      ValueError: the folder is no run, was not started by the command line, or `episodes` is below 1.
+      ValueError: the folder is no run, was not started by the command line, or `episodes` is below 1; or `checkpoint`
+        is none of the three.
       CheckpointError: it has no whole checkpoint.
     """
     opened = folder.open_existing(run_dir)
@@ -43,9 +48,13 @@ def evaluate(run_dir: str | Path, episodes: int = 100, seed: int = 0) -> tuple[i
     built = build.build(dataclasses.replace(recorded, world=world, **{part: judged}))
     compiled = devices.compile_program(built.program, built.mesh)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    state, _, generation = checkpoints.restore(devices.template(built.program, built.mesh))
+    chosen = find(opened, checkpoints, checkpoint, recorded.run.best_by)
+    state, _, generation = checkpoints.restore(devices.template(built.program, built.mesh), chosen)
     metrics = jax.device_get(compiled.examine(state, jax.random.key(seed)))
-    skill = built.learner.spec.skill if built.learner else None
+    spec = built.learner.spec if built.learner else None
+    if spec is not None and spec.team is not None:
+        metrics["agents"] = np.asarray(spec.team.names)
+    skill = spec.skill if spec else None
     if built.learner is not None and skill is not None:
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(listed(skill))
         metrics["best_member"] = np.asarray(origins.best_member(opened.path, generation, state))

@@ -1,10 +1,12 @@
 """What a run is told by another run: the settings that are not given, where it follows a schedule or begins with it."""
 
 import dataclasses
+from typing import Any
 
 from rookery.populations.config import PbtConfig
 from rookery.runs.config import RunConfig
-from rookery.runs.kinds import KINDS, AnyRun, MapElitesRun, PbtRun, SeedsRun, agent_of, choices, kind_of
+from rookery.runs.kinds import KINDS, AnyRun, MapElitesRun, agent_of, choices, kind_of
+from rookery.runs.members import PbtRun, SeedsRun
 
 
 def alone(config: AnyRun) -> AnyRun:
@@ -61,7 +63,7 @@ def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
         and not isinstance(run, MapElitesRun)
         and type(default.agent) is type(run.agent)
     ):
-        changed["agent"] = dataclasses.replace(run.agent, output_scale=default.agent.output_scale)
+        changed["agent"] = _widths(run.agent, default.agent)
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)
     return dataclasses.replace(default, **changed, **_shared(run, default))
@@ -69,5 +71,10 @@ def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
 
 def _shared(run: AnyRun, default: AnyRun, *more: str) -> dict[str, object]:
     """What decides the shapes of genotypes besides the agent, and more, where both have it."""
-    names = ("skills", "diayn", "policy", "dimensions", *more)
+    names = ("skills", "diayn", "policy", "dimensions", "parameters", "identify", *more)
     return {name: getattr(run, name) for name in names if hasattr(default, name) and hasattr(run, name)}
+
+
+def _widths(agent: Any, default: Any) -> Any:
+    """What decides an agent's networks; how they are drawn stays the kind's own."""
+    return dataclasses.replace(agent, output_scale=default.output_scale) if hasattr(agent, "output_scale") else agent

@@ -20,50 +20,13 @@ from rookery.qd.scoring import PolicyConfig
 from rookery.qd.variation import VariationConfig
 from rookery.runs.cells import CellsConfig
 from rookery.runs.config import FLAG, Chosen, RunConfig, WorldConfig, space_flags
+from rookery.runs.members import PbtRun, SeedsRun
+from rookery.runs.on_policy_runs import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun
 
 SacSpace = space_flags(sac.SPACE)
 Td3Space = space_flags(td3.SPACE)
 DiaynSacSpace = space_flags(diayn.space(sac.SPACE))
 DiaynTd3Space = space_flags(diayn.space(td3.SPACE))
-
-
-@dataclass(frozen=True)
-class SeedsRun:
-    """Independent members, one by default."""
-
-    population: int = 1
-    """Members, each with a seed of its own (at least 1)."""
-    draw_hyper: bool = False
-    """Draw each member's hyper-parameters from the search space: random search."""
-    replay_schedule: str | None = None
-    """Folder of a run whose winner's schedule of hyper-parameters the members follow; every setting that is not given
-    is that run's, but for the population and the seed."""
-    init_from: str | None = None
-    """Folder of a run whose best member everybody begins as; task and widths that are not given are that run's."""
-    skill: int | None = None
-    """Which skill of the run to begin with, if it discovered skills (counted from 0)."""
-    world: WorldConfig = field(default_factory=WorldConfig)
-    run: RunConfig = field(default_factory=RunConfig)
-    learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-
-
-@dataclass(frozen=True)
-class PbtRun:
-    """Population Based Training."""
-
-    population: int = 8
-    """P, members (at least 1; a multiple of the devices)."""
-    replay_schedule: str | None = None
-    """Folder of a run whose winner's schedule one fresh agent follows, without selection: as `rookery train` of the
-    agent alone does."""
-    init_from: str | None = None
-    """Folder of a run whose best member everybody begins as; task and widths that are not given are that run's."""
-    skill: int | None = None
-    """Which skill of the run to begin with, if it discovered skills (counted from 0)."""
-    world: WorldConfig = field(default_factory=WorldConfig)
-    run: RunConfig = field(default_factory=RunConfig)
-    pbt: PbtConfig = field(default_factory=PbtConfig)
-    learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
 
 @dataclass(frozen=True)
@@ -263,7 +226,7 @@ class PbtDiaynTd3Run(DiscoveryRun, PbtRun):
 
 AnyDiaynRun = DiaynRun | DiaynTd3Run | PbtDiaynRun | PbtDiaynTd3Run
 
-AgentRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run | AnyDiaynRun
+AgentRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run | AnyDiaynRun | AnyOnPolicyRun
 """Runs whose members live by themselves: they can follow a schedule, or begin as one."""
 
 AnyMePbtRun = MePbtSacRun | MePbtTd3Run
@@ -282,6 +245,10 @@ KINDS: dict[str, type[AnyRun]] = {
     "diayn-td3": DiaynTd3Run,
     "pbt-diayn": PbtDiaynRun,
     "pbt-diayn-td3": PbtDiaynTd3Run,
+    "ppo": PpoRun,
+    "ippo": IppoRun,
+    "pbt-ppo": PbtPpoRun,
+    "pbt-ippo": PbtIppoRun,
 }
 """Name on the command line -> config."""
 

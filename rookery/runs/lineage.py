@@ -139,6 +139,11 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
     """
     folder = open_existing(run)
     kind = folder.config.get("kind")
+    if folder.config.get("member") == "agent":
+        raise ValueError(
+            f"{folder.path} bred the roles of a team apart, matched anew in each generation, so whole members have no "
+            "family tree; read its lineage.csv."
+        )
     columns = _read(folder, folder.lineage_file, _KNOWN_COLUMNS)
     generations, population = _shape(folder, columns)
     whole = generations * population

@@ -18,6 +18,7 @@ from rookery import devices, hyperparams
 from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState, TableFn
 from rookery.runs import folder as folders
+from rookery.runs.best import Best
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig
 from rookery.runs.log import RunLog, write_table
@@ -51,10 +52,10 @@ class Outlets(NamedTuple):
                 members = {"parent": metrics["parent"], "fitness": metrics["fitness"], **members}
             self.log.write(generation, row, members)
 
-    def save(self, generation: int, state: ProgramState, table: TableFn | None) -> None:
+    def save(self, generation: int, state: ProgramState, table: TableFn | None, spared: int | None = None) -> None:
         """Save the state after `generation` generations, in the background, and what its repertoire holds."""
         if self.checkpoints is not None:
-            self.checkpoints.save(generation, state, {})
+            self.checkpoints.save(generation, state, {}, spared)
         if self.folder is not None and table is not None:
             columns = jax.device_get(table(state))
             write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
@@ -105,13 +106,15 @@ def run(
     template = devices.template(program, over)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     with contextlib.ExitStack() as stack:
-        outlets, state, first = Outlets(None, None), None, 0
+        outlets, state, first, best = Outlets(None, None), None, 0, Best(config.best_by)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
             if resume:
                 state, first = restore(checkpoints, template)
             outlets = Outlets(checkpoints, stack.enter_context(RunLog(folder, first)), folder)
+            if resume:
+                best.recall(folder, checkpoints)
         requests = stack.enter_context(Requests())
         reporter = stack.enter_context(Reporter(config.generations, first, config.quiet))
         if state is not None and first >= config.generations:
@@ -119,11 +122,18 @@ def run(
             return Result(state, [], outlets.run_dir)
         started = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
-            step = pool.submit(lambda: compiled.step.lower(template, run_key).compile())
+            step = pool.submit(_compile, program, compiled.step.lower(template, run_key), best)
             state = compiled.init(first_key) if state is None else state
         reporter.compiled(time.monotonic() - started)
-        generations = _Generations(program, config, step.result(), outlets, reporter, requests)
+        generations = _Generations(program, config, step.result(), outlets, reporter, requests, best)
         return Result(*generations.run(state, first, run_key), outlets.run_dir)
+
+
+def _compile(program: Program, lowered: Any, best: Best) -> Any:
+    """A generation's compiled call, once it is known that what it tells has the column to be best by."""
+    told = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.out_info[1])
+    best.check(summarize(program, 0, told, 1.0))
+    return lowered.compile()
 
 
 def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramState | None, int]:
@@ -164,6 +174,7 @@ class _Generations(NamedTuple):
     outlets: Outlets
     reporter: Reporter
     requests: Requests
+    best: Best
 
     def run(self, state: ProgramState, first: int, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
         """From generation `first` to the last, or to the first signal."""
@@ -180,8 +191,9 @@ class _Generations(NamedTuple):
                 raise Diverged(_all_diverged(generation, self.outlets, self.program.table is not None))
             last = generation + 1 == self.config.generations
             asked = self.requests.signum
-            if last or asked is not None or (generation + 1) % self.config.checkpoint_every == 0:
-                self.outlets.save(generation + 1, state, self.program.table)
+            due = (generation + 1) % self.config.checkpoint_every == 0
+            if self.best.improves(generation + 1, row) or last or asked is not None or due:
+                self.outlets.save(generation + 1, state, self.program.table, self.best.generation)
             if asked is not None and not last:
                 raise Interrupted(asked, _stopped(generation + 1, self.outlets))
         return state, history

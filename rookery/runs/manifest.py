@@ -125,17 +125,19 @@ def is_whole(directory: Path, generation: int) -> bool:
         return False
 
 
-def retire(directory: Path, generation: int, keep: int) -> None:
-    """Delete all checkpoints but the newest `keep` up to `generation`.
+def retire(directory: Path, generation: int, keep: int, spared: int | None = None) -> None:
+    """Delete all checkpoints but the newest `keep` up to `generation`, and that of generation `spared`.
 
     The caller has just written the manifest of `generation`, so a whole one always stays. A manifest goes before what
     it vouches for: a kill between the two leaves nothing that looks whole.
     """
-    kept: set[str] = set()
+    kept, recent = set(), 0
     for candidate in generations(directory):
+        is_recent = candidate <= generation and recent < keep
         try:
-            if candidate <= generation and len(kept) < keep:
+            if is_recent or candidate == spared:
                 kept.add(read(directory, candidate)["folder"])
+                recent += is_recent
                 continue
         except Damaged:
             pass

@@ -7,6 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 _SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
+_AGENT, _MOST_AGENTS = "return/", 4  # whose columns are shown, of so small a team
 _SHOWN_OF_A_REPERTOIRE = {"max_fitness": "best {:.4g}", "qd_score": "QD score {:.4g}", "coverage": "coverage {:.1f} %"}
 
 
@@ -53,6 +54,9 @@ class Reporter:
         parts = [f"{row['steps_per_second']:,.0f} steps/s"]
         shown = _SHOWN_OF_A_REPERTOIRE if "coverage" in row else _SHOWN
         parts += [text.format(row[name]) for name, text in shown.items() if name in row]
+        agents = {name.removeprefix(_AGENT): value for name, value in row.items() if name.startswith(_AGENT)}
+        if 1 < len(agents) <= _MOST_AGENTS:  # who plays against each other has no common fitness that tells much
+            parts += [f"{name} {value:,.4g}" for name, value in agents.items()]
         if row.get("diverged"):
             parts.append(f"diverged {row['diverged']:.0f}")
         line = "  ".join(parts)

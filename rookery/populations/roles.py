@@ -1,0 +1,186 @@
+"""Population Based Training of the roles of a team: each role is a population of its own.
+
+In each generation the members of all roles are matched at random into teams, which train and are judged; then every
+role selects among its own, by its own return. A member of role i is row `[p, i]` of what its slot holds; environments
+belong to the teams' slots. In a run's tables member `p I + i` is that of role i in slot p.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import hyperparams, trees
+from rookery.hyperparams import Space
+from rookery.learners.api import Bank, Learner, Member
+from rookery.populations import api, bandit, pbt
+from rookery.populations.api import Program, ProgramState
+from rookery.populations.config import PbtConfig, check_population
+from rookery.types import Array, Evaluation, Key, Metrics, PyTree
+
+
+class Parts(NamedTuple):
+    """What the program is bound to."""
+
+    each: pbt.Parts  # of one role; what it maps is not spread over devices
+    population_map: api.PopulationMap
+    count: int  # I, roles
+
+
+def init(parts: Parts, key: Key) -> ProgramState:
+    """Newborn members, each with hyper-parameters of its own drawn from the space."""
+    size, space = parts.each.population_size, parts.each.space
+    bank_key, hyper_key, member_key = jax.random.split(key, 3)
+    keys = api.member_keys(hyper_key, size * parts.count).reshape(size, parts.count)
+    hyper = jax.vmap(jax.vmap(partial(hyperparams.sample, space)))(keys)
+    bank = parts.each.learner.start_states(bank_key)
+    members = parts.population_map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
+    recent = jnp.zeros((parts.count, size, parts.each.config.smooth))
+    history = bandit.empty(space, size) if parts.each.config.perturb == "pb2" else ()
+    history = jax.tree.map(partial(_repeated, parts.count), history)
+    parents = jnp.arange(size * parts.count, dtype=jnp.int32)
+    return ProgramState(members, pbt.Shared(jnp.zeros((), jnp.int32), parents, recent, history))
+
+
+def _repeated(count: int, leaf: Array) -> Array:
+    return jnp.stack([leaf] * count)
+
+
+def match(key: Key, size: int, count: int) -> Array:
+    """Who plays in which team: `[P, I]`, the slot that the member of each role comes from; the key is consumed."""
+    keys = api.member_keys(key, count)
+    return jax.vmap(jax.random.permutation, in_axes=(0, None), out_axes=1)(keys, size)
+
+
+def deal(members: Member, places: Array) -> Member:
+    """Members at other places: slot p holds of role i who was at `places[p, i]`. Environments stay with the slot."""
+    roles = jnp.arange(places.shape[1])
+    state, hyper, normalizer = jax.tree.map(
+        lambda leaf: leaf[places, roles], (members.state, members.hyper, members.normalizer)
+    )
+    return members._replace(state=state, hyper=hyper, normalizer=normalizer)
+
+
+def live(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple[Member, tuple]:
+    """A team's generation; the fitness of a role is NaN if anything it learned is not finite."""
+    member, (evaluation, metrics) = pbt.live(learner, member, key, bank, generation)
+    sound = jax.vmap(trees.all_finite)(member.state)
+    return member, (evaluation._replace(roles=jnp.where(sound, evaluation.roles, jnp.nan)), metrics)
+
+
+def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
+    """One generation: match, train and judge the teams; then exploit, inherit and perturb within each role.
+
+    Returns:
+      The next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters `[P I]`; the
+      rest `[P]`, of the teams as they were matched.
+    """
+    each, size = parts.each, parts.each.population_size
+    bank_key, match_key, members_key, exploit_key, restart_key = jax.random.split(key, 5)
+    bank = each.learner.start_states(bank_key)
+    places = match(match_key, size, parts.count)
+    shared = (bank, state.shared.generation)
+    keys = api.member_keys(members_key, size)
+    teams = deal(state.members, places)
+    teams, (evaluation, learned) = parts.population_map(partial(live, each.learner), (teams, keys), shared)
+    home = jnp.argsort(places, axis=0)
+    members = deal(teams, home)
+    fitness = jnp.take_along_axis(evaluation.roles, home, axis=0)
+    metrics = _metrics(members, state.shared.parents, evaluation, learned, fitness)
+
+    parents = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[:, None], fitness.shape)
+    shared = state.shared
+    if each.config.exploit != "none":
+        shared, members, parents = _exploit(parts, shared, members, fitness, exploit_key)
+        restart = partial(_restart, each.learner)
+        needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
+        members = parts.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
+    parents = (parents * parts.count + jnp.arange(parts.count)).astype(jnp.int32).reshape(-1)
+    shared = shared._replace(generation=shared.generation + 1, parents=parents)
+    return ProgramState(members, shared), metrics
+
+
+def _exploit(
+    parts: Parts, shared: pbt.Shared, members: Member, fitness: Array, key: Key
+) -> tuple[pbt.Shared, Member, Array]:
+    """Every role by itself, with keys of its own; parents `[P, I]`, counted within the role."""
+    inherited = members.state, members.hyper, members.normalizer
+    keys = api.member_keys(key, parts.count)
+    of_role = partial(_exploit_role, parts.each, shared.generation)
+    axes = (0, 0, 1, 1, 0)
+    given = shared.recent, shared.history, inherited, fitness, keys
+    recent, history, inherited, parents = jax.vmap(of_role, in_axes=axes, out_axes=(0, 0, 1, 1))(*given)
+    state, hyper, normalizer = inherited
+    members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
+    return shared._replace(recent=recent, history=history), members, parents
+
+
+def _exploit_role(
+    each: pbt.Parts, generation: Array, recent: Array, history: PyTree, inherited: tuple, fitness: Array, key: Key
+) -> tuple:
+    before = pbt.Shared(generation, jnp.arange(fitness.shape[0]), recent, history)
+    members = Member(*inherited, env_state=(), buffer=())
+    shared, judged = pbt.judged(each, before, members.hyper, fitness)
+    exploit_key, perturb_key = jax.random.split(key)
+    parents, members = pbt.exploit(each, shared, members, judged, (exploit_key, perturb_key))
+    return shared.recent[parents], shared.history, (members.state, members.hyper, members.normalizer), parents
+
+
+def _restart(learner: Learner, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
+    return learner.restart(member, bank, key, needed)
+
+
+def _metrics(
+    members: Member, parents: Array, evaluation: Evaluation, learned: Metrics, fitness: Array
+) -> dict[str, Array]:
+    hyper = jax.tree.map(jnp.ravel, members.hyper)
+    own = fitness.reshape(-1)
+    return pbt.metrics_of(hyper, parents, evaluation._replace(fitness=own), learned, ~jnp.isfinite(own))
+
+
+def pbt_roles(
+    learner: Learner,
+    space: Space | None = None,
+    population_size: int = 8,
+    config: PbtConfig | None = None,
+    population_map: api.PopulationMap = api.vmap,
+    **options: Any,
+) -> Program:
+    """Population Based Training of each role of a team.
+
+    Args:
+      learner: one team's life, `on_policy` of an `independent` agent.
+      space: what evolves; the agent's own space by default.
+      population_size: P, members of each role, and teams.
+      config: a `PbtConfig`; or give its fields as keywords.
+      population_map: how teams are mapped; `devices.population_map` spreads them over devices.
+
+    Raises:
+      ValueError: the learner's agents are not independent, or a mistake in the configuration.
+      TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
+    """
+    if config is not None and options:
+        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
+    config = config or PbtConfig(**options)
+    check_population(config, population_size)
+    if learner.team != "independent":
+        raise ValueError("roles need agents with parameters of their own: a team made by independent.")
+    assert learner.spec.team is not None
+    each = pbt.Parts(learner, space or learner.space, config, population_size, api.vmap)
+    parts = Parts(each, population_map, len(learner.spec.team.names))
+    return Program(
+        init=partial(init, parts),
+        step=partial(step, parts),
+        examine=partial(examine, parts),
+        population_size=population_size,
+        steps_per_generation=population_size * learner.steps_per_generation,
+        space=each.space,
+        descriptor=learner.spec.descriptor,
+        task=learner.spec.name,
+    )
+
+
+def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
+    """Judge the teams of who shares a slot, on fresh start states, changing nothing."""
+    return pbt.examine(parts.each._replace(population_map=parts.population_map), state, key)

@@ -1,0 +1,189 @@
+"""One episode of what a run has learned, as pictures need it."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery import devices, trees
+from rookery.agents.api import ActFn
+from rookery.envs.api import Environment, EnvSpec, EnvState, Step
+from rookery.envs.pictures import Picture, Scene
+from rookery.envs.skills import listed
+from rookery.learners import rollout
+from rookery.learners.api import genotype
+from rookery.qd import repertoire as repertoires
+from rookery.qd.map_elites import repertoire_of
+from rookery.runs import build, folder, origins, record
+from rookery.runs.best import find
+from rookery.runs.build import Built
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.kinds import AnyMePbtRun, AnyRun, MapElitesRun
+from rookery.runs.origins import Origin
+from rookery.types import Array, Genotype, Key, PyTree
+
+
+class Played(NamedTuple):
+    """An episode, of which nothing follows the step that ended it for everybody; on the host."""
+
+    picture: Picture
+    states: PyTree  # [T + 1, ...], the first that of the reset
+    rewards: np.ndarray  # [T + 1], or [T + 1, I]; of the reset 0
+    names: tuple[str, ...]  # [I], or one
+    title: str
+    generation: int  # of the checkpoint
+    member: int | None  # who acted; None for the best of a repertoire
+
+    @property
+    def returns(self) -> dict[str, np.ndarray]:
+        """Name -> return so far, `[T + 1]`."""
+        totals = np.cumsum(self.rewards.astype(np.float64), axis=0).reshape(len(self.rewards), -1)
+        return dict(zip(self.names, totals.T, strict=True))
+
+    @property
+    def scenes(self) -> Scene | None:
+        """What is to be seen of the states, `[T + 1, bodies, ...]`; None where the suite draws its own film."""
+        if self.picture.scene is None:
+            return None
+        return jax.device_get(jax.jit(jax.vmap(self.picture.scene))(self.states))
+
+
+def render(
+    run_dir: str | Path,
+    member: int | None = None,
+    skill: int | None = None,
+    seed: int = 0,
+    checkpoint: str = "last",
+) -> Played:
+    """Let who learned in a run live through one deterministic episode.
+
+    Args:
+      run_dir: the run's folder; only read.
+      member: who acts; by default who was best when last judged. Of a repertoire it is always the best elite.
+      skill: which of a run that discovers skills, counted from 0, which is the default.
+      seed: of the start state.
+      checkpoint: "last"; "best", by the metric that the run was told; or a generation.
+
+    Raises:
+      ValueError: the folder is no run or was started from Python, its world cannot be drawn, or it has no such member,
+        skill or checkpoint.
+      CheckpointError: it has no whole checkpoint.
+    """
+    opened = folder.open_existing(run_dir)
+    config = record.from_record(opened.config)
+    built = build.on_one_device(config)
+    judge = _judge(config, built)
+    environment = judge.environment
+    spec = environment.spec
+    if environment.picture is None:
+        raise ValueError(
+            f"nobody has drawn {spec.name}; of our own worlds point_maze, point_trap, point_room, pursuit_discrete and "
+            "pursuit_continuous can be seen."
+        )
+    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
+    chosen = find(opened, checkpoints, checkpoint, config.run.best_by)
+    state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)), chosen)
+    origin = Origin(opened.path, config, built, state, generation)
+    slot = _slot(origin, spec, skill)
+    member, actor = _actor(origin, member)
+    states, rewards = play(judge.act, environment, actor, jax.random.key(seed), slot)
+    names = spec.team.names if spec.team else ("return",)
+    title = spec.name if spec.skill is None else f"{spec.name}  skill {slot}"
+    return Played(environment.picture, states, rewards, names, title, origin.generation, member)
+
+
+def film(played: Played, path: str | Path) -> Path:
+    """Draw an episode with its suite's own visualiser.
+
+    Raises:
+      ValueError: the path does not end in `.gif`, or the suite has no visualiser.
+    """
+    if played.picture.film is None:
+        raise ValueError(f"{played.title} has no film of its own; draw its scenes.")
+    if Path(path).suffix != ".gif":
+        raise ValueError(f"{played.title} is drawn by its own suite, as .gif only, got {str(path)!r}.")
+    played.picture.film(played.states, jnp.asarray(played.rewards), str(path))
+    return Path(path)
+
+
+def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: int = 0) -> tuple[PyTree, np.ndarray]:
+    """One full deterministic episode.
+
+    Args:
+      act: parameters and observation -> action.
+      environment: without automatic reset.
+      actor: who acts.
+      key: consumed.
+      slot: where episodes that begin from one start state differ, as with skills: which of them.
+
+    Returns:
+      States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, on the host; the first are those of the reset.
+    """
+    states, rewards, over = jax.device_get(jax.jit(partial(_play, act, environment, slot))(actor, key))
+    length = int(np.argmax(over)) + 1 if over.any() else len(over)
+    return jax.tree.map(lambda leaf: leaf[: length + 1], states), rewards[: length + 1]
+
+
+def _play(act: ActFn, environment: Environment, slot: int, actor: Genotype, key: Key) -> tuple[PyTree, Array, Array]:
+    start_key, steps_key = jax.random.split(key)
+    start = environment.reset(start_key)
+    if environment.assignment is not None:
+        start = environment.assignment.first(start, jnp.asarray(slot), None)
+    step_keys = jax.random.split(steps_key, environment.spec.episode_length)
+    lives = start[0], start[1].observation
+    _, (states, rewards, over) = jax.lax.scan(partial(_advance, act, environment, actor), lives, step_keys)
+    states = jax.tree.map(_before, start[0], states)
+    return states, _before(start[1].reward, rewards), over
+
+
+def _advance(
+    act: ActFn, environment: Environment, actor: Genotype, lives: tuple[EnvState, Array], key: Key
+) -> tuple[tuple[EnvState, Array], tuple[EnvState, Array, Array]]:
+    state, observation = lives
+    action = act(actor.params, rollout.view(actor.normalizer, observation))
+    step: Step
+    state, step = environment.step(state, action, key)
+    return (state, step.observation), (state, step.reward, step.over)
+
+
+def _before(first: Array, others: Array) -> Array:
+    return jnp.concatenate([first[None], others])
+
+
+def _judge(config: AnyRun, built: Built) -> rollout.Judge:
+    """Who judges in a run: by what it acts, and in which world."""
+    if isinstance(config, MapElitesRun):
+        evaluate: Any = build.scoring(config).evaluate
+    else:
+        assert built.learner is not None
+        evaluate = built.learner.evaluate
+    if not isinstance(evaluate.args[0], rollout.Judge):
+        raise ValueError(f"{config.world.env} is a function, in which nothing happens that could be drawn.")
+    return evaluate.args[0]
+
+
+def _slot(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
+    if spec.skill is None:
+        if skill is not None:
+            raise ValueError(f"{origin.path} has no skills to choose from; leave skill out.")
+        return 0
+    count = len(listed(spec.skill))
+    if skill is not None and not 0 <= skill < count:
+        raise ValueError(f"{origin.path} has {count} skills; choose one in 0..{count - 1}, got {skill}.")
+    return skill or 0
+
+
+def _actor(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
+    if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
+        if member is not None:
+            raise ValueError(f"{origin.path} has a repertoire, whose best elite is shown; leave member out.")
+        return None, repertoires.best(repertoire_of(origin.state)).genotype
+    size = origin.config.population
+    if member is not None and not 0 <= member < size:
+        raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
+    if member is None:
+        member = origins.best_member(origin.path, origin.generation, origin.state)
+    return member, trees.take(jax.vmap(genotype)(origin.state.members), member)
