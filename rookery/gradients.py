@@ -33,7 +33,7 @@ def adam(learned: Learned, gradients: PyTree, learning_rate: Scalar, epsilon: fl
 
 def clip_norm(gradients: PyTree, limit: Scalar) -> PyTree:
     """The gradients, made shorter where their global norm is above `limit` (`[]`, above 0)."""
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     scale = limit / jnp.maximum(norm, limit)
     return jax.tree.map(lambda gradient: gradient * scale, gradients)
 

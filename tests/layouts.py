@@ -25,6 +25,7 @@ from rookery.populations import bandit
 from rookery.populations.api import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
+from rookery.populations.roles import pbt_roles
 from rookery.qd.centroids import grid
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import pbt_emitter
@@ -37,6 +38,19 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 TRUNCATION = PbtConfig(best_count=2, replace_count=3)
 bandit.FIT_STEPS, bandit.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
 EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
+
+
+def play_roles(count: int) -> str:
+    """Two generations of two roles that are bred apart: a digest of the state and of what was told."""
+    mesh = devices.mesh(count)
+    program = pbt_roles(
+        tiny.team(), None, 4, PbtConfig(best_count=1, replace_count=2), devices.population_map(mesh, True)
+    )
+    compiled = devices.compile_program(program, mesh)
+    state, told = compiled.init(jax.random.key(0)), {}
+    for generation in range(2):
+        state, told = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
+    return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, told))])
 
 
 def play(
@@ -158,6 +172,7 @@ def main() -> None:
     for count in (1, 2):  # a bandit on 8 devices that share two cores would take minutes
         leaves, seen = play(True, count, EVERYTHING_ELSE, walks.learner(), generations=4)
         found["else"][str(count)] = {"digest": digest(leaves), "parents": seen["parents"]}
+    found["roles"] = {str(count): play_roles(count) for count in (1, 2)}
     found["bred"] = {f"{count} {divided}": breed(count, divided) for count, divided in LAYOUTS}
     found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}
     for mode in ("exact", "vmap"):

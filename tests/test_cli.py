@@ -10,6 +10,7 @@ import rookery
 import rookery.cli
 from rookery.populations.config import PbtConfig
 from rookery.runs.kinds import PbtSacRun, Td3Run
+from rookery.runs.log import read_csv
 from rookery.runs.record import from_record, to_record
 
 TINY = (
@@ -169,6 +170,36 @@ def test_skills_from_first_to_last(rookery_command, tmp_path):
     assert (code, err) == (0, ""), "a run that has a checkpoint goes on without the one that it began with"
 
 
+TEAM = (
+    "--episode-length 10 --generations 3 --evaluate-every 2 --num-envs 4 --rollout-length 6 --minibatches 2 "
+    "--hidden-sizes 8 --eval-episodes 2 --start-states 4 --checkpoint-every 5"
+).split()
+
+
+def test_a_team_from_first_to_last(rookery_command, tmp_path):
+    code, out, err = rookery_command("train", "ippo", *TEAM, "--seeds", "2", "--best-by", "return/prey", "--draw-hyper")
+    assert (code, err) == (0, "")
+    assert "ippo on pursuit_continuous: population 2 of teams, independent parameters" in out
+    assert re.search(r"generation 3 of 3 .* predator -?\d.* prey -?\d", out)
+    run = tmp_path / "runs/ippo-pursuit_continuous-0"
+    metrics = read_csv(run / "metrics.csv")
+    assert {"return/prey", "truncated/predator", "final_reward/prey", "critic_loss/prey"} <= set(metrics)
+    assert metrics["env_steps"].tolist() == [2 * 4 * 6 * 2 * generation for generation in (1, 2, 3)]
+    assert len(set(read_csv(run / "lineage.csv")["actor_lr"])) == 2
+    best = int(metrics["return/prey"].argmax()) + 1
+    assert {path.name for path in (run / "checkpoints").glob("*.json")} >= {f"generation_{best:08d}.json"}
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "3", "--checkpoint", "best")
+    assert (code, err) == (0, "")
+    assert f"generation {best}" in out
+    assert "3 episodes per agent" in out
+    assert re.search(r"prey +│? .*0 % .*100 %|prey .*%", out)
+    code, _, err = rookery_command("evaluate", str(run), "--checkpoint", "newest")
+    assert (code, "checkpoint must be best, last or the number of a generation, got 'newest'" in err) == (1, True)
+    code, _, err = rookery_command("evaluate", str(run), "--checkpoint", "77")
+    assert (code, "The checkpoint of generation 77 cannot be used" in err) == (1, True)
+
+
 def test_quiet_says_nothing(rookery_command):
     run = "runs/sac-point_room-0"
     assert rookery_command("train", "sac", *TINY, "--fix-alpha", "--quiet") == (0, "", "")
@@ -217,6 +248,15 @@ def test_quiet_says_nothing(rookery_command):
         ("train diayn --fitness acuracy", 2, "accuracy"),
         ("train sac --init-from nowhere", 1, "no such folder"),
         ("train sac --env point_room --skill 1", 1, "give the run that discovered it, or leave skill out"),
+        ("train ppo --env pursuit_discrete", 1, "is a world for a team of 2; use ippo"),
+        ("train sac --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
+        ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with at least two in each, got 3; use 1 or 2 or 4"),
+        ("train ippo --recurrent --num-envs 6", 1, "the 6 sequences of a rollout, got 4; use 2 or 3 or 6"),
+        ("train ippo --rollout-length 0", 2, "rollout_length must be at least 1, got 0"),
+        ("train ippo --space.kl-threshold -1", 1, "kl_threshold must lie in [0, inf), got -1"),
+        ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),
+        ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
+        ("train pbt-ippo --member agent --parameters shared", 1, "roles need agents with parameters of their own"),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),
         ("resume nowhere", 1, "no such folder"),
@@ -261,7 +301,17 @@ def test_envs_lists_every_task(rookery_command):
     [
         *(
             f"train {kind}"
-            for kind in ("pbt-sac", "td3", "map-elites", "me-pbt-sac", "me-pbt-td3", "diayn", "pbt-diayn-td3")
+            for kind in (
+                "pbt-sac",
+                "td3",
+                "map-elites",
+                "me-pbt-sac",
+                "me-pbt-td3",
+                "diayn",
+                "pbt-diayn-td3",
+                "ppo",
+                "pbt-ippo",
+            )
         ),
         *("resume", "evaluate", "compare", "envs", ""),
     ],

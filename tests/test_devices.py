@@ -49,6 +49,10 @@ def test_so_does_every_other_strategy(layouts):
     assert any(parents != list(range(8)) for parents in one["parents"])
 
 
+def test_so_do_roles_that_are_bred_apart(layouts):
+    assert layouts["roles"]["1"] == layouts["roles"]["2"]
+
+
 def test_all_at_once_devices_agree_to_rounding_and_choose_the_same_parents(layouts):
     runs = layouts["vmap"].values()
     assert max(seen["difference"] for seen in runs) < 1e-5  # after the first generation

@@ -31,6 +31,12 @@ DISCOVERING = (
     "--batch-size 8 --hidden-sizes 8 --discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
     "--eval-episodes 3 --checkpoint-every 1 --keep 2"
 ).split()
+TEAMING = (
+    "--env pursuit_discrete --episode-length 10 --population 2 --member agent --recurrent --memory-size 4 "
+    "--normalize-observations --normalize-rewards --replace-count 1 --best-count 1 --best-by return/prey "
+    "--generations 12 --evaluate-every 2 --num-envs 4 --rollout-length 8 --minibatches 2 --hidden-sizes 8 "
+    "--eval-episodes 2 --checkpoint-every 1 --keep 2"
+).split()
 TIMING = {"seconds", "steps_per_second"}
 
 
@@ -136,13 +142,18 @@ def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
     assert_same_run(undisturbed, run)
 
 
-@pytest.mark.parametrize(("kind", "flags"), [("me-pbt-sac", BREEDING), ("pbt-diayn", DISCOVERING)])
-def test_who_breeds_in_a_repertoire_or_discovers_skills_goes_on_too(kind, flags, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "flags"), [("me-pbt-sac", BREEDING), ("pbt-diayn", DISCOVERING), ("pbt-ippo", TEAMING)]
+)
+def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_on_too(kind, flags, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
     code, _, err = rookery("train", kind, *flags, "--run-dir", str(whole))
     assert code == 0, err
     tables = read_csv(whole / "lineage.csv"), read_csv(whole / "metrics.csv")
-    assert (-1 in tables[0]["parent"]) if kind == "me-pbt-sac" else tables[1]["diverse"].any(), "the test says little"
+    lineage, metrics = tables
+    telling = metrics["diverse"] if kind == "pbt-diayn" else lineage["parent"] != lineage["member"]
+    telling = lineage["parent"] == -1 if kind == "me-pbt-sac" else telling
+    assert telling.any(), "the test says little"
     process = start("train", kind, *flags, "--run-dir", str(run))
     kills = 0
     for moment in (2, None):
@@ -159,6 +170,8 @@ def test_who_breeds_in_a_repertoire_or_discovers_skills_goes_on_too(kind, flags,
     assert code == 0, err
     assert kills >= 2
     assert_same_run(whole, run)
+    kept = [sorted(path.name for path in (one / "checkpoints").glob("*.json")) for one in (whole, run)]
+    assert kept[0] == kept[1], "the best checkpoint is the same one"
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -1,16 +1,20 @@
 """Tiny parts for tests: what is compiled is small, so that compiling is cheap."""
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.multi import independent
+from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import tasks
 from rookery.envs.skills import skills
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree
 
 LIFE = OffPolicyConfig(
@@ -37,6 +41,16 @@ def discoverer() -> Learner:
     config = DiaynConfig(discriminator_hidden_sizes=(8,), smerl=True)
     life = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)
     return off_policy(diayn(agent, environment.spec, config), environment, life)
+
+
+TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
+
+
+def team(config: OnPolicyConfig = TEAM_LIFE, **options: Any) -> Learner:
+    """A predator and a prey with 8 hidden units each; options are PPO's."""
+    environment = tasks.make("pursuit_discrete", episode_length=10)
+    agent = ppo(environment.spec, PpoConfig(**{"hidden_sizes": (8,), "minibatches": 2, **options}))
+    return on_policy(independent(agent, environment.spec), environment, config)
 
 
 def assert_equal(left: PyTree, right: PyTree) -> None:

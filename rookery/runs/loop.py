@@ -6,8 +6,9 @@ killed and resumed draws the same numbers as one that never stopped.
 
 import concurrent.futures
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,8 +106,12 @@ def run(
     compiled = devices.compile_program(program, over)
     template = devices.template(program, over)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
+    lower = functools.cache(functools.partial(compiled.step.lower, template, run_key))
+    best = Best(config.best_by)
+    if config.best_by not in (None, "best_fitness"):  # only a traced generation tells, and nothing is written yet
+        best.check(_columns(program, lower()))
     with contextlib.ExitStack() as stack:
-        outlets, state, first, best = Outlets(None, None), None, 0, Best(config.best_by)
+        outlets, state, first = Outlets(None, None), None, 0
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
@@ -122,18 +127,17 @@ def run(
             return Result(state, [], outlets.run_dir)
         started = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
-            step = pool.submit(_compile, program, compiled.step.lower(template, run_key), best)
+            step = pool.submit(lambda: lower().compile())
             state = compiled.init(first_key) if state is None else state
         reporter.compiled(time.monotonic() - started)
         generations = _Generations(program, config, step.result(), outlets, reporter, requests, best)
         return Result(*generations.run(state, first, run_key), outlets.run_dir)
 
 
-def _compile(program: Program, lowered: Any, best: Best) -> Any:
-    """A generation's compiled call, once it is known that what it tells has the column to be best by."""
+def _columns(program: Program, lowered: Any) -> Iterable[str]:
+    """The names that a generation's row of `metrics.csv` will have."""
     told = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.out_info[1])
-    best.check(summarize(program, 0, told, 1.0))
-    return lowered.compile()
+    return summarize(program, 0, told, 1.0)
 
 
 def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramState | None, int]:
