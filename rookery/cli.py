@@ -1,4 +1,4 @@
-"""The command line: `rookery train | resume | evaluate | compare | envs`, derived from the configs by tyro."""
+"""The command line: `rookery train | resume | evaluate | render | compare | envs`, derived from the configs by tyro."""
 
 import dataclasses
 import functools
@@ -23,6 +23,7 @@ from rookery.report import curves, tables
 from rookery.report.repertoire_picture import draw_repertoire
 from rookery.report.skills_picture import draw_skills
 from rookery.runs import build, evaluate, folder, lineage, loop, origins
+from rookery.runs import render as rendering
 from rookery.runs.cells import cache_folder
 from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.runs.following import after, alone, like
@@ -70,6 +71,25 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class Render:
+    """Draw an episode of who was best in a run, as a film: our own worlds in the plane, gymnax's and JaxMARL's."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    picture: Path | None = None
+    """Where to draw it, ending in .gif, or in .mp4 where ffmpeg is installed; episode.gif in the run's folder by
+    default."""
+    member: int | None = None
+    """Who acts (counted from 0); by default who was best when last judged."""
+    skill: int | None = None
+    """Which skill of a run that discovers skills (counted from 0); the first by default."""
+    seed: int = 0
+    """Seed of the start state."""
+    checkpoint: str = "last"
+    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
+
+
+@dataclass(frozen=True)
 class Envs:
     """List the tasks."""
 
@@ -98,7 +118,8 @@ def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
         "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
     )
     train.__doc__ = Train.__doc__
-    commands = {"train": train, "resume": Resume, "evaluate": Evaluate, "compare": Compare, "envs": Envs}
+    others = {"resume": Resume, "evaluate": Evaluate, "render": Render, "compare": Compare, "envs": Envs}
+    commands = {"train": train, **others}
     named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in commands.items()]
     return functools.reduce(operator.or_, named)
 
@@ -241,6 +262,23 @@ def judge(command: Evaluate) -> None:
             console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
 
 
+def render(command: Render) -> None:
+    """`rookery render RUN`."""
+    from rookery.report.animation import animate
+
+    path = command.picture or command.run / "episode.gif"
+    played = rendering.render(command.run, command.member, command.skill, command.seed, command.checkpoint)
+    if played.scenes is None:
+        rendering.film(played, path)
+    else:
+        animate(played.picture.scenery, played.scenes, played.returns, path, title=played.title)
+    returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
+    who = "the best" if played.member is None else f"member {played.member}"
+    console = Console()
+    console.print(f"{who}, generation {played.generation}: {len(played.rewards) - 1} steps, {returns}", highlight=False)
+    console.print(f"picture   {path}", highlight=False, soft_wrap=True)
+
+
 def compare(command: Compare) -> None:
     """`rookery compare RUN RUN ...`."""
     from rookery.report import compare as comparing
@@ -269,4 +307,4 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 _show_other_warning = warnings.showwarning
 
 
-_COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Compare: compare, Envs: envs}
+_COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Render: render, Compare: compare, Envs: envs}

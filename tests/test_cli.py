@@ -250,7 +250,7 @@ def test_quiet_says_nothing(rookery_command):
         ("train sac --env point_room --skill 1", 1, "give the run that discovered it, or leave skill out"),
         ("train ppo --env pursuit_discrete", 1, "is a world for a team of 2; use ippo"),
         ("train sac --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
-        ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with at least two in each, got 3; use 1 or 2 or 4"),
+        ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, got 3; use 1 or 2 or 4"),
         ("train ippo --recurrent --num-envs 6", 1, "the 6 sequences of a rollout, got 4; use 2 or 3 or 6"),
         ("train ippo --rollout-length 0", 2, "rollout_length must be at least 1, got 0"),
         ("train ippo --space.kl-threshold -1", 1, "kl_threshold must lie in [0, inf), got -1"),

@@ -21,6 +21,8 @@ ONLY_IN = {
     "tyro": {"cli.py"},
     "filelock": {"runs/folder.py"},
     "brax": {"envs/brax.py", "envs/brax_walls.py"},
+    "gymnax": {"envs/gymnax.py"},
+    "jaxmarl": {"envs/jaxmarl.py", "envs/jaxmarl_films.py"},
     "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "cli.py"},
     "tinygp": {"populations/bandit.py"},
 }

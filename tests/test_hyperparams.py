@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
+from rookery.agents import ppo, sac, td3
+from rookery.hyperparams import LogUniform, OneMinusLog, Uniform, choose, describe
 
 MEMBERS = 2_000
 FACTORS = (0.8, 1.25)
@@ -279,3 +280,10 @@ class TestChoose:
             "discount": 0.95,
             "fixed": 7.0,
         }
+
+
+@pytest.mark.parametrize("agent", [sac, td3, ppo], ids=lambda module: module.__name__)
+def test_an_agents_space_can_be_written_down_as_bounds(agent):
+    # A run's folder keeps bounds only, and a resumed run must draw on the same scales.
+    told = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(agent.SPACE).items()}
+    assert dict(choose(agent.SPACE, **told).domains) == dict(agent.SPACE.domains)

@@ -14,7 +14,7 @@ from rookery.envs import functions, tasks
 @pytest.mark.parametrize("name", tasks.names())
 def test_the_table_says_what_is_built(name: str) -> None:
     task, spec = tasks.find(name), tasks.make(name).spec
-    assert spec == (
+    assert spec[:8] == (
         name,
         task.observation_size,
         task.action_size,
@@ -24,6 +24,8 @@ def test_the_table_says_what_is_built(name: str) -> None:
         task.qd_offset,
         None,  # skills are no part of a task
     )
+    assert (len(spec.team.names) if spec.team else 1) == task.agents
+    assert spec.memory_size == 0
     row = tasks.describe(name)
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
     assert row["descriptor_size"] == spec.descriptor_size
@@ -41,12 +43,19 @@ def test_the_documentation_tells_every_task_as_it_is() -> None:
         cells = told[row["task"]]
         if row["descriptor"]:
             assert float(cells[-1]) == row["qd_offset"], cells
-        if row["suite"] == "brax":
-            assert cells[1:3] == [str(row["observation_size"]), str(row["action_size"])], cells
+        if row["suite"] in ("brax", "gymnax", "jaxmarl"):
+            sizes = [cells[1], *cells[2].split()]
+            discrete = ["discrete"] if row["actions"] == "discrete" else []
+            assert sizes == [str(row["observation_size"]), str(row["action_size"]), *discrete], cells
+        if row["suite"] == "jaxmarl":
+            assert cells[3:5] == [str(row["agents"]), str(row["episode_length"])], cells
+        if row["suite"] == "gymnax":
+            assert cells[3] == str(row["episode_length"]), cells
 
 
 def test_listing_imports_no_simulator() -> None:
-    code = "import sys; from rookery.envs import tasks; tasks.table(); assert not {'brax', 'mujoco'} & set(sys.modules)"
+    simulators = {"brax", "mujoco", "gymnax", "gymnasium", "jaxmarl"}
+    code = f"import sys; from rookery.envs import tasks; tasks.table(); assert not {simulators} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -54,7 +63,7 @@ def test_rows_share_their_columns() -> None:
     rows = tasks.table()
     assert [row["task"] for row in rows] == [*tasks.names(), *functions.names()]
     assert len({tuple(row) for row in rows}) == 1
-    assert {row["extra"] for row in rows} == {None, "brax"}
+    assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "brax,jaxmarl"}
 
 
 def test_a_scoring_function_is_told_but_not_built() -> None:

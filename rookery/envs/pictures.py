@@ -23,6 +23,7 @@ class Scenery(NamedTuple):
     radii: tuple[float, ...]  # of the bodies, in the plane's unit
     walls: tuple[tuple[float, float, float, float], ...] = ()  # x, y of one end, x, y of the other
     goals: tuple[tuple[float, float, float], ...] = ()  # x, y, radius
+    reaches: tuple[float, ...] = ()  # of the bodies: how far away they have an effect, 0 for none; or nothing for all
 
 
 class SceneFn(Protocol):

@@ -40,6 +40,7 @@ import jax.numpy as jnp
 
 from rookery.envs import api
 from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.envs.pictures import Picture, Scene, Scenery
 from rookery.types import Array, Key
 
 EPISODE_LENGTH = 200
@@ -56,6 +57,7 @@ TRAP_END = ((0.0, -0.5, 0.5),)  # y, left end, right end
 TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
+BODY_RADIUS = 0.04  # of the disc that a picture shows
 DESCRIPTOR = api.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
 
 
@@ -71,7 +73,7 @@ def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _environment("point_maze", START, _maze_step, episode_length)
+    return _environment("point_maze", START, _maze_step, episode_length, _scenery(GOAL, WALLS))
 
 
 def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
@@ -85,7 +87,8 @@ def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _environment("point_trap", TRAP_START, _trap_step, episode_length)
+    scenery = _scenery(TRAP_GOAL, TRAP_END, TRAP_SIDES)
+    return _environment("point_trap", TRAP_START, _trap_step, episode_length, scenery)
 
 
 def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
@@ -100,13 +103,36 @@ def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _environment("point_room", ROOM_START, _room_step, episode_length)
+    return _environment("point_room", ROOM_START, _room_step, episode_length, _scenery())
 
 
-def _environment(name: str, start: tuple[float, float], step: api.StepFn, episode_length: int) -> Environment:
+def _environment(
+    name: str, start: tuple[float, float], step: api.StepFn, episode_length: int, scenery: Scenery
+) -> Environment:
     spec = EnvSpec(name, observation_size=2, action_size=2, episode_length=episode_length, descriptor=DESCRIPTOR)
-    environment = Environment(partial(_reset, start), step, spec)
+    environment = Environment(partial(_reset, start), step, spec, picture=Picture(_scene, scenery))
     return api.limit_episode(api.guard_physics(environment), episode_length)
+
+
+def _scenery(
+    goal: tuple[float, float] | None = None,
+    across: tuple[tuple[float, float, float], ...] = (),
+    along: tuple[tuple[float, float, float], ...] = (),
+) -> Scenery:
+    """Walls as above: `across` as (y, left end, right end), `along` as (x, lower end, upper end)."""
+    walls = [(left, y, right, y) for y, left, right in across] + [(x, lower, x, upper) for x, lower, upper in along]
+    return Scenery(
+        lower=(-1.0, -1.0),
+        upper=(1.0, 1.0),
+        bodies=("point",),
+        radii=(BODY_RADIUS,),
+        walls=tuple(walls),
+        goals=() if goal is None else ((*goal, GOAL_RADIUS),),
+    )
+
+
+def _scene(state: Array) -> Scene:
+    return Scene(state[None], jnp.full((1,), jnp.nan), jnp.ones((1,), bool))
 
 
 def _reset(start: tuple[float, float], key: Key) -> tuple[Array, Step]:

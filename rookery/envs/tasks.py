@@ -8,7 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from rookery.envs import brax, brax_feet, brax_walls, functions, point_maze, probes
+from rookery.envs import (
+    brax,
+    brax_feet,
+    brax_walls,
+    functions,
+    gymnax,
+    jaxmarl,
+    jaxmarl_tasks,
+    point_maze,
+    probes,
+    pursuit,
+)
 from rookery.envs.api import DescriptorSpec, Environment
 
 
@@ -118,11 +129,34 @@ def _own(build: Callable[..., Environment], size: int, episode_length: int, **mo
     return Task(build.__name__, "rookery", None, build, size, size, episode_length, ("episode_length",), **more)
 
 
+def _pursuit(build: Callable[..., Environment], action_size: int) -> Task:
+    """One predator and one prey, unless overrides say otherwise."""
+    task = _own(build, 9, pursuit.EPISODE_LENGTH, discrete=action_size > 1, agents=2)
+    more = ("predators", "prey", "predator_speed", "prey_speed", "capture_radius")
+    return task._replace(action_size=action_size, overrides=(*task.overrides, *more))
+
+
 def _brax(robot: str, observation_size: int, action_size: int) -> Task:
     """Brax's environment as it is."""
     build = partial(brax.make, robot)
     overrides = ("episode_length", "backend")
     return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+
+
+def _gymnax(name: str) -> Task:
+    """Gymnax's environment as it is."""
+    sizes = gymnax.TASKS[name]
+    build = partial(gymnax.make, name)
+    return Task(name, "gymnax", "gymnax", build, *sizes[:3], ("episode_length",), discrete=sizes.discrete)
+
+
+def _jaxmarl(name: str) -> Task:
+    """JaxMARL's environment for a team."""
+    sizes = jaxmarl_tasks.TASKS[name]
+    extra = "brax,jaxmarl" if name in jaxmarl_tasks.MABRAX else "jaxmarl"
+    told = {"discrete": sizes.discrete, "agents": sizes.agents}
+    own = (sizes.observation_size, sizes.action_size, sizes.episode_length)
+    return Task(name, "jaxmarl", extra, partial(jaxmarl.make, name), *own, ("episode_length",), **told)
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
@@ -153,6 +187,8 @@ _TASKS = {
         _own(point_maze.point_maze, qd_offset=2.29, **_POINT),  # the farthest corner is at sqrt(1.4^2 + 1.8^2) = 2.2804
         _own(point_maze.point_trap, qd_offset=2.02, **_POINT),  # the farthest corner is at sqrt(1^2 + 1.75^2) = 2.0156
         _own(point_maze.point_room, qd_offset=0.02, **_POINT),  # the largest control cost
+        _pursuit(pursuit.pursuit_discrete, pursuit.DIRECTIONS),
+        _pursuit(pursuit.pursuit_continuous, 1),
         _own(probes.probe_value, 1, 1),
         _own(probes.probe_discount, 1, 2),
         _own(probes.probe_observation, 1, 1),
@@ -183,5 +219,7 @@ _TASKS = {
         _walled(_ANT, "trap", brax_walls.TRAP, 8.0),
         _walled(_HUMANOID, "trap", brax_walls.TRAP, 0.0),
         _walled(_ANT, "maze", brax_walls.MAZE, 57.0),
+        *(_gymnax(name) for name in gymnax.TASKS),
+        *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
     )
 }

@@ -229,6 +229,6 @@ def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
         fitting = [count for count in range(1, rows + 1) if rows % count == 0 and (rows // count > 1 or what != "rows")]
         near = sorted(sorted(fitting, key=lambda count: abs(count - agent.minibatches))[:3])
         raise ValueError(
-            f"minibatches must divide the {rows} {what} of a rollout{', with at least two in each' if what == 'rows' else ''}"
-            f", got {agent.minibatches}; use {' or '.join(map(str, near))}."
+            f"minibatches must divide the {rows} {what} of a rollout, got {agent.minibatches}; use "
+            f"{' or '.join(map(str, near))}."
         )

@@ -1,5 +1,6 @@
 """From a config to what it describes: world, mind, life, people."""
 
+import contextlib
 import dataclasses
 import math
 from typing import NamedTuple
@@ -179,5 +180,17 @@ def _environment(world: WorldConfig) -> Environment:
 
 
 def _overrides(world: WorldConfig) -> dict[str, object]:
-    chosen = {"episode_length": world.episode_length, "backend": world.backend}
-    return {name: value for name, value in chosen.items() if value is not None}
+    chosen: dict[str, object] = {"episode_length": world.episode_length, "backend": world.backend}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    return chosen | dict(_option(word) for word in world.option)
+
+
+def _option(word: str) -> tuple[str, object]:
+    """`name=value` as a name and a number, whole where it is written so, or else a word."""
+    name, told, value = word.partition("=")
+    if not (name and told and value):
+        raise ValueError(f"an option is name=value, such as predator_speed=3, got {word!r}.")
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, kind(value)
+    return name, value

@@ -18,6 +18,8 @@ class WorldConfig:
     """Steps until an episode is truncated (at least 1); the task's own by default."""
     backend: str | None = None
     """Physics of a Brax task: spring (the default), positional, generalized or mjx."""
+    option: tuple[str, ...] = ()
+    """More that the task lets one choose, each as name=value, such as predator_speed=3; docs/tasks.md says what."""
     devices: int | None = None
     """Devices to spread the population over; by default as many as divide it, on a CPU its cores."""
     exact: bool = False

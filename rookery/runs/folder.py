@@ -30,6 +30,7 @@ _MADE = (
     "repertoire.png",
     "skills.csv",
     "skills.png",
+    "episode.gif",
     "report.html",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",

@@ -56,7 +56,9 @@ def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     if run is None:
         return default
     changed: dict[str, object] = {
-        "world": dataclasses.replace(default.world, env=run.world.env, backend=run.world.backend)
+        "world": dataclasses.replace(
+            default.world, env=run.world.env, backend=run.world.backend, option=run.world.option
+        )
     }
     if (
         not isinstance(default, MapElitesRun)

@@ -18,10 +18,12 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import begin_from, repertoire_of
 from rookery.qd.scoring import learner_scoring
 from rookery.runs import build, folder, record
+from rookery.runs.best import find
 from rookery.runs.build import Built
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, kind_of
-from rookery.runs.lineage import lineage
+from rookery.runs.log import read_csv
+from rookery.runs.on_policy_runs import PbtIppoRun
 from rookery.types import Genotype, Hyper
 
 
@@ -35,23 +37,28 @@ class Origin(NamedTuple):
     generation: int
 
 
-def open_origin(run_dir: str | Path) -> Origin:
+def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
     """Read a run; it is not changed.
 
+    Args:
+      run_dir: its folder.
+      checkpoint: "last"; "best", by the metric that the run was told; or a generation.
+
     Raises:
-      ValueError: the folder is no run, or was started from Python.
+      ValueError: the folder is no run, or was started from Python, or `checkpoint` is none of the three.
       CheckpointError: it has no whole checkpoint.
     """
     opened = folder.open_existing(run_dir)
     if opened.config.get("kind") == record.PYTHON:
         raise ValueError(
-            f"{opened.path} was started from Python; begin with it there: begin_as(program, learner, genotype), "
-            "begin_from, begin_with."
+            f"{opened.path} was started from Python; go on with it there, by begin_as(program, learner, genotype), "
+            "begin_from or begin_with."
         )
     config = record.from_record(opened.config)
     built = build.on_one_device(config)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)))
+    chosen = find(opened, checkpoints, checkpoint, config.run.best_by)
+    state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)), chosen)
     return Origin(opened.path, config, built, state, generation)
 
 
@@ -99,9 +106,28 @@ def best_member(run_dir: str | Path, generation: int, state: ProgramState) -> in
       generation: of the checkpoint.
       state: what it holds.
     """
-    fitness = lineage(run_dir).fitness[generation - 1]
+    return int(np.argmax(_standing(run_dir, generation, state)))
+
+
+def _standing(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
+    """The fitness of each member of a checkpoint, -inf where it was not finite or somebody else has come instead."""
+    table = read_csv(folder.open_existing(run_dir).lineage_file)
+    fitness = table["fitness"][table["generation"] == generation - 1]
     stays = np.asarray(state.shared.parents) == np.arange(len(fitness))
-    return int(np.argmax(np.where(stays & np.isfinite(fitness), fitness, -np.inf)))
+    return np.where(stays & np.isfinite(fitness), fitness, -np.inf)
+
+
+def best(origin: Origin) -> tuple[int | None, Genotype]:
+    """Who was best when last judged: slot and genotype; of roles that were bred apart the best of each, without one."""
+    if not (isinstance(origin.config, PbtIppoRun) and origin.config.member == "agent"):
+        member = _best_member(origin)
+        return member, _member(origin, member)
+    assert origin.built.learner is not None
+    assert origin.built.learner.spec.team is not None
+    roles = np.arange(len(origin.built.learner.spec.team.names))
+    fitness = _standing(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
+    slots = fitness.argmax(axis=0)
+    return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
 
 
 def _best_member(origin: Origin) -> int:
@@ -177,10 +203,9 @@ def _one(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
     if isinstance(origin.config, AnyMePbtRun):
         return repertoires.best(repertoire_of(origin.state)).genotype
-    member = _best_member(origin)
     if not discovers:
-        return _member(origin, member)
-    skills = _skills(origin, member)
+        return best(origin)[1]
+    skills = _skills(origin, _best_member(origin))
     count = jax.tree.leaves(skills)[0].shape[0]
     if skill is None or not 0 <= skill < count:
         raise ValueError(

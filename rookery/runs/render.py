@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import devices, trees
+from rookery import trees
 from rookery.agents.api import ActFn
 from rookery.envs.api import Environment, EnvSpec, EnvState, Step
 from rookery.envs.pictures import Picture, Scene
@@ -17,10 +17,8 @@ from rookery.learners import rollout
 from rookery.learners.api import genotype
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
-from rookery.runs import build, folder, origins, record
-from rookery.runs.best import find
+from rookery.runs import build, origins
 from rookery.runs.build import Built
-from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.kinds import AnyMePbtRun, AnyRun, MapElitesRun
 from rookery.runs.origins import Origin
 from rookery.types import Array, Genotype, Key, PyTree
@@ -35,7 +33,7 @@ class Played(NamedTuple):
     names: tuple[str, ...]  # [I], or one
     title: str
     generation: int  # of the checkpoint
-    member: int | None  # who acted; None for the best of a repertoire
+    member: int | None  # who acted; None for the best of a repertoire, or of each role
 
     @property
     def returns(self) -> dict[str, np.ndarray]:
@@ -72,10 +70,8 @@ def render(
         skill or checkpoint.
       CheckpointError: it has no whole checkpoint.
     """
-    opened = folder.open_existing(run_dir)
-    config = record.from_record(opened.config)
-    built = build.on_one_device(config)
-    judge = _judge(config, built)
+    origin = origins.open_origin(run_dir, checkpoint)
+    judge = _judge(origin.config, origin.built)
     environment = judge.environment
     spec = environment.spec
     if environment.picture is None:
@@ -83,10 +79,6 @@ def render(
             f"nobody has drawn {spec.name}; of our own worlds point_maze, point_trap, point_room, pursuit_discrete and "
             "pursuit_continuous can be seen."
         )
-    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    chosen = find(opened, checkpoints, checkpoint, config.run.best_by)
-    state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)), chosen)
-    origin = Origin(opened.path, config, built, state, generation)
     slot = _slot(origin, spec, skill)
     member, actor = _actor(origin, member)
     states, rewards = play(judge.act, environment, actor, jax.random.key(seed), slot)
@@ -185,5 +177,5 @@ def _actor(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
     if member is None:
-        member = origins.best_member(origin.path, origin.generation, origin.state)
+        return origins.best(origin)
     return member, trees.take(jax.vmap(genotype)(origin.state.members), member)

@@ -1,0 +1,107 @@
+"""What there is of JaxMARL by name, and how large it is; the suite itself is not needed to list it."""
+
+from typing import NamedTuple
+
+SMAX = "SMAX_"
+OVERCOOKED = "overcooked_"
+OVERCOOKED_V2 = "overcooked_v2_"
+STORM = ("storm_2p", "storm_np")
+MABRAX = {
+    "ant_4x2": "ant_4x2",
+    "halfcheetah_6x1": "halfcheetah_6x1",
+    "hopper_3x1": "hopper_3x1",
+    "humanoid_9_8": "humanoid_9|8",
+    "walker2d_2x3": "walker2d_2x3",
+}
+"""Their names here and JaxMARL's; they need Brax as well."""
+
+REFUSED = {
+    "SMAX": "it has two sides that learn; `SMAX_3m` and the other maps have one, against the suite's heuristic",
+    "HeuristicEnemySMAX": "it has no map; use `SMAX_3m` or another map",
+    "LearnedPolicyEnemySMAX": "its enemy would have to be given; `SMAX_3m` and the other maps bring their own",
+    "overcooked": "it has no layout; use `overcooked_cramped_room` or another layout",
+    "overcooked_v2": "it has no layout; use `overcooked_v2_cramped_room` or another layout",
+    "storm": "its observations do not say whose inventory is whose; use `storm_2p` or `storm_np`",
+    "humanoid_9|8": "a name must be good for a file; use `humanoid_9_8`",
+}
+"""Names of JaxMARL's that are no tasks, and why."""
+
+
+class Sizes(NamedTuple):
+    """What the registry says of an environment; a test holds it against the suite."""
+
+    observation_size: int  # of the largest, the mask included
+    action_size: int  # of the largest: dimensions, or number of discrete actions
+    agents: int
+    episode_length: int  # the suite's own limit
+    discrete: bool = True
+
+
+TASKS = {
+    "MPE_simple_v3": Sizes(4, 5, 1, 25),
+    "MPE_simple_tag_v3": Sizes(16, 5, 4, 25),
+    "MPE_simple_world_comm_v3": Sizes(43, 9, 6, 25, discrete=False),
+    "MPE_simple_spread_v3": Sizes(18, 5, 3, 25),
+    "MPE_simple_crypto_v3": Sizes(8, 4, 3, 25),
+    "MPE_simple_speaker_listener_v4": Sizes(16, 5, 2, 25),
+    "MPE_simple_push_v3": Sizes(19, 5, 2, 25),
+    "MPE_simple_adversary_v3": Sizes(10, 5, 3, 25),
+    "MPE_simple_reference_v3": Sizes(21, 50, 2, 25),
+    "MPE_simple_facmac_v1": Sizes(16, 5, 4, 25, discrete=False),
+    "MPE_simple_facmac_3a_v1": Sizes(16, 5, 4, 25, discrete=False),
+    "MPE_simple_facmac_6a_v1": Sizes(28, 5, 8, 25, discrete=False),
+    "MPE_simple_facmac_9a_v1": Sizes(40, 5, 12, 25, discrete=False),
+    "SMAX_3m": Sizes(83, 8, 3, 100),
+    "SMAX_2s3z": Sizes(137, 10, 5, 100),
+    "SMAX_25m": Sizes(677, 30, 25, 100),
+    "SMAX_3s5z": Sizes(218, 13, 8, 100),
+    "SMAX_8m": Sizes(218, 13, 8, 100),
+    "SMAX_5m_vs_6m": Sizes(151, 11, 5, 100),
+    "SMAX_10m_vs_11m": Sizes(286, 16, 10, 100),
+    "SMAX_27m_vs_30m": Sizes(773, 35, 27, 100),
+    "SMAX_3s5z_vs_3s6z": Sizes(232, 14, 8, 100),
+    "SMAX_3s_vs_5z": Sizes(111, 10, 3, 100),
+    "SMAX_6h_vs_8z": Sizes(192, 13, 6, 100),
+    "SMAX_smacv2_5_units": Sizes(137, 10, 5, 100),
+    "SMAX_smacv2_10_units": Sizes(272, 15, 10, 100),
+    "SMAX_smacv2_20_units": Sizes(542, 25, 20, 100),
+    "overcooked_cramped_room": Sizes(520, 6, 2, 400),
+    "overcooked_asymm_advantages": Sizes(1170, 6, 2, 400),
+    "overcooked_coord_ring": Sizes(650, 6, 2, 400),
+    "overcooked_forced_coord": Sizes(650, 6, 2, 400),
+    "overcooked_counter_circuit": Sizes(1040, 6, 2, 400),
+    "overcooked_v2_cramped_room": Sizes(600, 6, 2, 400),
+    "overcooked_v2_asymm_advantages": Sizes(1350, 6, 2, 400),
+    "overcooked_v2_coord_ring": Sizes(750, 6, 2, 400),
+    "overcooked_v2_forced_coord": Sizes(750, 6, 2, 400),
+    "overcooked_v2_counter_circuit": Sizes(1200, 6, 2, 400),
+    "overcooked_v2_cramped_room_v2": Sizes(700, 6, 2, 400),
+    "overcooked_v2_asymm_advantages_recipes_center": Sizes(1575, 6, 2, 400),
+    "overcooked_v2_asymm_advantages_recipes_right": Sizes(1575, 6, 2, 400),
+    "overcooked_v2_asymm_advantages_recipes_left": Sizes(1575, 6, 2, 400),
+    "overcooked_v2_two_rooms": Sizes(1575, 6, 2, 400),
+    "overcooked_v2_two_rooms_both": Sizes(1575, 6, 2, 400),
+    "overcooked_v2_long_room": Sizes(1800, 6, 1, 400),
+    "overcooked_v2_fun_coordination": Sizes(2025, 6, 2, 400),
+    "overcooked_v2_more_fun_coordination": Sizes(2160, 6, 2, 400),
+    "overcooked_v2_fun_symmetries": Sizes(1400, 6, 2, 400),
+    "overcooked_v2_fun_symmetries_plates": Sizes(1225, 6, 2, 400),
+    "overcooked_v2_fun_symmetries1": Sizes(1600, 6, 2, 400),
+    "overcooked_v2_grounded_coord_simple": Sizes(1600, 6, 2, 400),
+    "overcooked_v2_grounded_coord_ring": Sizes(3240, 6, 2, 400),
+    "overcooked_v2_test_time_simple": Sizes(1600, 6, 2, 400),
+    "overcooked_v2_test_time_wide": Sizes(1890, 6, 2, 400),
+    "overcooked_v2_demo_cook_simple": Sizes(2200, 6, 2, 400),
+    "overcooked_v2_demo_cook_wide": Sizes(2970, 6, 2, 400),
+    "switch_riddle": Sizes(2, 3, 3, 6),
+    "coin_game": Sizes(36, 5, 2, 10),
+    "storm_2p": Sizes(256, 5, 2, 152),
+    "storm_np": Sizes(350, 8, 2, 152),
+    "hanabi": Sizes(679, 21, 2, 100),
+    "jaxnav": Sizes(205, 2, 2, 500, discrete=False),
+    "ant_4x2": Sizes(18, 2, 4, 1000, discrete=False),
+    "halfcheetah_6x1": Sizes(9, 1, 6, 1000, discrete=False),
+    "hopper_3x1": Sizes(9, 1, 3, 1000, discrete=False),
+    "humanoid_9_8": Sizes(257, 9, 2, 1000, discrete=False),
+    "walker2d_2x3": Sizes(10, 3, 2, 1000, discrete=False),
+}

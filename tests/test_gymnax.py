@@ -1,0 +1,209 @@
+"""gymnax's environments: what they say of themselves, and the end of a task apart from the end of time."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from rookery import trees
+from rookery.envs import gymnax, suites, tasks
+from rookery.envs.api import Environment, Step
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+BALANCE = np.asarray([0.1, 0.3, 1.0, 0.5], np.float32)  # a linear policy that keeps CartPole's pole up
+
+
+def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> Step:
+    """All steps of one episode and what comes after it, `[steps, ...]`."""
+
+    def advance(carry: Any, key: jax.Array) -> Any:
+        state, observation = carry
+        state, step = env.step(state, policy(observation, key), key)
+        return (state, step.observation), step
+
+    def roll() -> Step:
+        state, start = env.reset(jax.random.key(seed))
+        keys = jax.random.split(jax.random.key(seed + 1), steps)
+        return jax.lax.scan(advance, (state, start.observation), keys)[1]
+
+    return jax.jit(roll, compiler_options=FAST_COMPILE)()
+
+
+def types(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+
+
+@pytest.mark.parametrize("name", gymnax.TASKS)
+def test_the_table_is_what_the_suite_has(name: str) -> None:
+    env, sizes, world = gymnax.make(name), gymnax.TASKS[name], gymnax.load(name)
+    assert sizes.episode_length == world.params.max_steps_in_episode
+    assert sizes.discrete == (world.lower is None)
+    if sizes.discrete:
+        assert world.env.action_space(world.params).n == sizes.action_size
+    state, start = jax.eval_shape(env.reset, jax.random.key(0))
+    action = jax.ShapeDtypeStruct(*(((), jnp.int32) if sizes.discrete else ((sizes.action_size,), jnp.float32)))
+    after, step = jax.eval_shape(env.step, state, action, jax.random.key(0))
+    assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+    for said in (start, step):
+        assert (said.observation.shape, said.observation.dtype) == ((sizes.observation_size,), jnp.float32)
+        assert (said.reward.shape, said.reward.dtype) == ((), jnp.float32)
+        assert {flag.shape for flag in (said.terminated, said.truncated, said.broken)} == {()}
+
+
+def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
+    with suites.quiet_import():
+        from gymnax import registered_envs
+    assert set(gymnax.TASKS) | set(gymnax.REFUSED) == set(registered_envs)
+    assert not set(gymnax.TASKS) & set(gymnax.REFUSED)
+
+
+def test_a_pole_that_stands_is_truncated_and_one_that_falls_is_terminated() -> None:
+    env = tasks.make("CartPole-v1")
+    standing = rolled(env, lambda observation, _: jnp.asarray(observation @ BALANCE > 0.0, jnp.int32), 500)
+    assert not np.any(standing.terminated)
+    np.testing.assert_array_equal(standing.truncated, np.arange(1, 501) == 500)
+    assert float(np.sum(standing.reward)) == 500.0
+    falling = rolled(env, lambda *_: jnp.asarray(1, jnp.int32), 12)
+    end = int(np.argmax(falling.terminated))
+    assert 5 < end < 12
+    assert not np.any(falling.truncated)
+    assert abs(float(falling.observation[end, 2])) > 0.2094  # 12 degrees, where the suite lets it fall
+    early = rolled(tasks.make("CartPole-v1", episode_length=3), lambda *_: jnp.asarray(1, jnp.int32), 3)
+    np.testing.assert_array_equal(early.truncated, [False, False, True])
+    assert not np.any(early.terminated | standing.broken[:3])
+
+
+def test_a_pendulum_is_never_terminated_and_its_numbers_stay_finite() -> None:
+    steps = rolled(tasks.make("Pendulum-v1"), lambda _, key: jax.random.uniform(key, (1,), minval=-3, maxval=3), 200)
+    assert not np.any(steps.terminated)
+    np.testing.assert_array_equal(steps.truncated, np.arange(1, 201) == 200)
+    assert bool(trees.all_finite(steps))
+    np.testing.assert_array_equal(steps.observation, steps.final_observation)
+
+
+@pytest.mark.parametrize(("name", "bound"), [("Pendulum-v1", 2.0), ("MountainCarContinuous-v0", 1.0)])
+@pytest.mark.parametrize("action", [-1.0, 0.25, 7.0])
+def test_actions_stand_for_the_bounds_of_the_suite(name: str, bound: float, action: float) -> None:
+    env, world = tasks.make(name), gymnax.load(name)
+    state, _ = env.reset(jax.random.key(0))
+    _, step = env.step(state, jnp.asarray([action]), jax.random.key(1))
+    with suites.lenient():
+        own = jnp.asarray([bound * min(action, 1.0)])
+        observation, _, reward, _, _ = world.env.step_env(jax.random.key(1), state.inner, own, world.params)
+    np.testing.assert_allclose(step.observation, observation, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(step.reward, reward, rtol=1e-5)
+
+
+def test_uneven_bounds_are_scaled_dimension_by_dimension() -> None:
+    env = tasks.make("PointRobot-misc")
+    state, start = env.reset(jax.random.key(0))
+    _, step = env.step(state, jnp.asarray([-1.0, 0.5]), jax.random.key(1))
+    np.testing.assert_allclose(step.observation[:2] - start.observation[:2], [-0.1, 0.05], atol=1e-6)
+
+
+def test_the_chain_ends_with_its_last_link_and_time_ends_it_before() -> None:
+    last = lambda *_: jnp.asarray(4, jnp.int32)  # noqa: E731  the reward of this action lies at the end
+    whole = rolled(tasks.make("DiscountingChain-bsuite"), last, 100)
+    np.testing.assert_array_equal(whole.terminated, np.arange(1, 101) == 100)
+    assert not np.any(whole.truncated)
+    assert float(whole.reward[-1]) == float(np.sum(whole.reward)) == 1.0
+    cut = rolled(tasks.make("DiscountingChain-bsuite", episode_length=50), last, 50)
+    assert (bool(cut.truncated[-1]), bool(cut.terminated[-1])) == (True, False)
+    np.testing.assert_allclose(cut.observation[-1, 1], 0.5)  # the time on the suite's own scale
+
+
+def test_a_place_is_a_one_hot_vector() -> None:
+    _, start = tasks.make("FrozenLake-misc").reset(jax.random.key(0))
+    np.testing.assert_array_equal(start.observation, np.eye(16)[0])
+
+
+def test_vmap_equals_a_loop_and_keys_decide() -> None:
+    env = tasks.make("CartPole-v1")
+    keys = jax.random.split(jax.random.key(0), 3)
+    states, starts = jax.vmap(env.reset)(keys)
+    actions = jnp.asarray([0, 1, 0], jnp.int32)
+    after, steps = jax.vmap(env.step)(states, actions, keys)
+    assert len({float(value) for value in starts.observation[:, 0]}) == 3
+    for i in range(3):
+        state, start = env.reset(keys[i])
+        np.testing.assert_allclose(start.observation, starts.observation[i], rtol=1e-6)
+        one, step = env.step(state, actions[i], keys[i])
+        np.testing.assert_allclose(step.observation, steps.observation[i], rtol=1e-5, atol=1e-7)
+        assert int(one.time) == int(after.time[i]) == 1
+
+
+def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"gymnax has no environment 'CartPole-v9'; `rookery envs` lists"):
+        gymnax.make("CartPole-v9")
+    with pytest.raises(ValueError, match=r"MNISTBandit-bsuite is not supported: it downloads its images"):
+        gymnax.make("MNISTBandit-bsuite")
+    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+        tasks.make("CartPole-v1", episode_length=0)
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    with pytest.raises(ImportError, match=r'install it: pip install "rookery\[gymnax\]"'):
+        tasks.make("CartPole-v1")
+
+
+def film(name: str, path: Path, steps: int = 2) -> None:
+    """Of a reset and some steps."""
+    env = tasks.make(name)
+    state, start = env.reset(jax.random.key(0))
+    states, rewards = [state], [start.reward]
+    for t in range(steps):
+        state, step = env.step(state, jnp.zeros((), jnp.int32), jax.random.key(t))
+        states.append(state)
+        rewards.append(step.reward)
+    assert env.picture is not None
+    assert env.picture.film is not None
+    env.picture.film(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), jnp.stack(rewards), str(path))
+
+
+@pytest.mark.parametrize("name", ["Catch-bsuite", "Breakout-MinAtar"])
+def test_a_film_has_a_frame_for_every_state_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    backend, settings = matplotlib.get_backend(), dict(matplotlib.rcParams)
+    film(name, tmp_path / "film.gif")
+    with Image.open(tmp_path / "film.gif") as images:
+        assert getattr(images, "n_frames", 1) == 3
+        first, last = [np.asarray(image.convert("L")) for image in frames_of(images, (0, 2))]
+    assert (first != last).any(), "something moves"
+    assert pyplot.get_fignums() == []
+    assert (matplotlib.get_backend(), dict(matplotlib.rcParams)) == (backend, settings)
+
+
+def frames_of(images: Any, indices: tuple[int, ...]) -> list[Any]:
+    found = []
+    for index in indices:
+        images.seek(index)
+        found.append(images.copy())
+    return found
+
+
+def test_a_classic_task_is_drawn_with_pygame_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(ImportError, match=r'with pygame .*; install it: pip install "gymnax\[visualize\]"'):
+        film("CartPole-v1", tmp_path / "film.gif")
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_import_is_quiet_and_changes_nothing() -> None:
+    code = """
+import os, sys, warnings
+from rookery.envs import tasks
+before = dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__
+tasks.make("CartPole-v1")
+assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__)
+assert "gymnax" in sys.modules
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")

@@ -1,0 +1,278 @@
+"""JaxMARL's environments: teams as arrays, masks, and the end of a task apart from the end of time."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from rookery import trees
+from rookery.envs import jaxmarl, jaxmarl_tasks, suites, tasks
+from rookery.envs.api import Environment, Step
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+STEPPED = (  # one of each kind takes a step here; the others differ by their map, and are built by the registry's tests
+    *(name for name in jaxmarl_tasks.TASKS if name.startswith("MPE") and "_3a" not in name and "_6a" not in name),
+    *("SMAX_3m", "SMAX_smacv2_5_units", "overcooked_cramped_room", "overcooked_v2_cramped_room", "switch_riddle"),
+    *("coin_game", "storm_2p", "storm_np", "hanabi", "jaxnav", "hopper_3x1"),
+)
+
+
+def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> tuple[Any, Step]:
+    """All states `[steps + 1, ...]` of an episode, what comes after its end included, and all steps `[steps, I, ...]`;
+    the policy sees the observations and the time."""
+
+    def advance(carry: Any, time: jax.Array) -> Any:
+        state, observation = carry
+        key = jax.random.fold_in(jax.random.key(seed + 1), time)
+        after, step = env.step(state, policy(observation, time), key)
+        return (after, step.observation), (after, step)
+
+    def roll() -> Any:
+        state, start = env.reset(jax.random.key(seed))
+        _, (states, said) = jax.lax.scan(advance, (state, start.observation), jnp.arange(steps))
+        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, states), said
+
+    return fast(roll)()
+
+
+def fast(function: Any) -> Any:
+    return jax.jit(function, compiler_options=FAST_COMPILE)
+
+
+def still(env: Environment) -> Any:
+    """Action 0 for everybody, of the right shape."""
+    spec = env.spec
+    assert spec.team is not None
+    agents = len(spec.team.names)
+    return jnp.zeros((agents,), jnp.int32) if spec.discrete else jnp.zeros((agents, spec.action_size))
+
+
+def types(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_steps_are_what_the_specification_says(name: str) -> None:
+    env = tasks.make(name)
+    spec, team = env.spec, env.spec.team
+    assert team is not None
+    agents = len(team.names)
+    state, start = jax.eval_shape(env.reset, jax.random.key(0))
+    after, step = jax.eval_shape(env.step, state, still(env), jax.random.key(0))
+    assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+    for said in (start, step):
+        assert (said.observation.shape, said.observation.dtype) == ((agents, spec.observation_size), jnp.float32)
+        assert (said.reward.shape, said.reward.dtype) == ((agents,), jnp.float32)
+        assert {flag.shape for flag in (said.terminated, said.truncated)} == {(agents,)}
+        assert (said.broken.shape, said.descriptor.shape) == ((), (0,))
+    assert max(team.observation_sizes) == spec.sensed_size
+    assert max(team.action_sizes) == spec.action_size
+
+
+def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
+    with suites.quiet_import():
+        from jaxmarl import registered_envs
+        from jaxmarl.environments import overcooked_layouts, overcooked_v2_layouts
+        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+    expected = {jaxmarl_tasks.SMAX + name for name in MAP_NAME_TO_SCENARIO}
+    expected |= {jaxmarl_tasks.OVERCOOKED + name for name in overcooked_layouts}
+    expected |= {jaxmarl_tasks.OVERCOOKED_V2 + name for name in overcooked_v2_layouts}
+    expected |= {name for name in registered_envs if not name.startswith("JaxRobotarium")} | set(jaxmarl_tasks.MABRAX)
+    assert set(jaxmarl_tasks.TASKS) | set(jaxmarl_tasks.REFUSED) == expected
+    assert not set(jaxmarl_tasks.TASKS) & set(jaxmarl_tasks.REFUSED)
+
+
+def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
+    env = tasks.make("MPE_simple_tag_v3")
+    assert env.spec.team == (
+        ("adversary_0", "adversary_1", "adversary_2", "agent_0"),
+        (16, 16, 16, 14),
+        (5, 5, 5, 5),
+    )
+    assert not env.spec.masked
+    _, steps = rolled(env, lambda _, time: (time + jnp.arange(4)) % 5, 30)
+    assert bool(trees.all_finite(steps))
+    assert not np.any(steps.observation[:, 3, 14:])
+    assert np.all(np.any(steps.observation[:, :3, 14:], axis=(0, 2)))
+    assert not np.any(steps.terminated)
+    np.testing.assert_array_equal(steps.truncated, np.repeat(np.arange(1, 31)[:, None] >= 25, 4, axis=1))
+    np.testing.assert_array_equal(steps.observation, steps.final_observation)
+
+
+def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() -> None:
+    env, world = tasks.make("MPE_simple_spread_v3"), jaxmarl.load("MPE_simple_spread_v3", 25)
+    keys = jax.random.split(jax.random.key(3), 2)
+    actions = jnp.asarray([[0, 1, 2], [3, 4, 0]], jnp.int32)
+
+    def own(state: Any, action: jax.Array, key: jax.Array) -> Any:
+        with suites.lenient():
+            named = dict(zip(world.agents, action, strict=True))
+            observations, _, rewards, _, _ = world.env.step_env(key, state, named)
+        return observations["agent_2"], jnp.stack([rewards[agent] for agent in world.agents])
+
+    def compare() -> Any:
+        states, starts = jax.vmap(env.reset)(keys)
+        _, steps = jax.vmap(env.step)(states, actions, keys)
+        alone = [env.reset(keys[i]) for i in range(2)]
+        then = [env.step(alone[i][0], actions[i], keys[i])[1] for i in range(2)]
+        return starts, steps, alone, then, [own(alone[i][0].inner, actions[i], keys[i]) for i in range(2)]
+
+    starts, steps, alone, then, suite = fast(compare)()
+    assert not np.array_equal(starts.observation[0], starts.observation[1])
+    for i in range(2):
+        np.testing.assert_allclose(alone[i][1].observation, starts.observation[i], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(then[i].observation, steps.observation[i], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(then[i].reward, steps.reward[i], rtol=1e-5)
+        np.testing.assert_allclose(then[i].observation[2], suite[i][0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(then[i].reward, suite[i][1], rtol=1e-5)
+
+
+def test_unequal_actions_are_told_by_a_mask_and_continuous_ones_scaled() -> None:
+    speaking = tasks.make("MPE_simple_speaker_listener_v4")
+    _, start = fast(speaking.reset)(jax.random.key(0))
+    assert speaking.spec.masked
+    np.testing.assert_array_equal(start.observation[:, -5:], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    assert not np.any(start.observation[0, 3:11])
+    world = jaxmarl.load("MPE_simple_world_comm_v3", 25)
+    given = jaxmarl._actions(world, jnp.full((6, 9), 5.0).at[1, :2].set(jnp.asarray([-7.0, 0.0])))
+    assert [given[agent].shape for agent in world.agents] == [(9,)] + [(5,)] * 5
+    np.testing.assert_allclose(given["adversary_0"], [0.0, 0.5, 1.0, 1.0, 1.0])
+    steered = world._replace(lower=world.lower - 3.0)  # from -3 to 1
+    np.testing.assert_allclose(jaxmarl._actions(steered, jnp.full((6, 9), 0.5))["agent_1"], [0.0] * 5)
+
+
+@pytest.fixture(scope="module")
+def battle() -> tuple[Any, Any]:
+    """Two compiled functions of one battle."""
+    env = tasks.make("SMAX_3m", episode_length=60)
+    return fast(env.reset), fast(env.step)
+
+
+def test_a_dead_unit_can_do_nothing_and_shares_the_end_of_the_battle(battle: tuple[Any, Any]) -> None:
+    reset, step = battle
+    state, _ = reset(jax.random.key(0))
+    dead = []
+    for t in range(60):
+        state, said = step(state, jnp.full((3,), 4, jnp.int32), jax.random.key(t))
+        dead.append((np.asarray(said.observation[:, -8:]) == [0, 0, 0, 0, 1, 0, 0, 0]).all(axis=-1))
+        assert not np.any(said.truncated)
+        assert np.asarray(said.terminated).tolist() == [bool(dead[-1].all())] * 3
+        if np.any(said.terminated):
+            break
+    assert dead[-1].all(), "three marines that only stand are shot"
+    assert any(units.any() and not units.all() for units in dead), "somebody dies before the others"
+
+
+def test_time_truncates_a_battle(battle: tuple[Any, Any]) -> None:
+    reset, step = battle
+    state, _ = reset(jax.random.key(0))
+    for time, expected in ((57, False), (58, False), (59, True)):
+        later = state._replace(time=jnp.asarray(time, jnp.int32))
+        _, said = step(later, jnp.full((3,), 4, jnp.int32), jax.random.key(0))
+        assert np.asarray(said.truncated).tolist() == [expected] * 3
+        assert not np.any(said.terminated)
+
+
+def test_a_dead_unit_is_paid_the_victory(battle: tuple[Any, Any]) -> None:
+    reset, step = battle
+    state, _ = reset(jax.random.key(0))
+    place = jnp.asarray([[10.0, 16.0], [12.0, 16.0], [30.0, 3.0], [13.0, 16.0], [1.0, 30.0], [1.0, 30.0]])
+    health = jnp.asarray([0.0, 45.0, 45.0, 1.0, 0.0, 0.0])  # the first ally is dead, one enemy has a breath left
+    inner = state.inner.state.replace(unit_positions=place, unit_health=health, unit_alive=health > 0.0)
+    state = state._replace(inner=state.inner.replace(state=inner))
+    _, said = step(state, jnp.asarray([4, 5, 4], jnp.int32), jax.random.key(1))
+    assert bool(np.all(said.terminated))
+    assert float(said.reward[0]) > 1.0
+    np.testing.assert_allclose(said.reward, said.reward[0])
+
+
+def test_a_kitchen_sees_its_own_clock_and_never_terminates() -> None:
+    name = "overcooked_cramped_room"
+    _, steps = rolled(tasks.make(name, episode_length=41), lambda *_: jnp.full((2,), 4, jnp.int32), 42)
+    assert not np.any(steps.terminated)
+    np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 43) >= 41)
+    hurry = np.asarray(steps.observation).reshape(42, 2, 20, 26)[..., 25]  # fewer than 40 steps are left
+    np.testing.assert_array_equal(hurry.all(axis=(1, 2)), np.arange(1, 43) >= 2)
+    assert not hurry[0].any()
+
+
+def test_who_speaks_too_early_ends_the_riddle_and_time_ends_it_too() -> None:
+    env = tasks.make("switch_riddle")
+    _, steps = rolled(env, lambda _, time: jnp.where(time == 6, 2, 0) * jnp.ones((3,), jnp.int32), 7)
+    np.testing.assert_array_equal(steps.terminated[:, 0], np.arange(1, 8) == 7)
+    np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 8) == 6)
+    np.testing.assert_array_equal(steps.terminated[:, 0], steps.terminated[:, 2])
+    assert abs(float(steps.reward[-1, 1])) == 1.0
+
+
+def test_a_game_of_coins_is_not_begun_anew_within_an_episode() -> None:
+    states, steps = rolled(tasks.make("coin_game", episode_length=12), lambda *_: jnp.full((2,), 4), 12)
+    np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 13) == 12)
+    assert not np.any(steps.terminated)
+    np.testing.assert_array_equal(states.inner.step, np.arange(13))
+    assert len(np.unique(states.inner.red_pos, axis=0)) == 1, "who stays is not put elsewhere"
+
+
+def test_only_who_is_to_move_has_moves_in_hanabi() -> None:
+    env = tasks.make("hanabi")
+    _, start = fast(env.reset)(jax.random.key(0))
+    masks = np.asarray(start.observation[:, -21:])
+    assert sorted(masks.sum(axis=1))[0] == 1.0, "the other can only wait"
+    assert sorted(masks.sum(axis=1))[1] > 5.0
+    assert set(np.unique(masks)) == {0.0, 1.0}
+
+
+def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"JaxMARL has no environment 'MPE_simple'; `rookery envs` lists"):
+        jaxmarl.make("MPE_simple")
+    with pytest.raises(ValueError, match=r"LearnedPolicyEnemySMAX is not supported: its enemy would have to be given"):
+        jaxmarl.make("LearnedPolicyEnemySMAX")
+    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+        tasks.make("switch_riddle", episode_length=0)
+    with monkeypatch.context() as without:
+        without.setattr("jaxmarl.registration.MABRAX_AVAILABLE", False)
+        with pytest.raises(ImportError, match=r'install it: pip install "rookery\[brax,jaxmarl\]"'):
+            tasks.make("hopper_3x1")
+    monkeypatch.setitem(sys.modules, "jaxmarl", None)
+    with pytest.raises(ImportError, match=r'install it: pip install "rookery\[jaxmarl\]"'):
+        tasks.make("MPE_simple_spread_v3")
+
+
+@pytest.mark.parametrize("name", ["MPE_simple_spread_v3", "SMAX_3m", "overcooked_cramped_room"])
+def test_a_film_has_a_frame_for_every_state_and_leaves_nothing_behind(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from matplotlib import pyplot
+
+    env = tasks.make(name)
+    states, steps = rolled(env, lambda _, time: still(env) + time, 2)
+    assert env.picture is not None
+    assert env.picture.film is not None
+    capfd.readouterr()
+    rewards = jnp.concatenate([jnp.zeros_like(steps.reward[:1]), steps.reward])
+    env.picture.film(states, rewards, str(tmp_path / "film.gif"))
+    with Image.open(tmp_path / "film.gif") as images:
+        assert getattr(images, "n_frames", 1) == 3
+    assert pyplot.get_fignums() == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_import_is_quiet_and_changes_nothing() -> None:
+    code = """
+import os, sys, warnings
+from rookery.envs import tasks
+before = dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__, sys.stderr
+tasks.make("overcooked_cramped_room")
+assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__, sys.stderr)
+assert "jaxmarl" in sys.modules
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")

@@ -1,0 +1,238 @@
+"""Predators and prey: motions, captures and rewards by hand, and what each agent sees."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs import pursuit, tasks
+from rookery.envs.api import Environment, Step, Timed
+from rookery.envs.pursuit import Chase
+
+NAMES = ("pursuit_discrete", "pursuit_continuous")
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+KEY = jax.random.key(0)
+
+
+def begun(env: Environment, positions: Any, headings: Any = None) -> Timed:
+    """A state in which everybody stands where it is put."""
+    position = jnp.asarray(positions, jnp.float32)
+    heading = jnp.zeros(len(position)) if headings is None else jnp.asarray(headings, jnp.float32)
+    prey = sum(name.startswith("prey") for name in env.spec.team.names)  # pyright: ignore[reportOptionalMemberAccess]
+    chase = Chase(position, heading, jnp.zeros((prey,), jnp.int32), jnp.zeros((), jnp.int32))
+    return Timed(chase, jnp.zeros((), jnp.int32))
+
+
+def after(env: Environment, state: Timed, *actions: Any) -> tuple[Timed, list[Step]]:
+    """The state after these actions, one of everybody per step, and the steps."""
+    step, steps = jax.jit(env.step, compiler_options=FAST_COMPILE), []
+    for action in actions:
+        taken = jnp.asarray(action, jnp.int32) if env.spec.discrete else jnp.asarray(action, jnp.float32)[:, None]
+        state, said = step(state, taken, KEY)
+        steps.append(said)
+    return state, steps
+
+
+@pytest.mark.parametrize(("action", "direction"), [(0, (1, 0)), (1, (0, 1)), (2, (-1, 0)), (3, (0, -1))])
+def test_four_directions(action: int, direction: tuple[int, int]) -> None:
+    env = tasks.make("pursuit_discrete")
+    state, _ = after(env, begun(env, [[0.2, 0.5], [0.7, 0.5]]), [action, action])
+    moved = np.asarray(state.inner.position) - np.asarray([[0.2, 0.5], [0.7, 0.5]])
+    np.testing.assert_allclose(moved, [0.01 * np.asarray(direction), 0.03 * np.asarray(direction)], atol=1e-6)
+    facing = np.stack([np.cos(state.inner.heading), np.sin(state.inner.heading)], axis=1)
+    np.testing.assert_allclose(facing, [direction, direction], atol=1e-6)
+
+
+def test_any_heading_is_one_turn_away() -> None:
+    env = tasks.make("pursuit_continuous")
+    start = begun(env, [[0.2, 0.5], [0.7, 0.5]], [0.0, 0.75 * math.pi])
+    state, _ = after(env, start, [0.5, 0.5])
+    # A quarter of the circle each: the predator goes up; the prey, at 3/4 pi before, goes down to the left.
+    np.testing.assert_allclose(state.inner.heading, [0.5 * math.pi, -0.75 * math.pi], atol=1e-5)
+    part = 0.03 / math.sqrt(2)
+    np.testing.assert_allclose(state.inner.position, [[0.2, 0.51], [0.7 - part, 0.5 - part]], atol=1e-6)
+    clipped, _ = after(env, start, [1.0, -1.0])
+    beyond, _ = after(env, start, [7.0, -7.0])
+    np.testing.assert_array_equal(clipped.inner.position, beyond.inner.position)
+
+
+def test_the_border_stops_what_runs_against_it_and_lets_it_slide() -> None:
+    env = tasks.make("pursuit_continuous")
+    start = begun(env, [[0.1, 0.995], [1.0, 0.5]], [math.pi / 2, math.pi / 4])
+    state, _ = after(env, start, [0.0, 0.0])
+    np.testing.assert_allclose(state.inner.position, [[0.1, 1.0], [1.0, 0.5 + 0.03 / math.sqrt(2)]], atol=1e-6)
+
+
+def test_speeds_are_sides_of_the_square_per_second() -> None:
+    env = tasks.make("pursuit_discrete", predator_speed=2.0, prey_speed=0.0)
+    state, _ = after(env, begun(env, [[0.2, 0.5], [0.7, 0.5]]), [1, 1])
+    np.testing.assert_allclose(state.inner.position, [[0.2, 0.52], [0.7, 0.5]], atol=1e-6)
+
+
+@pytest.mark.parametrize(("away", "caught"), [(0.25, True), (0.2500001, False)])
+def test_a_prey_is_caught_at_the_radius_and_not_beyond(away: float, caught: bool) -> None:
+    env = tasks.make("pursuit_discrete", capture_radius=0.25, predator_speed=0.0, prey_speed=0.0)
+    _, (step,) = after(env, begun(env, [[0.25, 0.5], [0.25 + away, 0.5]]), [0, 0])
+    assert step.terminated.tolist() == [caught, caught]
+    assert step.reward.tolist() == ([100.0, -100.0] if caught else [-1.0, 1.0])
+
+
+def test_one_against_one_ends_with_the_catch_and_nothing_follows() -> None:
+    env = tasks.make("pursuit_discrete", prey_speed=0.0)
+    state, steps = after(env, begun(env, [[0.485, 0.5], [0.7, 0.5]]), [0, 0], [0, 0], [0, 0])
+    assert [step.reward.tolist() for step in steps] == [[-1.0, 1.0], [100.0, -100.0], [0.0, 0.0]]
+    assert [step.terminated.tolist() for step in steps] == [[False] * 2, [True] * 2, [True] * 2]
+    assert not any(np.any(step.truncated) for step in steps)
+    np.testing.assert_allclose(state.inner.position[0], [0.505, 0.5], atol=1e-6)  # nobody moves on
+    assert state.inner.caught.tolist() == [2]
+
+
+def test_who_was_caught_is_gone_while_the_others_go_on() -> None:
+    env = tasks.make("pursuit_discrete", predators=2, prey=2, capture_radius=0.125, episode_length=3)
+    names = ("predator_0", "predator_1", "prey_0", "prey_1")
+    assert env.spec.team == (names, (17,) * 4, (4,) * 4)
+    start = begun(env, [[0.125, 0.5], [0.5, 0.125], [0.25, 0.5], [0.875, 0.875]])
+    state, steps = after(env, start, [2, 2, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0])
+    # The catch pays both predators; afterwards every step costs them again.
+    assert [step.reward.tolist() for step in steps] == [[100, 100, -100, 1], [-1, -1, 0, 1], [-1, -1, 0, 1]]
+    assert [step.terminated.tolist() for step in steps] == [[False, False, True, False]] * 3
+    # The clock truncates everybody else, and terminates nobody.
+    assert [step.truncated.tolist() for step in steps] == [[False] * 4] * 2 + [[True, True, False, True]]
+    assert [bool(step.over) for step in steps] == [False, False, True]
+    np.testing.assert_allclose(state.inner.position[2], [0.22, 0.5], atol=1e-6)
+    assert env.picture is not None
+    assert env.picture.scene is not None
+    assert env.picture.scene(state).visible.tolist() == [True, True, False, True]
+
+
+def test_two_catches_in_one_step_pay_twice() -> None:
+    env = tasks.make("pursuit_discrete", predators=2, prey=2, prey_speed=0.0)
+    _, (step,) = after(env, begun(env, [[0.2, 0.2], [0.8, 0.8], [0.3, 0.2], [0.8, 0.7]]), [0, 0, 0, 0])
+    assert step.reward.tolist() == [200.0, 200.0, -100.0, -100.0]
+    assert bool(step.over)
+
+
+def test_everybody_sees_itself_first_then_its_kind_then_the_others() -> None:
+    env = tasks.make("pursuit_discrete", predators=2, prey=1, predator_speed=0.0, prey_speed=0.0, episode_length=4)
+    start = begun(env, [[0.25, 0.5], [0.5, 0.5], [1.0, 0.0]])
+    _, (step,) = after(env, start, [0, 1, 2])
+    right, up, left = [1, 0], [0, 1], [-1, 0]
+    expected = [
+        [0.25, -0.5, 0, *right, 0.25, 0, *up, 0.75, -0.5, *left],
+        [0.25, 0, 0, *up, -0.25, 0, *right, 0.5, -0.5, *left],
+        [0.25, 1, -1, *left, -0.75, 0.5, *right, -0.5, 0.5, *up],
+    ]
+    np.testing.assert_allclose(step.observation, expected, atol=1e-6)
+
+
+def test_the_three_of_a_kind_are_seen_in_turn_and_who_was_caught_not_at_all() -> None:
+    env = tasks.make("pursuit_discrete", predators=1, prey=3, capture_radius=0.1, predator_speed=0.0, prey_speed=0.0)
+    start = begun(env, [[0.5, 0.5], [0.5, 0.55], [0.75, 0.5], [0.5, 1.0]])
+    _, (step,) = after(env, start, [0, 0, 0, 0])
+    rows = np.asarray(step.observation)[:, 1:].reshape(4, 4, 4)  # who sees, place in the row, numbers
+    assert step.terminated.tolist() == [False, True, False, False]
+    np.testing.assert_array_equal(rows[0, 1], 0.0)
+    np.testing.assert_allclose(rows[0, 2:, :2], [[0.25, 0.0], [0.0, 0.5]], atol=1e-6)
+    # The second prey sees itself, the third, then the first, which is gone, then the predator.
+    np.testing.assert_allclose(rows[2, :, :2], [[0.5, 0.0], [-0.25, 0.5], [0.0, 0.0], [-0.25, 0.0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_episodes_keep_the_contract(name: str) -> None:
+    env = tasks.make(name, predators=2, prey=2, episode_length=20)
+    keys = jax.random.split(jax.random.key(1), 3)
+    shape = (20, 3, 4) if env.spec.discrete else (20, 3, 4, 1)
+    drawn = jax.random.uniform(jax.random.key(2), shape, jnp.float32, -1.0, 1.0)
+    actions = jnp.floor(2.0 * drawn + 2.0).astype(jnp.int32) if env.spec.discrete else drawn
+
+    def advance(state: Any, action: jax.Array) -> tuple[Any, Step]:
+        return jax.vmap(env.step, in_axes=(0, 0, None))(state, action, KEY)
+
+    def roll(keys: jax.Array) -> tuple[Any, Step, Step]:
+        state, first = jax.vmap(env.reset)(keys)
+        last, steps = jax.lax.scan(advance, state, actions)
+        return (state, last), first, steps
+
+    (states, last), first, steps = jax.jit(roll, compiler_options=FAST_COMPILE)(keys)
+    assert first.observation.shape == (3, 4, 17)
+    assert steps.reward.shape == (20, 3, 4)
+    assert steps.descriptor.shape == (20, 3, 0)
+    assert {leaf.dtype for leaf in jax.tree.leaves(last)} == {jnp.dtype("float32"), jnp.dtype("int32")}
+    assert (np.abs(steps.observation) <= 1.0 + 1e-6).all()
+    flags = np.asarray(steps.terminated)
+    assert (flags[1:] >= flags[:-1]).all(), "the flag of an agent whose task has ended stays"
+    assert (np.asarray(steps.ended)[-1]).all()
+    assert not np.any(steps.broken)
+    # One of the mapped worlds is what it is alone, twice.
+    alone = reset_twice(env, keys[1], actions[0, 1])
+    for position in alone:
+        np.testing.assert_allclose(position, states.inner.position[1], atol=1e-6)
+
+
+def reset_twice(env: Environment, key: jax.Array, action: jax.Array) -> list[jax.Array]:
+    """Start positions of two resets; two steps from the first must say the same."""
+    reset, step = (jax.jit(function, compiler_options=FAST_COMPILE) for function in (env.reset, env.step))
+    state, _ = reset(key)
+    one, other = step(state, action, KEY), step(state, action, KEY)
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(left, right)
+    return [state.inner.position, reset(key)[0].inner.position]
+
+
+def test_episodes_begin_apart_and_differ() -> None:
+    env = tasks.make("pursuit_continuous", predators=2, prey=2)
+    state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(3), 512))
+    position = np.asarray(state.inner.position)
+    away = np.linalg.norm(position[:, :2, None] - position[:, None, 2:], axis=-1)
+    assert away.min() >= pursuit.CAPTURE_RADIUS + pursuit.START_MARGIN
+    assert away.min() < 0.35  # and not by more than they must
+    assert len(np.unique(position[:, :, 0])) > 2000
+    np.testing.assert_allclose(position.mean(axis=(0, 1)), [0.5, 0.5], atol=0.03)
+    heading = np.asarray(state.inner.heading)
+    assert heading.min() < -3.0
+    assert heading.max() > 3.0
+
+
+def test_where_nobody_can_stand_apart_they_stand_as_far_as_they_can() -> None:
+    env = tasks.make("pursuit_continuous", capture_radius=0.99)
+    state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(4), 64))
+    predator, prey = np.moveaxis(np.asarray(state.inner.position), 1, 0)
+    farthest = np.linalg.norm(np.maximum(predator, 1.0 - predator), axis=-1)  # the corner opposite
+    assert (np.linalg.norm(predator - prey, axis=-1) > 0.6 * farthest).all()
+
+
+def test_a_policy_that_is_not_finite_breaks_the_chase_and_is_told() -> None:
+    env = tasks.make("pursuit_continuous")
+    _, (step,) = after(env, begun(env, [[0.1, 0.1], [0.9, 0.9]]), [math.nan, 0.0])
+    assert bool(step.broken)
+    assert step.terminated.tolist() == [True, True]
+    assert np.isfinite(step.observation).all()
+
+
+REFUSED = [
+    ({"predators": 0}, r"^predators must be at least 1, got 0\.$"),
+    ({"prey": -1}, r"^prey must be at least 1, got -1\.$"),
+    ({"predator_speed": -1.0}, r"^predator_speed must be finite and at least 0 \(0 stands still\), got -1\.0\.$"),
+    ({"prey_speed": math.nan}, r"^prey_speed must be finite and at least 0 \(0 stands still\), got nan\.$"),
+    ({"capture_radius": 0.0}, r"^capture_radius must lie between 0 and 1, the side of the square, got 0\.0\.$"),
+    ({"capture_radius": 1.0}, r"^capture_radius must lie between 0 and 1, the side of the square, got 1\.0\.$"),
+    ({"episode_length": 0}, r"^episode_length must be at least 1 step, got 0\.$"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "sentence"), REFUSED)
+def test_what_makes_no_sense_is_refused(overrides: dict[str, Any], sentence: str) -> None:
+    for name in NAMES:
+        with pytest.raises(ValueError, match=sentence):
+            tasks.make(name, **overrides)
+
+
+def test_the_picture_shows_how_far_a_predator_reaches() -> None:
+    picture = tasks.make("pursuit_discrete", predators=2, capture_radius=0.125).picture
+    assert picture is not None
+    assert picture.scenery is not None
+    assert picture.scenery.bodies == ("predator", "predator", "prey")
+    assert picture.scenery.reaches == (0.125, 0.125, 0.0)

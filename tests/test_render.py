@@ -1,0 +1,189 @@
+"""An episode of a run: who acts, in which world, until when, and what is refused."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import trees
+from rookery.agents.sac import SacConfig
+from rookery.envs import api, tasks
+from rookery.envs.api import Environment, EnvSpec, Step, Team
+from rookery.envs.pictures import Picture
+from rookery.envs.skills import skills
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.rollout import EvaluationConfig
+from rookery.qd.scoring import PolicyConfig
+from rookery.report import animation
+from rookery.runs import build, folder, origins, render
+from rookery.runs.cells import CellsConfig
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.config import RunConfig, WorldConfig
+from rookery.runs.kinds import MapElitesRun, SacRun
+from rookery.runs.log import RunLog
+from rookery.runs.record import to_record
+from rookery.types import Genotype
+from tests.minds import compiled
+
+WORLD = WorldConfig(env="point_room", episode_length=6, devices=1)
+LIFE = OffPolicyConfig(
+    num_envs=2, steps_per_generation=20, batch_size=4, buffer_size=32, warmup_steps=4, eval_episodes=1, start_states=2
+)
+LEARNING = SacRun(population=2, world=WORLD, learner=LIFE, agent=SacConfig(hidden_sizes=(4,)))
+BREEDING = MapElitesRun(
+    world=WORLD,
+    batch_size=2,
+    cells=CellsConfig(grid=(2, 2)),
+    policy=PolicyConfig(hidden_sizes=(4,)),
+    evaluation=EvaluationConfig(eval_episodes=1, start_states=2),
+)
+
+
+def kept(config: Any, path: Path) -> Path:
+    """The folder of a run whose only checkpoint is its beginning; the second member was best."""
+    config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
+    program = build.build(config).program
+    state = compiled(program.init)(jax.random.key(0))
+    if program.table is not None:  # a repertoire is empty before the first generation
+        state, _ = compiled(program.step)(state, jax.random.key(1))
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(folder.create(path, to_record(config)))
+        checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
+        log = stack.enter_context(RunLog(opened))
+        log.write(0, {"env_steps": 40}, {"parent": np.arange(2), "fitness": np.asarray([1.0, 2.0])})
+        checkpoints.save(1, state, {})
+    return path
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kept(LEARNING, tmp_path_factory.mktemp("render") / "learned")
+
+
+def same(one: render.Played, other: render.Played) -> bool:
+    return bool(np.array_equal(one.states.inner, other.states.inner))
+
+
+def test_the_best_member_acts_from_the_start_that_the_seed_draws(learned: Path) -> None:
+    played = render.render(learned)
+    assert (played.member, played.generation, played.title, played.names) == (1, 1, "point_room", ("return",))
+    assert same(played, render.render(learned, member=1, checkpoint="1"))
+    assert not same(played, render.render(learned, member=0))
+    assert not same(played, render.render(learned, seed=1))
+
+
+def test_states_and_rewards_are_those_of_the_member_in_its_world(learned: Path) -> None:
+    played = render.render(learned)
+    env = tasks.make("point_room", episode_length=6)
+    genotype = rookery.genotype(trees.take(origins.open_origin(learned).state.members, 1))
+    agent = rookery.sac(env.spec, LEARNING.agent)
+    start_key, _ = jax.random.split(jax.random.key(0))
+    state, step = env.reset(start_key)
+    for time in range(7):
+        np.testing.assert_allclose(played.states.inner[time], state.inner, atol=1e-6)
+        np.testing.assert_allclose(played.rewards[time], step.reward, atol=1e-6)
+        state, step = env.step(state, rookery.act(agent, genotype, step.observation), start_key)
+    assert len(played.rewards) == 7
+    np.testing.assert_allclose(played.returns["return"], np.cumsum(played.rewards), atol=1e-6)
+
+
+def test_what_was_played_can_be_drawn(learned: Path, tmp_path: Path) -> None:
+    played = render.render(learned)
+    scenes = played.scenes
+    assert scenes is not None
+    np.testing.assert_array_equal(scenes.position[:, 0], played.states.inner)
+    path = animation.animate(played.picture.scenery, scenes, played.returns, tmp_path / "room.gif", played.title)
+    assert path.stat().st_size > 0
+    with pytest.raises(ValueError, match=r"^point_room has no film of its own; draw its scenes\.$"):
+        render.film(played, tmp_path / "room.gif")
+
+
+def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
+    bred = kept(BREEDING, tmp_path / "bred")
+    played = render.render(bred)
+    assert played.member is None
+    elite = rookery.best(rookery.repertoire(bred)).genotype
+    env = tasks.make("point_room", episode_length=6)
+    act = rookery.policy(env.spec, BREEDING.policy).act
+    states, rewards = render.play(act, env, elite, jax.random.key(0))
+    np.testing.assert_allclose(played.states.inner, states.inner, atol=1e-6)
+    np.testing.assert_allclose(played.rewards, rewards, atol=1e-6)
+    with pytest.raises(ValueError, match=r"has a repertoire, whose best elite is shown; leave member out\.$"):
+        render.render(bred, member=0)
+
+
+def test_members_skills_and_checkpoints_that_there_are_not(learned: Path) -> None:
+    with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
+        render.render(learned, member=2)
+    with pytest.raises(ValueError, match=r"has no skills to choose from; leave skill out\.$"):
+        render.render(learned, skill=0)
+    with pytest.raises(ValueError, match=r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"):
+        render.render(learned, checkpoint="new")
+
+
+def test_worlds_without_a_picture_are_refused(tmp_path: Path) -> None:
+    probe = dataclasses.replace(LEARNING, world=WorldConfig(env="probe_truncation", devices=1))
+    with pytest.raises(ValueError, match=r"^nobody has drawn probe_truncation; of our own worlds point_maze, "):
+        render.render(kept(probe, tmp_path / "probe"))
+
+
+def counted(lifetimes: tuple[int, int]) -> Environment:
+    """A world for two that die after so many steps, each after its own; the state counts them."""
+
+    def reset(key: jax.Array) -> tuple[jax.Array, Step]:
+        return jnp.zeros(()), api.first_step(jnp.zeros((2, 1)), jnp.zeros(0))
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+        time = state + 1.0
+        ended = time >= jnp.asarray(lifetimes, jnp.float32)
+        return time, api.next_step(jnp.full((2, 1), time), action[:, 0], ended, jnp.zeros(0))
+
+    spec = EnvSpec("counted", 1, 1, 5, team=Team(("one", "other"), (1, 1), (1, 1)))
+    return api.limit_episode(Environment(reset, step, spec), 5)
+
+
+def follow(params: jax.Array, observation: jax.Array) -> jax.Array:
+    return params * observation
+
+
+@pytest.mark.parametrize(("lifetimes", "length"), [((2, 4), 4), ((1, 1), 1), ((9, 2), 5)])
+def test_an_episode_ends_with_its_last_agent(lifetimes: tuple[int, int], length: int) -> None:
+    actor = Genotype(jnp.asarray(0.5), (), None)
+    states, rewards = render.play(follow, counted(lifetimes), actor, jax.random.key(0))
+    assert states.inner.tolist() == list(range(length + 1))
+    # Who acts sees the step before: nothing at first, then half of the count.
+    assert rewards.tolist() == [[0.0] * 2, *([time / 2] * 2 for time in range(length))]
+
+
+def told(params: jax.Array, observation: jax.Array) -> jax.Array:
+    """Go right with the first skill, up with the second, nowhere with the third."""
+    return params * observation[2:4]
+
+
+def test_a_slot_chooses_the_skill() -> None:
+    env = skills(tasks.make("point_room", episode_length=2), 3)
+    ways = []
+    for slot in range(3):
+        states, _ = render.play(told, env, Genotype(jnp.asarray(1.0), (), None), jax.random.key(0), slot)
+        assert env.picture is not None
+        assert env.picture.scene is not None
+        position = np.asarray(jax.vmap(env.picture.scene)(states).position)
+        ways.append((position[-1] - position[0])[0])
+    np.testing.assert_allclose(ways, [[0.2, 0.0], [0.0, 0.2], [0.0, 0.0]], atol=1e-6)
+
+
+def test_a_film_of_the_suite_gets_states_rewards_and_path(tmp_path: Path) -> None:
+    drawn = []
+    picture = Picture(film=lambda states, rewards, path: drawn.append((states, rewards.tolist(), path)))
+    played = render.Played(picture, np.arange(3), np.asarray([0.0, 1.0, 2.0]), ("return",), "robot", 1, 0)
+    assert played.scenes is None
+    assert render.film(played, tmp_path / "robot.gif") == tmp_path / "robot.gif"
+    assert drawn[0][1:] == ([0.0, 1.0, 2.0], str(tmp_path / "robot.gif"))
+    with pytest.raises(ValueError, match=r"^robot is drawn by its own suite, as \.gif only, got '.*robot\.mp4'\.$"):
+        render.film(played, tmp_path / "robot.mp4")
