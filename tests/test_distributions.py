@@ -116,6 +116,52 @@ def test_a_certain_choice_has_no_entropy_and_finite_numbers() -> None:
     assert np.isfinite(jax.grad(distributions.categorical_entropy)(logits)).all()
 
 
+# --- actions and dimensions that there are not
+
+
+def test_an_action_that_does_not_exist_has_no_probability_and_is_never_drawn() -> None:
+    # Of logits log(0.2), log(0.3), log(0.5) without the second: 2/7 and 5/7.
+    exists = jnp.asarray([True, False, True])
+    logits = distributions.masked_logits(jnp.log(jnp.asarray([0.2, 0.3, 0.5])), exists)
+    log_probs = [float(distributions.categorical_log_prob(logits, jnp.asarray(i))) for i in range(3)]
+    np.testing.assert_allclose(np.exp(log_probs), [2 / 7, 0.0, 5 / 7], rtol=1e-5)
+    assert math.isfinite(log_probs[1])
+    entropy = -(2 / 7 * math.log(2 / 7) + 5 / 7 * math.log(5 / 7))
+    assert float(distributions.categorical_entropy(logits)) == pytest.approx(entropy, rel=1e-5)
+    drawn = jax.random.categorical(jax.random.key(0), logits, shape=(2_000,))
+    assert set(np.asarray(drawn).tolist()) == {0, 2}
+
+
+def test_a_single_action_that_exists_is_certain_however_small_its_logit() -> None:
+    logits = distributions.masked_logits(jnp.asarray([50.0, -50.0, 80.0]), jnp.asarray([False, True, False]))
+    assert float(distributions.categorical_log_prob(logits, jnp.asarray(1))) == 0.0
+    assert float(distributions.categorical_entropy(logits)) == 0.0
+
+
+def test_masked_logits_have_gradients_where_actions_exist_and_none_elsewhere() -> None:
+    def objective(logits: jax.Array) -> jax.Array:
+        masked = distributions.masked_logits(logits, jnp.asarray([True, False, True]))
+        entropy = distributions.categorical_entropy(masked)
+        return distributions.categorical_log_prob(masked, jnp.asarray(2)) + entropy
+
+    slope = jax.grad(objective)(jnp.asarray([0.3, 7.0, -0.2]))
+    assert np.isfinite(slope).all()
+    assert float(slope[1]) == 0.0
+    assert float(slope[0]) != 0.0
+
+
+def test_a_dimension_that_does_not_exist_counts_in_neither_density_nor_entropy() -> None:
+    both, exists = outputs([0.3, -0.2], [0.1, -0.5]), jnp.asarray([False, True])
+    value = jnp.asarray([jnp.float32(1e3), 0.7])
+    alone = outputs([-0.2], [-0.5])
+    expected = float(distributions.normal_log_prob(alone, value[1:]))
+    assert float(distributions.normal_log_prob(both, value, exists)) == pytest.approx(expected, rel=1e-6)
+    entropy = float(distributions.normal_entropy(alone))
+    assert float(distributions.normal_entropy(both, exists)) == pytest.approx(entropy, rel=1e-6)
+    slope = jax.grad(distributions.normal_log_prob)(both, value, exists)
+    assert slope[jnp.asarray([0, 2])].tolist() == [0.0, 0.0]
+
+
 # --- directions
 
 

@@ -79,3 +79,27 @@ def test_polyak_by_hand() -> None:
     assert gradients.polyak(target, new, jnp.float32(0.0))["a"].tolist() == [1.0, -4.0]
     assert gradients.polyak(target, new, jnp.float32(1.0))["a"].tolist() == [3.0, 0.0]
     assert target["a"].tolist() == [1.0, -4.0]
+
+
+def test_the_epsilon_of_adam_stands_beside_the_slope() -> None:
+    # rate x slope / (|slope| + epsilon), the first step: 0.5 x 3 / (3 + 1).
+    learned = gradients.adam(gradients.start(jnp.asarray([1.0])), jnp.asarray([3.0]), jnp.float32(0.5), epsilon=1.0)
+    np.testing.assert_allclose(learned.params, [1.0 - 0.375], rtol=1e-5)
+
+
+def test_a_long_gradient_is_made_as_long_as_the_limit() -> None:
+    # The norm over all leaves is 5: sqrt(3^2 + 4^2).
+    tree = {"a": jnp.asarray([3.0, 0.0]), "b": jnp.asarray([[-4.0]])}
+    short = gradients.clip_norm(tree, jnp.float32(0.5))
+    np.testing.assert_allclose(short["a"], [0.3, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(short["b"], [[-0.4]], rtol=1e-6)
+    for limit in (5.0, 6.0):
+        same = gradients.clip_norm(tree, jnp.float32(limit))
+        assert same["a"].tolist() == [3.0, 0.0]
+        assert same["b"].tolist() == [[-4.0]]
+
+
+def test_a_gradient_of_zero_stays_and_each_member_has_a_limit_of_its_own() -> None:
+    slopes_of_two = jnp.asarray([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
+    clipped = jax.vmap(gradients.clip_norm)(slopes_of_two, jnp.asarray([1.0, 10.0, 1.0]))
+    np.testing.assert_allclose(clipped, [[0.6, 0.8], [3.0, 4.0], [0.0, 0.0]], rtol=1e-6)

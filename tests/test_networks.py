@@ -112,3 +112,74 @@ def test_freezing_leaves_what_is_no_network_as_it_is() -> None:
 def test_a_size_below_one_is_an_error(sizes: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         networks.mlp(*sizes)
+
+
+# --- networks that may remember
+
+
+def test_a_core_without_memory_is_a_perceptron_of_tanh_by_hand() -> None:
+    core = networks.core(2, [2], 1, output_gain=1.0)
+    params = core.init(jax.random.key(0))
+    params["params"]["Dense_0"] = {"kernel": jnp.asarray([[1.0, -1.0], [2.0, 3.0]]), "bias": jnp.asarray([0.5, -1.0])}
+    params["params"]["Dense_1"] = {"kernel": jnp.asarray([[0.5], [4.0]]), "bias": jnp.asarray([0.25])}
+    memory, outputs = core.apply(params, jnp.zeros((0,)), jnp.asarray([0.1, 0.2]))
+    expected = 0.5 * np.tanh(0.1 + 0.4 + 0.5) + 4.0 * np.tanh(-0.1 + 0.6 - 1.0) + 0.25
+    np.testing.assert_allclose(outputs, [expected], rtol=1e-5)
+    assert memory.shape == (core.memory_size,) == (0,)
+
+
+@pytest.mark.parametrize("memory_size", [0, 5])
+def test_the_weights_of_a_core_are_orthogonal_with_the_declared_gains(memory_size: int) -> None:
+    core = networks.core(6, [4], 3, output_gain=0.01, memory_size=memory_size)
+    (first, first_bias), *_, (last, last_bias) = (
+        (np.asarray(layer["kernel"]), np.asarray(layer["bias"]))
+        for layer in (core.init(jax.random.key(0))["params"][name] for name in ("Dense_0", "Dense_1"))
+    )
+    assert last.shape == (memory_size or 4, 3)
+    np.testing.assert_allclose(first.T @ first, 2.0 * np.eye(4), atol=1e-5)
+    np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(3), atol=1e-9)
+    assert not first_bias.any()
+    assert not last_bias.any()
+
+
+def test_a_core_with_memory_reads_it_and_keeps_rows_and_leading_axes_apart() -> None:
+    core = networks.core(2, [4], 3, output_gain=1.0, memory_size=5)
+    params = core.init(jax.random.key(0))
+    memory = jax.random.uniform(jax.random.key(1), (6, 7, 5), minval=-1.0, maxval=1.0)
+    observation = 10.0 * jax.random.normal(jax.random.key(2), (6, 7, 2))
+    after, outputs = core.apply(params, memory, observation)
+    assert after.shape == (6, 7, 5)
+    assert outputs.shape == (6, 7, 3)
+    assert (np.abs(after) <= 1.0).all()
+    single, output = core.apply(params, memory[4, 2], observation[4, 2])
+    np.testing.assert_allclose(single, after[4, 2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(output, outputs[4, 2], rtol=1e-5, atol=1e-6)
+    forgotten, other = core.apply(params, jnp.zeros(5), observation[4, 2])
+    assert (forgotten != single).all()
+    assert (other != output).all()
+
+
+def test_the_outputs_of_a_core_come_from_its_new_memory() -> None:
+    core = networks.core(2, [], 1, output_gain=1.0, memory_size=3)
+    params = core.init(jax.random.key(0))
+    memory, outputs = core.apply(params, jnp.full((3,), 0.5), jnp.asarray([0.3, -0.4]))
+    last = params["params"]["Dense_0"]
+    np.testing.assert_allclose(outputs, memory @ last["kernel"] + last["bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0, [4], 1), r"^layer sizes must be at least 1, got \(0, 4, 1\), 0\.$"),
+        ((2, [0], 1), r"^layer sizes must be at least 1, got \(2, 0, 1\), 0\.$"),
+        ((2, [4], 0), r"^layer sizes must be at least 1, got \(2, 4, 0\), 0\.$"),
+    ],
+)
+def test_a_core_of_a_size_below_one_is_an_error(sizes: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        networks.core(*sizes, output_gain=1.0)
+
+
+def test_a_memory_below_zero_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^layer sizes must be at least 1, got \(2, 4, 1\), -1\.$"):
+        networks.core(2, [4], 1, output_gain=1.0, memory_size=-1)

@@ -86,3 +86,20 @@ def test_members_keep_statistics_of_their_own(rows: np.ndarray) -> None:
     both = jax.vmap(normalize.update)(start, jnp.asarray(np.stack([one, two]), jnp.float32))
     for index, part in enumerate((one, two)):
         assert_statistics(RunningStatistics(*(leaf[index] for leaf in both)), part)
+
+
+def test_rows_that_do_not_count_are_left_out(rows: np.ndarray) -> None:
+    counts = np.arange(60) % 3 != 0
+    filled = np.where(counts[:, None], rows, 1e6)
+    statistics = jax.jit(normalize.update)(normalize.init(3), jnp.asarray(filled, jnp.float32), jnp.asarray(counts))
+    assert_statistics(statistics, rows[counts])
+    filled[0] = np.nan
+    again = normalize.update(normalize.init(3), jnp.asarray(filled, jnp.float32), jnp.asarray(counts))
+    assert_statistics(again, rows[counts])
+
+
+def test_a_batch_in_which_nothing_counts_changes_nothing(rows: np.ndarray) -> None:
+    before = seen(rows)
+    after = normalize.update(before, jnp.ones((4, 3)), jnp.zeros(4, bool))
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new)

@@ -2,7 +2,8 @@
 
 A new agent is one more entry of `AGENTS`. SAC's temperature is held at almost nothing, so that its values are those of
 plain returns; TD3 explores widely, so that its critics see the actions whose values are compared, and its policy and
-targets, which move every second update, have twice the rates.
+targets, which move every second update, have twice the rates. PPO's critic values states alone, under a policy that
+still explores.
 """
 
 from collections.abc import Callable
@@ -15,19 +16,21 @@ import numpy as np
 import pytest
 
 from rookery import networks
-from rookery.agents import diayn, sac, td3
+from rookery.agents import diayn, ppo, sac, td3
 from rookery.agents.api import Agent
 from rookery.agents.diayn import DiaynConfig
 from rookery.envs import api as envs
 from rookery.envs import tasks
 from rookery.envs.api import Environment, EnvSpec, Step
 from rookery.envs.skills import skills
-from rookery.learners.api import Member, genotype
+from rookery.learners.api import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree
 
 DISCOUNT = 0.9
 HIDDEN = (64,)
+ON_POLICY_HIDDEN = (32,)
 LIFE = OffPolicyConfig(
     num_envs=8,
     steps_per_generation=1_600,
@@ -37,6 +40,7 @@ LIFE = OffPolicyConfig(
     eval_episodes=1,
     start_states=32,
 )
+ON_POLICY_LIFE = OnPolicyConfig(num_envs=16, rollout_length=16, evaluate_every=100, eval_episodes=1, start_states=32)
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
 
@@ -47,6 +51,8 @@ class Case(NamedTuple):
     build: Callable[[EnvSpec], Agent]
     hyper: Any
     value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genome, observation [1], action [1] -> estimates
+    live: Callable[[Agent, Environment], Learner] = partial(off_policy, config=LIFE)
+    of_states: bool = False  # whether values are of states alone
 
 
 class Mind(NamedTuple):
@@ -68,6 +74,11 @@ def twin_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Ar
     return networks.twin(networks.mlp((1, 1), HIDDEN, 1)).apply(params.critic, observation, action)
 
 
+def state_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
+    """Of the state, whatever the action; `[1]`."""
+    return networks.core(1, ON_POLICY_HIDDEN, 1, output_gain=1.0).apply(params.critic, jnp.zeros(0), observation)[1]
+
+
 def scalars(hyper: Any) -> Any:
     return jax.tree.map(jnp.float32, hyper)
 
@@ -83,16 +94,23 @@ AGENTS = {
         scalars(td3.Td3Hyper(discount=DISCOUNT, policy_lr=6e-3, critic_lr=3e-3, exploration_noise=0.5, tau=0.1)),
         twin_value,
     ),
+    "ppo": Case(
+        partial(ppo.ppo, config=ppo.PpoConfig(hidden_sizes=ON_POLICY_HIDDEN)),
+        scalars(ppo.PpoHyper(discount=DISCOUNT, actor_lr=3e-3, critic_lr=3e-3)),
+        state_value,
+        partial(on_policy, config=ON_POLICY_LIFE),
+        of_states=True,
+    ),
 }
 every_agent = pytest.mark.parametrize("agent", AGENTS)
 
 
 @cache
 def trained(name: str, world: str) -> Mind:
-    """An agent after one short lifetime: 1,600 steps and 1,200 updates."""
+    """An agent after one short lifetime: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
     case, environment = AGENTS[name], tasks.make(world)
     agent = case.build(environment.spec)
-    learner = off_policy(agent, environment, LIFE)
+    learner = case.live(agent, environment)
 
     def lifetime(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
@@ -128,7 +146,7 @@ def test_values_that_no_action_changes(agent: str, world: str, observation: floa
 )
 def test_values_and_policies_where_the_action_counts(agent: str, world: str, observation: float, best: float) -> None:
     mind = trained(agent, world)
-    for action in TRIED:  # the reward, of the order of 1, is the whole value
+    for action in (best,) if mind.case.of_states else TRIED:  # the reward, of the order of 1, is the whole value
         np.testing.assert_allclose(mind.value(observation, action), -((action - best) ** 2), atol=0.05)
     assert mind.action(observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
 

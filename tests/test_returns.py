@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rookery import returns
 
@@ -27,3 +28,61 @@ def test_the_soft_value_takes_the_smaller_twin_and_adds_the_entropy() -> None:
     # min(3, 2) - 0.5 x (-1.2) = 2.6; min(-1, 4) - 0.5 x 2 = -2.
     value = returns.soft_value(jnp.asarray([[3.0, 2.0], [-1.0, 4.0]]), jnp.asarray([-1.2, 2.0]), jnp.asarray(0.5))
     np.testing.assert_allclose(value, [2.6, -2.0], rtol=1e-6)
+
+
+# --- generalised advantages: discount 0.5; time 1 terminates, time 3 is truncated, time 5 ends the rollout
+
+REWARD = [1.0, 2.0, 0.0, 3.0, 1.0, 0.0]
+VALUE = [2.0, 4.0, 1.0, 2.0, 0.0, 2.0]
+NEXT_VALUE = [4.0, 100.0, 2.0, 6.0, 2.0, 8.0]
+TERMINATED = [False, True, False, False, False, False]
+ENDED = [False, True, False, True, False, False]
+RESIDUAL = [1.0, -2.0, 0.0, 4.0, 2.0, 2.0]  # e.g. at time 3: 3 + 0.5 x 6 - 2
+
+
+def advantages(lambda_: float, **changed: list) -> np.ndarray:
+    steps = {"reward_t": REWARD, "terminated_t": TERMINATED, "ended_t": ENDED, "value_t": VALUE}
+    steps = {**steps, "value_tp1": NEXT_VALUE, **changed}
+    arrays = {name: jnp.asarray(values) for name, values in steps.items()}
+    return np.asarray(returns.gae(**arrays, discount=0.5, lambda_=lambda_))
+
+
+@pytest.mark.parametrize(
+    ("lambda_", "expected"),
+    [
+        (0.0, RESIDUAL),
+        (0.5, [1.0 - 0.25 * 2.0, -2.0, 0.0 + 0.25 * 4.0, 4.0, 2.0 + 0.25 * 2.0, 2.0]),
+        (1.0, [1.0 - 0.5 * 2.0, -2.0, 0.0 + 0.5 * 4.0, 4.0, 2.0 + 0.5 * 2.0, 2.0]),
+    ],
+)
+def test_advantages_by_hand(lambda_: float, expected: list[float]) -> None:
+    np.testing.assert_allclose(advantages(lambda_), expected, rtol=1e-6)
+
+
+def test_with_lambda_one_an_advantage_is_the_discounted_return_less_the_value() -> None:
+    # Time 2 earns 0 + 0.5 x 3 + 0.25 x 6, the last being the value where the clock ended it; its own value is 1.
+    assert advantages(1.0)[2] == pytest.approx(1.5 + 1.5 - 1.0)
+
+
+def test_nothing_of_the_next_episode_reaches_an_advantage() -> None:
+    later = advantages(0.9, reward_t=[*REWARD[:4], 1e6, -1e6], value_t=[*VALUE[:4], 77.0, -5.0])
+    np.testing.assert_array_equal(later[:4], advantages(0.9)[:4])
+    second = advantages(0.9, reward_t=[*REWARD[:2], 1e6, 1e6, 0.0, 0.0])
+    np.testing.assert_array_equal(second[:2], advantages(0.9)[:2])
+
+
+@pytest.mark.parametrize(("time", "reaches"), [(1, False), (3, True), (5, True)])
+def test_only_a_termination_hides_the_successors_value(time: int, reaches: bool) -> None:
+    values = list(NEXT_VALUE)
+    values[time] += 10.0
+    change = advantages(0.5, value_tp1=values) - advantages(0.5)
+    assert change[time] == (5.0 if reaches else 0.0)
+
+
+def test_every_environment_has_advantages_of_its_own() -> None:
+    columns = [jnp.asarray(values)[:, None] for values in (REWARD, TERMINATED, ENDED, VALUE, NEXT_VALUE)]
+    other = [columns[0] * 7.0, ~columns[1], columns[2], columns[3] + 1.0, columns[4]]
+    pair = [jnp.concatenate(sides, axis=1) for sides in zip(columns, other, strict=True)]
+    both = returns.gae(*pair, 0.5, 0.5)
+    assert both.shape == (6, 2)
+    np.testing.assert_allclose(both[:, 0], advantages(0.5), rtol=1e-6)

@@ -36,7 +36,6 @@ def independent(agent: Agent, spec: EnvSpec) -> Agent:
         start=everybody(agent.start),
         explore=partial(_explore, agent, len(team.names)),
         act=everybody(agent.act),
-        noise=partial(_noise, agent, len(team.names)),
         update=partial(_update, agent, team),
         team="independent",
     )
@@ -57,14 +56,11 @@ def _each(hyper: Hyper, count: int) -> Hyper:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), hyper)
 
 
-def _noise(agent: Agent, count: int, key: Key, batch_size: int) -> PyTree:
-    return jax.vmap(partial(agent.noise, batch_size=batch_size))(jax.random.split(key, count))
-
-
 def _update(
     agent: Agent, team: Team, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[State, Metrics]:
-    learn = jax.vmap(agent.update, in_axes=(0, 0, AGENTS, 0, None))
+    # All shuffle alike: that tells nobody of the others, and a sort for each would take a tenth of the time.
+    learn = jax.vmap(agent.update, in_axes=(0, 0, AGENTS, None, None))
     state, metrics = learn(state, _each(hyper, len(team.names)), batch, noise, step)
     told = {f"{name}/{who}": values[i] for name, values in metrics.items() for i, who in enumerate(team.names)}
     return state, told

@@ -51,8 +51,8 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
     opened = folder.open_existing(run_dir)
     if opened.config.get("kind") == record.PYTHON:
         raise ValueError(
-            f"{opened.path} was started from Python; go on with it there, by begin_as(program, learner, genotype), "
-            "begin_from or begin_with."
+            f"{opened.path} was started from Python; begin with it there: begin_as(program, learner, genotype), "
+            "begin_from, begin_with."
         )
     config = record.from_record(opened.config)
     built = build.on_one_device(config)
