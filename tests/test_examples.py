@@ -15,6 +15,7 @@ EXAMPLES_SAY = {
     "map_elites_arm.py": "nearest to (0.9, 0.5): ends at [",
     "me_pbt.py": "the elite nearest to (0.0, 0.9) ends at [",
     "pbt_sac.py": "best return",
+    "pursuit.py": "the predator's first turn: ",
     "replay_schedule.py": "four fresh agents under that schedule: ",
 }
 
