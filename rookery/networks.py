@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery.types import Array, Key, PyTree
 
@@ -55,17 +56,18 @@ class RecurrentMlp(nn.Module):
     hidden_sizes: Sequence[int]
     memory_size: int
     output_size: int
-    hidden_init: Callable
-    output_init: Callable
 
     @nn.compact
     def __call__(self, memory: Array, observation: Array) -> tuple[Array, Array]:
         """`[..., H], [..., O] -> [..., H], [..., output_size]`."""
         hidden = observation
         for size in self.hidden_sizes:
-            hidden = nn.tanh(nn.Dense(size, kernel_init=self.hidden_init)(hidden))
-        memory, hidden = nn.GRUCell(self.memory_size)(memory, hidden)
-        return memory, nn.Dense(self.output_size, kernel_init=self.output_init)(hidden)
+            hidden = nn.tanh(nn.Dense(size, kernel_init=_ZEROS)(hidden))
+        memory, hidden = nn.GRUCell(self.memory_size, kernel_init=_ZEROS, recurrent_kernel_init=_ZEROS)(memory, hidden)
+        return memory, nn.Dense(self.output_size, kernel_init=_ZEROS)(hidden)
+
+
+_ZEROS = nn.initializers.zeros  # where the weights are drawn afterwards
 
 
 def mlp(
@@ -108,7 +110,7 @@ def core(
 
     Args:
       input_size: O.
-      output_gain: of the last layer's orthogonal weights; the hidden layers' is sqrt(2).
+      output_gain: of the last layer's orthogonal weights; the hidden layers' is sqrt(2), the recurrent unit's 1.
       memory_size: H, the width of a gated recurrent unit before the last layer; 0 leaves it out.
 
     Raises:
@@ -118,15 +120,36 @@ def core(
         raise ValueError(
             f"layer sizes must be at least 1, got {(input_size, *hidden_sizes, output_size)}, {memory_size}."
         )
-    inits: dict[str, Any] = {
-        "hidden_init": nn.initializers.orthogonal(math.sqrt(2.0)),
-        "output_init": nn.initializers.orthogonal(output_gain),
-    }
+    gains = {f"Dense_{layer}": math.sqrt(2.0) for layer in range(len(hidden_sizes))}
+    gains |= {f"Dense_{len(hidden_sizes)}": output_gain}
     if memory_size:
-        module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size, **inits)
-        return Core(partial(_init, module, (memory_size, input_size)), module.apply, memory_size)  # pyright: ignore[reportArgumentType]
-    module = Mlp(tuple(hidden_sizes), output_size, activation=nn.tanh, **inits)
-    return Core(partial(_init, module, (input_size,)), partial(_apply_without_memory, module), 0)
+        module: nn.Module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size)
+        init = partial(_init_orthogonal, module, (memory_size, input_size), gains)
+        return Core(init, module.apply, memory_size)  # pyright: ignore[reportArgumentType]
+    module = Mlp(tuple(hidden_sizes), output_size, _ZEROS, _ZEROS, nn.tanh)
+    return Core(partial(_init_orthogonal, module, (input_size,), gains), partial(_apply_without_memory, module), 0)
+
+
+def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dict[str, float], key: Key) -> PyTree:
+    """A module's parameters with orthogonal kernels; their numbers come from one draw, since each draw compiles for as
+    long as a layer trains."""
+    blank = _init(module, input_sizes, key)
+    paths, structure = jax.tree.flatten_with_path(blank)
+    sizes = [leaf.size if leaf.ndim == 2 else 0 for _, leaf in paths]
+    numbers = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
+    leaves = [
+        leaf if leaf.ndim < 2 else gains.get(path[1].key, 1.0) * _orthogonal(drawn.reshape(leaf.shape))
+        for (path, leaf), drawn in zip(paths, numbers, strict=True)
+    ]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _orthogonal(numbers: Array) -> Array:
+    """The orthogonal matrix `[M, N]` nearest to being drawn uniformly, from normal numbers (Mezzadri 2007)."""
+    tall = numbers if numbers.shape[0] >= numbers.shape[1] else numbers.T
+    q, r = jnp.linalg.qr(tall)
+    q = q * jnp.sign(jnp.diagonal(r))[None]
+    return q if tall is numbers else q.T
 
 
 def _apply_without_memory(module: nn.Module, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]:

@@ -83,6 +83,6 @@ def test_every_environment_has_advantages_of_its_own() -> None:
     columns = [jnp.asarray(values)[:, None] for values in (REWARD, TERMINATED, ENDED, VALUE, NEXT_VALUE)]
     other = [columns[0] * 7.0, ~columns[1], columns[2], columns[3] + 1.0, columns[4]]
     pair = [jnp.concatenate(sides, axis=1) for sides in zip(columns, other, strict=True)]
-    both = returns.gae(*pair, 0.5, 0.5)
+    both = returns.gae(*pair, discount=0.5, lambda_=0.5)
     assert both.shape == (6, 2)
     np.testing.assert_allclose(both[:, 0], advantages(0.5), rtol=1e-6)

@@ -19,13 +19,12 @@ import rookery
 from benchmarks import harness
 from rookery.report import statistics, style
 
-SEEDS, GENERATIONS, EPISODES = 5, 40, 64
+SEEDS, GENERATIONS, EPISODES = 5, 60, 64
 REGIMES = {
     "prey three times as fast": {"predator_speed": 1.0, "prey_speed": 3.0},
     "predator three times as fast": {"predator_speed": 3.0, "prey_speed": 1.0},
 }
 LIFE = rookery.OnPolicyConfig(num_envs=32, eval_episodes=EPISODES, start_states=EPISODES)
-RATE = 1e-3
 
 
 def main() -> None:
@@ -53,8 +52,7 @@ def learn(options: argparse.Namespace, speeds: dict[str, float]) -> rookery.Eval
     env = rookery.make(options.env, **speeds)
     agent = rookery.independent(rookery.ppo(env.spec, rookery.PpoConfig(normalize_rewards=True)), env.spec)
     learner = rookery.on_policy(agent, env, LIFE)
-    hyper = learner.space.defaults._replace(actor_lr=RATE, critic_lr=RATE)
-    train = partial(rookery.train, learner, hyper=hyper, generations=1 if options.quick else GENERATIONS)
+    train = partial(rookery.train, learner, generations=1 if options.quick else GENERATIONS)
     return jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), SEEDS))[1]
 
 

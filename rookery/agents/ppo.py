@@ -48,7 +48,7 @@ class PpoConfig:
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
     initial_std: float = 1.0
-    """Standard deviation of continuous actions at birth (above 0); it is learned, the same for every observation."""
+    """Standard deviation of continuous actions at birth, in (0, 7.38]; it is learned, one for all observations."""
     anneal_updates: int = 0
     """Updates over which both learning rates fall linearly to 0; with 0 they stay."""
 
@@ -58,8 +58,8 @@ class PpoConfig:
         for name in ("actor_epochs", "critic_epochs", "minibatches", "memory_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.initial_std <= 0:
-            raise ValueError(f"initial_std must be above 0, got {self.initial_std}.")
+        if not 0.0 < self.initial_std <= math.exp(distributions.LOG_STD_MAX):
+            raise ValueError(f"initial_std must be above 0 and at most 7.38, got {self.initial_std}.")
         if self.anneal_updates < 0:
             raise ValueError(f"anneal_updates must not be negative, got {self.anneal_updates}.")
 
@@ -166,7 +166,7 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
     surrogate = mean(jnp.minimum(ratio * advantage, bound * advantage))
     loss = -surrogate - hyper.entropy_coefficient * mean(entropy)
     clipped = (jnp.abs(ratio - 1.0) > hyper.clip_epsilon).astype(jnp.float32)
-    kl = mean(ratio - 1.0 - log_ratio)
+    kl = mean(jnp.expm1(log_ratio) - log_ratio)
     return loss, {"actor_loss": loss, "entropy": mean(entropy), "kl": kl, "clipped": mean(clipped)}
 
 
@@ -202,7 +202,8 @@ def _mean(counts: Array, values: Array) -> Array:
 def init(nets: ActorCritic, config: PpoConfig, key: Key) -> PpoParams:
     """Draw the networks."""
     policy_key, critic_key = jax.random.split(key)
-    spread = () if nets.spec.discrete else jnp.full((nets.spec.action_size,), math.log(config.initial_std))
+    log_std = math.log(config.initial_std)
+    spread = () if nets.spec.discrete else jnp.full((nets.spec.action_size,), log_std, jnp.float32)
     return PpoParams(Policy(nets.policy.init(policy_key), spread), nets.critic.init(critic_key))
 
 
@@ -230,14 +231,14 @@ def explore(nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Ar
 
 
 def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
-    """The most probable action: `[A]` in [-1, 1], or `[]` int32, -1 if the network's outputs are not finite."""
+    """The most probable action: `[A]` in [-1, 1], or `[]` int32; NaN or -1 where the outputs are not finite."""
     seen = see(nets, observation)
     memory, outputs = nets.policy.apply(params.policy.network, seen.policy_memory, seen.sensed)
     if nets.spec.discrete:
         logits = distribution(nets, params.policy, outputs, seen.exists)
         action = jnp.where(jnp.isfinite(outputs).all(), jnp.argmax(logits), -1).astype(jnp.int32)
     else:
-        action = jnp.clip(outputs, -1.0, 1.0)
+        action = jnp.where(jnp.isfinite(outputs), jnp.clip(outputs, -1.0, 1.0), jnp.nan)
     if not nets.policy.memory_size:
         return action
     return Noted(action, jnp.concatenate([memory, seen.critic_memory]))

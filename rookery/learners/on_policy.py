@@ -152,7 +152,7 @@ def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors
     keys = jax.random.split(explore_key, parts.config.num_envs)
     choose = jax.vmap(parts.agent.explore, in_axes=(None, None, 0, 0))
     action, log_prob = choose(member.state, member.hyper, seen, keys)
-    lives, rows, stepped = rollout.advance(parts.environment, actors.lives, jax.tree.map(_bounded, action), env_key)
+    lives, rows, stepped = rollout.advance(parts.environment, actors.lives, _bounded(action), env_key)
     discount = jnp.broadcast_to(member.hyper.discount, stepped.reward.shape)
     accumulated = stepped.reward + discount * actors.accumulated
     ended = stepped.ended
@@ -162,8 +162,10 @@ def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors
     return after, (rows._replace(action=action, extras=lived), stepped.broken)
 
 
-def _bounded(action: Array) -> Array:
+def _bounded(action: PyTree) -> PyTree:
     """What the world is given of an action: a normal's draw may lie outside [-1, 1]."""
+    if isinstance(action, envs.Noted):
+        return action._replace(action=_bounded(action.action))
     return action if jnp.issubdtype(action.dtype, jnp.integer) else jnp.clip(action, -1.0, 1.0)
 
 
@@ -222,13 +224,22 @@ def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
     if config.fitness is not None and config.fitness not in names:
         known = ", ".join(names) or "of a team, and here is only one"
         raise ValueError(f"fitness must name one of the agents {known}; got {config.fitness!r}.")
-    rows = config.num_envs * (len(names) if agent.team == "shared" else 1)
-    what = "sequences" if agent.memory_size else "rows"
-    rows *= 1 if agent.memory_size else config.rollout_length
-    if rows % agent.minibatches or (what == "rows" and rows // agent.minibatches < 2):
-        fitting = [count for count in range(1, rows + 1) if rows % count == 0 and (rows // count > 1 or what != "rows")]
+    _check_minibatches(agent, config, len(names) if agent.team == "shared" else 1)
+
+
+def _check_minibatches(agent: Agent, config: OnPolicyConfig, sharing: int) -> None:
+    """Each has as many sequences, and at least two steps, or there is no spread to normalise advantages by."""
+    sequences, length = config.num_envs * sharing, config.rollout_length
+    what = "sequences"
+    if not agent.memory_size:
+        sequences, length, what = sequences * length, 1, "rows"
+    fitting = [
+        count for count in range(1, sequences + 1) if sequences % count == 0 and sequences // count * length >= 2
+    ]
+    if agent.minibatches not in fitting:
         near = sorted(sorted(fitting, key=lambda count: abs(count - agent.minibatches))[:3])
+        remedy = f"use {' or '.join(map(str, near))}" if near else "give more environments or longer rollouts"
         raise ValueError(
-            f"minibatches must divide the {rows} {what} of a rollout, got {agent.minibatches}; use "
-            f"{' or '.join(map(str, near))}."
+            f"minibatches must divide the {sequences} {what} of a rollout, with two steps or more in each, got "
+            f"{agent.minibatches}; {remedy}."
         )

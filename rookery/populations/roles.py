@@ -96,7 +96,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
         restart = partial(_restart, each.learner)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
         members = parts.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
-    parents = (parents * parts.count + jnp.arange(parts.count)).astype(jnp.int32).reshape(-1)
+    parents = (parents * parts.count + jnp.arange(parts.count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics
 

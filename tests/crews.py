@@ -1,0 +1,71 @@
+"""An on-policy agent that learns nothing and writes down what it is given.
+
+Its exploring action is three times its parameter, which lies outside of what a world takes; it is judged by the
+parameter itself.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import hyperparams
+from rookery.agents.api import Agent, Lived
+from rookery.envs.api import EnvSpec
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.types import Transition
+
+ENVS, STEPS = 2, 3
+CONFIG = OnPolicyConfig(ENVS, STEPS, 1, normalize_observations=True, eval_episodes=2, start_states=2)
+LOG_PROB = -7.0
+
+
+class SpyHyper(NamedTuple):
+    discount: jax.Array | float = 0.5
+    weight: jax.Array | float = 1.0
+
+
+SPACE = hyperparams.space(SpyHyper(), {"weight": hyperparams.LogUniform(0.1, 10.0)})
+
+
+class Heard(NamedTuple):
+    """A spy's state."""
+
+    params: jax.Array  # [] a third of what it does
+    step: jax.Array  # [] int32, of the last update
+    batch: Transition  # of the last update
+
+
+def spy(spec: EnvSpec, first: float | None = None) -> Agent:
+    """Newborns have the parameter `first`, or one drawn from [-1, 1]."""
+    start, act = partial(_start, spec), partial(_act, spec)
+    return Agent(partial(_init, first), start, partial(_explore, spec), act, _noise, _update, SPACE, minibatches=1)
+
+
+def _init(first: float | None, key: jax.Array) -> jax.Array:
+    return jnp.float32(first) if first is not None else jax.random.uniform(key, minval=-1.0, maxval=1.0)
+
+
+def _start(spec: EnvSpec, params: jax.Array) -> Heard:
+    each = (STEPS, ENVS)
+    seen, action = jnp.zeros((*each, spec.observation_size)), jnp.zeros((*each, spec.action_size))
+    none, never = jnp.zeros(each), jnp.zeros(each, bool)
+    lived = Lived(none, never, never, none)
+    return Heard(params, jnp.int32(-1), Transition(seen, action, none, seen, never, lived))
+
+
+def _act(spec: EnvSpec, params: jax.Array, observation: jax.Array) -> jax.Array:
+    return jnp.full((spec.action_size,), 1.0) * params
+
+
+def _explore(spec: EnvSpec, state: Heard, hyper: SpyHyper, observation: jax.Array, key: jax.Array) -> tuple:
+    return jnp.full((spec.action_size,), 3.0) * state.params, jnp.float32(LOG_PROB)
+
+
+def _noise(key: jax.Array, batch_size: int) -> jax.Array:
+    return key
+
+
+def _update(state: Heard, hyper: SpyHyper, batch: Transition, noise: jax.Array, step: jax.Array) -> tuple[Heard, dict]:
+    return state._replace(batch=batch, step=step), {"index": step.astype(jnp.float32)}

@@ -1,0 +1,107 @@
+"""What tests of on-policy learning share: rollouts of random numbers, and a team's world whose every step is known.
+
+In `errand` a walker's task ends with its second step and a sitter's never does; the clock ends both after four. Each is
+shown the time and its own last action, and is paid what it did in its first dimension, the sitter ten times that.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery.agents.api import Lived
+from rookery.envs import api as envs
+from rookery.envs.api import Environment, EnvSpec, Noted, Step, Team
+from rookery.types import Transition
+
+STEPS, ENVS = 6, 4
+SPEC = EnvSpec("test", observation_size=3, action_size=2, episode_length=10)
+CHOOSING = SPEC._replace(discrete=True, action_size=3)
+MASKED = CHOOSING._replace(masked=True, observation_size=6)
+PARTIAL = SPEC._replace(masked=True, observation_size=5)
+
+
+def rollout(key: jax.Array, spec: EnvSpec, memory_size: int = 0, agents: tuple[int, ...] = ()) -> Transition:
+    """Random numbers of `[T, E, ...]`: a termination, a truncation, one step that does not count, and masks.
+
+    Log densities are not far from a newborn policy's.
+    """
+    keys = jax.random.split(key, 8)
+    each = (STEPS, ENVS, *agents)
+    size = (*each, spec.observation_size + memory_size)
+    observation, next_observation = jax.random.normal(keys[0], size), jax.random.normal(keys[1], size)
+    if spec.masked:
+        mask = (jnp.arange(spec.action_size) != 1).astype(jnp.float32)
+        masked = partial(_with_mask, jnp.broadcast_to(mask, (*each, spec.action_size)), spec.sensed_size)
+        observation, next_observation = masked(observation), masked(next_observation)
+    if spec.discrete:
+        action = 2 * jax.random.randint(keys[2], each, 0, 2) if spec.masked else jax.random.randint(keys[2], each, 0, 3)
+    else:
+        action = jax.random.normal(keys[2], (*each, spec.action_size))
+    time = jnp.arange(STEPS).reshape(-1, *[1] * (len(each) - 1))
+    place = jnp.arange(ENVS).reshape(1, -1, *[1] * len(agents))
+    terminated = jnp.broadcast_to((time == 2) & (place == 1), each)
+    truncated = jnp.broadcast_to((time == 3) & (place == 2), each)
+    exists = observation[..., spec.sensed_size : spec.observation_size] if spec.masked else jnp.ones_like(action)
+    likely = -jnp.log(2.0 if spec.masked else 3.0)
+    if not spec.discrete:
+        likely = jnp.sum((-0.5 * action**2 - 0.5 * math.log(2 * math.pi)) * exists, axis=-1)
+    lived = Lived(
+        log_prob=likely + 0.3 * jax.random.normal(keys[3], each),
+        ended=terminated | truncated,
+        counts=jnp.broadcast_to((time != 5) | (place != 0), each),
+        accumulated=3.0 * jax.random.normal(keys[4], each),
+    )
+    given: Any = Noted(action, observation[..., -memory_size:]) if memory_size else action
+    reward = jax.random.normal(keys[5], each)
+    return Transition(observation, given, reward, next_observation, terminated, lived)
+
+
+def _with_mask(mask: jax.Array, start: int, observation: jax.Array) -> jax.Array:
+    rest = observation[..., start + mask.shape[-1] :]
+    return jnp.concatenate([observation[..., :start], mask, rest], axis=-1)
+
+
+# --- a team's world: observation (time, own last action [A], mask [A]); what the walker sees after its end is nonsense
+
+WALKER_STEPS, LENGTH = 2, 4
+PAY = (1.0, 10.0)
+ELSEWHERE = 50.0  # what the walker sees when its task is over
+TEAM = Team(("walker", "sitter"), observation_sizes=(3, 2), action_sizes=(2, 1))
+ERRAND = EnvSpec("errand", 5, 2, LENGTH, team=TEAM, masked=True)
+EXISTS = ((1.0, 1.0), (1.0, 0.0))
+
+
+class Errand(NamedTuple):
+    time: jax.Array  # []
+    last: jax.Array  # [I, A]
+
+
+def errand() -> Environment:
+    return envs.limit_episode(Environment(_reset, _step, ERRAND), LENGTH)
+
+
+def _reset(key: jax.Array) -> tuple[Errand, Step]:
+    del key
+    state = Errand(jnp.zeros(()), jnp.zeros((2, 2)))
+    return state, envs.first_step(_shown(state), jnp.zeros((0,)))
+
+
+def _step(state: Errand, action: jax.Array, key: jax.Array) -> tuple[Errand, Step]:
+    del key
+    ended = state.time >= WALKER_STEPS
+    state = Errand(state.time + 1.0, action)
+    reward = jnp.asarray(PAY) * action[:, 0]
+    terminated = jnp.stack([state.time >= WALKER_STEPS, jnp.asarray(False)])
+    reward = jnp.where(jnp.stack([ended, jnp.asarray(False)]), 0.0, reward)
+    return state, envs.next_step(_shown(state), reward, terminated, jnp.zeros((0,)))
+
+
+def _shown(state: Errand) -> jax.Array:
+    exists = jnp.asarray(EXISTS)
+    times = jnp.full((2, 1), state.time)
+    shown = jnp.concatenate([times, state.last * exists], axis=1)
+    elsewhere = jnp.stack([state.time > WALKER_STEPS, jnp.asarray(False)])
+    return jnp.concatenate([jnp.where(elsewhere[:, None], ELSEWHERE, shown), exists], axis=1)
