@@ -145,11 +145,21 @@ def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dic
 
 
 def _orthogonal(numbers: Array) -> Array:
-    """The orthogonal matrix `[M, N]` nearest to being drawn uniformly, from normal numbers (Mezzadri 2007)."""
-    tall = numbers if numbers.shape[0] >= numbers.shape[1] else numbers.T
-    q, r = jnp.linalg.qr(tall)
-    q = q * jnp.sign(jnp.diagonal(r))[None]
-    return q if tall is numbers else q.T
+    """A matrix `[M, N]` with orthonormal columns (or rows, if it has fewer), uniform if the numbers are normal.
+
+    Gram and Schmidt's way, every column twice, which is enough for rounding (Giraud 2005). Not LAPACK's: its
+    factorisation hangs now and then where cores are devices.
+    """
+    if numbers.shape[0] < numbers.shape[1]:
+        return _orthogonal(numbers.T).T
+
+    def add(found: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
+        index, drawn = column
+        for _ in range(2):
+            drawn = drawn - found @ (found.T @ drawn)
+        return found.at[:, index].set(drawn / jnp.linalg.norm(drawn)), None
+
+    return jax.lax.scan(add, jnp.zeros_like(numbers), (jnp.arange(numbers.shape[1]), numbers.T))[0]
 
 
 def _apply_without_memory(module: nn.Module, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]:
