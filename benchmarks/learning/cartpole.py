@@ -1,0 +1,85 @@
+"""Does PPO balance the pole? CartPole-v1 in at most 150 thousand environment steps.
+
+    python -m benchmarks.learning.cartpole --seed 1 --picture docs/learning_cartpole.png
+
+Ten members that never meet, as by `rookery train ppo --env CartPole-v1 --seeds 10 --generations 7 --eval-episodes 100
+--start-states 100 --actor-epochs 8 --critic-epochs 8 --anneal-updates 70 --space.actor-lr 2e-3 --space.critic-lr 2e-3`,
+each judged by the mean return of 100 full deterministic episodes after every 20,480 steps; 500 is the most that there
+is, and above 475 the task counts as solved. The last line is what they are worth at the end, over 100 episodes from
+fresh start states. With `--rate 2.5e-4 --epochs 4 --constant` all settings are the defaults.
+"""
+
+import argparse
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+import rookery
+from benchmarks import harness
+from rookery.agents.ppo import PpoConfig, ppo
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.report import statistics, style
+
+TASK, SEEDS, EPISODES, MOST_STEPS = "CartPole-v1", 10, 100, 150_000
+SOLVED, BEST = 475.0, 500.0
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--seed", type=int, default=0, help="of the run; the members' seeds follow from it (%(default)s)")
+    made.add_argument("--rate", type=float, default=2e-3, help="Adam's, of policy and critic (%(default)s)")
+    made.add_argument("--epochs", type=int, default=8, help="passes over each rollout (%(default)s)")
+    made.add_argument("--constant", action="store_true", help="the rates stay, instead of falling to 0")
+    made.add_argument("--picture", help="where to draw the curves")
+    options = harness.parse(made)
+    load, started = harness.load(), time.perf_counter()
+    life = OnPolicyConfig(eval_episodes=EPISODES, start_states=EPISODES)
+    env = rookery.make(TASK)
+    generations = 1 if options.quick else MOST_STEPS // life.steps_per_generation
+    anneal = 0 if options.constant else generations * life.evaluate_every
+    config = PpoConfig(actor_epochs=options.epochs, critic_epochs=options.epochs, anneal_updates=anneal)
+    agent = ppo(env.spec, config)
+    space = rookery.choose(agent.space, actor_lr=options.rate, critic_lr=options.rate)
+    program = rookery.seeds(on_policy(agent, env, life), space, population_size=SEEDS)
+    result = rookery.run(program, seed=options.seed, generations=generations, quiet=True)
+    seconds = time.perf_counter() - started
+    curves = np.array([metrics["fitness"] for metrics in result.history])  # [G, SEEDS]
+    fresh = jax.jit(program.examine)(result.state, jax.random.key(10_000 + options.seed))
+    steps = [life.steps_per_generation * (generation + 1) for generation in range(generations)]
+    rows = [line(str(step), values) for step, values in zip(steps, curves, strict=True)]
+    rows.append(line("at the end, fresh", np.asarray(fresh["fitness"])) | {"seconds": seconds})
+    harness.report("learning_cartpole", options, rows, load)
+    if options.picture:
+        draw(steps, curves, options)
+
+
+def line(when: str, returns: np.ndarray) -> dict[str, Any]:
+    """A line of the table: the interquartile mean over the members `[SEEDS]`, its interval, and who solved it."""
+    middle = statistics.estimate(statistics.interquartile_mean, {TASK: returns})
+    row = {"steps": when, "return": middle.value, "low": middle.low, "high": middle.high}
+    return row | {"lowest": float(returns.min()), "solved": int((returns > SOLVED).sum()), "returns": returns.tolist()}
+
+
+def draw(steps: list[int], curves: np.ndarray, options: argparse.Namespace) -> None:
+    """A thin line for each member, their mean thick."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes, thousands = figure.subplots(), np.asarray(steps) / 1e3
+    axes.plot(thousands, curves, color=style.PALETTE[1], linewidth=0.7, alpha=0.5)
+    axes.plot(thousands, curves.mean(axis=1), color=style.PALETTE[1], linewidth=2.2, label=f"PPO ({SEEDS} seeds)")
+    axes.axhline(SOLVED, color=style.QUIET, linewidth=1.0, linestyle="--", label="solved")
+    axes.set_ylim(0.0, BEST * 1.03)
+    axes.set_title("CartPole-v1, mean return", fontsize=10, color=style.INK, loc="left")
+    axes.set_xlabel("thousand environment steps", fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    style.tidy(axes)
+    figure.savefig(options.picture, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""PPO, environments included: many seeds of ours at once against as many of rejax's.
+
+    python -m benchmarks.ppo [--quick] [--seeds 1 16 128 1024]
+
+CartPole-v1 with rejax's own preset for it: 5 environments for 100 steps, 5 epochs of 5 minibatches of 100 rows for
+either network, tanh (64, 64), the critic's values clipped. Nobody is judged on either side. rejax trains by
+`jax.vmap(PPO.train)`, its callback replaced by one that does nothing; ours by the learner's own step, mapped over
+members, with a generation's start states drawn in the same call. Both have one process, one device and the same version
+of JAX, and neither is donated, as in rejax's examples; `ours_cores` is what the command line would do, members divided
+over as many devices as there are cores, donated, in a process of its own where it is timed in turns with rejax too.
+
+The work of one call falls with the number of seeds, so that a call takes seconds.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import rookery
+from benchmarks import harness
+from rookery import devices, hyperparams
+from rookery.agents.ppo import PpoConfig, ppo
+from rookery.learners.api import Learner, Member
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.populations import api
+from rookery.types import Key, Metrics
+
+TASK, ENVS, ROLLOUT, EPOCHS, MINIBATCHES = "CartPole-v1", 5, 100, 5, 5
+CHOSEN = {"actor_lr": 7.5e-4, "critic_lr": 7.5e-4}  # all else is equal by default
+PRESET = {
+    **{"num_envs": ENVS, "num_steps": ROLLOUT, "num_epochs": EPOCHS, "num_minibatches": MINIBATCHES},
+    **{"learning_rate": 0.00075, "max_grad_norm": 0.5, "gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2},
+    **{"ent_coef": 0.01, "vf_coef": 0.5},
+}
+"""rejax's, of `configs/gymnax/cartpole.yaml` in its repository."""
+SEED_UPDATES = 4_096
+"""Updates of all seeds in a call, as long as each makes at least `FEWEST`."""
+FEWEST, MOST = 8, 400
+INSTALL = "rejax is not installed; make an environment with it: benchmarks/peers.sh"
+MODULE = "benchmarks.ppo"
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--seeds", type=int, nargs="+", default=[1, 16, 128, 1024], help="(%(default)s)")
+    made.add_argument("--cores", action="store_true", help=argparse.SUPPRESS)  # one row in this process, in JSON
+    options = harness.parse(made)
+    if options.cores:
+        devices.use_cores(options.seeds[0])
+        print(json.dumps(measure("ours_cores", options.seeds[0], options)))
+        return
+    if options.quick:
+        options.seeds = options.seeds[:2]
+    load = harness.load()
+    rows = []
+    for count in options.seeds:
+        row = measure("ours", count, options)
+        if count > 1:
+            quick = ("--quick",) if options.quick else ()
+            flags = ("--seeds", str(count), "--rounds", str(options.rounds), *quick, "--cores")
+            spread = harness.in_process(MODULE, *flags)
+            row |= {"cores_ratio": spread["ratio"], "ours_cores/s": spread["ours_cores/s"], "cores": spread}
+        rows.append(row)
+        harness.show([row])
+    harness.report("ppo", options, rows, load)
+
+
+def measure(name: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One row: environment steps per second with training, summed over the seeds."""
+    updates = 2 if options.quick else min(MOST, max(FEWEST, SEED_UPDATES // count))
+    made = {name: ours(count, updates, name == "ours_cores"), "rejax": rejax(count, updates)}
+    programs = {who: job[0] for who, job in made.items()}
+    calls = {who: harness.Loop(program.call, harness.Held(made[who][1])) for who, program in programs.items()}
+    times = harness.interleave(calls, options.rounds)
+    steps = count * updates * ENVS * ROLLOUT
+    return {
+        "seeds": count,
+        "updates": updates,
+        **{f"{who}/s": steps / value.median for who, value in times.items()},
+        **harness.speedup(times[name], times["rejax"]),
+        **{f"{who}_compile_s": program.seconds for who, program in programs.items()},
+        "temporary_gb": {who: program.temporary_gb for who, program in programs.items()},
+        "seconds": {who: value.seconds for who, value in times.items()},
+    }
+
+
+def ours(count: int, updates: int, spread: bool) -> tuple[harness.Compiled, tuple]:
+    """Our program, and the members and the key that it begins with; `spread` over all devices.
+
+    They are born on one device: over two, the decompositions behind orthogonal weights can wait for each other forever.
+    """
+    config = PpoConfig(actor_epochs=EPOCHS, critic_epochs=EPOCHS, minibatches=MINIBATCHES, clip_value=True)
+    life = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=updates)
+    env = rookery.make(TASK)
+    learner = on_policy(ppo(env.spec, config), env, life)
+    mesh = devices.mesh_for(count) if spread else devices.mesh(1)
+    layout = devices.shardings(mesh)
+    place = (
+        layout.members,
+        layout.shared,
+    )
+    carry = jax.device_put(jax.jit(partial(begin, learner, count))(jax.random.key(0)), place)
+    step = partial(train, learner, devices.population_map(mesh) if spread else api.vmap, count)
+    return harness.compile_program(step, carry, donate=(0,) if spread else ()), carry
+
+
+def begin(learner: Learner, count: int, key: Key) -> tuple[Member, Key]:
+    """Newborn members with rejax's learning rates, and a key."""
+    bank_key, member_key, key = jax.random.split(key, 3)
+    hyper = hyperparams.defaults(rookery.choose(learner.space, **CHOSEN))
+    born = partial(learner.init, hyper=hyper, bank=learner.start_states(bank_key))
+    return jax.vmap(born)(api.member_keys(member_key, count)), key
+
+
+def train(
+    learner: Learner, over: api.PopulationMap, count: int, carry: tuple[Member, Key]
+) -> tuple[tuple[Member, Key], Metrics]:
+    """A generation's start states and its learning."""
+    members, key = carry
+    key, bank_key, step_key = jax.random.split(key, 3)
+    keys, bank = api.member_keys(step_key, count), learner.start_states(bank_key)
+    members, metrics = over(partial(step_once, learner), (members, keys), (bank,))
+    return (members, key), metrics
+
+
+def step_once(learner: Learner, member: Member, key: Key, bank: Any) -> tuple[Member, Metrics]:
+    return learner.step(member, bank, key, jnp.zeros((), jnp.int32))
+
+
+def rejax(count: int, updates: int) -> tuple[harness.Compiled, Any]:
+    """The peer's program, and the training states that it begins with.
+
+    Raises:
+      SystemExit: rejax is not installed.
+    """
+    try:
+        from rejax import PPO
+    except ImportError as error:
+        raise SystemExit(f"{INSTALL} ({error})") from error
+    steps = updates * ENVS * ROLLOUT
+    sizes = {"total_timesteps": steps, "eval_freq": steps, "skip_initial_evaluation": True}
+    agent = PPO.create(env=FiveResults(TASK), agent_kwargs={"activation": "tanh"}, **PRESET, **sizes)
+    agent = agent.replace(eval_callback=nothing)
+    states = jax.jit(jax.vmap(agent.init_state))(jax.random.split(jax.random.PRNGKey(0), count))
+    return harness.compile_program(jax.vmap(partial(go_on, agent.train)), states), states
+
+
+class FiveResults:
+    """Gymnax's environment with a step of five results, which rejax 0.1.3 expects: one flag for two."""
+
+    def __init__(self, name: str):
+        import gymnax
+
+        self._env, self.default_params = gymnax.make(name)
+        self.reset, self.action_space = self._env.reset, self._env.action_space
+        self.observation_space = self._env.observation_space
+
+    def step(self, key: Key, state: Any, action: Any, params: Any) -> tuple:
+        observation, state, reward, terminated, truncated, told = self._env.step(key, state, action, params)
+        return observation, state, reward, terminated | truncated, told
+
+
+def nothing(*_: Any) -> tuple:
+    """Judge nobody."""
+    return ()
+
+
+def go_on(train: Callable, state: Any) -> tuple[Any, Any]:
+    return train(train_state=state)
+
+
+if __name__ == "__main__":
+    main()
