@@ -17,8 +17,8 @@ def draw_curves(run_dir: str | Path) -> Path:
 
     One panel shows fitness over environment steps: each member a thin line along its own slot, the median thick, the
     best member's envelope, and the best elite where there is a repertoire; then two panels show how full that is and
-    how good, or where there are skills two of what else is known of them: accuracy, return, diversity return; of a team
-    one panel shows what each agent returns, and one how long episodes are; one panel
+    how good, or where there are skills two of what else is known of them: accuracy, return, diversity return. Of a team
+    the first panel shows what each agent returns, and fitness comes with the length of episodes below. One panel
     per hyper-parameter that varied shows its values over generations on its own scale, coloured by the rank of their
     member.
 
@@ -46,16 +46,19 @@ def _figure(folder: RunFolder) -> Any:
     fitness = _fitness(folder.config)
     panels = _panels(metrics, fitness, " (mean of the members)" if lineage and lineage["member"].any() else "")
     agents = [name for name in metrics if name.startswith(_AGENT)]
-    panels = {_AGENT: "mean return of each agent", "episode_length": "steps of an episode"} if agents else panels
+    panels = {_TEAM: "fitness of the teams", "episode_length": "steps of an episode"} if agents else panels
     rows = 1 + -(-len([*panels, *hyper]) // 2)
     figure = Figure(figsize=(9, 3.6 + 2.1 * (rows - 1)), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.7] + [1.0] * (rows - 1))
-    _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage, _SKILLS[fitness or "true_return"])
+    if agents:
+        _draw_agents(figure.add_subplot(grid[0, :]), metrics, agents)
+    else:
+        _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage, _SKILLS[fitness or "true_return"])
     for index, name in enumerate([*panels, *hyper]):
         axes = figure.add_subplot(grid[1 + index // 2, index % 2])
-        if name == _AGENT:
-            _draw_agents(axes, panels[name], metrics, agents)
+        if name == _TEAM:
+            _draw_fitness(axes, metrics, lineage, panels[name])
         elif name in panels:
             _draw_metric(axes, panels[name], metrics["env_steps"], metrics[name])
         else:
@@ -65,6 +68,7 @@ def _figure(folder: RunFolder) -> Any:
 
 
 _AGENT = "return/"  # what the columns of a team's agents begin with
+_TEAM = "team"  # the panel of its fitness
 _REPERTOIRE = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
 _MOST_OF_SKILLS = 2  # panels
 _SKILLS = {
@@ -88,9 +92,10 @@ def _panels(metrics: Mapping[str, np.ndarray], fitness: str | None, averaged: st
     return {name: label for name, label in _REPERTOIRE.items() if name in metrics} | skills
 
 
-def _draw_agents(axes, label: str, metrics: Mapping[str, np.ndarray], agents: list[str]) -> None:
+def _draw_agents(axes, metrics: Mapping[str, np.ndarray], agents: list[str]) -> None:
     for index, name in enumerate(agents):
         colour = style.PALETTE[index % len(style.PALETTE)]
+        label = "mean return of each agent"
         _draw_metric(axes, label, metrics["env_steps"], metrics[name], colour, name.removeprefix(_AGENT))
     if len(agents) <= len(style.PALETTE):
         axes.legend(frameon=False, fontsize=8)
