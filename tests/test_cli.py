@@ -256,6 +256,18 @@ def test_quiet_says_nothing(rookery_command):
         ("train ippo --space.kl-threshold -1", 1, "kl_threshold must lie in [0, inf), got -1"),
         ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),
         ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
+        (
+            "train pbt-ippo",
+            1,
+            "one agent wins what another loses, so the mean of all would select nobody; give --fitness",
+        ),
+        (
+            "train pbt-ippo --member agent --fitness prey",
+            1,
+            "everybody is selected by its own return; leave fitness prey",
+        ),
+        ("train diayn --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
+        ("train map-elites --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
         ("train pbt-ippo --member agent --parameters shared", 1, "roles need agents with parameters of their own"),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),

@@ -50,6 +50,7 @@ class Team(NamedTuple):
     names: tuple[str, ...]  # [I], unique
     observation_sizes: tuple[int, ...]  # [I], without the padding that makes them equal
     action_sizes: tuple[int, ...]  # [I]
+    rivals: bool = False  # one wins what another loses, so that the mean of their returns says nothing of a team
 
 
 class EnvSpec(NamedTuple):

@@ -86,6 +86,9 @@ def make(name: str, episode_length: int | None = None) -> Environment:
     return api.limit_episode(api.guard_physics(Environment(reset, step, spec, picture=picture)), length)
 
 
+_RIVALS = ("adversary", "eve")  # how the suite calls those who play against the others
+
+
 def load(name: str, episode_length: int) -> World:
     """JaxMARL's own environment with its clock out of the way; see `make` for arguments and errors."""
     suite = _import()
@@ -100,6 +103,7 @@ def load(name: str, episode_length: int) -> World:
         names=tuple(agent if isinstance(agent, str) else f"agent_{agent}" for agent in agents),
         observation_sizes=tuple(sum(leaf.size for leaf in jax.tree.leaves(start)) for start in starts),
         action_sizes=action_sizes,
+        rivals=len({any(word in str(agent) for word in _RIVALS) for agent in agents}) > 1,
     )
     possible = np.arange(max(action_sizes)) < np.asarray(action_sizes)[:, None]
     lower, upper = np.zeros(possible.shape, np.float32), np.zeros(possible.shape, np.float32)

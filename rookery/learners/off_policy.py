@@ -212,7 +212,9 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     if spec.discrete:
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
     if spec.team is not None:
-        raise ValueError(f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or on_policy.")
+        raise ValueError(
+            f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or on_policy of a team."
+        )
     if agent.minibatches:
         raise ValueError("this agent learns on-policy, from its own rollouts; bind it by on_policy instead.")
     parts = Parts(agent, environment, buffers.ring(config.buffer_size), config)

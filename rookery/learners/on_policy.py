@@ -155,9 +155,9 @@ def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors
     lives, rows, stepped = rollout.advance(parts.environment, actors.lives, _bounded(action), env_key)
     discount = jnp.broadcast_to(member.hyper.discount, stepped.reward.shape)
     accumulated = stepped.reward + discount * actors.accumulated
-    ended = stepped.ended
+    ended = stepped.ended | ~actors.counts
     lived = Lived(log_prob, ended, actors.counts, accumulated)
-    over = jax.vmap(jnp.all)(ended)
+    over = jax.vmap(jnp.all)(stepped.ended)
     after = Actors(lives, trees.where(over, True, ~ended), jnp.where(ended, 0.0, accumulated))
     return after, (rows._replace(action=action, extras=lived), stepped.broken)
 
@@ -190,6 +190,7 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
     config = config or OnPolicyConfig()
     spec = environment.spec
     _check(agent, spec, config)
+    _check_flags(environment)
     environment = remembering(environment, agent.memory_size)
     parts = Parts(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
@@ -225,6 +226,20 @@ def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
         known = ", ".join(names) or "of a team, and here is only one"
         raise ValueError(f"fitness must name one of the agents {known}; got {config.fitness!r}.")
     _check_minibatches(agent, config, len(names) if agent.team == "shared" else 1)
+
+
+def _check_flags(environment: envs.Environment) -> None:
+    """Every agent of a team has a reward and flags of its own, from the first step to the last."""
+    spec = environment.spec
+    agents = (len(spec.team.names),) if spec.team else ()
+    start = jax.eval_shape(environment.reset, jax.random.key(0))[1]
+    for name in ("reward", "terminated", "truncated"):
+        if getattr(start, name).shape != agents:
+            raise ValueError(
+                f"{spec.name} gives {name} of shape {getattr(start, name).shape} instead of {agents}: agents may end "
+                "before the others, whose flags then stay set until the episode is over, but they cannot come later or "
+                "come back."
+            )
 
 
 def _check_minibatches(agent: Agent, config: OnPolicyConfig, sharing: int) -> None:

@@ -17,15 +17,19 @@ from rookery.learners.api import Bank, Learner, Member
 from rookery.populations import api, bandit, pbt
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.config import PbtConfig, check_population
-from rookery.types import Array, Evaluation, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Key, Metrics
 
 
 class Parts(NamedTuple):
     """What the program is bound to."""
 
-    each: pbt.Parts  # of one role; what it maps is not spread over devices
-    population_map: api.PopulationMap
-    count: int  # I, roles
+    each: pbt.Parts  # of one role
+    names: tuple[str, ...]  # [I] of the roles
+
+    @property
+    def count(self) -> int:
+        """I."""
+        return len(self.names)
 
 
 def init(parts: Parts, key: Key) -> ProgramState:
@@ -35,7 +39,7 @@ def init(parts: Parts, key: Key) -> ProgramState:
     keys = api.member_keys(hyper_key, size * parts.count).reshape(size, parts.count)
     hyper = jax.vmap(jax.vmap(partial(hyperparams.sample, space)))(keys)
     bank = parts.each.learner.start_states(bank_key)
-    members = parts.population_map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
+    members = parts.each.population_map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
     recent = jnp.zeros((parts.count, size, parts.each.config.smooth))
     history = bandit.empty(space, size) if parts.each.config.perturb == "pb2" else ()
     history = jax.tree.map(partial(_repeated, parts.count), history)
@@ -83,48 +87,57 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     shared = (bank, state.shared.generation)
     keys = api.member_keys(members_key, size)
     teams = deal(state.members, places)
-    teams, (evaluation, learned) = parts.population_map(partial(live, each.learner), (teams, keys), shared)
+    teams, (evaluation, learned) = each.population_map(partial(live, each.learner), (teams, keys), shared)
     home = jnp.argsort(places, axis=0)
     members = deal(teams, home)
     fitness = jnp.take_along_axis(evaluation.roles, home, axis=0)
     metrics = _metrics(members, state.shared.parents, evaluation, learned, fitness)
+    metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(parts.names)}
 
-    parents = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[:, None], fitness.shape)
-    shared = state.shared
+    shared, members, parents, judged = _exploit(parts, state.shared, members, fitness, exploit_key)
+    if each.config.smooth > 1:
+        metrics["smoothed_fitness"] = judged.reshape(-1)
     if each.config.exploit != "none":
-        shared, members, parents = _exploit(parts, shared, members, fitness, exploit_key)
         restart = partial(_restart, each.learner)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
-        members = parts.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
+        members = each.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
     parents = (parents * parts.count + jnp.arange(parts.count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics
 
 
+def _best(fitness: Array) -> Array:
+    """The greatest of those that are finite; NaN without any."""
+    finite = jnp.isfinite(fitness)
+    return jnp.where(finite.any(), jnp.max(jnp.where(finite, fitness, -jnp.inf)), jnp.nan)
+
+
 def _exploit(
     parts: Parts, shared: pbt.Shared, members: Member, fitness: Array, key: Key
-) -> tuple[pbt.Shared, Member, Array]:
-    """Every role by itself, with keys of its own; parents `[P, I]`, counted within the role."""
-    inherited = members.state, members.hyper, members.normalizer
-    keys = api.member_keys(key, parts.count)
-    of_role = partial(_exploit_role, parts.each, shared.generation)
-    axes = (0, 0, 1, 1, 0)
-    given = shared.recent, shared.history, inherited, fitness, keys
-    recent, history, inherited, parents = jax.vmap(of_role, in_axes=axes, out_axes=(0, 0, 1, 1))(*given)
-    state, hyper, normalizer = inherited
+) -> tuple[pbt.Shared, Member, Array, Array]:
+    """Every role by itself, with keys of its own; parents `[P, I]`, counted within the role, and what they were judged
+    by, `[P, I]`."""
+    across = partial(jax.tree.map, lambda leaf: jnp.swapaxes(leaf, 0, 1))
+    inherited = across((members.state, members.hyper, members.normalizer))
+    given = shared.recent, shared.history, inherited, fitness.T, api.member_keys(key, parts.count)
+    # One after the other, not mapped at once: a branch of the bandit's stays a branch.
+    told = jax.lax.map(partial(_exploit_role, parts.each, shared.generation), given)
+    recent, history, inherited, parents, judged = told
+    state, hyper, normalizer = across(inherited)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
-    return shared._replace(recent=recent, history=history), members, parents
+    return shared._replace(recent=recent, history=history), members, parents.T, judged.T
 
 
-def _exploit_role(
-    each: pbt.Parts, generation: Array, recent: Array, history: PyTree, inherited: tuple, fitness: Array, key: Key
-) -> tuple:
-    before = pbt.Shared(generation, jnp.arange(fitness.shape[0]), recent, history)
+def _exploit_role(each: pbt.Parts, generation: Array, given: tuple) -> tuple:
+    recent, history, inherited, fitness, key = given
+    everybody = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
-    shared, judged = pbt.judged(each, before, members.hyper, fitness)
-    exploit_key, perturb_key = jax.random.split(key)
-    parents, members = pbt.exploit(each, shared, members, judged, (exploit_key, perturb_key))
-    return shared.recent[parents], shared.history, (members.state, members.hyper, members.normalizer), parents
+    shared, judged = pbt.judged(each, pbt.Shared(generation, everybody, recent, history), members.hyper, fitness)
+    parents = everybody
+    if each.config.exploit != "none":
+        parents, members = pbt.exploit(each, shared, members, judged, tuple(jax.random.split(key)))
+    inherited = members.state, members.hyper, members.normalizer
+    return shared.recent[parents], shared.history, inherited, parents, judged
 
 
 def _restart(learner: Learner, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
@@ -167,8 +180,8 @@ def pbt_roles(
     if learner.team != "independent":
         raise ValueError("roles need agents with parameters of their own: a team made by independent.")
     assert learner.spec.team is not None
-    each = pbt.Parts(learner, space or learner.space, config, population_size, api.vmap)
-    parts = Parts(each, population_map, len(learner.spec.team.names))
+    each = pbt.Parts(learner, space or learner.space, config, population_size, population_map)
+    parts = Parts(each, learner.spec.team.names)
     return Program(
         init=partial(init, parts),
         step=partial(step, parts),
@@ -183,4 +196,4 @@ def pbt_roles(
 
 def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     """Judge the teams of who shares a slot, on fresh start states, changing nothing."""
-    return pbt.examine(parts.each._replace(population_map=parts.population_map), state, key)
+    return pbt.examine(parts.each, state, key)

@@ -108,7 +108,6 @@ def team_examination(metrics: Mapping[str, np.ndarray]) -> Table:
 
 
 _RETURNS = ("mean return", "std", "min", "median", "max")
-_RETURNS = ("mean return", "std", "min", "median", "max")
 _ENDS = ("return", "final_reward", "terminated", "truncated")
 
 

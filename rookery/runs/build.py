@@ -83,6 +83,8 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
     mesh = _mesh(config.world, population=config.population)
     learner, space = _learner(config)
     spread = devices.population_map(mesh, config.world.exact)
+    if isinstance(config, PbtIppoRun):
+        _check_selection(config, learner.spec)
     if isinstance(config, PbtIppoRun) and config.member == "agent":
         program = pbt_roles(learner, space, config.population, config.pbt, spread)
     elif isinstance(config, PbtRun):
@@ -92,6 +94,19 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
     return Built(program, mesh, space, learner)
+
+
+def _check_selection(config: PbtIppoRun, spec: EnvSpec) -> None:
+    """By whose return members are selected must be said once, and must say something."""
+    assert spec.team is not None
+    fitness = config.learner.fitness
+    if config.member == "agent" and fitness is not None:
+        raise ValueError(f"with member agent everybody is selected by its own return; leave fitness {fitness} out.")
+    if config.member == "team" and fitness is None and spec.team.rivals and config.pbt.exploit != "none":
+        raise ValueError(
+            f"in {spec.name} one agent wins what another loses, so the mean of all would select nobody; give --fitness "
+            f"{' or '.join(spec.team.names)}, or --member agent."
+        )
 
 
 def _map_elites(config: MapElitesRun) -> Built:
@@ -140,6 +155,7 @@ def _learner(config: AgentRun | AnyMePbtRun) -> tuple[Learner, Space]:
     environment = _environment(config.world)
     if isinstance(config, AnyOnPolicyRun):
         return _on_policy(config, environment)
+    _check_alone(environment.spec)
     if isinstance(config, AnyDiaynRun):
         environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
     agent = wrapped_agent(config, environment.spec)
@@ -169,7 +185,9 @@ def scoring(config: MapElitesRun) -> Scoring:
     if config.world.env not in functions.names():
         if config.dimensions is not None:
             raise ValueError(f"dimensions belong to a function ({', '.join(functions.names())}); leave them out.")
-        return policy_scoring(_environment(config.world), config.policy, config.evaluation)
+        environment = _environment(config.world)
+        _check_alone(environment.spec)
+        return policy_scoring(environment, config.policy, config.evaluation)
     if chosen := _overrides(config.world):
         raise ValueError(f"{config.world.env} is a function and has no {', '.join(chosen)}; leave it out.")
     return named_scoring(functions.function(config.world.env, config.dimensions))
@@ -177,6 +195,11 @@ def scoring(config: MapElitesRun) -> Scoring:
 
 def _environment(world: WorldConfig) -> Environment:
     return tasks.make(world.env, **_overrides(world))
+
+
+def _check_alone(spec: EnvSpec) -> None:
+    if spec.team is not None:
+        raise ValueError(f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo or pbt-ippo.")
 
 
 def _overrides(world: WorldConfig) -> dict[str, object]:

@@ -45,7 +45,8 @@ class RunConfig:
     keep: int = 3
     """Checkpoints kept (at least 1)."""
     best_by: str | None = None
-    """Column of metrics.csv whose greatest value yet has its generation saved, and kept beside the others."""
+    """Column of metrics.csv whose greatest value yet has its generation saved at once, and kept beside the others; a
+    mean over members, where the column is one."""
     overwrite: bool = False
     """Replace a run that the folder already holds."""
     quiet: bool = False

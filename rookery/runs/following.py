@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 from rookery.populations.config import PbtConfig
-from rookery.runs.config import RunConfig
 from rookery.runs.kinds import KINDS, AnyRun, MapElitesRun, agent_of, choices, kind_of
 from rookery.runs.members import PbtRun, SeedsRun
 
@@ -40,11 +39,14 @@ def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     default = dataclasses.replace(kind(), population=1)
     if run is None or isinstance(run, MapElitesRun):
         return default
-    parts = {"world": dataclasses.replace(run.world, devices=None), "run": RunConfig(generations=run.run.generations)}
-    agent = run.agent if type(run.agent) is type(default.agent) else default.agent
-    return dataclasses.replace(
-        default, agent=agent, learner=run.learner, **parts, **_shared(run, default, "init_from", "skill")
-    )
+    parts: dict[str, Any] = {
+        "world": dataclasses.replace(run.world, devices=None),
+        "run": dataclasses.replace(default.run, generations=run.run.generations),
+    }
+    for part in ("agent", "learner"):  # of another kind of agent they would be refused, and by a sentence of ours
+        if type(getattr(run, part)) is type(getattr(default, part)):
+            parts[part] = getattr(run, part)
+    return dataclasses.replace(default, **parts, **_shared(run, default, "init_from", "skill"))
 
 
 def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:

@@ -233,7 +233,8 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
     for name, values in metrics.items():
         if name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
             own = np.shape(values) == fitness.shape and sound.any()
-            row[name] = np.mean(values[sound] if own else values)
+            known = values[sound] if own else np.asarray(values)[np.isfinite(values)]
+            row[name] = np.mean(known) if np.size(known) else np.nan
     row |= {"seconds": seconds, "steps_per_second": program.steps_per_generation / seconds}
     return {name: float(value) for name, value in row.items()}
 

@@ -50,6 +50,7 @@ def _many_worlds() -> OnPolicyConfig:
 class TeamRun(OnPolicyRun):
     """What every run of teams is told besides."""
 
+    run: RunConfig = field(default_factory=RunConfig)
     world: WorldConfig = field(default_factory=_chase)
     learner: OnPolicyConfig = field(default_factory=_many_worlds)
     parameters: Literal["independent", "shared"] = "independent"

@@ -220,6 +220,16 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
     if origin.built.learner is None:
         raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)}, in which nobody learns.")
     here, there = learner.spec, origin.built.learner.spec
+    for told, mine, other in (
+        ("parameters of its agents", learner.team, origin.built.learner.team),
+        ("team", here.team and here.team.names, there.team and there.team.names),
+        ("memory", here.memory_size, there.memory_size),
+    ):
+        if mine != other:
+            raise ValueError(
+                f"{origin.path} is another {told}: {other or 'none'} there, {mine or 'none'} here; begin with a run of "
+                "the same kind, in the same world, with the same settings of the agent."
+            )
     if isinstance(config, AnyDiaynRun) and not isinstance(origin.config, AnyDiaynRun):
         raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)} and knows no skills to begin with.")
     for what in ("sensed_size", "action_size"):
