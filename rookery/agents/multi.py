@@ -59,11 +59,17 @@ def _each(hyper: Hyper, count: int) -> Hyper:
 def _update(
     agent: Agent, team: Team, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[State, Metrics]:
-    # All shuffle alike: that tells nobody of the others, and a sort for each would take a tenth of the time.
-    learn = jax.vmap(agent.update, in_axes=(0, 0, AGENTS, None, None))
-    state, metrics = learn(state, _each(hyper, len(team.names)), batch, noise, step)
+    """One agent after the other: a tenth faster on a CPU than all at once, whose batched products would also round
+    differently on other numbers of devices. All shuffle alike, which tells nobody of the others."""
+    batch = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, AGENTS, 0), batch)
+    learn = partial(_learn, agent, noise, step)
+    state, metrics = jax.lax.map(learn, (state, _each(hyper, len(team.names)), batch))
     told = {f"{name}/{who}": values[i] for name, values in metrics.items() for i, who in enumerate(team.names)}
     return state, told
+
+
+def _learn(agent: Agent, noise: PyTree, step: Array, one: tuple[State, Hyper, Transition]) -> tuple[State, Metrics]:
+    return agent.update(*one, noise, step)
 
 
 def shared(agent: Agent, spec: EnvSpec) -> Agent:
