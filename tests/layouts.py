@@ -44,7 +44,11 @@ def play_roles(count: int) -> str:
     """Two generations of two roles that are bred apart: a digest of the state and of what was told."""
     mesh = devices.mesh(count)
     program = pbt_roles(
-        tiny.team(), None, 4, PbtConfig(best_count=1, replace_count=2), devices.population_map(mesh, True)
+        tiny.team(),
+        None,
+        4,
+        PbtConfig(best_count=1, replace_count=2, perturb="pb2"),
+        devices.population_map(mesh, True),
     )
     compiled = devices.compile_program(program, mesh)
     state, told = compiled.init(jax.random.key(0)), {}
