@@ -12,7 +12,7 @@ import pytest
 from rookery.agents import multi, ppo, sac
 from rookery.agents.api import Agent
 from rookery.agents.ppo import PpoConfig
-from rookery.envs.api import Environment
+from rookery.envs.api import Environment, Step
 from rookery.learners.api import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree, Transition
@@ -315,6 +315,19 @@ def test_the_sequences_and_rows_of_agents_that_share_are_everybodys() -> None:
     own = multi.independent(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
     with pytest.raises(ValueError, match=r"^minibatches must divide the 6 rows"):
         on_policy(own, errand(), OnPolicyConfig(num_envs=2, rollout_length=3))
+
+
+def test_agents_without_flags_of_their_own_are_an_error_that_says_how_they_may_come_and_go() -> None:
+    world = errand()
+    merged = world._replace(reset=lambda key: _with_one_flag(*world.reset(key)))
+    with pytest.raises(
+        ValueError, match=r"gives terminated of shape \(\) instead of \(2,\).*cannot come later or come back"
+    ):
+        on_policy(multi.independent(spy(ERRAND), ERRAND), merged, CONFIG)
+
+
+def _with_one_flag(state: PyTree, step: Step) -> tuple[PyTree, Step]:
+    return state, step._replace(terminated=jnp.asarray(False))
 
 
 @pytest.mark.parametrize("name", ["num_envs", "rollout_length", "evaluate_every"])

@@ -1,0 +1,67 @@
+"""Which checkpoint is the best, and that it stays."""
+
+import numpy as np
+import pytest
+
+from rookery.runs import manifest
+from rookery.runs.best import Best, find
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.folder import create
+from rookery.runs.log import RunLog
+
+
+def test_only_a_finite_and_greater_value_improves():
+    best = Best("return/prey")
+    said = [
+        best.improves(generation, {"return/prey": value}) for generation, value in enumerate((1.0, 1.0, np.nan, 3.0))
+    ]
+    assert said == [True, False, False, True]
+    assert best.generation == 3
+    assert not Best(None).improves(1, {})
+
+
+def test_a_column_that_will_not_be_there_is_refused():
+    with pytest.raises(ValueError, match="'return/pray'; did you mean return/prey"):
+        Best("return/pray").check(["return/prey", "fitness"])
+    Best(None).check([])
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Five generations with two checkpoints kept, of which the second was the best."""
+    with create(tmp_path / "run", {}) as folder, RunLog(folder) as log:
+        with Checkpointer(folder.checkpoints, keep=2) as checkpoints:
+            best = Best("score")
+            for generation, score in enumerate((1.0, 5.0, 2.0, 3.0, 4.0)):
+                log.write(generation, {"score": score}, {})
+                best.improves(generation + 1, {"score": score})
+                checkpoints.save(generation + 1, {"value": np.float32(score)}, {}, best.generation)
+        yield folder
+
+
+def test_the_best_stays_beside_the_newest(run):
+    checkpoints = Checkpointer(run.checkpoints, read_only=True)
+    assert checkpoints.whole_generations() == [2, 4, 5]
+    state, _, generation = checkpoints.restore({"value": np.float32(0)}, find(run, checkpoints, "best", "score"))
+    assert (float(state["value"]), generation) == (5.0, 2)
+
+
+def test_best_last_or_a_generation(run):
+    checkpoints = Checkpointer(run.checkpoints, read_only=True)
+    assert find(run, checkpoints, "last", None) is None
+    assert find(run, checkpoints, "4", None) == 4
+    with pytest.raises(ValueError, match="was not told what is best"):
+        find(run, checkpoints, "best", None)
+    with pytest.raises(ValueError, match="must be best, last or the number of a generation, got '-1'"):
+        find(run, checkpoints, "-1", None)
+
+
+def test_a_resumed_run_remembers_what_is_still_there(run):
+    best = Best("score")
+    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+    assert best.generation == 2
+    assert not best.improves(6, {"score": 5.0})
+    manifest.retire(run.checkpoints, 5, keep=1)
+    again = Best("score")
+    again.recall(run, Checkpointer(run.checkpoints, read_only=True))
+    assert again.generation == 5
