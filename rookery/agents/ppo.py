@@ -272,14 +272,15 @@ def update(
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, config.minibatches, count // config.minibatches)
     left = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
-    actor = Improvement(partial(policy_loss, nets=nets, hyper=hyper), hyper.actor_lr * left, hyper.max_grad_norm)
-    policy_epoch = partial(guarded_epoch, actor, rows, hyper.kl_threshold)
-    begun = (state.policy, jnp.asarray(False))
-    (policy, _), (made, told) = jax.lax.scan(policy_epoch, begun, shuffled[: config.actor_epochs])
-    critic_loss_of = partial(critic_loss, nets=nets, config=config, hyper=hyper)
-    judge = Improvement(critic_loss_of, hyper.critic_lr * left, hyper.max_grad_norm)
-    critic, judged = jax.lax.scan(partial(epoch, judge, rows), state.critic, shuffled[: config.critic_epochs])
-    metrics = {**jax.tree.map(partial(_mean, made), told), **jax.tree.map(jnp.mean, judged)}
+    loss = partial(policy_loss, nets=nets, hyper=hyper)
+    how = Improvement(loss, hyper.actor_lr * left, hyper.max_grad_norm)
+    begun, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, how, rows, hyper.kl_threshold)
+    (policy, _), (made, of_policy) = jax.lax.scan(policy_epoch, begun, shuffled[: config.actor_epochs])
+
+    loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
+    how = Improvement(loss, hyper.critic_lr * left, hyper.max_grad_norm)
+    critic, of_critic = jax.lax.scan(partial(epoch, how, rows), state.critic, shuffled[: config.critic_epochs])
+    metrics = {**jax.tree.map(partial(_mean, made), of_policy), **jax.tree.map(jnp.mean, of_critic)}
     return state._replace(policy=policy, critic=critic), {**metrics, "actor_epochs": jnp.sum(made.astype(jnp.float32))}
 
 
