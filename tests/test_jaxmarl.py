@@ -95,6 +95,7 @@ def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
         ("adversary_0", "adversary_1", "adversary_2", "agent_0"),
         (16, 16, 16, 14),
         (5, 5, 5, 5),
+        True,
     )
     assert not env.spec.masked
     _, steps = rolled(env, lambda _, time: (time + jnp.arange(4)) % 5, 30)

@@ -93,7 +93,7 @@ def test_one_against_one_ends_with_the_catch_and_nothing_follows() -> None:
 def test_who_was_caught_is_gone_while_the_others_go_on() -> None:
     env = tasks.make("pursuit_discrete", predators=2, prey=2, capture_radius=0.125, episode_length=3)
     names = ("predator_0", "predator_1", "prey_0", "prey_1")
-    assert env.spec.team == (names, (17,) * 4, (4,) * 4)
+    assert env.spec.team == (names, (17,) * 4, (4,) * 4, True)
     start = begun(env, [[0.125, 0.5], [0.5, 0.125], [0.25, 0.5], [0.875, 0.875]])
     state, steps = after(env, start, [2, 2, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0])
     # The catch pays both predators; afterwards every step costs them again.
