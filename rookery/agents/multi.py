@@ -59,8 +59,8 @@ def _each(hyper: Hyper, count: int) -> Hyper:
 def _update(
     agent: Agent, team: Team, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[State, Metrics]:
-    """One agent after the other: a tenth faster on a CPU than all at once, whose batched products would also round
-    differently on other numbers of devices. All shuffle alike, which tells nobody of the others."""
+    """One agent after the other, as fast on a CPU as all at once, whose batched products would round differently on
+    other numbers of devices. All shuffle alike, which tells nobody of the others."""
     batch = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, AGENTS, 0), batch)
     learn = partial(_learn, agent, noise, step)
     state, metrics = jax.lax.map(learn, (state, _each(hyper, len(team.names)), batch))
