@@ -274,8 +274,8 @@ def render(command: Render) -> None:
         animate(played.picture.scenery, played.scenes, played.returns, path, title=played.title)
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
     who = "the best" if played.member is None else f"member {played.member}"
-    console = Console()
-    console.print(f"{who}, generation {played.generation}: {len(played.rewards) - 1} steps, {returns}", highlight=False)
+    console, steps = Console(), len(played.rewards) - 1
+    console.print(f"{who}, generation {played.generation}: {steps} steps, {returns}", highlight=False, soft_wrap=True)
     console.print(f"picture   {path}", highlight=False, soft_wrap=True)
 
 
