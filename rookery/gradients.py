@@ -8,8 +8,6 @@ import optax
 
 from rookery.types import PyTree, Scalar
 
-_ADAM = optax.scale_by_adam()
-
 
 class Learned(NamedTuple):
     """Parameters beside their optimiser's state."""
@@ -20,7 +18,7 @@ class Learned(NamedTuple):
 
 def start(params: PyTree) -> Learned:
     """Parameters with fresh Adam moments."""
-    return Learned(params, _ADAM.init(params))
+    return Learned(params, optax.scale_by_adam().init(params))
 
 
 def adam(learned: Learned, gradients: PyTree, learning_rate: Scalar, epsilon: float = 1e-8) -> Learned:

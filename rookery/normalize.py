@@ -1,4 +1,4 @@
-"""Running mean and variance of observations."""
+"""Running mean and variance of observations, and means over the rows that count."""
 
 from typing import NamedTuple
 
@@ -37,6 +37,11 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
         mean=statistics.mean + delta * (added / count),
         squares=statistics.squares + batch_squares + delta**2 * (statistics.count * added / count),
     )
+
+
+def mean_of(counts: Array, values: Array) -> Array:
+    """Mean of the values that count, both of one shape; `[]`, 0 where none does."""
+    return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
 
 
 def normalize(statistics: RunningStatistics, observation: Array, limit: float = 5.0) -> Array:

@@ -159,7 +159,7 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
     log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, seen.exists)
     log_ratio = jnp.where(rows.counts, log_prob - rows.log_prob, 0.0)
     ratio = jnp.exp(log_ratio)
-    mean = partial(_mean, rows.counts)
+    mean = partial(normalize.mean_of, rows.counts)
     centred = rows.advantage - mean(rows.advantage)
     advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
     bound = jnp.clip(ratio, 1.0 - hyper.clip_epsilon, 1.0 + hyper.clip_epsilon)
@@ -190,13 +190,8 @@ def critic_loss(
     if config.clip_value:
         near = rows.value + jnp.clip(value - rows.value, -hyper.clip_epsilon, hyper.clip_epsilon)
         error = jnp.maximum(error, (near - rows.target) ** 2)
-    loss = 0.5 * _mean(rows.counts, error)
-    return hyper.value_coefficient * loss, {"critic_loss": loss, "value": _mean(rows.counts, value)}
-
-
-def _mean(counts: Array, values: Array) -> Array:
-    """Over those that count, `[]`; 0 without any."""
-    return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
+    loss = 0.5 * normalize.mean_of(rows.counts, error)
+    return hyper.value_coefficient * loss, {"critic_loss": loss, "value": normalize.mean_of(rows.counts, value)}
 
 
 def init(nets: ActorCritic, config: PpoConfig, key: Key) -> PpoParams:
@@ -280,7 +275,7 @@ def update(
     loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
     how = Improvement(loss, hyper.critic_lr * left, hyper.max_grad_norm)
     critic, of_critic = jax.lax.scan(partial(epoch, how, rows), state.critic, shuffled[: config.critic_epochs])
-    metrics = {**jax.tree.map(partial(_mean, made), of_policy), **jax.tree.map(jnp.mean, of_critic)}
+    metrics = {**jax.tree.map(partial(normalize.mean_of, made), of_policy), **jax.tree.map(jnp.mean, of_critic)}
     return state._replace(policy=policy, critic=critic), {**metrics, "actor_epochs": jnp.sum(made.astype(jnp.float32))}
 
 

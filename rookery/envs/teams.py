@@ -5,11 +5,23 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from rookery.envs.api import Environment, EnvState, Step, Team
+from rookery.envs.api import Environment, EnvSpec, EnvState, Step, Team
 from rookery.types import Array, Key
 
 AGENT = "agent"
 """The name of the one agent of a world that was not made for a team."""
+
+
+def check_alone(spec: EnvSpec) -> None:
+    """Refuse a team's world to whoever acts alone.
+
+    Raises:
+      ValueError: the sentence names the world and what can live in it.
+    """
+    if spec.team is not None:
+        raise ValueError(
+            f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or on_policy of a team."
+        )
 
 
 def as_team(environment: Environment) -> Environment:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from rookery import buffers, normalize, trees
 from rookery.agents.api import Agent
 from rookery.envs import api as envs
+from rookery.envs.teams import check_alone
 from rookery.learners import rollout
 from rookery.learners.api import Bank, Learner, Member
-from rookery.types import Array, Genotype, Hyper, Key, Metrics, PyTree, Transition
+from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,6 @@ def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
         env_state=rollout.begin(parts.environment, bank, begin_key, parts.config.num_envs),
         buffer=parts.buffer.init(row),
     )
-
-
-def adopt(parts: Parts, member: Member, genotype: Genotype) -> Member:
-    """Let a genotype live in this slot."""
-    state = parts.agent.start(genotype.params)
-    return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
 
 
 def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
@@ -211,10 +206,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     spec = environment.spec
     if spec.discrete:
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
-    if spec.team is not None:
-        raise ValueError(
-            f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or on_policy of a team."
-        )
+    check_alone(spec)
     if agent.minibatches:
         raise ValueError("this agent learns on-policy, from its own rollouts; bind it by on_policy instead.")
     parts = Parts(agent, environment, buffers.ring(config.buffer_size), config)
@@ -222,7 +214,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     return Learner(
         start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
         init=partial(init, parts),
-        adopt=partial(adopt, parts),
+        adopt=partial(rollout.adopt, agent),
         restart=partial(restart, parts),
         step=partial(step, parts),
         evaluate=partial(rollout.evaluate, judge),

@@ -17,7 +17,7 @@ from rookery.envs import api as envs
 from rookery.envs.memory import remembering
 from rookery.learners import rollout
 from rookery.learners.api import Bank, Learner, Member
-from rookery.types import Array, Genotype, Hyper, Key, Metrics, PyTree, Transition
+from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,6 @@ def _statistics(parts: Parts) -> normalize.RunningStatistics:
     return trees.stack([statistics] * len(spec.team.names))
 
 
-def adopt(parts: Parts, member: Member, genotype: Genotype) -> Member:
-    """Let a genotype live in this slot."""
-    state = parts.agent.start(genotype.params)
-    return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
-
-
 def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Fresh environment states where `needed`."""
     return member._replace(env_state=trees.where(needed, begin(parts, bank, key), member.env_state))
@@ -141,8 +135,7 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
         env_state=actors,
         normalizer=_seen(parts, member.normalizer, rows.observation, counts),
     )
-    earned = jnp.sum(jnp.where(counts, rows.reward, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
-    return member, (metrics, earned, jnp.sum(broken))
+    return member, (metrics, normalize.mean_of(counts, rows.reward), jnp.sum(broken))
 
 
 def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors, tuple[Transition, Array]]:
@@ -198,7 +191,7 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
     return Learner(
         start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
         init=partial(init, parts),
-        adopt=partial(adopt, parts),
+        adopt=partial(rollout.adopt, agent),
         restart=partial(restart, parts),
         step=partial(step, parts),
         evaluate=partial(rollout.evaluate, judge),

@@ -13,7 +13,7 @@ from rookery.agents.api import ActFn, Agent, Curiosity
 from rookery.envs import api as envs
 from rookery.envs import descriptors, skills
 from rookery.envs.api import Environment, EnvState, Step, Team
-from rookery.learners.api import Bank
+from rookery.learners.api import Bank, Member
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
 
 
@@ -28,6 +28,12 @@ def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> Live
     """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
     state, step = envs.begin(environment, bank, key, num_envs)
     return Lives(state, step.observation)
+
+
+def adopt(agent: Agent, member: Member, genotype: Genotype) -> Member:
+    """Let a genotype live in a member's slot: see `api.AdoptFn`."""
+    state = agent.start(genotype.params)
+    return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
 
 
 class Actor(Protocol):

@@ -5,6 +5,7 @@ called `perturb` here, because agents also explore. The whole decision is one ar
 means that i survives.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,9 +87,9 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
         parents = jnp.arange(size, dtype=jnp.int32)
     else:
         parents, members = exploit(parts, shared, members, fitness, (exploit_key, perturb_key))
-        restart = partial(_restart, parts.learner, parts.config.inherit_buffer)
+        clean = partial(restart, parts.learner, parts.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
-        members = parts.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
+        members = parts.population_map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
     shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=shared.recent[parents])
     return ProgramState(members, shared), metrics
 
@@ -150,7 +151,7 @@ def select(config: PbtConfig, fitness: Array, generation: Array, key: Key) -> Ar
     return selection.truncation(fitness, key, best, jnp.where(active, replaced, 0))
 
 
-def _restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
+def restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
     """Leave a diverged member's data behind; a buffer that was just inherited is the parent's and stays."""
     fresh = learner.restart(member, bank, key, needed)
     return fresh._replace(buffer=member.buffer) if keep_buffer else fresh
@@ -210,17 +211,35 @@ def pbt(
       ValueError: a mistake in the configuration, or best and replaced members exceed the population.
       TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
     """
+    parts = bind(learner, space, population_size, config, population_map, options)
+    return as_program(parts, partial(init, parts), partial(step, parts))
+
+
+def bind(
+    learner: Learner,
+    space: Space | None,
+    population_size: int,
+    config: PbtConfig | None,
+    population_map: api.PopulationMap,
+    options: Mapping[str, Any],
+) -> Parts:
+    """What a program is bound to, checked; arguments and errors are those of `pbt`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or PbtConfig(**options)
     check_population(config, population_size)
-    parts = Parts(learner, space or learner.space, config, population_size, population_map)
+    return Parts(learner, space or learner.space, config, population_size, population_map)
+
+
+def as_program(parts: Parts, init: api.InitFn, step: api.StepFn) -> Program:
+    """A program of members who learn, whatever a generation does with them."""
+    learner = parts.learner
     return Program(
-        init=partial(init, parts),
-        step=partial(step, parts),
+        init=init,
+        step=step,
         examine=partial(examine, parts),
-        population_size=population_size,
-        steps_per_generation=population_size * learner.steps_per_generation,
+        population_size=parts.population_size,
+        steps_per_generation=parts.population_size * learner.steps_per_generation,
         space=parts.space,
         descriptor=learner.spec.descriptor,
         task=learner.spec.name,

@@ -16,7 +16,7 @@ from rookery.hyperparams import Space
 from rookery.learners.api import Bank, Learner, Member
 from rookery.populations import api, bandit, pbt
 from rookery.populations.api import Program, ProgramState
-from rookery.populations.config import PbtConfig, check_population
+from rookery.populations.config import PbtConfig
 from rookery.types import Array, Evaluation, Key, Metrics
 
 
@@ -42,13 +42,9 @@ def init(parts: Parts, key: Key) -> ProgramState:
     members = parts.each.population_map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
     recent = jnp.zeros((parts.count, size, parts.each.config.smooth))
     history = bandit.empty(space, size) if parts.each.config.perturb == "pb2" else ()
-    history = jax.tree.map(partial(_repeated, parts.count), history)
+    history = trees.stack([history] * parts.count)
     parents = jnp.arange(size * parts.count, dtype=jnp.int32)
     return ProgramState(members, pbt.Shared(jnp.zeros((), jnp.int32), parents, recent, history))
-
-
-def _repeated(count: int, leaf: Array) -> Array:
-    return jnp.stack([leaf] * count)
 
 
 def match(key: Key, size: int, count: int) -> Array:
@@ -98,9 +94,9 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     if each.config.smooth > 1:
         metrics["smoothed_fitness"] = judged.reshape(-1)
     if each.config.exploit != "none":
-        restart = partial(_restart, each.learner)
+        clean = partial(pbt.restart, each.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
-        members = each.population_map(restart, (members, api.member_keys(restart_key, size), needed), (bank,))
+        members = each.population_map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
     parents = (parents * parts.count + jnp.arange(parts.count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics
@@ -140,10 +136,6 @@ def _exploit_role(each: pbt.Parts, generation: Array, given: tuple) -> tuple:
     return shared.recent[parents], shared.history, inherited, parents, judged
 
 
-def _restart(learner: Learner, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
-    return learner.restart(member, bank, key, needed)
-
-
 def _metrics(
     members: Member, parents: Array, evaluation: Evaluation, learned: Metrics, fitness: Array
 ) -> dict[str, Array]:
@@ -165,7 +157,7 @@ def pbt_roles(
     Args:
       learner: one team's life, `on_policy` of an `independent` agent.
       space: what evolves; the agent's own space by default.
-      population_size: P, members of each role, and teams.
+      population_size: P, members of each role, and teams; `examine` judges the teams of who shares a slot.
       config: a `PbtConfig`; or give its fields as keywords.
       population_map: how teams are mapped; `devices.population_map` spreads them over devices.
 
@@ -173,27 +165,9 @@ def pbt_roles(
       ValueError: the learner's agents are not independent, or a mistake in the configuration.
       TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
     """
-    if config is not None and options:
-        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
-    config = config or PbtConfig(**options)
-    check_population(config, population_size)
+    each = pbt.bind(learner, space, population_size, config, population_map, options)
     if learner.team != "independent":
         raise ValueError("roles need agents with parameters of their own: a team made by independent.")
     assert learner.spec.team is not None
-    each = pbt.Parts(learner, space or learner.space, config, population_size, population_map)
     parts = Parts(each, learner.spec.team.names)
-    return Program(
-        init=partial(init, parts),
-        step=partial(step, parts),
-        examine=partial(examine, parts),
-        population_size=population_size,
-        steps_per_generation=population_size * learner.steps_per_generation,
-        space=each.space,
-        descriptor=learner.spec.descriptor,
-        task=learner.spec.name,
-    )
-
-
-def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
-    """Judge the teams of who shares a slot, on fresh start states, changing nothing."""
-    return pbt.examine(parts.each, state, key)
+    return pbt.as_program(each, partial(init, parts), partial(step, parts))

@@ -16,7 +16,7 @@ from rookery.devices import Mesh
 from rookery.envs import functions, tasks
 from rookery.envs.api import Environment, EnvSpec
 from rookery.envs.skills import skills
-from rookery.envs.teams import as_team, identify
+from rookery.envs.teams import as_team, check_alone, identify
 from rookery.hyperparams import Space
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import off_policy
@@ -155,7 +155,7 @@ def _learner(config: AgentRun | AnyMePbtRun) -> tuple[Learner, Space]:
     environment = _environment(config.world)
     if isinstance(config, AnyOnPolicyRun):
         return _on_policy(config, environment)
-    _check_alone(environment.spec)
+    check_alone(environment.spec)
     if isinstance(config, AnyDiaynRun):
         environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
     agent = wrapped_agent(config, environment.spec)
@@ -186,7 +186,7 @@ def scoring(config: MapElitesRun) -> Scoring:
         if config.dimensions is not None:
             raise ValueError(f"dimensions belong to a function ({', '.join(functions.names())}); leave them out.")
         environment = _environment(config.world)
-        _check_alone(environment.spec)
+        check_alone(environment.spec)
         return policy_scoring(environment, config.policy, config.evaluation)
     if chosen := _overrides(config.world):
         raise ValueError(f"{config.world.env} is a function and has no {', '.join(chosen)}; leave it out.")
@@ -195,11 +195,6 @@ def scoring(config: MapElitesRun) -> Scoring:
 
 def _environment(world: WorldConfig) -> Environment:
     return tasks.make(world.env, **_overrides(world))
-
-
-def _check_alone(spec: EnvSpec) -> None:
-    if spec.team is not None:
-        raise ValueError(f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo or pbt-ippo.")
 
 
 def _overrides(world: WorldConfig) -> dict[str, object]:
