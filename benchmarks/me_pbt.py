@@ -24,7 +24,7 @@ from rookery import devices
 def ours(settings: Settings) -> tuple[harness.Compiled, harness.Loop]:
     """The compiled generation, and a call that makes one after the other; the members spread over all devices."""
     mesh = devices.mesh()
-    placement = devices.placement(mesh, settings.cells)
+    placement = devices.placement(mesh, cells=settings.cells)
     compiled = devices.compile_program(walker.program(settings, settings.eval_episodes, placement), mesh)
     state, keys = compiled.init(jax.random.key(0)), itertools.count()
     started = time.perf_counter()

@@ -75,7 +75,7 @@ def living(quick: bool) -> tuple[harness.Compiled, harness.Loop]:
         steps_per_generation=1_250 if quick else 12_500, updates_per_step=0.4, batch_size=64, warmup_steps=0
     )
     learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(64, 64))), env, life)
-    program = pbt(learner, population_size=8, population_map=devices.population_map(devices.mesh(1)))
+    program = pbt(learner, population_size=8, placement=devices.placement(devices.mesh(1)))
 
     def generation(_: tuple, carry: Any) -> tuple[Any, Any]:
         state, key = carry

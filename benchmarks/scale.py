@@ -73,8 +73,8 @@ class Spread:
     """A population of 8 on a mesh; a call is a generation."""
 
     def __init__(self, learner: Learner, over: Mesh, inherit_buffer: bool):
-        spread = devices.population_map(over)
-        program = pbt(learner, population_size=DEVICES, population_map=spread, inherit_buffer=inherit_buffer)
+        placement = devices.placement(over)
+        program = pbt(learner, population_size=DEVICES, placement=placement, inherit_buffer=inherit_buffer)
         compiled = devices.compile_program(program, over)
         self._state, self._key, self._count = compiled.init(jax.random.key(0)), jax.random.key(1), over.devices.size
         self._step = compiled.step.lower(self._state, self._key).compile()

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rookery import trees
 from rookery.populations import api
-from rookery.qd.repertoire import HERE, Placement, Rows
+from rookery.populations.api import HERE, Placement, Rows
 from rookery.types import Array, Key, Metrics, PyTree
 
 AXIS = "population"
@@ -107,28 +107,35 @@ def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
     return jax.lax.map(lambda member: function(*member, *shared), mapped)
 
 
-def placement(over: Mesh, cells: int, divides_cells: bool = False, exact: bool = False) -> Placement:
-    """Where members, evaluations and a repertoire of `cells` cells lie on a mesh; see `population_map` and `rows`."""
-    return Placement(population_map(over, exact), rows(over, cells, divides_cells), divides_cells)
-
-
-def rows(over: Mesh, cells: int, divided: bool = False) -> Rows:
-    """How the genotypes of a repertoire are read and written on a mesh: either moves the rows named, to every device.
+def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bool = False) -> Placement:
+    """Where members, evaluations and a repertoire lie on a mesh; see `population_map` and `rows`.
 
     Args:
       over: a mesh with one axis.
-      cells: C.
-      divided: every device keeps C / devices cells, instead of all of them.
+      exact: map a device's members one by one, for the same bits on any number of devices.
+      cells: C, of the repertoire; 0 without one.
+      divides_cells: every device keeps C / devices cells, instead of all of them.
 
     Raises:
       ValueError: the devices do not divide the cells.
+    """
+    if divides_cells:
+        check_population(cells, over, "repertoire")
+    return Placement(population_map(over, exact), rows(over, divided=True), rows(over, divides_cells), divides_cells)
+
+
+def rows(over: Mesh, divided: bool) -> Rows:
+    """How rows `[N, ...]` are read and written on a mesh: either moves the rows named, to every device.
+
+    Args:
+      over: a mesh with one axis.
+      divided: every device keeps N / devices rows, as of members, instead of all of them.
     """
     if over.devices.size == 1:
         return HERE
     if not divided:
         take, put = (_on_each(over, function) for function in (trees.take, trees.scatter))
         return Rows(take, put)
-    check_population(cells, over, "repertoire")
     spec, whole = PartitionSpec(AXIS), PartitionSpec()
     take = jax.shard_map(_take_share, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
     put = jax.shard_map(_put_share, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)

@@ -48,7 +48,7 @@ def play_roles(count: int) -> str:
         None,
         4,
         PbtConfig(best_count=1, replace_count=2, perturb="pb2"),
-        devices.population_map(mesh, True),
+        devices.placement(mesh, True),
     )
     compiled = devices.compile_program(program, mesh)
     state, told = compiled.init(jax.random.key(0)), {}
@@ -62,7 +62,7 @@ def play(
 ) -> tuple[list, dict]:
     """Some generations on `count` devices: the state's leaves, and what was seen of the layout."""
     mesh = devices.mesh(count)
-    program = pbt(learner or tiny.learner(), None, 8, config, devices.population_map(mesh, exact))
+    program = pbt(learner or tiny.learner(), None, 8, config, devices.placement(mesh, exact))
     compiled = devices.compile_program(program, mesh)
     state = compiled.init(jax.random.key(0))
     parents, first = [], []
@@ -89,7 +89,7 @@ def collectives(count: int) -> list[str]:
     mesh = devices.mesh(count)
     learner = tiny.learner()
     spread = devices.population_map(mesh)
-    state = devices.template(pbt(learner, population_size=8, population_map=spread), mesh)
+    state = devices.template(pbt(learner, population_size=8, placement=devices.placement(mesh)), mesh)
     bank = jax.eval_shape(learner.start_states, jax.random.key(0))
     keys = jax.eval_shape(lambda key: member_keys(key, 8), jax.random.key(0))
     generation = jax.ShapeDtypeStruct((), np.int32)
@@ -104,7 +104,7 @@ CELLS = (8, 29)  # 232: no other array has as many rows, nor a share of 29
 def bred(count: int, divided: bool) -> tuple[Program, devices.Mesh]:
     """ME-PBT over walkers on `count` devices."""
     mesh = devices.mesh(count)
-    placement = devices.placement(mesh, 8 * 29, divided, exact=True)
+    placement = devices.placement(mesh, True, 8 * 29, divided)
     learner = walks.learner(descriptor=True)
     scoring = learner_scoring(learner)
     emitter = pbt_emitter(learner, scoring, population_size=8, ga_population=8, placement=placement)
@@ -139,7 +139,7 @@ def breed(count: int, divided: bool) -> dict:
 def moved(count: int, divided: bool) -> list[str]:
     """Leaves that come back with other bits after they were written and read on a mesh; a list of their names."""
     mesh = devices.mesh(count)
-    rows = devices.rows(mesh, 16, divided)
+    rows = devices.rows(mesh, divided)
     numbers = np.arange(16)
     tree = {
         "float": np.where(numbers % 3, numbers, -0.0).astype(np.float32)[:, None],

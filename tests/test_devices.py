@@ -15,11 +15,12 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rookery import devices
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs.api import EnvSpec
+from rookery.populations.api import HERE
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
-from rookery.qd.repertoire import HERE, empty
+from rookery.qd.repertoire import empty
 from rookery.qd.scoring import learner_scoring
 from tests import tiny, walks
 
@@ -95,8 +96,8 @@ class TestRepertoire:
 
     def test_cells_that_the_devices_cannot_share_are_refused(self):
         with pytest.raises(ValueError, match="a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10"):
-            devices.rows(devices.mesh(2), 9, divided=True)
-        assert devices.rows(devices.mesh(1), 9, divided=True) is HERE
+            devices.placement(devices.mesh(2), cells=9, divides_cells=True)
+        assert devices.rows(devices.mesh(1), divided=True) is HERE
 
     def test_a_batch_that_the_devices_cannot_share_is_refused(self):
         searched = learner_scoring(walks.learner(descriptor=True))
@@ -161,7 +162,7 @@ def test_the_donated_state_is_gone_and_its_memory_reused():
 
 def test_the_template_is_the_state_without_its_values():
     mesh = devices.mesh(2)
-    program = pbt(tiny.learner(), population_size=2, population_map=devices.population_map(mesh))
+    program = pbt(tiny.learner(), population_size=2, placement=devices.placement(mesh))
     state = devices.compile_program(program, mesh).init(jax.random.key(0))
     template = devices.template(program, mesh)
     for expected, leaf in zip(jax.tree.leaves(template), jax.tree.leaves(state), strict=True):

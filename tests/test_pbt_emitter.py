@@ -17,7 +17,7 @@ from rookery.qd.api import EmitterState
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE, Counts, MePbtConfig, Parts, counts, origins
-from rookery.qd.repertoire import HERE, Repertoire
+from rookery.qd.repertoire import Repertoire
 from rookery.qd.scoring import learner_scoring
 from rookery.types import Evaluation, Genotype
 from tests import tiny, walks
@@ -140,7 +140,7 @@ KEY = jax.random.key(1)
 
 def parts(**options) -> Parts:
     config = MePbtConfig(replace_fraction=0.2, best_fraction=0.2, sample_fraction=0.4, **options)  # 1, 1, 2
-    return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), HERE, api.vmap)
+    return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), api.ONE_DEVICE)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_me_pbt
 from benchmarks.qdax_me_pbt import Settings
+from rookery.populations.api import ONE_DEVICE, Placement
 from rookery.qd import repertoire as repertoires
-from rookery.qd.repertoire import Placement
 from rookery.qd.scoring import worst_return
 from rookery.report import statistics, style
 
@@ -64,7 +64,7 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
     return {**curves, **fresh, "occupied": int(np.isfinite(judged["stored_fitness"]).sum())}
 
 
-def program(settings: Settings, episodes: int, placement: Placement = repertoires.ONE_DEVICE) -> rookery.Program:
+def program(settings: Settings, episodes: int, placement: Placement = ONE_DEVICE) -> rookery.Program:
     """Our ME-PBT with QDax's settings."""
     env = rookery.make(settings.task, episode_length=settings.episode_length)
     agent = rookery.sac(env.spec, rookery.SacConfig(settings.hidden_sizes, output_scale=1.0))

@@ -10,6 +10,7 @@ from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.api import Member
 from rookery.populations import api
+from rookery.populations.api import HERE, Rows
 from rookery.types import Array, Hyper, Key, PyTree
 
 
@@ -32,29 +33,56 @@ class Perturbation(Protocol):
         ...
 
 
-def inherit(members: Member, parents: Array, donors: Array | None = None, buffers_too: bool = False) -> Member:
+def inherit(
+    members: Member, parents: Array, donors: Array | None = None, buffers_too: bool = False, rows: Rows = HERE
+) -> Member:
     """Every member takes what `parents` `[P]` says: state, hyper-parameters, normaliser; O(parameters).
 
     Args:
       members: `[P, ...]`.
       donors: whose hyper-parameters each takes, `[P]`; the parents' by default.
-      buffers_too: copy the parents' rows as well, one child at a time and in place.
+      buffers_too: copy the parents' rows as well, a few children at a time and in place.
+      rows: how members are reached, where they lie on several devices.
 
     Returns:
       `[P, ...]`; environment states, and by default buffers, stay with the slot.
     """
-    state, normalizer = trees.take((members.state, members.normalizer), parents)
+    state, normalizer = moved((members.state, members.normalizer), parents, rows, in_place=True)
     hyper = trees.take(members.hyper, parents if donors is None else donors)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
     if buffers_too:
-        depth = _depth(parents)
-        copy = partial(_copy_rows, jnp.argsort(-depth), parents)
-        members = members._replace(buffer=jax.lax.fori_loop(0, jnp.sum(depth > 0), copy, members.buffer))
+        members = members._replace(buffer=moved(members.buffer, parents, rows, in_place=True))
     return members
 
 
+def moved(tree: PyTree, sources: Array, rows: Rows = HERE, in_place: bool = False) -> PyTree:
+    """A tree `[P, ...]` whose row i is row `sources[i]` of the given one.
+
+    Only rows that come from elsewhere are moved, a few at a time: what crosses between devices, and what a device holds
+    of it at once, grows with the rows that move and not with the population.
+
+    Args:
+      tree: leaves `[P, ...]`.
+      sources: `[P]` int32.
+      rows: how rows are reached.
+      in_place: write into the given tree, for sources that form a forest, as parents do.
+    """
+    size, depth = sources.shape[0], _depth(sources)
+    # A row must be read before it changes, so the deepest move first. Around a circle all are equally deep.
+    deepest_first, count = jnp.argsort(-depth), jnp.sum(depth > 0)
+    at_once = rows_at_once(tree)
+
+    def move(index: Array, result: PyTree) -> PyTree:
+        places = index * at_once + jnp.arange(at_once)
+        slots = deepest_first[jnp.minimum(places, size - 1)]
+        arriving = rows.take(result if in_place else tree, sources[slots])
+        return rows.put(result, jnp.where(places < count, slots, size + places), arriving)
+
+    return jax.lax.fori_loop(0, -(-count // at_once), move, tree)
+
+
 def _depth(parents: Array) -> Array:
-    """How many steps each member stands below a survivor; `[P]`. A parent may be a child itself, of a better one."""
+    """How many steps each member stands below a survivor, or P on a circle; `[P]`. A parent may be a child itself."""
     members = jnp.arange(parents.shape[0])
 
     def climb(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -64,15 +92,15 @@ def _depth(parents: Array) -> Array:
     return jax.lax.fori_loop(0, parents.shape[0], climb, (members, jnp.zeros_like(members)))[1]
 
 
-def _copy_rows(deepest_first: Array, parents: Array, index: Array, tree: PyTree) -> PyTree:
-    """Copy the parent's row of one child in place; the deepest come first, so that a row is read before it changes."""
-    child = deepest_first[index]
+def rows_at_once(tree: PyTree) -> int:
+    """How many rows of a tree `[P, ...]` `moved` moves at a time: an eighth, and no more than 64 MB."""
+    leaves = jax.tree.leaves(tree)
+    size = leaves[0].shape[0]
+    row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // size
+    return max(1, min(size // 8, _MOST_BYTES // max(row_bytes, 1)))
 
-    def copy(leaf: Array) -> Array:
-        row = jax.lax.dynamic_index_in_dim(leaf, parents[child], keepdims=True)
-        return jax.lax.dynamic_update_slice_in_dim(leaf, row, child, axis=0)
 
-    return jax.tree.map(copy, tree)
+_MOST_BYTES = 64 * 2**20
 
 
 def perturb(config: Perturbation, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:

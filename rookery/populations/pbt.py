@@ -29,7 +29,12 @@ class Parts(NamedTuple):
     space: Space
     config: PbtConfig
     population_size: int
-    population_map: api.PopulationMap
+    placement: api.Placement
+
+    @property
+    def population_map(self) -> api.PopulationMap:
+        """How members are mapped."""
+        return self.placement.population_map
 
 
 class Shared(NamedTuple):
@@ -117,7 +122,7 @@ def exploit(
         donors = selection.donors(fitness, parents, config.frequencies)
         # A migrant's hyper-parameters are not perturbed; those of who replaces a diverged member are.
         is_new &= selection.at_home(parents, config.frequencies) | ~jnp.isfinite(fitness)
-    members = inherit(members, parents, donors, config.inherit_buffer)
+    members = inherit(members, parents, donors, config.inherit_buffer, parts.placement.members)
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
         seen = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
@@ -195,7 +200,7 @@ def pbt(
     space: Space | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
-    population_map: api.PopulationMap = api.vmap,
+    placement: api.Placement = api.ONE_DEVICE,
     **options: Any,
 ) -> Program:
     """Population Based Training of any learner.
@@ -205,13 +210,13 @@ def pbt(
       space: what evolves; the agent's own space by default.
       population_size: P, at least 1.
       config: a `PbtConfig`; or give its fields as keywords: `pbt(learner, population_size=8, perturb="resample")`.
-      population_map: how members are mapped; `devices.population_map` spreads them over devices.
+      placement: where members lie; `devices.placement` spreads them over devices.
 
     Raises:
       ValueError: a mistake in the configuration, or best and replaced members exceed the population.
       TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
     """
-    parts = bind(learner, space, population_size, config, population_map, options)
+    parts = bind(learner, space, population_size, config, placement, options)
     return as_program(parts, partial(init, parts), partial(step, parts))
 
 
@@ -220,7 +225,7 @@ def bind(
     space: Space | None,
     population_size: int,
     config: PbtConfig | None,
-    population_map: api.PopulationMap,
+    placement: api.Placement,
     options: Mapping[str, Any],
 ) -> Parts:
     """What a program is bound to, checked; arguments and errors are those of `pbt`."""
@@ -228,7 +233,7 @@ def bind(
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or PbtConfig(**options)
     check_population(config, population_size)
-    return Parts(learner, space or learner.space, config, population_size, population_map)
+    return Parts(learner, space or learner.space, config, population_size, placement)
 
 
 def as_program(parts: Parts, init: api.InitFn, step: api.StepFn) -> Program:

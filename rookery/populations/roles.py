@@ -17,7 +17,8 @@ from rookery.learners.api import Bank, Learner, Member
 from rookery.populations import api, bandit, pbt
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.config import PbtConfig
-from rookery.types import Array, Evaluation, Key, Metrics
+from rookery.populations.inheritance import moved
+from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
 class Parts(NamedTuple):
@@ -53,13 +54,17 @@ def match(key: Key, size: int, count: int) -> Array:
     return jax.vmap(jax.random.permutation, in_axes=(0, None), out_axes=1)(keys, size)
 
 
-def deal(members: Member, places: Array) -> Member:
+def deal(members: Member, places: Array, rows: api.Rows = api.HERE) -> Member:
     """Members at other places: slot p holds of role i who was at `places[p, i]`. Environments stay with the slot."""
-    roles = jnp.arange(places.shape[1])
-    state, hyper, normalizer = jax.tree.map(
-        lambda leaf: leaf[places, roles], (members.state, members.hyper, members.normalizer)
-    )
+    of_roles = _across((members.state, members.hyper, members.normalizer))
+    dealt = jax.lax.map(lambda role: moved(*role, rows), (of_roles, places.T))
+    state, hyper, normalizer = _across(dealt)
     return members._replace(state=state, hyper=hyper, normalizer=normalizer)
+
+
+def _across(tree: PyTree) -> PyTree:
+    """`[P, I, ...]` as `[I, P, ...]`, and back."""
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), tree)
 
 
 def live(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple[Member, tuple]:
@@ -82,10 +87,10 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     places = match(match_key, size, parts.count)
     shared = (bank, state.shared.generation)
     keys = api.member_keys(members_key, size)
-    teams = deal(state.members, places)
+    teams = deal(state.members, places, each.placement.members)
     teams, (evaluation, learned) = each.population_map(partial(live, each.learner), (teams, keys), shared)
     home = jnp.argsort(places, axis=0)
-    members = deal(teams, home)
+    members = deal(teams, home, each.placement.members)
     fitness = jnp.take_along_axis(evaluation.roles, home, axis=0)
     metrics = _metrics(members, state.shared.parents, evaluation, learned, fitness)
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(parts.names)}
@@ -113,13 +118,12 @@ def _exploit(
 ) -> tuple[pbt.Shared, Member, Array, Array]:
     """Every role by itself, with keys of its own; parents `[P, I]`, counted within the role, and what they were judged
     by, `[P, I]`."""
-    across = partial(jax.tree.map, lambda leaf: jnp.swapaxes(leaf, 0, 1))
-    inherited = across((members.state, members.hyper, members.normalizer))
+    inherited = _across((members.state, members.hyper, members.normalizer))
     given = shared.recent, shared.history, inherited, fitness.T, api.member_keys(key, parts.count)
     # One after the other, not mapped at once: a branch of the bandit's stays a branch.
     told = jax.lax.map(partial(_exploit_role, parts.each, shared.generation), given)
     recent, history, inherited, parents, judged = told
-    state, hyper, normalizer = across(inherited)
+    state, hyper, normalizer = _across(inherited)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
     return shared._replace(recent=recent, history=history), members, parents.T, judged.T
 
@@ -149,7 +153,7 @@ def pbt_roles(
     space: Space | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
-    population_map: api.PopulationMap = api.vmap,
+    placement: api.Placement = api.ONE_DEVICE,
     **options: Any,
 ) -> Program:
     """Population Based Training of each role of a team.
@@ -159,13 +163,13 @@ def pbt_roles(
       space: what evolves; the agent's own space by default.
       population_size: P, members of each role, and teams; `examine` judges the teams of who shares a slot.
       config: a `PbtConfig`; or give its fields as keywords.
-      population_map: how teams are mapped; `devices.population_map` spreads them over devices.
+      placement: where teams lie; `devices.placement` spreads them over devices.
 
     Raises:
       ValueError: the learner's agents are not independent, or a mistake in the configuration.
       TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
     """
-    each = pbt.bind(learner, space, population_size, config, population_map, options)
+    each = pbt.bind(learner, space, population_size, config, placement, options)
     if learner.team != "independent":
         raise ValueError("roles need agents with parameters of their own: a team made by independent.")
     assert learner.spec.team is not None

@@ -15,7 +15,7 @@ def seeds(
     space: Space | None = None,
     population_size: int = 1,
     draw_hyper: bool = False,
-    population_map: api.PopulationMap = api.vmap,
+    placement: api.Placement = api.ONE_DEVICE,
 ) -> api.Program:
     """P members that never meet.
 
@@ -24,8 +24,9 @@ def seeds(
       space: its defaults are the members' hyper-parameters.
       population_size: P, at least 1.
       draw_hyper: draw each member's hyper-parameters from the space instead: random search.
+      placement: where members lie; `devices.placement` spreads them over devices.
     """
     space = space or learner.space
     if not draw_hyper:
         space = space._replace(domains={})
-    return pbt(learner, space, population_size, PbtConfig(exploit="none"), population_map)
+    return pbt(learner, space, population_size, PbtConfig(exploit="none"), placement)

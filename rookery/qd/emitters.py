@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.populations.api import member_keys
+from rookery.populations.api import HERE, Rows, member_keys
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Repertoire, Rows
+from rookery.qd.repertoire import Repertoire
 from rookery.qd.variation import VariationConfig, child
 from rookery.types import Evaluation, Key, Metrics, PyTree
 
@@ -30,7 +30,7 @@ def iso_line(
     scoring: Scoring,
     batch_size: int,
     variation: VariationConfig | None = None,
-    rows: Rows = repertoires.HERE,
+    rows: Rows = HERE,
 ) -> Emitter:
     """Children of two elites each, drawn uniformly from the occupied cells (Vassiliades 2018, arXiv:1804.03906).
 

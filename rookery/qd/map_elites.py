@@ -17,7 +17,7 @@ from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.centroids import FindFn, finder
-from rookery.qd.repertoire import Added, Placement, Repertoire, Rows
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -28,8 +28,12 @@ class Parts(NamedTuple):
     emitter: Emitter
     centroids: Array
     find: FindFn
-    rows: Rows
-    population_map: api.PopulationMap
+    placement: api.Placement
+
+    @property
+    def population_map(self) -> api.PopulationMap:
+        """How evaluations are mapped."""
+        return self.placement.population_map
 
 
 class Shared(NamedTuple):
@@ -138,7 +142,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     evaluation = parts.population_map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
     limits = _limits(parts.scoring)
     repertoire, added = repertoires.add(
-        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.rows, parts.find
+        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.placement.cells, parts.find
     )
     emitting, told = parts.emitter.tell(emitting, evaluation)
     state = with_repertoire(state._replace(members=emitting.members), repertoire)
@@ -221,7 +225,7 @@ def _evaluate_elites(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key)
     def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
         places = index * batch + jnp.arange(batch)
         cells = order[jnp.minimum(places, count - 1)]
-        batch_results = judge((parts.rows.take(repertoire.genotypes, cells), keys[cells]), (bank,))
+        batch_results = judge((parts.placement.cells.take(repertoire.genotypes, cells), keys[cells]), (bank,))
         return trees.scatter(results, jnp.where(places < elites, cells, count + places), batch_results)
 
     genotype = jax.eval_shape(lambda tree: trees.take(tree, 0), repertoire.genotypes)
@@ -245,7 +249,7 @@ def map_elites(
     scoring: Scoring,
     centroids: Array,
     emitter: Emitter | None = None,
-    placement: Placement = repertoires.ONE_DEVICE,
+    placement: api.Placement = api.ONE_DEVICE,
 ) -> Program:
     """MAP-Elites over any scoring, with any emitter.
 
@@ -263,8 +267,8 @@ def map_elites(
         raise ValueError(
             f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
         )
-    emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.rows)
-    parts = Parts(scoring, emitter, centroids, finder(centroids), placement.rows, placement.population_map)
+    emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
+    parts = Parts(scoring, emitter, centroids, finder(centroids), placement)
     return Program(
         init=partial(init, parts),
         step=partial(step, parts),

@@ -22,7 +22,7 @@ from rookery.populations.inheritance import inherit, perturb
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Placement, Repertoire, Rows
+from rookery.qd.repertoire import Repertoire
 from rookery.qd.variation import VariationConfig
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
@@ -103,8 +103,12 @@ class Parts(NamedTuple):
     counts: Counts
     population_size: int
     variations: Emitter  # of elites, beside the population
-    rows: Rows
-    population_map: api.PopulationMap
+    placement: api.Placement
+
+    @property
+    def population_map(self) -> api.PopulationMap:
+        """How members are mapped."""
+        return self.placement.population_map
 
 
 class Shared(NamedTuple):
@@ -160,9 +164,9 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     judged, elites_exist = state.shared.generation > 0, repertoire.occupied.any()
     parents, revived = origins(fitness, parents_key, parts.counts, judged, elites_exist)
 
-    members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer)
+    members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer, rows=parts.placement.members)
     cells = repertoires.draw(repertoire, sample_key, size)
-    elites = parts.rows.take(repertoire.genotypes, cells)
+    elites = parts.placement.cells.take(repertoire.genotypes, cells)
     members = parts.population_map(partial(_revive, parts.learner), (members, elites, revived), ())
 
     is_new = revived | (parents != jnp.arange(size))
@@ -243,7 +247,7 @@ def pbt_emitter(
     ga_population: int = 30,
     config: MePbtConfig | None = None,
     variation: VariationConfig | None = None,
-    placement: Placement = repertoires.ONE_DEVICE,
+    placement: api.Placement = api.ONE_DEVICE,
 ) -> Emitter:
     """ME-PBT's emitter over any learner.
 
@@ -262,10 +266,8 @@ def pbt_emitter(
     """
     config = config or MePbtConfig()
     told = counts(config, population_size)
-    beside = emitters.iso_line(scoring, ga_population, variation, placement.rows)
-    parts = Parts(
-        learner, space or learner.space, config, told, population_size, beside, placement.rows, placement.population_map
-    )
+    beside = emitters.iso_line(scoring, ga_population, variation, placement.cells)
+    parts = Parts(learner, space or learner.space, config, told, population_size, beside, placement)
     return Emitter(
         init=partial(init, parts),
         ask=partial(ask, parts),

@@ -4,14 +4,14 @@ Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.
 one individual; what is not finite can neither enter a cell nor keep another out of it.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
 from rookery import trees
-from rookery.populations.api import PopulationMap, vmap
+from rookery.populations.api import HERE, Rows
 from rookery.qd import centroids as cells
 from rookery.types import Array, Key, Metrics, PyTree
 
@@ -46,41 +46,6 @@ class Elite(NamedTuple):
     genotype: PyTree
     fitness: Array  # []
     descriptor: Array  # [D]
-
-
-class TakeFn(Protocol):
-    """Rows `indices` `[N]` of every leaf `[C, ...]`."""
-
-    def __call__(self, tree: PyTree, indices: Array) -> PyTree: ...
-
-
-class PutFn(Protocol):
-    """Write rows `[N, ...]` at `indices` `[N]`, unique; an index beyond the cells writes nothing."""
-
-    def __call__(self, tree: PyTree, indices: Array, rows: PyTree) -> PyTree: ...
-
-
-class Rows(NamedTuple):
-    """How genotypes are read and written where they lie; either moves the rows named and nothing else."""
-
-    take: TakeFn
-    put: PutFn
-
-
-HERE = Rows(trees.take, trees.scatter)
-"""On one device."""
-
-
-class Placement(NamedTuple):
-    """Where things lie: how evaluations and members are spread, and how the repertoire is."""
-
-    population_map: PopulationMap = vmap
-    rows: Rows = HERE
-    divides_cells: bool = False  # each device keeps its share of the cells; `rows` must know
-
-
-ONE_DEVICE = Placement()
-"""Everything in one place; `devices.placement` gives that of a mesh."""
 
 
 def empty(genotype: PyTree, centroids: Array) -> Repertoire:

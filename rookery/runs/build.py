@@ -21,7 +21,7 @@ from rookery.hyperparams import Space
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
-from rookery.populations.api import Program
+from rookery.populations.api import Placement, Program
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.roles import pbt_roles
@@ -31,7 +31,6 @@ from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import counts
-from rookery.qd.repertoire import Placement
 from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
 from rookery.runs.cells import CellsConfig, find_cells
 from rookery.runs.config import WorldConfig
@@ -82,7 +81,7 @@ def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
         return _me_pbt(config)
     mesh = _mesh(config.world, population=config.population)
     learner, space = _learner(config)
-    spread = devices.population_map(mesh, config.world.exact)
+    spread = devices.placement(mesh, config.world.exact)
     if isinstance(config, PbtIppoRun):
         _check_selection(config, learner.spec)
     if isinstance(config, PbtIppoRun) and config.member == "agent":
@@ -113,7 +112,7 @@ def _map_elites(config: MapElitesRun) -> Built:
     mesh = _mesh(config.world, **_divided(config.cells), batch=config.batch_size)
     searched = scoring(config)
     placement = _placement(mesh, config)
-    emitter = iso_line(searched, config.batch_size, config.variation, placement.rows)
+    emitter = iso_line(searched, config.batch_size, config.variation, placement.cells)
     return Built(map_elites(searched, find_cells(config.cells, searched.descriptor), emitter, placement), mesh)
 
 
@@ -132,7 +131,7 @@ def _me_pbt(config: AnyMePbtRun) -> Built:
 
 
 def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
-    return devices.placement(mesh, config.cells.count, config.cells.shard_repertoire, config.world.exact)
+    return devices.placement(mesh, config.world.exact, config.cells.count, config.cells.shard_repertoire)
 
 
 def _mesh(world: WorldConfig, **sizes: int) -> Mesh:
