@@ -124,13 +124,12 @@ def test_all_go_in_together_and_the_port_is_free(address: str):
     assert [peer.fate() for peer in early] == ["in", "in"]
 
 
-@pytest.mark.parametrize("named", ["node1", "192.0.2.1"])
-def test_an_address_that_is_not_this_machines_own_number_is_listened_for_everywhere(
-    address: str, named: str, monkeypatch
+@pytest.mark.parametrize(("named", "place"), [("node1", "127.0.1.1"), ("192.0.2.1", "192.0.2.1")])
+def test_a_name_and_the_number_of_another_machine_are_listened_for_everywhere(
+    address: str, named: str, place: str, monkeypatch
 ):
     port = host_and_port(address)[1]
-    places = [(socket.AF_INET, ("192.0.2.1", port))]
-    monkeypatch.setattr(doorkeeper, "resolve", lambda *_: places)
+    monkeypatch.setattr(doorkeeper, "resolve", lambda *_: [(socket.AF_INET, (place, port))])
     keeper = Peer(f"{named}:{port}", 2, 0)
     assert Peer(address, 2, 1).fate() == "in"
     assert keeper.fate() == "in"
@@ -167,7 +166,9 @@ def test_all_hear_who_did_not_come(address: str):
     assert port_is_free(address)
 
 
-def test_who_has_met_process_0_waits_as_long_as_that_does(address: str):
+def test_who_has_met_process_0_waits_as_long_as_that_does(address: str, monkeypatch):
+    monkeypatch.setattr(door, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(doorkeeper, "ANSWER_SECONDS", 0.3)
     peer = Peer(address, 3, 1, 0.6)
     assert Peer(address, 3, 0, 1.2).fate() == peer.fate()
     assert "process 2 of 3 did not come" in peer.fate()
@@ -213,8 +214,10 @@ def test_a_host_that_nobody_knows(process: int, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     expected = f"this machine ({socket.gethostname()}) finds no host 'node1' (name or service not known): correct"
+    began = time.monotonic()
     with pytest.raises(DoorError, match=re.escape(expected)):
         meet("node1:1234", 2, process, 5.0)
+    assert time.monotonic() - began < 2
 
 
 def test_a_name_service_that_is_away_is_asked_again(address: str, monkeypatch):
@@ -238,7 +241,7 @@ def say(words: bytes) -> Callable[[socket.socket], None]:
 def ignore(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.recv(8192)
-        time.sleep(0.6)
+        time.sleep(0.8)
 
 
 @contextlib.contextmanager
@@ -286,8 +289,7 @@ def test_somebody_answers_who_is_no_door(address: str, conduct: Callable, fact: 
 
 
 def test_strangers_hold_nobody_up(address: str, monkeypatch):
-    monkeypatch.setattr(doorkeeper, "ANSWER_SECONDS", 0.3)
-    keeper = Peer(address, 2, 0)
+    keeper, began = Peer(address, 2, 0), time.monotonic()
     silent = connect(address)
     garbage = [b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[]\n", b"null\n", b"x" * 20000, b'{"protocol": "rookery"}\n']
     garbage += [b'{"protocol": "rookery", "process": [], "processes": 2, "pid": 1, "host": ""}\n']
@@ -295,8 +297,10 @@ def test_strangers_hold_nobody_up(address: str, monkeypatch):
         with connect(address) as connection, contextlib.suppress(ConnectionError):
             connection.sendall(words)
             assert connection.recv(100) == b""
+    assert time.monotonic() - began < 2  # thrown out at once
     with connect(address) as scanner:  # leaves with a reset
         scanner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    monkeypatch.setattr(doorkeeper, "ANSWER_SECONDS", 0.3)
     with silent, contextlib.suppress(ConnectionError):
         assert silent.recv(100) == b""  # thrown out after its time
     quiet = connect(address)
@@ -312,6 +316,36 @@ def test_who_died_while_waiting_can_come_again(address: str):
     assert json.loads(again.recv(8192))["word"] == "in"
     again.close()
     assert keeper.fate() == "in"
+
+
+def test_a_death_that_stands_unread_behind_the_next_hello(address: str):
+    hello = {"process": 0, "processes": 2, "host": "node0", "pid": 70}
+    with contextlib.closing(doorkeeper.Doorkeeper(address, hello, 5.0)) as keeper:
+        first, second = connect(address), connect(address)
+        for connection in (first, second):
+            keeper._look(1.0)
+            connection.sendall(doorkeeper.line_of(hello | {"process": 1}))
+            if connection is second:
+                first.close()
+            keeper._look(1.0)
+        assert json.loads(second.recv(8192))["word"] == "wait"
+        second.close()
+
+
+def test_a_process_0_that_leaves_or_hangs(address: str, monkeypatch):
+    monkeypatch.setattr(door, "_GRACE_SECONDS", 0.3)
+    wait = b'{"protocol": "rookery", "word": "wait", "seconds": 0.1}\n'
+    with stranger(address, say(wait)):
+        fate = Peer(address, 2, 1, 1.0).fate()
+    assert f"nobody answers at {address} within 1 s (connection closed; process 0 was there, and left before" in fate
+
+    def hang(connection: socket.socket) -> None:
+        connection.sendall(wait)
+        ignore(connection)
+
+    with stranger(address, hang):
+        fate = Peer(address, 2, 1).fate()
+    assert fate == f"process 0 at {address} fell silent: see whether it hangs, and start all of them again"
 
 
 def test_a_process_0_that_died_can_come_again(address: str):
