@@ -22,7 +22,7 @@ from rookery.envs import tasks
 from rookery.report import curves, tables
 from rookery.report.repertoire_picture import draw_repertoire
 from rookery.report.skills_picture import draw_skills
-from rookery.runs import build, evaluate, folder, lineage, loop, origins
+from rookery.runs import build, evaluate, folder, lineage, loop, origins, plan
 from rookery.runs import render as rendering
 from rookery.runs.cells import cache_folder
 from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
@@ -40,6 +40,8 @@ class Train:
 
     config: Any
     """Which kind; `_command` says which there are."""
+    plan: tyro.conf.CascadeSubcommandArgs[bool] = False
+    """Print what the run would hold in each device's memory, and what would not fit; train nothing."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def train(command: Train) -> None:
         config, name = alone(config), f"replay-{agent_of(name)}"
     run_dir = config.run.run_dir or f"runs/{name}-{config.world.env}-{config.run.seed}"
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
-    _go(config, schedule, resume=False)
+    (_plan if command.plan else _go)(config, schedule)
 
 
 def resume(command: Resume) -> None:
@@ -200,17 +202,28 @@ def resume(command: Resume) -> None:
     _go(config, lineage.schedule_of(record), resume=True)
 
 
-def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None:
+def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
+    console = Console(quiet=config.run.quiet)
+    built = build.build(config, schedule)
+    built = built._replace(program=origins.begin(config, built))
+    console.print(_what(config, built), highlight=False, soft_wrap=True)
+    console.print("compiling a generation, which train will find in the cache", highlight=False)
+    planned = loop.plan(built.program, config.run, built.mesh)
+    console.print(tables.plan_table(planned))
+    if does_not_fit := plan.remedy(planned):
+        raise ValueError(does_not_fit)
+
+
+def _what(config: AnyRun, built: build.Built) -> str:
+    return f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}"
+
+
+def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool = False) -> None:
     console = Console(quiet=config.run.quiet)
     built = build.build(config, schedule)
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=origins.begin(config, built))
-    console.print(
-        f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}, in "
-        f"{config.run.run_dir}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"{_what(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
     record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
     result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
@@ -221,6 +234,8 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool) -> None
     lies["evaluate"] = f"rookery evaluate {result.run_dir}"
     if (result.run_dir / "lineage.csv").exists():
         console.print(tables.summary(result.run_dir))
+    if result.memory is not None:
+        lies["memory"] = str(result.memory)
     for name, value in lies.items():
         console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
 
@@ -299,7 +314,7 @@ def envs(_: Envs) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Our own warnings are for the user: one line, without the place in the code."""
-    if issubclass(category, CheckpointWarning):
+    if issubclass(category, CheckpointWarning | plan.MemoryWarning):
         print(f"warning: {message}", file=sys.stderr)
     else:
         _show_other_warning(message, category, *where, **more)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rookery import trees
 from rookery.populations import api
-from rookery.populations.api import HERE, Placement, Rows
+from rookery.populations.placement import HERE, Placement, Rows, moved
 from rookery.types import Array, Key, Metrics, PyTree
 
 AXIS = "population"
@@ -121,31 +121,39 @@ def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bo
     """
     if divides_cells:
         check_population(cells, over, "repertoire")
-    return Placement(population_map(over, exact), rows(over, divided=True), rows(over, divides_cells), divides_cells)
+    if over.devices.size == 1:
+        return Placement(population_map(over, exact), divides_cells=divides_cells)
+    everywhere, move = partial(_everywhere, over), partial(_move, over)
+    return Placement(population_map(over, exact), everywhere, move, rows(over, divides_cells), divides_cells)
+
+
+def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
+    """The same on every device, each with the whole: nothing is left for the compiler to divide."""
+    whole = PartitionSpec()
+    return jax.shard_map(function, mesh=over, in_specs=whole, out_specs=whole, check_vma=False)(*arguments)
+
+
+def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
+    spec, here = PartitionSpec(AXIS), partial(moved, rows=Rows(_take_share, _put_share), in_place=in_place)
+    moving = jax.shard_map(here, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
+    return moving(tree, sources)
 
 
 def rows(over: Mesh, divided: bool) -> Rows:
-    """How rows `[N, ...]` are read and written on a mesh: either moves the rows named, to every device.
+    """How the genotypes of a repertoire are read and written on a mesh: either moves the rows named, to every device.
 
     Args:
       over: a mesh with one axis.
-      divided: every device keeps N / devices rows, as of members, instead of all of them.
+      divided: every device keeps C / devices cells, instead of all of them.
     """
     if over.devices.size == 1:
         return HERE
     if not divided:
-        take, put = (_on_each(over, function) for function in (trees.take, trees.scatter))
-        return Rows(take, put)
+        return Rows(partial(_everywhere, over, trees.take), partial(_everywhere, over, trees.scatter))
     spec, whole = PartitionSpec(AXIS), PartitionSpec()
     take = jax.shard_map(_take_share, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
     put = jax.shard_map(_put_share, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)
     return Rows(take, put)
-
-
-def _on_each(over: Mesh, function: Callable) -> Callable:
-    """The same on every device, each with the whole: nothing is left for the compiler to divide."""
-    whole = PartitionSpec()
-    return jax.shard_map(function, mesh=over, in_specs=whole, out_specs=whole, check_vma=False)
 
 
 def _take_share(tree: PyTree, indices: Array) -> PyTree:

@@ -15,8 +15,8 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rookery import devices
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs.api import EnvSpec
-from rookery.populations.api import HERE
 from rookery.populations.pbt import pbt
+from rookery.populations.placement import HERE
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites

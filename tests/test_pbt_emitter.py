@@ -11,6 +11,7 @@ import pytest
 from rookery import trees
 from rookery.learners.api import genotype
 from rookery.populations import api
+from rookery.populations.placement import ONE_DEVICE
 from rookery.qd import pbt_emitter
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import EmitterState
@@ -72,12 +73,12 @@ class TestCounts:
 @pytest.fixture(scope="module")
 def decide():
     """Origins of many populations at once, each with a key of its own."""
-    every = jax.vmap(origins, in_axes=(0, 0, None, None, None))
-    compiled = jax.jit(every, static_argnums=2)
+    every = jax.vmap(origins, in_axes=(None, 0, 0, None, None))
+    compiled = jax.jit(every, static_argnums=0)
 
     def decide(fitness, told: Counts, judged=True, elites_exist=True, seed=0):
         keys = api.member_keys(jax.random.key(seed), len(fitness))
-        parents, revived = compiled(jnp.asarray(fitness, jnp.float32), keys, told, judged, elites_exist)
+        parents, revived = compiled(told, jnp.asarray(fitness, jnp.float32), keys, judged, elites_exist)
         return np.asarray(parents), np.asarray(revived)
 
     return decide
@@ -140,7 +141,7 @@ KEY = jax.random.key(1)
 
 def parts(**options) -> Parts:
     config = MePbtConfig(replace_fraction=0.2, best_fraction=0.2, sample_fraction=0.4, **options)  # 1, 1, 2
-    return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), api.ONE_DEVICE)
+    return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), ONE_DEVICE)
 
 
 @pytest.fixture(scope="module")

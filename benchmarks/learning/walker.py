@@ -22,7 +22,7 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_me_pbt
 from benchmarks.qdax_me_pbt import Settings
-from rookery.populations.api import ONE_DEVICE, Placement
+from rookery.populations.placement import ONE_DEVICE, Placement
 from rookery.qd import repertoire as repertoires
 from rookery.qd.scoring import worst_return
 from rookery.report import statistics, style

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from rookery import trees
 from rookery.envs.api import DescriptorSpec
 from rookery.hyperparams import Space
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
@@ -84,42 +83,6 @@ def vmap(function: Callable, mapped: tuple, shared: tuple) -> Any:
     """All members at once on one device: the default."""
     axes = (0,) * len(mapped) + (None,) * len(shared)
     return jax.vmap(function, in_axes=axes)(*mapped, *shared)
-
-
-class TakeFn(Protocol):
-    """Rows `indices` `[N]` of every leaf, wherever they lie; everybody gets them."""
-
-    def __call__(self, tree: PyTree, indices: Array) -> PyTree: ...
-
-
-class PutFn(Protocol):
-    """Write rows `[N, ...]` at `indices` `[N]`, unique; an index beyond the leading axis writes nothing."""
-
-    def __call__(self, tree: PyTree, indices: Array, rows: PyTree) -> PyTree: ...
-
-
-class Rows(NamedTuple):
-    """How rows are read and written where they lie; either moves the rows named and nothing else."""
-
-    take: TakeFn
-    put: PutFn
-
-
-HERE = Rows(trees.take, trees.scatter)
-"""On one device."""
-
-
-class Placement(NamedTuple):
-    """Where things lie: how members are mapped, and how rows of a population and of a repertoire are reached."""
-
-    population_map: PopulationMap = vmap
-    members: Rows = HERE
-    cells: Rows = HERE
-    divides_cells: bool = False  # each device keeps its share of the cells; `cells` must know
-
-
-ONE_DEVICE = Placement()
-"""Everything in one place; `devices.placement` gives that of a mesh."""
 
 
 def member_keys(key: Key, population_size: int) -> Key:

@@ -19,6 +19,7 @@ from rookery.populations import api, bandit, selection
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.config import PbtConfig, check_population, counts
 from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.placement import ONE_DEVICE, Placement
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
@@ -29,7 +30,7 @@ class Parts(NamedTuple):
     space: Space
     config: PbtConfig
     population_size: int
-    placement: api.Placement
+    placement: Placement
 
     @property
     def population_map(self) -> api.PopulationMap:
@@ -95,7 +96,8 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
         clean = partial(restart, parts.learner, parts.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
         members = parts.population_map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
-    shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=shared.recent[parents])
+    recent = parts.placement.everywhere(trees.take, shared.recent, parents)
+    shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent)
     return ProgramState(members, shared), metrics
 
 
@@ -116,13 +118,13 @@ def exploit(
 ) -> tuple[Array, Member]:
     """Parents `[P]`, and the members after they have inherited and perturbed."""
     config = parts.config
-    parents = select(config, fitness, shared.generation, keys[0])
+    parents = parts.placement.everywhere(partial(select, config), fitness, shared.generation, keys[0])
     donors, is_new = parents, parents != jnp.arange(parts.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
         # A migrant's hyper-parameters are not perturbed; those of who replaces a diverged member are.
         is_new &= selection.at_home(parents, config.frequencies) | ~jnp.isfinite(fitness)
-    members = inherit(members, parents, donors, config.inherit_buffer, parts.placement.members)
+    members = inherit(members, parents, donors, config.inherit_buffer, parts.placement.move)
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
         seen = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
@@ -200,7 +202,7 @@ def pbt(
     space: Space | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
-    placement: api.Placement = api.ONE_DEVICE,
+    placement: Placement = ONE_DEVICE,
     **options: Any,
 ) -> Program:
     """Population Based Training of any learner.
@@ -225,7 +227,7 @@ def bind(
     space: Space | None,
     population_size: int,
     config: PbtConfig | None,
-    placement: api.Placement,
+    placement: Placement,
     options: Mapping[str, Any],
 ) -> Parts:
     """What a program is bound to, checked; arguments and errors are those of `pbt`."""

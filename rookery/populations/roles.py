@@ -17,7 +17,7 @@ from rookery.learners.api import Bank, Learner, Member
 from rookery.populations import api, bandit, pbt
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.config import PbtConfig
-from rookery.populations.inheritance import moved
+from rookery.populations.placement import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -54,10 +54,10 @@ def match(key: Key, size: int, count: int) -> Array:
     return jax.vmap(jax.random.permutation, in_axes=(0, None), out_axes=1)(keys, size)
 
 
-def deal(members: Member, places: Array, rows: api.Rows = api.HERE) -> Member:
+def deal(members: Member, places: Array, move: MoveFn = move_here) -> Member:
     """Members at other places: slot p holds of role i who was at `places[p, i]`. Environments stay with the slot."""
     of_roles = _across((members.state, members.hyper, members.normalizer))
-    dealt = jax.lax.map(lambda role: moved(*role, rows), (of_roles, places.T))
+    dealt = jax.lax.map(lambda role: move(*role), (of_roles, places.T))
     state, hyper, normalizer = _across(dealt)
     return members._replace(state=state, hyper=hyper, normalizer=normalizer)
 
@@ -87,11 +87,11 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     places = match(match_key, size, parts.count)
     shared = (bank, state.shared.generation)
     keys = api.member_keys(members_key, size)
-    teams = deal(state.members, places, each.placement.members)
+    teams = deal(state.members, places, each.placement.move)
     teams, (evaluation, learned) = each.population_map(partial(live, each.learner), (teams, keys), shared)
     home = jnp.argsort(places, axis=0)
-    members = deal(teams, home, each.placement.members)
-    fitness = jnp.take_along_axis(evaluation.roles, home, axis=0)
+    members = deal(teams, home, each.placement.move)
+    fitness = each.placement.everywhere(partial(jnp.take_along_axis, axis=0), evaluation.roles, home)
     metrics = _metrics(members, state.shared.parents, evaluation, learned, fitness)
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(parts.names)}
 
@@ -153,7 +153,7 @@ def pbt_roles(
     space: Space | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
-    placement: api.Placement = api.ONE_DEVICE,
+    placement: Placement = ONE_DEVICE,
     **options: Any,
 ) -> Program:
     """Population Based Training of each role of a team.

@@ -8,6 +8,7 @@ from rookery.hyperparams import Space
 from rookery.learners.api import Learner
 from rookery.populations import api
 from rookery.populations.pbt import PbtConfig, pbt
+from rookery.populations.placement import ONE_DEVICE, Placement
 
 
 def seeds(
@@ -15,7 +16,7 @@ def seeds(
     space: Space | None = None,
     population_size: int = 1,
     draw_hyper: bool = False,
-    placement: api.Placement = api.ONE_DEVICE,
+    placement: Placement = ONE_DEVICE,
 ) -> api.Program:
     """P members that never meet.
 

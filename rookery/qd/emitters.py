@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.populations.api import HERE, Rows, member_keys
+from rookery.populations.api import member_keys
+from rookery.populations.placement import HERE, Rows
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Repertoire

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.populations import api
 from rookery.populations.api import Program, ProgramState
+from rookery.populations.placement import ONE_DEVICE, Placement
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
@@ -28,7 +29,7 @@ class Parts(NamedTuple):
     emitter: Emitter
     centroids: Array
     find: FindFn
-    placement: api.Placement
+    placement: Placement
 
     @property
     def population_map(self) -> api.PopulationMap:
@@ -140,6 +141,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     genotypes = _bounded(genotypes, parts.scoring.bounds)
     keys = api.member_keys(evaluate_key, parts.emitter.batch_size)
     evaluation = parts.population_map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
+    evaluation = parts.placement.everywhere(lambda judged: judged, evaluation)
     limits = _limits(parts.scoring)
     repertoire, added = repertoires.add(
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.placement.cells, parts.find
@@ -249,7 +251,7 @@ def map_elites(
     scoring: Scoring,
     centroids: Array,
     emitter: Emitter | None = None,
-    placement: api.Placement = api.ONE_DEVICE,
+    placement: Placement = ONE_DEVICE,
 ) -> Program:
     """MAP-Elites over any scoring, with any emitter.
 

@@ -5,7 +5,8 @@ Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites
 
 from rookery.hyperparams import Space
 from rookery.learners.api import Learner
-from rookery.populations.api import ONE_DEVICE, Placement, Program
+from rookery.populations.api import Program
+from rookery.populations.placement import ONE_DEVICE, Placement
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import learner_scoring

@@ -19,6 +19,7 @@ from rookery.learners.api import Bank, Learner, Member, genotype
 from rookery.populations import api, selection
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.placement import ONE_DEVICE, Placement
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Emitter, EmitterState, Scoring
@@ -103,7 +104,7 @@ class Parts(NamedTuple):
     counts: Counts
     population_size: int
     variations: Emitter  # of elites, beside the population
-    placement: api.Placement
+    placement: Placement
 
     @property
     def population_map(self) -> api.PopulationMap:
@@ -162,9 +163,10 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     size, fitness = parts.population_size, state.shared.fitness
     parents_key, sample_key, perturb_key, restart_key = jax.random.split(key, 4)
     judged, elites_exist = state.shared.generation > 0, repertoire.occupied.any()
-    parents, revived = origins(fitness, parents_key, parts.counts, judged, elites_exist)
+    decide = partial(origins, parts.counts)
+    parents, revived = parts.placement.everywhere(decide, fitness, parents_key, judged, elites_exist)
 
-    members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer, rows=parts.placement.members)
+    members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer, move=parts.placement.move)
     cells = repertoires.draw(repertoire, sample_key, size)
     elites = parts.placement.cells.take(repertoire.genotypes, cells)
     members = parts.population_map(partial(_revive, parts.learner), (members, elites, revived), ())
@@ -180,14 +182,14 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
 
 
 def origins(
-    fitness: Array, key: Key, counts: Counts, judged: Array | bool = True, elites_exist: Array | bool = True
+    counts: Counts, fitness: Array, key: Key, judged: Array | bool = True, elites_exist: Array | bool = True
 ) -> tuple[Array, Array]:
     """Who is replaced, by rank: the groups never overlap and their counts are exact, whatever ties there are.
 
     Args:
+      counts: how many.
       fitness: `[P]`, higher is better; what is not finite ranks last, is always replaced and never a parent.
       key: consumed; each member has a draw of its own.
-      counts: how many.
       judged: `[]` bool; where False nobody is replaced.
       elites_exist: `[]` bool; where False nobody takes an elite, and whose fitness is not finite takes a parent.
 
@@ -247,7 +249,7 @@ def pbt_emitter(
     ga_population: int = 30,
     config: MePbtConfig | None = None,
     variation: VariationConfig | None = None,
-    placement: api.Placement = api.ONE_DEVICE,
+    placement: Placement = ONE_DEVICE,
 ) -> Emitter:
     """ME-PBT's emitter over any learner.
 

@@ -12,6 +12,8 @@ from rookery.report import style
 from rookery.report.statistics import summarize
 from rookery.runs.folder import open_existing
 from rookery.runs.log import read_csv
+from rookery.runs.memory import size
+from rookery.runs.plan import WORKING, Plan
 
 
 def summary(run_dir: str | Path) -> Table:
@@ -180,6 +182,27 @@ def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         offset = "" if row["qd_offset"] is None else f"{row['qd_offset']:g}"
         start = (row["task"], row["suite"], str(row["observation_size"] or ""), actions)
         table.add_row(*start, *counts, _descriptor(row), offset, row["extra"] or "")
+    return table
+
+
+def plan_table(planned: Plan) -> Table:
+    """What a run will hold on all its devices together and on one, part by part, and the most at once."""
+    count = planned.sizes.devices
+    table = Table(title="memory", title_justify="left")
+    for name in ("", *(["all devices"] if count > 1 else []), "one device"):
+        table.add_column(name, justify="right" if name else "left")
+
+    def add(name: str, share: int | None, end_section: bool = False) -> None:
+        told = ["?"] * len(table.columns) if share is None else [size(count * share), size(share)]
+        table.add_row(name, *told[-len(table.columns) + 1 :], end_section=end_section)
+
+    for part in planned.parts:
+        add(part.name, part.share, end_section=part is planned.parts[-1])
+    add("the state", planned.held)
+    add("its copy, while it is saved", planned.copy)
+    add(WORKING, planned.working, end_section=True)
+    add("the most at once", planned.peak)
+    add("there is", planned.available)
     return table
 
 

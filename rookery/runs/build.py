@@ -21,8 +21,9 @@ from rookery.hyperparams import Space
 from rookery.learners.api import Learner
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
-from rookery.populations.api import Placement, Program
+from rookery.populations.api import Program
 from rookery.populations.pbt import pbt
+from rookery.populations.placement import Placement
 from rookery.populations.replay import replay
 from rookery.populations.roles import pbt_roles
 from rookery.populations.seeds import seeds

@@ -19,6 +19,7 @@ from rookery import devices, hyperparams
 from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState, TableFn
 from rookery.runs import folder as folders
+from rookery.runs import plan as plans
 from rookery.runs.best import Best
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig
@@ -61,6 +62,11 @@ class Outlets(NamedTuple):
             columns = jax.device_get(table(state))
             write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
 
+    def wait(self) -> None:
+        """Until what was saved is whole."""
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+
 
 class Result(NamedTuple):
     """What a run leaves in memory."""
@@ -68,6 +74,21 @@ class Result(NamedTuple):
     state: ProgramState
     history: list[dict[str, np.ndarray]]  # one per generation run: the program's metrics
     run_dir: Path | None
+    memory: plans.Usage | None = None  # planned and used; None where nothing was left to run
+
+
+def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
+    """What a run would hold, with the generation compiled as `run` compiles it: where a cache keeps it, `run` finds it.
+
+    Raises:
+      ValueError: the devices cannot share the program, or `best_by` names no metric.
+    """
+    compiled = devices.compile_program(program, over)
+    template = devices.template(program, over)
+    lowered = compiled.step.lower(template, jax.random.key(config.seed))
+    Best(config.best_by).check(_columns(program, lowered))
+    working = plans.working_memory(lowered.compile())
+    return plans.plan(program, over, template)._replace(working=working)
 
 
 def run(
@@ -125,13 +146,17 @@ def run(
         if state is not None and first >= config.generations:
             reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
             return Result(state, [], outlets.run_dir)
+        meter = plans.Meter(program, over, template)
         started = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
             step = pool.submit(lambda: lower().compile())
             state = compiled.init(first_key) if state is None else state
+        meter.compiled(step.result())
         reporter.compiled(time.monotonic() - started)
         generations = _Generations(program, config, step.result(), outlets, reporter, requests, best)
-        return Result(*generations.run(state, first, run_key), outlets.run_dir)
+        state, history = generations.run(state, first, run_key)
+        outlets.wait()
+        return Result(state, history, outlets.run_dir, meter.read())
 
 
 def _columns(program: Program, lowered: Any) -> Iterable[str]:
