@@ -44,9 +44,10 @@ def end(process: int, processes: int, address: str, run: str | Path, how: str) -
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with checkpoints of generations 9 and 100, and files that are none."""
+    """A run whose newest checkpoint is of generation 100, and files that are none."""
     (tmp_path / "checkpoints").mkdir()
-    for name in ("00000009.json", "00000100.json", "00000200.json.rookery-tmp", "00000300", "x.json"):
+    saved = [f"{generation:08d}.json" for generation in (40, 9, 50, 100, 60, 30, 70, 20)]
+    for name in (*saved, "00000200.json.rookery-tmp", "00000300", "x.json"):
         (tmp_path / "checkpoints" / f"generation_{name}").touch()
     return tmp_path
 
