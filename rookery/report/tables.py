@@ -199,7 +199,7 @@ def plan_table(planned: Plan) -> Table:
     for part in planned.parts:
         add(part.name, part.share, end_section=part is planned.parts[-1])
     add("the state", planned.held)
-    add("its copy, while it is saved", planned.copy)
+    add("its copies, while it is saved", planned.copies * planned.held)
     add(WORKING, planned.working, end_section=True)
     add("the most at once", planned.peak)
     add("there is", planned.available)

@@ -151,8 +151,8 @@ def run(
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
             step = pool.submit(lambda: lower().compile())
             state = compiled.init(first_key) if state is None else state
-        meter.compiled(step.result())
         reporter.compiled(time.monotonic() - started)
+        meter.begin(step.result(), state)
         generations = _Generations(program, config, step.result(), outlets, reporter, requests, best)
         state, history = generations.run(state, first, run_key)
         outlets.wait()
