@@ -21,6 +21,7 @@ from typing import Any
 _GOODBYE = b"goodbye\n"
 _POLL_SECONDS = 0.5  # between looks at whether the parent lives: a fork of it may hold the pipe open
 _PROBE_SECONDS = 1.0
+_LEAVE_SECONDS = 2.0  # for the child to end after the goodbye
 _SPEAK_SECONDS = 4  # after that the child ends unheard, as where a network's file system hangs
 _DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they are meant for the run; the child ends with its pipe
 _MANIFEST = re.compile(r"generation_(\d+)\.json")
@@ -74,7 +75,7 @@ class LastWords:
         with contextlib.suppress(OSError):
             child.stdin.close()
         try:
-            child.wait(2.0)
+            child.wait(_LEAVE_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -124,7 +125,7 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def _way_on(run: str) -> str:
+def way_on(run: str) -> str:
     """The sentence about the run's newest checkpoint."""
     try:
         names = os.listdir(os.path.join(run, "checkpoints"))
@@ -153,7 +154,7 @@ def _main() -> None:
     signal.alarm(_SPEAK_SECONDS)
     _say(_fate(facts))
     if "run" in facts:
-        _say(_way_on(facts["run"]))
+        _say(way_on(facts["run"]))
 
 
 if __name__ == "__main__":
