@@ -7,9 +7,10 @@ import operator
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +23,11 @@ from rookery.envs import tasks
 from rookery.report import curves, tables
 from rookery.report.repertoire_picture import draw_repertoire
 from rookery.report.skills_picture import draw_skills
-from rookery.runs import build, evaluate, folder, lineage, loop, origins, plan
+from rookery.runs import build, evaluate, folder, lineage, loop, origins, plan, processes
 from rookery.runs import render as rendering
 from rookery.runs.cells import cache_folder
 from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.runs.distributed import Company, ProcessesConfig, join
 from rookery.runs.following import after, alone, like
 from rookery.runs.kinds import KINDS, AnyDiaynRun, AnyRun, MapElitesRun, MePbtRun, agent_of, kind_of, with_space
 from rookery.runs.members import SeedsRun
@@ -42,6 +44,7 @@ class Train:
     """Which kind; `_command` says which there are."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print what the run would hold in each device's memory, and what would not fit; train nothing."""
+    processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Resume:
     """Devices to spread the population over from now on; as many as before by default."""
     quiet: bool = False
     """Print nothing but errors."""
+    processes: ProcessesConfig = field(default_factory=ProcessesConfig)
 
 
 @dataclass(frozen=True)
@@ -152,22 +156,34 @@ def main() -> None:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
-    arguments = _in_one_word(sys.argv[1:])
+    arguments, company = _in_one_word(sys.argv[1:]), Company()
     try:
         commands = _command(_defaults(arguments))
         command = tyro.cli(commands, args=arguments, prog="rookery", description=__doc__, config=markers)
         keep_compiled_programs()
         warnings.showwarning = _show_warning
-        next(act for kind, act in _COMMANDS.items() if isinstance(command, kind))(command)
-    except Interrupted as stop:
-        print(f"\n{stop}", file=sys.stderr)
+        company = join(getattr(command, "processes", ProcessesConfig()))
+        act = next(act for kind, act in _COMMANDS.items() if isinstance(command, kind))
+        act(command, company) if isinstance(command, Train | Resume) else act(command)
+        company.leave()
+    except Interrupted as stop:  # in every process, after the same generation
+        if processes.is_first():
+            print(f"\n{stop}", file=sys.stderr)
+        company.leave()
         sys.exit(128 + stop.signum)
     except KeyboardInterrupt:
         print("\ninterrupted; what was saved is whole", file=sys.stderr)
+        company.abandon(130, "it was interrupted")
         sys.exit(130)
     except (ValueError, ImportError, CheckpointError, loop.Diverged) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{'' if company.alone or processes.is_first() else company}error: {error}", file=sys.stderr)
+        company.abandon(1, str(error))
         sys.exit(1)
+    except Exception as error:
+        if not company.alone:
+            traceback.print_exc()
+        company.abandon(1, f"{type(error).__name__}: {error}")
+        raise
 
 
 def keep_compiled_programs() -> None:
@@ -177,7 +193,7 @@ def keep_compiled_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def train(command: Train) -> None:
+def train(command: Train, company: Company) -> None:
     """`rookery train KIND`."""
     config, schedule, name = command.config, None, kind_of(command.config)
     if getattr(config, "replay_schedule", None) is not None:
@@ -186,10 +202,13 @@ def train(command: Train) -> None:
         config, name = alone(config), f"replay-{agent_of(name)}"
     run_dir = config.run.run_dir or f"runs/{name}-{config.world.env}-{config.run.seed}"
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
-    (_plan if command.plan else _go)(config, schedule)
+    if command.plan:
+        _plan(config, schedule)
+    else:
+        _go(config, schedule, company)
 
 
-def resume(command: Resume) -> None:
+def resume(command: Resume, company: Company) -> None:
     """`rookery resume RUN`."""
     record = folder.open_existing(command.run).config
     config = from_record(record)
@@ -199,7 +218,7 @@ def resume(command: Resume) -> None:
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
     if command.devices is not None:
         config = dataclasses.replace(config, world=dataclasses.replace(config.world, devices=command.devices))
-    _go(config, lineage.schedule_of(record), resume=True)
+    _go(config, lineage.schedule_of(record), company, resume=True)
 
 
 def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
@@ -218,15 +237,18 @@ def _what(config: AnyRun, built: build.Built) -> str:
     return f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}"
 
 
-def _go(config: AnyRun, schedule: lineage.Schedule | None, resume: bool = False) -> None:
-    console = Console(quiet=config.run.quiet)
+def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, resume: bool = False) -> None:
+    company.tell_run(str(config.run.run_dir))
     built = build.build(config, schedule)
+    console = Console(quiet=config.run.quiet or not processes.is_first())
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=origins.begin(config, built))
     console.print(f"{_what(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
     record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
     result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
+    if not processes.is_first():
+        return
     lies: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
     if built.program.table is not None:
         lies["repertoire"] = draw_repertoire(result.run_dir)

@@ -33,6 +33,7 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import counts
 from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
+from rookery.runs import processes
 from rookery.runs.cells import CellsConfig, find_cells
 from rookery.runs.config import WorldConfig
 from rookery.runs.kinds import (
@@ -138,7 +139,7 @@ def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
 def _mesh(world: WorldConfig, **sizes: int) -> Mesh:
     """Devices that divide all of these sizes evenly; made from a CPU's cores before anything else starts JAX."""
     shared = math.gcd(*sizes.values())
-    devices.use_cores(shared if world.devices is None else world.devices)
+    devices.use_cores(shared if world.devices is None else world.devices, processes.runtime().num_processes)
     mesh = devices.mesh_for(shared) if world.devices is None else devices.mesh(world.devices)
     for name, size in sizes.items():
         devices.check_population(size, mesh, name)

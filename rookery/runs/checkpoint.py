@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from rookery.runs import leaves, manifest
+from rookery.runs import leaves, manifest, processes
 from rookery.runs.folder import CHECKPOINT_PREFIX
 from rookery.types import PyTree
 
@@ -37,8 +37,8 @@ class Checkpointer:
     """Saves and restores the state of a run; one writer per folder, which holds the run's lock.
 
     Use it as a context manager, or `close` it: an interpreter that exits while a save is under way loses the save.
-    Every process of a multi-process run makes one and calls `save` with the same global arrays; the first writes the
-    manifest.
+    Every process of a run makes one and calls `save` and `restore` alike, with the same global arrays; process 0 says
+    which folder it is, writes the manifest, and verifies. All of them see the same directory.
 
     Args:
       directory: made if it does not exist. What killed runs left half written is removed.
@@ -85,9 +85,10 @@ class Checkpointer:
         self.wait()
         try:
             named = leaves.flatten(state)
+            count = manifest.free_count(self.directory, generation) if processes.is_first() else 0
             body = {
                 "generation": generation,
-                "folder": manifest.free_name(self.directory, generation),
+                "folder": manifest.name(generation, processes.of_first(count)),
                 "metadata": dict(metadata),
                 "leaves": [leaves.record(path, leaf) for path, leaf in named],
             }
@@ -195,7 +196,7 @@ class Checkpointer:
         """In the background: wait for the commit, then write the manifest, then delete what is too old."""
         try:
             writer.close()
-            if jax.process_index() == 0:
+            if processes.is_first():
                 manifest.write(self.directory, body)
                 manifest.retire(self.directory, body["generation"], self._keep, spared)
         except Exception as error:
@@ -204,7 +205,7 @@ class Checkpointer:
 
     def _remove_half(self, folder: str | None = None) -> None:
         """Delete what orbax left unfinished, and `folder` if no manifest vouches for it."""
-        if jax.process_index() != 0:
+        if not processes.is_first():
             return
         for entry in self.directory.glob(f"{CHECKPOINT_PREFIX}*{_ORBAX_TEMPORARY}"):
             shutil.rmtree(entry, ignore_errors=True)
@@ -224,7 +225,12 @@ class Checkpointer:
         )
 
     def _find(self, generation: int | None) -> dict[str, Any]:
-        """The manifest of the newest whole checkpoint, or of the one asked for."""
+        """The manifest of the newest whole checkpoint, or of the one asked for: the one that process 0 verified."""
+        body = self._verified(generation) if processes.is_first() else {"generation": -1}
+        chosen = processes.of_first(body["generation"])
+        return body if processes.is_first() else manifest.read(self.directory, chosen)
+
+    def _verified(self, generation: int | None) -> dict[str, Any]:
         if generation is not None:
             return self._find_only(generation)
         for candidate in manifest.generations(self.directory):
@@ -232,7 +238,7 @@ class Checkpointer:
                 return manifest.verified(self.directory, candidate)
             except manifest.Damaged as damage:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
-                warnings.warn(message, CheckpointWarning, stacklevel=3)
+                warnings.warn(message, CheckpointWarning, stacklevel=4)
         raise CheckpointError(
             f"There is no whole checkpoint in {self.directory}; start the run anew with `--overwrite`, "
             "or put a copy of the folder back."

@@ -92,8 +92,8 @@ def revive(leaf: Any, record: Mapping[str, Any], array: Any) -> Any:
         array = np.zeros(leaf.shape, leaf.dtype) if array is None else array
         return array[()] if isinstance(leaf, np.generic) else array
     if array is None:
-        array = jnp.empty(leaf.shape, leaf.dtype)
-        return jax.device_put(array, leaf.sharding) if _is_placed(leaf) else array
+        array = np.zeros(leaf.shape, leaf.dtype)
+        return jax.device_put(array, leaf.sharding) if _is_placed(leaf) else jnp.asarray(array)
     if _is_placed(leaf):
         return array
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):

@@ -6,6 +6,7 @@ killed and resumed draws the same numbers as one that never stopped.
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState, TableFn
 from rookery.runs import folder as folders
 from rookery.runs import plan as plans
+from rookery.runs import processes
 from rookery.runs.best import Best
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig
@@ -48,7 +50,7 @@ class Outlets(NamedTuple):
 
     def write(self, generation: int, row: Mapping[str, float], metrics: Mapping[str, np.ndarray]) -> None:
         """Log a generation, counted from 0."""
-        if self.log is not None:
+        if self.log is not None:  # process 0 writes
             members = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
             if "parent" in metrics:
                 members = {"parent": metrics["parent"], "fitness": metrics["fitness"], **members}
@@ -58,9 +60,10 @@ class Outlets(NamedTuple):
         """Save the state after `generation` generations, in the background, and what its repertoire holds."""
         if self.checkpoints is not None:
             self.checkpoints.save(generation, state, {}, spared)
-        if self.folder is not None and table is not None:
-            columns = jax.device_get(table(state))
-            write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
+        if self.checkpoints is not None and table is not None:
+            columns = jax.device_get(table(state))  # by every process, whoever writes it
+            if self.log is not None and self.folder is not None:
+                write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
 
     def wait(self) -> None:
         """Until what was saved is whole."""
@@ -105,7 +108,7 @@ def run(
       program: PBT, seeds, or your own.
       config: a `RunConfig`; or give its fields as keywords: `run(program, generations=20, run_dir="runs/mine")`.
         Without a `run_dir` nothing is written.
-      over: the mesh to spread the population over; the first device by default.
+      over: the mesh to spread the population over; the first device of each process by default.
       resume: continue what `run_dir` holds, up to `generations`.
       record: what `config.json` says of the program, so that the command line can rebuild it.
 
@@ -123,7 +126,8 @@ def run(
     config = config or RunConfig(**options)
     if resume and config.run_dir is None:
         raise ValueError("resume needs the run_dir of the run to continue.")
-    over = over or devices.mesh(1)
+    over = over or devices.mesh(jax.process_count())
+    processes.check_alike({**(record or {}), "run": dataclasses.asdict(config), "resume": resume})
     compiled = devices.compile_program(program, over)
     template = devices.template(program, over)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
@@ -138,11 +142,12 @@ def run(
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
             if resume:
                 state, first = restore(checkpoints, template)
-            outlets = Outlets(checkpoints, stack.enter_context(RunLog(folder, first)), folder)
-            if resume:
+            log = stack.enter_context(RunLog(folder, first)) if processes.is_first() else None
+            outlets = Outlets(checkpoints, log, folder)
+            if resume and processes.is_first():
                 best.recall(folder, checkpoints)
         requests = stack.enter_context(Requests())
-        reporter = stack.enter_context(Reporter(config.generations, first, config.quiet))
+        reporter = stack.enter_context(Reporter(config.generations, first, config.quiet or not processes.is_first()))
         if state is not None and first >= config.generations:
             reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
             return Result(state, [], outlets.run_dir)
@@ -150,7 +155,11 @@ def run(
         started = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
             step = pool.submit(lambda: lower().compile())
-            state = compiled.init(first_key) if state is None else state
+            if state is None:
+                init = compiled.init.lower(first_key).compile()
+                processes.meet()
+                state = init(first_key)
+        processes.meet()
         reporter.compiled(time.monotonic() - started)
         meter.begin(step.result(), state)
         generations = _Generations(program, config, step.result(), outlets, reporter, requests, best)
@@ -176,13 +185,25 @@ def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramS
     Raises:
       CheckpointError: there are checkpoints, but none is whole, or it does not fit the template.
     """
-    if checkpoints.empty:
+    if processes.of_first(checkpoints.empty):
         return None, 0
     state, _, generation = checkpoints.restore(template)
     return state, generation
 
 
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
+    """The folder, which process 0 makes and holds; the others wait until it has."""
+    folder = _make(program, config, resume, record) if processes.is_first() else folders.RunFolder(str(config.run_dir))
+    processes.of_first(0)
+    if not folder.config_file.is_file():
+        raise ValueError(
+            f"process 0 has made {folder.path}, which this process does not see; give a --run-dir on a file system "
+            "that all processes share."
+        )
+    return folder
+
+
+def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
     run_dir = str(config.run_dir)
     described = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
@@ -219,9 +240,10 @@ class _Generations(NamedTuple):
             if not np.isfinite(metrics.get("max_fitness", metrics["fitness"])).any():
                 raise Diverged(_all_diverged(generation, self.outlets, self.program.table is not None))
             last = generation + 1 == self.config.generations
-            asked = self.requests.signum
             due = (generation + 1) % self.config.checkpoint_every == 0
-            if self.best.improves(generation + 1, row) or last or asked is not None or due:
+            saves = self.best.improves(generation + 1, row) or due
+            asked, saves = processes.agree(self.requests.signum, saves)
+            if saves or last or asked is not None:
                 self.outlets.save(generation + 1, state, self.program.table, self.best.generation)
             if asked is not None and not last:
                 raise Interrupted(asked, _stopped(generation + 1, self.outlets))

@@ -43,14 +43,17 @@ def none_finished(directory: Path) -> bool:
     )
 
 
-def free_name(directory: Path, generation: int) -> str:
-    """A name for a new folder of this generation."""
-    name = stem = f"{CHECKPOINT_PREFIX}{generation:08d}"
+def free_count(directory: Path, generation: int) -> int:
+    """Which save of this generation a new one is, counted from 1; see `name`."""
     count = 1
-    while (directory / name).exists():
+    while (directory / name(generation, count)).exists():
         count += 1
-        name = f"{stem}-{count}"
-    return name
+    return count
+
+
+def name(generation: int, count: int) -> str:
+    """The name of the folder of the save `count` of a generation."""
+    return f"{CHECKPOINT_PREFIX}{generation:08d}" + (f"-{count}" if count > 1 else "")
 
 
 def write(directory: Path, body: Mapping[str, Any]) -> None:

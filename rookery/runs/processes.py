@@ -1,0 +1,106 @@
+"""What the processes of a run say to each other; where there is only one, nothing.
+
+Numbers are exchanged over the mesh, by collectives that every process must call alike. Words go over the notice board of
+JAX's coordinator, which any process may write to and read at any time; it is the one thing taken here that JAX does not
+document.
+"""
+
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+_WORDS_SECONDS = 30
+_COMPILE_SECONDS = 24 * 3600  # who dies meanwhile is noticed otherwise
+_meetings = itertools.count()
+
+
+def runtime() -> Any:
+    """What JAX knows of its processes, without starting a backend: `process_id`, `num_processes`, `client`."""
+    from jax._src import distributed
+
+    return distributed.global_state
+
+
+def board() -> Any:
+    """The notice board: the key-value store of JAX's coordinator; None in a run of one process."""
+    return runtime().client
+
+
+def is_first() -> bool:
+    """Whether this process writes and prints: process 0. Starts JAX."""
+    return jax.process_index() == 0
+
+
+def of_first(number: int) -> int:
+    """The number that process 0 has, in 32 bits; every process calls this, and waits for process 0."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
+    """What all do after a generation: the signal that any process received, and whether process 0 wants to save."""
+    if jax.process_count() == 1:
+        return signum, saves
+    told = multihost_utils.process_allgather(np.asarray([signum or 0, saves], np.int32))
+    return int(told[:, 0].max()) or None, bool(told[0, 1])
+
+
+def meet() -> None:
+    """Wait until every process has come this far, however long the others compile: a collective waits seconds only."""
+    if jax.process_count() > 1:
+        board().wait_at_barrier(f"rookery/meeting/{next(_meetings)}", 1000 * _COMPILE_SECONDS)
+
+
+def check_alike(record: Mapping[str, Any]) -> None:
+    """Refuse processes that were told different things, or are of different versions.
+
+    Args:
+      record: JSON values; whatever decides the run.
+
+    Raises:
+      ValueError: in every process; names the first that differs from process 0, and in what.
+    """
+    if jax.process_count() == 1:
+        return
+    text = json.dumps(_flat({**record, "version": _versions()}), sort_keys=True)
+    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+    digests = multihost_utils.process_allgather(digest)
+    different = np.flatnonzero((digests != digests[:1]).any(axis=1))
+    if not len(different):
+        return
+    other = int(different[0])
+    board().key_value_set(f"rookery/told/{jax.process_index()}", text, allow_overwrite=True)
+    here, there = (
+        json.loads(board().blocking_key_value_get(f"rookery/told/{process}", 1000 * _WORDS_SECONDS))
+        for process in (0, other)
+    )
+    differences = [
+        f"{name} is {there.get(name)!r} there and {here.get(name)!r} in process 0"
+        for name in sorted({*here, *there})
+        if here.get(name) != there.get(name)
+    ]
+    raise ValueError(
+        f"process {other} is told something else than process 0: {'; '.join(differences[:3])}; start every process "
+        "with the same command and the same versions."
+    )
+
+
+def _versions() -> dict[str, str]:
+    packages = ("rookery", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat
