@@ -1,0 +1,362 @@
+"""What a run will hold, what would fit, and what was used; sizes are counted by hand."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import monitoring
+
+import rookery.cli
+from rookery import devices
+from rookery.populations.api import Program, ProgramState
+from rookery.populations.pbt import pbt
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line
+from rookery.qd.map_elites import map_elites
+from rookery.qd.me_pbt import me_pbt
+from rookery.qd.scoring import learner_scoring
+from rookery.runs import leaves, loop, memory, plan
+from rookery.runs.config import RunConfig
+from rookery.runs.plan import Part, Plan, Sizes
+from tests import tiny, walks
+
+# SAC in the point room: 2 observations, 2 actions, 8 hidden units, numbers of 4 bytes.
+POLICY, CRITICS = (2 * 8 + 8) + (8 * 4 + 4), 2 * ((4 * 8 + 8) + (8 + 1))
+PARAMETERS = 4 * (POLICY + CRITICS + 1)
+OPTIMISERS = 4 * (2 * (POLICY + CRITICS + 1) + CRITICS + 3)  # two moments each, the targets, three counters
+BUFFER = 64 * (4 * (2 + 2 + 1 + 2) + 1) + 8  # rows of floats and a flag; a position and a size
+ENVIRONMENTS = 4 * 4 * (2 + 1 + 2)  # four states: a place, a time, an observation
+HYPER = 4 * 6
+MEMBER = PARAMETERS + OPTIMISERS + BUFFER + ENVIRONMENTS + HYPER
+SHARED_4 = 4 + 4 * 4 + 4 * 4  # a counter; parents and recent fitness of four
+
+
+def bred(count: int, population: int = 4) -> tuple[Program, Any]:
+    over = devices.mesh(count)
+    return pbt(tiny.learner(), population_size=population, placement=devices.placement(over)), over
+
+
+def shares(planned: Plan) -> dict[str, int]:
+    return {part.name: part.share for part in planned.parts}
+
+
+def test_every_part_is_what_one_counts_by_hand():
+    planned = plan.plan(*bred(1))
+    assert shares(planned) == {
+        "parameters": 4 * PARAMETERS,
+        "optimisers and targets": 4 * OPTIMISERS,
+        "hyper-parameters and statistics": 4 * HYPER,
+        "replay buffers": 4 * BUFFER,
+        "environment states": 4 * ENVIRONMENTS,
+        "shared by all": SHARED_4,
+    }
+    assert (PARAMETERS, BUFFER, planned.held) == (636, 1864, 17_156)
+    assert planned.sizes == Sizes(devices=1, population=4, buffer_size=64, cells=0, divides_cells=False)
+    assert planned.working is None
+
+
+def test_two_devices_have_half_of_the_members_each_and_all_that_is_shared():
+    planned = plan.plan(*bred(2))
+    assert planned.held == 2 * MEMBER + SHARED_4
+    assert planned.parts[3] == Part("replay buffers", total=4 * BUFFER, share=2 * BUFFER)
+    assert planned.parts[5] == Part("shared by all", total=2 * SHARED_4, share=SHARED_4)
+
+
+def test_a_repertoire_is_whole_on_each_device_or_divided():
+    over = devices.mesh(2)
+    searched = learner_scoring(walks.learner(descriptor=True))
+    cells = grid((4, 4), walks.PLACE.lower, walks.PLACE.upper)
+    genotype = 4 * (3 + 4)  # a place, and four hyper-parameters
+    for divided, share in ((False, 16 * genotype), (True, 8 * genotype)):
+        placement = devices.placement(over, cells=16, divides_cells=divided)
+        program = map_elites(searched, cells, iso_line(searched, 4, rows=placement.cells), placement)
+        planned = plan.plan(program, over)
+        assert planned.parts[0] == Part("repertoire", total=2 * share, share=share)
+        assert shares(planned) == {"repertoire": share, "shared by all": 16 * 4 * (1 + 2 + 2)}
+        assert (planned.sizes.cells, planned.sizes.population, planned.sizes.divides_cells) == (16, 0, divided)
+
+
+def test_me_pbt_has_members_and_a_repertoire():
+    learner, over = walks.learner(descriptor=True), devices.mesh(1)
+    program = me_pbt(learner, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), None, 10, 4)
+    planned = plan.plan(program, over)
+    assert shares(planned)["parameters"] == 10 * 4 * 3
+    assert shares(planned)["optimisers and targets"] == 10 * 4 * 3
+    assert shares(planned)["replay buffers"] == 10 * 4 * 5
+    assert shares(planned)["repertoire"] == 16 * 4 * (3 + 4)
+    assert planned.sizes.buffer_size == 0, "a buffer that is no ring has no rows to speak of"
+
+
+class Herd(NamedTuple):
+    """Members that no learner made."""
+
+    weights: jax.Array
+    keys: jax.Array
+
+
+def test_whatever_lives_in_somebody_elses_program_is_called_members():
+    def init(key: jax.Array) -> ProgramState:
+        return ProgramState(Herd(jnp.zeros((4, 3)), jax.random.split(key, 4)), jnp.zeros((5,), jnp.int8))
+
+    program = Program(init, init, init, population_size=4, steps_per_generation=1)  # pyright: ignore[reportArgumentType]
+    planned = plan.plan(program, devices.mesh(2))
+    assert shares(planned) == {"members": 2 * (3 * 4 + 8), "shared by all": 5}, "a key is two words"
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Program, Any, Plan]:
+    program, over = bred(2)
+    return program, over, loop.plan(program, RunConfig(seed=3), over)
+
+
+@pytest.fixture
+def cache_hits() -> Iterator[list[str]]:
+    """Programs found in JAX's cache on the disk, one entry each."""
+    hits: list[str] = []
+
+    def listen(event: str, **_: Any) -> None:
+        hits.extend([event] * event.endswith("/cache_hits"))
+
+    monitoring.register_event_listener(listen)
+    yield hits
+    monitoring.unregister_event_listener(listen)
+
+
+class TestCompiled:
+    """The plan of a compiled generation beside the very run."""
+
+    def test_the_state_is_as_large_as_predicted_and_so_is_its_copy(self, made):
+        program, over, planned = made
+        state = devices.compile_program(program, over).init(jax.random.key(0))
+        copied = leaves.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
+        for tree in (state, copied):
+            shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+            for device in over.devices:
+                assert sum(shard.data.nbytes for shard in shards if shard.device == device) == planned.held
+        assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) == 4 * MEMBER + SHARED_4
+
+    def test_the_compiler_counts_the_same(self, made):
+        program, over, planned = made
+        compiled = devices.compile_program(program, over)
+        lowered = compiled.step.lower(devices.template(program, over), jax.random.key(0))
+        told = lowered.compile().memory_analysis()
+        assert told.argument_size_in_bytes == planned.held + 8  # and a key
+        assert told.alias_size_in_bytes == planned.held, "the state is donated"
+        results = told.output_size_in_bytes - planned.held
+        assert planned.working == told.temp_size_in_bytes + results
+
+    def test_a_run_finds_what_its_plan_compiled_and_says_what_it_used(self, made, cache_hits):
+        program, over, planned = made
+        cache = Path(str(jax.config.values["jax_compilation_cache_dir"]))
+        kept = {path.name for path in cache.glob("jit_step*")}
+        assert kept
+        jax.clear_caches()  # as in another process
+        usage = loop.run(program, RunConfig(seed=4, generations=1, quiet=True), over).memory
+        assert {path.name for path in cache.glob("jit_step*")} == kept
+        assert len(cache_hits) >= 1
+        assert usage is not None
+        assert usage.planned == planned
+        assert usage.used is not None
+        assert usage.used.count >= 2 * planned.held
+
+    def test_a_metric_that_the_run_will_not_have_is_refused(self, made):
+        program, over, _ = made
+        with pytest.raises(ValueError, match="best_by names no metric of this run: 'returns'"):
+            loop.plan(program, RunConfig(best_by="returns"), over)
+
+    def test_who_does_not_tell_of_its_working_memory_is_not_asked_twice(self):
+        assert plan.working_memory(SimpleNamespace(memory_analysis=lambda: None)) is None
+
+
+def example(available: int | None, own_memory: bool = True, **sizes: Any) -> Plan:
+    """Two devices: 400 bytes of parameters, 4000 of buffers, 10 of what is shared, 100 of working memory on each."""
+    parts = (Part("parameters", 800, 400), Part("replay buffers", 8_000, 4_000), Part("shared by all", 20, 10))
+    told = {"devices": 2, "population": 8, "buffer_size": 50, "cells": 0, "divides_cells": False, **sizes}
+    return Plan(parts, Sizes(**told), available, own_memory, working=100)
+
+
+def test_what_does_not_fit_is_told_with_what_would():
+    planned = example(available=5_000)
+    assert planned.peak == 2 * 4_410 + 100
+    # A member takes 2 * 1100 + 25; a row of all buffers of a device 2 * 80; on four devices 20 + 8900 / 2 are needed.
+    assert plan.remedy(planned) == (
+        "the run needs 8.92 kB on each device while it saves, and there are 5 kB; the largest part, replay buffers, "
+        "needs 8 kB; a population of 4 or 4 devices or a buffer_size of 25 would fit."
+    )
+    assert plan.remedy(example(available=8_920)) is None
+    assert plan.remedy(example(available=None)) is None
+    assert plan.remedy(example(available=8_919)) is not None
+    told = plan.remedy(example(available=4_469))
+    assert told is not None
+    assert "a population of 2 or 8 devices or a buffer_size of 22 would fit" in told
+
+
+def test_devices_that_share_the_machines_memory_are_no_remedy_and_hold_what_is_written_too():
+    planned = example(available=5_000, own_memory=False)
+    assert planned.peak == 3 * 4_410 + 100
+    told = plan.remedy(planned)
+    assert told is not None
+    assert told.endswith("replay buffers, needs 12 kB; a population of 2 or a buffer_size of 15 would fit.")
+
+
+def test_where_nothing_helps_one_is_told_to_use_less():
+    told = plan.remedy(example(available=200))
+    assert told is not None
+    assert told.endswith("replay buffers, needs 8 kB; use less of it, or devices with more memory.")
+
+
+def test_a_repertoire_that_does_not_fit_can_be_smaller_or_divided():
+    parts = (Part("repertoire", 16_000, 8_000), Part("shared by all", 200, 100))
+    whole = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, own_memory=True, working=300)
+    told = plan.remedy(whole)
+    assert told is not None
+    assert told.endswith(
+        "repertoire, needs 16 kB; a repertoire of 42 cells or this one with shard_repertoire would fit."
+    )  # 8500 bytes are left for cells of 200 bytes each; half of the cells are 8000
+    divided = whole._replace(sizes=Sizes(2, 0, 0, 80, True), available=8_000)
+    told = plan.remedy(divided)
+    assert told is not None
+    assert told.endswith("a repertoire of 36 cells would fit.")  # 18 of the 40 that each device has
+
+
+def test_the_population_that_would_fit_does_and_two_more_would_not(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda _: 3 * (3 * MEMBER) + 3 * MEMBER // 2 + 3 * 68)
+    told = plan.remedy(plan.plan(*bred(2, population=8)))
+    assert told is not None
+    assert "a population of 6 or a buffer_size of" in told
+    assert plan.remedy(plan.plan(*bred(2, population=6))) is None
+    assert plan.remedy(plan.plan(*bred(2, population=8))) is not None
+
+
+def accelerators(*counters: dict | None, platform: str = "gpu") -> Any:
+    """A mesh of devices that count their memory, or do not."""
+    told = [SimpleNamespace(platform=platform, memory_stats=lambda counter=counter: counter) for counter in counters]
+    return SimpleNamespace(local_devices=told)
+
+
+class TestMemory:
+    def test_a_device_with_memory_of_its_own_says_how_much_and_what_was_used(self):
+        over = accelerators(
+            {"bytes_limit": 900, "peak_bytes_in_use": 100}, {"bytes_limit": 800, "peak_bytes_in_use": 300}
+        )
+        assert (memory.own(over), memory.available(over)) == (800, 800)
+        gauge = memory.Gauge(over)
+        gauge.begin(held=50)
+        assert gauge.read() == memory.Used(300, "the most in use at once on one device")
+
+    def test_who_does_not_tell_is_believed_to_have_nothing_known(self):
+        assert memory.available(accelerators({"bytes_limit": 900}, None)) is None
+        assert memory.available(accelerators({})) is None
+
+    def test_cores_share_what_the_machine_has_or_a_cgroup_grants(self, monkeypatch, tmp_path):
+        cores = accelerators(None, None, platform="cpu")
+        for file, text in (("v2", "max\n"), ("v1", "5000001\n")):
+            (tmp_path / file).write_text(text)
+        monkeypatch.setattr(memory, "_CGROUPS", (tmp_path / "v2",))
+        physical = memory.machine()
+        assert physical is not None
+        assert memory.available(cores) == physical // 2
+        monkeypatch.setattr(memory, "_CGROUPS", (tmp_path / "v2", tmp_path / "absent", tmp_path / "v1"))
+        assert (memory.machine(), memory.available(cores), memory.own(cores)) == (5_000_001, 2_500_000, None)
+
+    def test_the_growth_of_a_process_is_measured_from_where_its_state_stands(self):
+        gauge = memory.Gauge(devices.mesh(2))
+        passing = np.ones(40_000_000)  # what compiling took, 320 MB
+        del passing
+        gauge.begin(held=7_000_000)
+        more = np.ones(10_000_000)
+        used = gauge.read()
+        assert used is not None
+        assert more.nbytes + 7_000_000 - 2**20 <= used.count <= more.nbytes + 7_000_000 + 2**24
+        assert used.meaning == "the state, and by how much the process with its 2 devices grew at most beside it"
+
+    def test_where_the_peak_cannot_be_set_back_compiling_is_included_and_said(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(memory, "_RESET", tmp_path / "absent" / "clear_refs")
+        gauge = memory.Gauge(devices.mesh(1))
+        passing = np.ones(40_000_000)
+        del passing
+        gauge.begin(held=7_000_000)
+        used = gauge.read()
+        assert used is not None
+        assert used.meaning == "by how much the process grew at most, compiling included"
+        monkeypatch.setattr(memory, "_STATUS", tmp_path / "absent")
+        assert memory.Gauge(devices.mesh(1)).read() is None
+
+    @pytest.mark.parametrize(
+        ("count", "words"),
+        [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (1_234, "1.23 kB"),
+            (999_600, "1 MB"),
+            (24e9, "24 GB"),
+            (3.2e15, "3,200 TB"),
+        ],
+    )
+    def test_bytes_in_words(self, count, words):
+        assert memory.size(int(count)) == words
+
+
+ARM = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 1 --devices 2".split()
+
+
+@pytest.fixture
+def train(monkeypatch, capsys, tmp_path):
+    """`rookery train map-elites` in an empty folder; gives its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rookery.cli.keep_compiled_programs", lambda: None)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*flags: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["rookery", "train", "map-elites", *ARM, *flags])
+        code = 0
+        try:
+            rookery.cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_a_plan_makes_no_folder_and_its_exit_code_says_whether_it_fits(train, tmp_path, monkeypatch):
+    code, out, err = train("--plan")
+    assert (code, err) == (0, "")
+    # 30 cells of 3 numbers on each of two devices, and fitness, descriptor and centroid of each.
+    assert re.search(r"repertoire +│ +720 bytes │ +360 bytes", out)
+    assert re.search(r"shared by all +│ +1.2 kB │ +600 bytes", out)
+    assert re.search(r"its copies, while it is saved +│ +3.84 kB │ +1.92 kB", out)
+    assert list(tmp_path.iterdir()) == []
+
+    monkeypatch.setattr(memory, "available", lambda _: 1_000)
+    code, out, err = train("--plan", "--quiet")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(
+        r"error: the run needs [\d.]+ kB on each device while it saves, and there are 1 kB; .*\.\n", err
+    )
+    assert train("--plan", "--best-by", "returns")[0::2] == train("--best-by", "returns")[0::2]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("always::rookery.runs.plan.MemoryWarning")
+def test_a_run_is_warned_before_and_told_afterwards_what_it_used(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda _: 959)
+    code, out, err = train()
+    assert code == 0
+    assert err == (
+        "warning: the run's state alone takes 960 bytes on each device, and there are 959 bytes; "
+        "`rookery train ... --plan` says what would fit.\n"
+    )
+    assert re.search(
+        r"memory     planned 960 bytes a device \([\d.]+ kB at its peak while saving\), used [\d.]+ [kMG]B: "
+        "the state, and by how much the process with its 2 devices grew at most beside it\n",
+        out,
+    )
+    assert "plan" not in (tmp_path / "runs/map-elites-arm-0/config.json").read_text()
