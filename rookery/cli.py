@@ -222,7 +222,7 @@ def resume(command: Resume, company: Company) -> None:
 
 
 def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
-    console = Console(quiet=config.run.quiet)
+    console = Console(quiet=config.run.quiet or not processes.is_first())
     built = build.build(config, schedule)
     built = built._replace(program=origins.begin(config, built))
     console.print(_what(config, built), highlight=False, soft_wrap=True)
