@@ -222,8 +222,8 @@ def resume(command: Resume, company: Company) -> None:
 
 
 def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
+    built = build.build(config, schedule)  # makes cores into devices, so nothing may start JAX before
     console = Console(quiet=config.run.quiet or not processes.is_first())
-    built = build.build(config, schedule)
     built = built._replace(program=origins.begin(config, built))
     console.print(_what(config, built), highlight=False, soft_wrap=True)
     console.print("compiling a generation, which train will find in the cache", highlight=False)
