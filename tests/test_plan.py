@@ -1,6 +1,9 @@
 """What a run will hold, what would fit, and what was used; sizes are counted by hand."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +71,17 @@ def test_two_devices_have_half_of_the_members_each_and_all_that_is_shared():
     assert planned.parts[5] == Part("shared by all", total=2 * SHARED_4, share=SHARED_4)
 
 
+def test_the_state_is_as_large_as_predicted_and_so_is_its_copy():
+    program, over = bred(2)
+    state, planned = devices.compile_program(program, over).init(jax.random.key(0)), plan.plan(program, over)
+    copied = leaves.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
+    for tree in (state, copied):
+        shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+        for device in over.devices:
+            assert sum(shard.data.nbytes for shard in shards if shard.device == device) == planned.held
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) == 4 * MEMBER + SHARED_4
+
+
 def test_a_repertoire_is_whole_on_each_device_or_divided():
     over = devices.mesh(2)
     searched = learner_scoring(walks.learner(descriptor=True))
@@ -110,9 +124,12 @@ def test_whatever_lives_in_somebody_elses_program_is_called_members():
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Program, Any, Plan]:
-    program, over = bred(2)
-    return program, over, loop.plan(program, RunConfig(seed=3), over)
+def made() -> Iterator[tuple[Program, Any, Plan]]:
+    over, usual = devices.mesh(2), jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+    program = pbt(walks.learner(), population_size=4, placement=devices.placement(over))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    yield program, over, loop.plan(program, RunConfig(seed=3), over)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", usual)
 
 
 @pytest.fixture
@@ -130,16 +147,6 @@ def cache_hits() -> Iterator[list[str]]:
 
 class TestCompiled:
     """The plan of a compiled generation beside the very run."""
-
-    def test_the_state_is_as_large_as_predicted_and_so_is_its_copy(self, made):
-        program, over, planned = made
-        state = devices.compile_program(program, over).init(jax.random.key(0))
-        copied = leaves.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
-        for tree in (state, copied):
-            shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
-            for device in over.devices:
-                assert sum(shard.data.nbytes for shard in shards if shard.device == device) == planned.held
-        assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) == 4 * MEMBER + SHARED_4
 
     def test_the_compiler_counts_the_same(self, made):
         program, over, planned = made
@@ -343,6 +350,24 @@ def test_a_plan_makes_no_folder_and_its_exit_code_says_whether_it_fits(train, tm
     )
     assert train("--plan", "--best-by", "returns")[0::2] == train("--best-by", "returns")[0::2]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_is_of_the_devices_that_the_run_will_have(tmp_path):
+    free = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    free |= {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"], "COLUMNS": "100"}
+    command = [
+        sys.executable,
+        "-c",
+        "import rookery.cli; rookery.cli.main()",
+        "train",
+        "map-elites",
+        *ARM[:-2],
+        "--plan",
+    ]
+    done = subprocess.run(command, env=free, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    count = max(divisor for divisor in range(1, (os.cpu_count() or 1) + 1) if 16 % divisor == 0)
+    assert f"on {count} cpu device{'s' * (count > 1)}\n" in done.stdout
 
 
 @pytest.mark.filterwarnings("always::rookery.runs.plan.MemoryWarning")
