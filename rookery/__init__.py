@@ -53,6 +53,7 @@ from rookery.qd.scoring import (
 from rookery.qd.variation import VariationConfig
 from rookery.runs.cells import cvt
 from rookery.runs.config import RunConfig
+from rookery.runs.distributed import distributed
 from rookery.runs.lineage import Lineage, Schedule, at_steps, lineage
 from rookery.runs.loop import Result, run
 from rookery.runs.origins import skill_policies
@@ -104,6 +105,7 @@ __all__ = [
     "choose",
     "cvt",
     "diayn",
+    "distributed",
     "elite",
     "freeze_skills",
     "function",

@@ -180,6 +180,7 @@ def main() -> None:
         company.abandon(1, str(error))
         sys.exit(1)
     except Exception as error:
+        company.hear(error)
         if not company.alone:
             traceback.print_exc()
         company.abandon(1, f"{type(error).__name__}: {error}")

@@ -102,6 +102,15 @@ class Company:
             self._last_words.goodbye()
             self._watch = None
 
+    def hear(self, error: BaseException) -> None:
+        """Where the runtime failed, give the watch time to find out who is lost: it ends this process, and says so.
+
+        A collective may fail before anybody is missed; who lacks memory has only itself to blame.
+        """
+        failed = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+        if self._watch is not None and failed:
+            self._watch.wait()
+
     def abandon(self, code: int, word: str) -> None:
         """Leave alone, at once: the others are told why, and stop. Ends this process; does nothing where it is alone.
 
@@ -176,6 +185,7 @@ def distributed(
     try:
         yield company
     except BaseException as error:
+        company.hear(error)
         if not company.alone:
             traceback.print_exc()
             company.abandon(1, f"{type(error).__name__}: {error}")

@@ -127,6 +127,7 @@ def run(
     if resume and config.run_dir is None:
         raise ValueError("resume needs the run_dir of the run to continue.")
     over = over or devices.mesh(jax.process_count())
+    processes.connect(over)
     processes.check_alike({**(record or {}), "run": dataclasses.asdict(config), "resume": resume})
     compiled = devices.compile_program(program, over)
     template = devices.template(program, over)

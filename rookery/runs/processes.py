@@ -1,21 +1,27 @@
 """What the processes of a run say to each other; where there is only one, nothing.
 
-Numbers are exchanged over the mesh, by collectives that every process must call alike. Words go over the notice board of
-JAX's coordinator, which any process may write to and read at any time; it is the one thing taken here that JAX does not
-document.
+Numbers are exchanged over the mesh, by collectives that every process must call alike. Words go over the notice board
+of JAX's coordinator, which any process may write to and read at any time; it is the one thing taken here that JAX does
+not document.
 """
 
+import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import itertools
 import json
+import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _WORDS_SECONDS = 30
 _COMPILE_SECONDS = 24 * 3600  # who dies meanwhile is noticed otherwise
@@ -58,6 +64,32 @@ def meet() -> None:
     """Wait until every process has come this far, however long the others compile: a collective waits seconds only."""
     if jax.process_count() > 1:
         board().wait_at_barrier(f"rookery/meeting/{next(_meetings)}", 1000 * _COMPILE_SECONDS)
+
+
+def connect(over: Mesh) -> None:
+    """Let all devices of a mesh meet once, before anything is timed; without the lines that Gloo prints on a CPU."""
+    if jax.process_count() == 1:
+        return
+    divided, whole = NamedSharding(over, PartitionSpec(over.axis_names)), NamedSharding(over, PartitionSpec())
+    ones = jax.make_array_from_callback((over.devices.size,), divided, lambda index: np.ones(over.devices.size)[index])
+    with _hushed():
+        multihost_utils.process_allgather(np.zeros(1))  # which waits for one device only, and so stands before the sum
+        jax.block_until_ready(jax.jit(jnp.sum, out_shardings=whole)(ones))
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Standard output of libraries below Python goes nowhere."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)  # what the libraries still hold back
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def check_alike(record: Mapping[str, Any]) -> None:

@@ -46,6 +46,10 @@ class Watch:
     def __str__(self) -> str:
         return f"process {self._process} of {self._processes}"
 
+    def wait(self) -> None:
+        """As long as it takes until a lost process is found, which ends this one."""
+        time.sleep(self._lost_after + 4 * self._interval)
+
     def leave(self, word: str | None = None) -> None:
         """Stop watching, and say why this process goes: in order by default. Process 0 stays until all have read it."""
         self._leaving.set()

@@ -1,0 +1,217 @@
+"""Two real processes on loopback: the same run as on one device, whatever becomes of them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rookery.runs.distributed import ProcessesConfig, join
+from rookery.runs.log import read_csv
+from tests.test_resume import COMMAND, assert_same_run, await_generation, generations
+
+FLAGS = (
+    "--env point_room --episode-length 20 --population 4 --generations 16 --steps-per-generation 4000 --num-envs 4 "
+    "--updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
+    "--checkpoint-every 1 --keep 2 --inherit-buffer --exact"
+).split()
+LAST = 16
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(code: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
+    """A process with so many devices; the compiled programs come from the test session's cache."""
+    cache = os.environ["ROOKERY_TEST_CACHE"]
+    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": "8"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_two(*arguments: str, other: tuple[str, ...] = (), code: str = COMMAND) -> tuple[subprocess.Popen, ...]:
+    """Two processes of two devices; `other` is what only process 1 is told."""
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "2")
+    given = [(*arguments, *(other if process else ())) for process in range(2)]
+    return tuple(start(code, *given[i], *where, "--process-id", str(i), devices=2) for i in range(2))
+
+
+def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each."""
+    told = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            for one in processes:
+                one.kill()
+            raise
+        told.append((process.returncode, out, err))
+    return told
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """The run on one device of one process, that nothing disturbed."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", *FLAGS, "--run-dir", str(run)))
+    assert code == 0, err
+    lineage = read_csv(run / "lineage.csv")
+    assert (lineage["parent"] != lineage["member"]).any(), "the test says little"
+    return run
+
+
+def test_two_processes_of_two_devices_give_the_bits_of_one_device(alone, tmp_path):
+    run = tmp_path / "run"
+    first, second = finish(*start_two("train", "pbt-sac", *FLAGS, "--run-dir", str(run)))
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert "population 4 on 4 cpu devices of 2 processes" in first[1]
+    assert "Gloo" not in first[1]
+    assert second[1:] == ("", ""), "only process 0 prints"
+    assert_same_run(alone, run)
+
+
+def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_any_layout(alone, tmp_path):
+    run = tmp_path / "run"
+    processes = start_two("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    await_generation(processes[0], run, 2)
+    processes[1].send_signal(signal.SIGTERM)
+    first, second = finish(*processes)
+    assert (first[0], second[0]) == (143, 143), first[2] + second[2]
+    reached = generations(run)
+    assert 2 <= reached < LAST
+    assert f"stopped after generation {reached}, which is saved" in first[2]
+
+    processes = start_two("resume", str(run))
+    await_generation(processes[0], run, reached + 1)
+    processes[1].kill()
+    first, second = finish(*processes)
+    assert (first[0], second[0]) == (75, -signal.SIGKILL), first[2]
+    assert f"process 1 (pid {processes[1].pid} on {socket.gethostname()}) is lost" in first[2]
+    assert f"continue with: rookery resume {run}" in first[2]
+    reached = generations(run)
+    assert reached < LAST
+
+    processes = start_two("resume", str(run))
+    await_generation(processes[0], run, reached + 1)
+    processes[0].kill()
+    first, second = finish(*processes)
+    assert first[0] == -signal.SIGKILL
+    assert second[0] in (-signal.SIGABRT, 75)
+    assert "process 0 at 127.0.0.1" in second[2]
+    assert f"continue with: rookery resume {run}" in second[2]
+    assert generations(run) < LAST
+
+    ((code, _, err),) = finish(start(COMMAND, "resume", str(run)))
+    assert code == 0, err
+    assert_same_run(alone, run)
+
+
+def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_path):
+    run = tmp_path / "run"
+    first, second = finish(
+        *start_two("train", "pbt-sac", *FLAGS, "--run-dir", str(run), other=("--seed", "3", "--keep", "5"))
+    )
+    told = (
+        "process 1 is told something else than process 0: run.keep is 5 there and 2 in process 0; run.seed is 3 there"
+    )
+    for code, _, err in (first, second):
+        assert code in (1, 75)
+        assert told in err
+    assert not run.exists()
+
+
+def test_a_population_that_the_devices_do_not_divide_is_refused(tmp_path):
+    two = start_two(
+        "train", "pbt-sac", *FLAGS, "--population", "6", "--devices", "4", "--run-dir", str(tmp_path / "run")
+    )
+    first, second = finish(*two)
+    assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in first[2]
+    assert {first[0], second[0]} <= {1, 75}
+
+
+IN_PYTHON = """
+import sys, jax
+import rookery
+from rookery import devices
+from rookery.runs import processes
+here = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+where = here["--coordinator"], int(here["--num-processes"]), int(here["--process-id"])
+with rookery.distributed(*where, lost_after=2.0):
+    for count in (3, 5):
+        try:
+            devices.mesh(count)
+        except ValueError as error:
+            print(error)
+    print([device.process_index for device in devices.mesh(2).devices])
+    if jax.process_index() == 1:
+        raise KeyError("what nobody expected")
+    processes.meet()  # nobody comes
+"""
+
+
+def test_an_exception_in_one_process_ends_the_others():
+    first, second = finish(*start_two(code=IN_PYTHON))
+    assert "asked for 3 devices, but each of 2 processes must give as many" in first[1]
+    assert "asked for 5 devices, but there are 4" in first[1]
+    assert "[0, 1]" in first[1]
+    assert second[0] == 1
+    assert "KeyError: 'what nobody expected'" in second[2]
+    assert first[0] == 75
+    assert "stopped: KeyError: 'what nobody expected'" in first[2]
+
+
+class TestFindingTheOthers:
+    """One process, and what it is told."""
+
+    def test_nobody_answers(self):
+        where = f"127.0.0.1:{free_port()}"
+        told = ("--coordinator", where, "--num-processes", "2", "--process-id", "1", "--connect-timeout", "1")
+        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", *told))
+        assert code == 1
+        assert f"error: nobody answers at {where} within 1 s" in err
+
+    def test_no_cluster_is_detected(self):
+        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", "--distributed"))
+        assert code == 1
+        assert "error: no cluster was detected; give --coordinator HOST:PORT" in err
+
+    @pytest.mark.parametrize(
+        ("told", "message"),
+        [
+            ({"coordinator": "a:1"}, "belong together; give --num-processes, --process-id too"),
+            ({"num_processes": 2, "process_id": 0}, "give --coordinator too"),
+            ({"coordinator": "a:1", "num_processes": 2, "process_id": 2}, r"process_id must lie in 0\.\.1, got 2"),
+            ({"coordinator": "a:1", "num_processes": 0, "process_id": 0}, "num_processes must be at least 1, got 0"),
+            ({"connect_timeout": 0}, "connect_timeout must be above 0, got 0"),
+            ({"lost_after": 0.5}, "lost_after must be at least 1, got 0.5"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, told, message):
+        with pytest.raises(ValueError, match=message):
+            ProcessesConfig(**told)
+
+    def test_who_is_alone_joins_nobody(self):
+        company = join(ProcessesConfig())
+        assert company.alone
+        assert str(company) == ""
+        company.tell_run("runs/mine")
+        company.abandon(3, "nobody hears it")  # and nothing ends
+        company.leave()
+
+
+def test_how_processes_find_each_other_is_no_setting_of_the_run(alone):
+    text = json.dumps(json.loads((alone / "config.json").read_text()))
+    assert "coordinator" not in text
