@@ -90,6 +90,13 @@ def describe(over: Mesh) -> str:
     return f"{count} {over.devices.flat[0].platform} device{'s' if count > 1 else ''}{of_many}"
 
 
+def shake_hands(over: Mesh) -> None:
+    """One collective over a mesh, and wait for it: then all devices are connected."""
+    count, divided = over.devices.size, NamedSharding(over, PartitionSpec(AXIS))
+    ones = jax.make_array_from_callback((count,), divided, lambda index: np.ones(count)[index])
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=NamedSharding(over, PartitionSpec()))(ones))
+
+
 def check_population(population_size: int, over: Mesh, what: str = "population") -> None:
     """Refuse a population (or a batch, or cells) that its devices cannot share evenly.
 

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rookery import devices
 
 _WORDS_SECONDS = 30
 _COMPILE_SECONDS = 24 * 3600  # who dies meanwhile is noticed otherwise
@@ -66,15 +66,12 @@ def meet() -> None:
         board().wait_at_barrier(f"rookery/meeting/{next(_meetings)}", 1000 * _COMPILE_SECONDS)
 
 
-def connect(over: Mesh) -> None:
+def connect(over: devices.Mesh) -> None:
     """Let all devices of a mesh meet once, before anything is timed; without the lines that Gloo prints on a CPU."""
-    if jax.process_count() == 1:
-        return
-    divided, whole = NamedSharding(over, PartitionSpec(over.axis_names)), NamedSharding(over, PartitionSpec())
-    ones = jax.make_array_from_callback((over.devices.size,), divided, lambda index: np.ones(over.devices.size)[index])
-    with _hushed():
-        multihost_utils.process_allgather(np.zeros(1))  # which waits for one device only, and so stands before the sum
-        jax.block_until_ready(jax.jit(jnp.sum, out_shardings=whole)(ones))
+    if jax.process_count() > 1:
+        with _hushed():
+            multihost_utils.process_allgather(np.zeros(1))  # this waits for one device only, and so comes first
+            devices.shake_hands(over)
 
 
 @contextlib.contextmanager
