@@ -150,16 +150,26 @@ def _in_one_word(arguments: Sequence[str]) -> list[str]:
     return [re.sub("^--seeds(?==|$)", "--population", word) if independent else word for word in arguments]
 
 
+def parse(arguments: Sequence[str]) -> Any:
+    """The command that a command line gives, `Train` and so on; a mistake in the flags is told, and exits with 2.
+
+    Raises:
+      ValueError: a value outside its range; or the run that `--replay-schedule` or `--init-from` names is none.
+    """
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
+    words = _in_one_word(arguments)
+    commands = _command(_defaults(words))
+    return tyro.cli(commands, args=words, prog="rookery", description=__doc__, config=markers)
+
+
 def main() -> None:
     """Run a command; exits 0, 1 on an error, 2 on a mistake in the flags, 130 on Ctrl-C, 143 on SIGTERM."""
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
-    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
-    arguments, company = _in_one_word(sys.argv[1:]), Company()
+    company = Company()
     try:
-        commands = _command(_defaults(arguments))
-        command = tyro.cli(commands, args=arguments, prog="rookery", description=__doc__, config=markers)
+        command = parse(sys.argv[1:])
         keep_compiled_programs()
         warnings.showwarning = _show_warning
         company = join(getattr(command, "processes", ProcessesConfig()))
