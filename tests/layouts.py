@@ -6,10 +6,12 @@ one device after the first.
 
 import hashlib
 import json
+import math
 import os
+import re
 import sys
 
-COUNTS = (1, 2, 8)
+COUNTS = {"exact": (1, 2, 8), "vmap": (1, 8)}
 LAYOUTS = ((1, False), (2, True), (8, False), (8, True))  # devices, and whether they divide the cells
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -35,7 +37,7 @@ from tests import tiny, walks
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-TRUNCATION = PbtConfig(best_count=2, replace_count=3)
+TRUNCATION = PbtConfig(best_count=2, replace_count=3, inherit_buffer=True)
 bandit.FIT_STEPS, bandit.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
 EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
@@ -47,7 +49,7 @@ def play_roles(count: int) -> str:
         tiny.team(),
         None,
         4,
-        PbtConfig(best_count=1, replace_count=2, perturb="pb2"),
+        PbtConfig(best_count=1, replace_count=2),
         devices.placement(mesh, True),
     )
     compiled = devices.compile_program(program, mesh)
@@ -70,13 +72,42 @@ def play(
         state, _ = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
         parents.append(state.shared.parents.tolist())
         first = first or [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    seen = {"traffic": traffic(compiled, program, mesh), **shapes(program, mesh)} if generations == 2 else {}
     replicated = [str(leaf.sharding) for leaf in jax.tree.leaves(state.members) if leaf.sharding.is_fully_replicated]
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)], {
         "first": first,
         "parents": parents,
         "replicated": len(replicated) if count > 1 else 0,
         "compiles": compiled.step._cache_size(),
+        **seen,
     }
+
+
+def traffic(compiled: devices.Compiled, program: Program, mesh: devices.Mesh) -> dict:
+    """What crosses between devices in a generation, in bytes, and what it holds, by the compiled program's account."""
+    step = compiled.step.lower(devices.template(program, mesh), jax.random.key(1)).compile()
+    found = {"moved": 0, "told": 0, "floats_added": 0}
+    for line in str(step.as_text()).splitlines():
+        if told := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+            arrays = re.findall(r"([a-z]+)(\d*)\[([\d,]*)\]", told[1])
+            sizes = [math.prod(map(int, shape.split(","))) if shape else 1 for _, _, shape in arrays]
+            widths = [max(int(bits or 8) // 8, 1) for _, bits, _ in arrays]
+            count = sum(size * width for size, width in zip(sizes, widths, strict=True))
+            found["moved" if "while/body" in line else "told"] += count
+            found["floats_added"] += told[2] == "all-reduce" and any(kind == "f" for kind, _, _ in arrays)
+    memory = step.memory_analysis()
+    return {**found, "arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes}
+
+
+def shapes(program: Program, mesh: devices.Mesh) -> dict:
+    """Bytes of a population: of a row that is moved, of its buffer, and of what is divided and what is not."""
+    state = devices.template(program, mesh)
+    members = state.members
+    inherited, buffer, divided, whole = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        for tree in ((members.state, members.normalizer), members.buffer, members, state.shared)
+    )
+    return {"row": inherited // 8, "buffer": buffer // 8, "divided": divided, "whole": whole}
 
 
 def collectives(count: int) -> list[str]:
@@ -173,7 +204,7 @@ def digest(leaves: list) -> str:
 def main() -> None:
     """Print the findings."""
     found: dict[str, dict] = {"exact": {}, "vmap": {}, "else": {}, "collectives": {"8": collectives(8)}}
-    for count in (1, 2):  # a bandit on 8 devices that share two cores would take minutes
+    for count in (1, 2, 4):  # a bandit on 8 devices that share two cores would take minutes
         leaves, seen = play(True, count, EVERYTHING_ELSE, walks.learner(), generations=4)
         found["else"][str(count)] = {"digest": digest(leaves), "parents": seen["parents"]}
     found["roles"] = {str(count): play_roles(count) for count in (1, 2)}
@@ -181,7 +212,7 @@ def main() -> None:
     found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}
     for mode in ("exact", "vmap"):
         reference = None
-        for count in COUNTS:
+        for count in COUNTS[mode]:
             learner = tiny.discoverer() if mode == "exact" else tiny.learner()  # the bits of all that there is
             leaves, seen = play(mode == "exact", count, learner=learner)
             first = seen.pop("first")

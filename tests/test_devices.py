@@ -45,8 +45,8 @@ def test_member_by_member_any_number_of_devices_gives_the_same_bits(layouts):
 
 
 def test_so_does_every_other_strategy(layouts):
-    one, two = layouts["else"]["1"], layouts["else"]["2"]
-    assert one == two
+    one, two, four = (layouts["else"][count] for count in ("1", "2", "4"))
+    assert one == two == four
     assert any(parents != list(range(8)) for parents in one["parents"])
 
 
@@ -66,6 +66,26 @@ def test_no_member_is_copied_to_every_device_and_nothing_compiles_twice(layouts,
     for seen in layouts[mode].values():
         assert seen["replicated"] == 0
         assert seen["compiles"] == 1
+
+
+@pytest.mark.parametrize("mode", ["exact", "vmap"])
+def test_what_crosses_between_devices_is_the_rows_of_who_is_copied_and_scalars(layouts, mode):
+    """The formula of docs/scaling.md: an eighth of the rows at a time, here 1 of 8."""
+    alone, eight = layouts[mode]["1"], layouts[mode]["8"]
+    assert alone["traffic"]["moved"] == alone["traffic"]["told"] == 0
+    assert eight["traffic"]["moved"] == eight["row"] + eight["buffer"]
+    numbers_of_a_member = 64  # metrics, hyper-parameters, and what decides who is copied
+    assert 0 < eight["traffic"]["told"] <= 8 * 4 * numbers_of_a_member
+    assert eight["traffic"]["floats_added"] == 0, "a sum over devices has other bits"
+
+
+@pytest.mark.parametrize("mode", ["exact", "vmap"])
+def test_memory_of_a_device_falls_as_one_over_their_number(layouts, mode):
+    key = 8
+    for count, seen in layouts[mode].items():
+        assert seen["traffic"]["arguments"] == seen["divided"] // int(count) + seen["whole"] + key
+    one, eight = (layouts[mode][count]["traffic"]["temporary"] for count in ("1", "8"))
+    assert eight < one / 2, "what a generation works with"
 
 
 def test_training_needs_no_communication(layouts):
