@@ -1,0 +1,69 @@
+"""What the processes of a run say to each other: where there is only one, nothing. Several are in test_distributed."""
+
+import ctypes
+import os
+
+import pytest
+
+from rookery import devices
+from rookery.runs import processes
+
+
+def test_who_is_alone_is_the_first_and_hears_itself():
+    assert processes.is_first()
+    assert processes.board() is None
+    assert processes.runtime().num_processes in (None, 1)
+    assert processes.of_first(7) == 7
+    assert processes.of_first(True) is True
+
+
+@pytest.mark.parametrize("signum", [None, 15])
+@pytest.mark.parametrize("saves", [False, True])
+def test_who_is_alone_agrees_with_itself(signum, saves):
+    assert processes.agree(signum, saves) == (signum, saves)
+
+
+def test_who_is_alone_waits_for_nobody_and_is_alike():
+    processes.meet()
+    processes.connect(devices.mesh(1))
+    processes.check_alike({"no JSON": object()})
+
+
+def test_a_record_is_compared_field_by_field():
+    record = {"run": {"seed": 1, "world": {"env": "point_room"}}, "kind": "pbt-sac", "empty": {}, "list": [{"a": 1}]}
+    assert processes._flat(record) == {
+        "run.seed": 1,
+        "run.world.env": "point_room",
+        "kind": "pbt-sac",
+        "list": [{"a": 1}],
+    }
+
+
+def test_versions_are_of_what_decides_the_numbers():
+    versions = processes._versions()
+    assert {"python", "rookery", "jax", "jaxlib", "numpy"} <= versions.keys()
+    assert all(version[0].isdigit() for version in versions.values())
+
+
+def test_what_libraries_print_is_hushed_and_what_python_prints_is_not(capfd):
+    library = ctypes.CDLL(None)
+    print("before")
+    with processes._hushed():
+        library.puts(b"of a library, held back")
+        os.write(1, b"of a library, at once\n")
+    print("after")
+    library.puts(b"of a library, later")
+    library.fflush(None)
+    out, err = capfd.readouterr()
+    assert out.splitlines() == ["before", "after", "of a library, later"]
+    assert err == ""
+
+
+def test_an_error_while_hushed_gives_the_output_back(capfd):
+    open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    with pytest.raises(KeyError), processes._hushed():
+        raise KeyError("while hushed")
+    print("after")
+    assert capfd.readouterr().out == "after\n"
+    if open_before is not None:
+        assert len(os.listdir("/proc/self/fd")) == open_before
