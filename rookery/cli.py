@@ -186,6 +186,7 @@ def main() -> None:
         company.abandon(130, "it was interrupted")
         sys.exit(130)
     except (ValueError, ImportError, CheckpointError, loop.Diverged) as error:
+        company.hear(error)
         print(f"{'' if company.alone or processes.is_first() else company}error: {error}", file=sys.stderr)
         company.abandon(1, str(error))
         sys.exit(1)

@@ -18,6 +18,7 @@ import jax
 
 from rookery.runs import door, processes
 from rookery.runs.last_words import LastWords
+from rookery.runs.signals import Interrupted
 from rookery.runs.watch import Watch
 
 ALONE = 74
@@ -105,10 +106,10 @@ class Company:
     def hear(self, error: BaseException) -> None:
         """Where the runtime failed, give the watch time to find out who is lost: it ends this process, and says so.
 
-        A collective may fail before anybody is missed; who lacks memory has only itself to blame.
+        A collective may fail before anybody is missed, also within a checkpoint; who lacks memory has only itself to
+        blame.
         """
-        failed = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
-        if self._watch is not None and failed:
+        if self._watch is not None and _of_runtime(error):
             self._watch.wait()
 
     def abandon(self, code: int, word: str) -> None:
@@ -180,10 +181,14 @@ def distributed(
 
     Raises:
       ValueError: see `join`.
+      Interrupted: a run in the block was asked to stop, in all processes; they have left in order.
     """
     company = join(ProcessesConfig(True, coordinator, num_processes, process_id, **options))
     try:
         yield company
+    except Interrupted:  # in every process, after the same generation
+        company.leave()
+        raise
     except BaseException as error:
         company.hear(error)
         if not company.alone:
@@ -191,6 +196,15 @@ def distributed(
             company.abandon(1, f"{type(error).__name__}: {error}")
         raise
     company.leave()
+
+
+def _of_runtime(error: BaseException | None) -> bool:
+    """Whether JAX's runtime failed, or what it calls: Gloo's failures are a ValueError."""
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError) or str(error).startswith("UNKNOWN: Gloo"):
+            return "RESOURCE_EXHAUSTED" not in str(error)
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextlib.contextmanager
