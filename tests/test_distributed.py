@@ -1,17 +1,24 @@
 """Two real processes on loopback: the same run as on one device, whatever becomes of them."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import jax
 import pytest
 
-from rookery.runs.distributed import ProcessesConfig, join
+from rookery import cli
+from rookery.runs import distributed
+from rookery.runs.checkpoint import CheckpointError
+from rookery.runs.distributed import Company, ProcessesConfig, join
 from rookery.runs.log import read_csv
+from rookery.runs.signals import Interrupted
 from tests.test_resume import COMMAND, assert_same_run, await_generation, generations
 
 FLAGS = (
@@ -133,15 +140,6 @@ def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_pat
     assert not run.exists()
 
 
-def test_a_population_that_the_devices_do_not_divide_is_refused(tmp_path):
-    two = start_two(
-        "train", "pbt-sac", *FLAGS, "--population", "6", "--devices", "4", "--run-dir", str(tmp_path / "run")
-    )
-    first, second = finish(*two)
-    assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in first[2]
-    assert {first[0], second[0]} <= {1, 75}
-
-
 IN_PYTHON = """
 import sys, jax
 import rookery
@@ -150,9 +148,9 @@ from rookery.runs import processes
 here = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 where = here["--coordinator"], int(here["--num-processes"]), int(here["--process-id"])
 with rookery.distributed(*where, lost_after=2.0):
-    for count in (3, 5):
+    for attempt in (lambda: devices.mesh(3), lambda: devices.mesh(5), lambda: devices.mesh_for(6, 4)):
         try:
-            devices.mesh(count)
+            attempt()
         except ValueError as error:
             print(error)
     print([device.process_index for device in devices.mesh(2).devices])
@@ -164,13 +162,100 @@ with rookery.distributed(*where, lost_after=2.0):
 
 def test_an_exception_in_one_process_ends_the_others():
     first, second = finish(*start_two(code=IN_PYTHON))
-    assert "asked for 3 devices, but each of 2 processes must give as many" in first[1]
-    assert "asked for 5 devices, but there are 4" in first[1]
-    assert "[0, 1]" in first[1]
+    for _, out, _ in (first, second):
+        assert "asked for 3 devices, but each of 2 processes must give as many" in out
+        assert "asked for 5 devices, but there are 4" in out
+        assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in out
+        assert "[0, 1]" in out
     assert second[0] == 1
     assert "KeyError: 'what nobody expected'" in second[2]
     assert first[0] == 75
     assert "stopped: KeyError: 'what nobody expected'" in first[2]
+
+
+class Listener:
+    """In place of a company of processes: what was asked of it."""
+
+    alone = False
+
+    def __init__(self):
+        self.asked: list[str] = []
+
+    def leave(self) -> None:
+        self.asked.append("leave")
+
+    def hear(self, error: BaseException) -> None:
+        self.asked.append(f"hear {type(error).__name__}")
+
+    def abandon(self, code: int, word: str) -> None:
+        self.asked.append(f"abandon {code} {word}")
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (None, ["leave"]),
+        (Interrupted(2, "stopped after generation 3"), ["leave"]),
+        (KeyError("gone"), ["hear KeyError", "abandon 1 KeyError: 'gone'"]),
+    ],
+)
+def test_a_block_is_left_in_order_unless_this_process_fails_alone(monkeypatch, error, asked):
+    listener = Listener()
+    monkeypatch.setattr(distributed, "join", lambda _: listener)
+    with contextlib.suppress(KeyError, Interrupted), distributed.distributed():
+        if error is not None:
+            raise error
+    assert listener.asked == asked
+
+
+class Waiting:
+    """In place of a watch: whether somebody waited for it."""
+
+    waited = False
+
+    def wait(self) -> None:
+        self.waited = True
+
+
+def of_a_checkpoint(error: Exception) -> Exception:
+    failure = CheckpointError("Could not write the checkpoint of generation 3")
+    failure.__cause__ = error
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: somebody died"), True),
+        (ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (of_a_checkpoint(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out")), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+        (of_a_checkpoint(OSError(28, "No space left on device")), False),
+        (ValueError("a population of 6 cannot be divided"), False),
+    ],
+)
+def test_where_the_runtime_fails_the_watch_may_find_out_who_is_lost(error, waits):
+    watch = Waiting()
+    Company(watch).hear(error)
+    assert watch.waited == waits
+
+
+@pytest.mark.parametrize("error", [ValueError("UNKNOWN: Gloo all-reduce failed"), KeyError("gone")])
+def test_a_command_that_fails_hears_first_and_then_leaves_alone(monkeypatch, capsys, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    listener = Listener()
+    monkeypatch.setattr(cli, "join", lambda _: listener)
+    monkeypatch.setattr(cli, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(cli, "_COMMANDS", {cli.Resume: fail})
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(sys, "argv", ["rookery", "resume", "runs/mine"])
+    with pytest.raises((SystemExit, KeyError)):
+        cli.main()
+    assert [word.split()[0] for word in listener.asked] == ["hear", "abandon"]
+    assert listener.asked[0] == f"hear {type(error).__name__}"
+    assert str(error) in capsys.readouterr().err
 
 
 class TestFindingTheOthers:
@@ -178,10 +263,8 @@ class TestFindingTheOthers:
 
     def test_nobody_answers(self):
         where = f"127.0.0.1:{free_port()}"
-        told = ("--coordinator", where, "--num-processes", "2", "--process-id", "1", "--connect-timeout", "1")
-        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", *told))
-        assert code == 1
-        assert f"error: nobody answers at {where} within 1 s" in err
+        with pytest.raises(ValueError, match=f"nobody answers at {where} within 0.2 s"):
+            join(ProcessesConfig(coordinator=where, num_processes=2, process_id=1, connect_timeout=0.2))
 
     def test_no_cluster_is_detected(self):
         ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", "--distributed"))
