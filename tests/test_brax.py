@@ -42,6 +42,16 @@ def test_foot_height_is_the_simulators_contact_distance(robot: str) -> None:
     np.testing.assert_allclose(heights, np.stack(lowest, axis=1), atol=1e-6)
 
 
+def test_a_model_lies_where_its_process_computes() -> None:
+    """And not on the first device that there is, which another process may own."""
+    here = jax.devices()[1]
+    with jax.default_device(here):
+        world = brax.load("hopper", "spring")
+    arrays = [leaf for leaf in jax.tree.leaves(world.sys) if isinstance(leaf, jax.Array)]
+    assert arrays
+    assert {device for array in arrays for device in array.devices()} == {here}
+
+
 OWN = {  # what is left of the reward without the forward term, of an action [A]: living minus control
     "ant": lambda action: 1.0 - 0.5 * np.square(action).sum(-1),
     "humanoid": lambda action: 5.0 - 0.1 * np.square(0.4 * action).sum(-1),  # its actuators take 0.4 at most

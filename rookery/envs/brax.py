@@ -97,6 +97,7 @@ def load(name: str, backend: str, **options: Any) -> Any:
         raise ValueError(f"Brax's {name} does not run on backend {backend!r}; use one of {list(allowed)}.")
     envs = _import_envs()
     _mend_fluid()
+    _mend_loader()
     with quiet_model_load():
         try:
             return envs.get_environment(name, backend=backend, **options)
@@ -121,6 +122,16 @@ def _mend_fluid() -> None:
     """Let Brax's fluid forces, which only the swimmer has, go on calling `clip` with `a_min`: JAX has dropped it."""
     fluid: Any = importlib.import_module("brax.fluid")
     fluid.jp = SimpleNamespace(**{**vars(jnp), "clip": _clip})
+
+
+def _mend_loader() -> None:
+    """Let models lie where this process computes: MJX would put them on the first device of the first process."""
+    loader: Any = importlib.import_module("brax.io.mjcf")
+    loader.mjx = SimpleNamespace(**{**vars(importlib.import_module("mujoco.mjx")), "put_model": _put_model})
+
+
+def _put_model(model: Any) -> Any:
+    return importlib.import_module("mujoco.mjx").put_model(model, device=jnp.zeros(()).device)
 
 
 def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) -> Array:
