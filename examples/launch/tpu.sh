@@ -5,7 +5,7 @@
 #   gcloud compute tpus tpu-vm ssh "$TPU" --zone "$ZONE" --worker=0 --command "pkill -TERM -x rookery"
 #
 # Every host needs Rookery and jax[tpu] of the same versions, and RUN on a file system that all of them have mounted at
-# one path: a POSIX path, not gs://. NFS, such as Filestore, is the safe choice. A bucket mounted by gcsfuse has no
+# one path: a POSIX path, not gs://. NFS, such as Filestore, is the safer choice. A bucket mounted by gcsfuse has no
 # locks between hosts, so two runs that write to one folder do not notice each other; and it renames folders atomically only
 # with a hierarchical namespace, which checkpoints need.
 set -euo pipefail
