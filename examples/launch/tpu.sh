@@ -6,8 +6,8 @@
 #
 # Every host needs Rookery and jax[tpu] of the same versions, and RUN on a file system that all of them have mounted at
 # one path: a POSIX path, not gs://. NFS, such as Filestore, is the safer choice. A bucket mounted by gcsfuse has no
-# locks between hosts, so two runs that write to one folder do not notice each other; and it renames folders atomically only
-# with a hierarchical namespace, which checkpoints need.
+# locks between hosts, so two runs that write to one folder do not notice each other; and it renames folders
+# atomically, which checkpoints need, only with a hierarchical namespace.
 set -euo pipefail
 
 TPU=${TPU:?the name of the TPU slice}
