@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 
 import pytest
 
@@ -67,3 +68,20 @@ def test_an_error_while_hushed_gives_the_output_back(capfd):
     assert capfd.readouterr().out == "after\n"
     if open_before is not None:
         assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_another_file_of_the_same_name_is_not_what_process_0_sees(tmp_path, monkeypatch):
+    owner = tmp_path / ".owner.json"
+    assert processes.sees_what_first_sees(owner), "no file is no file, for all"
+    owner.write_text('{"pid": 7}')
+    assert processes.sees_what_first_sees(owner)
+    told = processes._checksum(owner)
+    monkeypatch.setattr(processes, "of_first", lambda _: told)
+    owner.write_text('{"pid": 8}')
+    assert not processes.sees_what_first_sees(owner, seconds=0.1)
+    owner.unlink()
+    assert not processes.sees_what_first_sees(owner, seconds=0.1)
+    late = threading.Timer(0.2, owner.write_text, ['{"pid": 7}'])  # as over a network
+    late.start()
+    assert processes.sees_what_first_sees(owner, seconds=5.0)
+    late.join()

@@ -195,8 +195,8 @@ def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramS
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
     """The folder, which process 0 makes and holds; the others wait until it has."""
     folder = _make(program, config, resume, record) if processes.is_first() else folders.RunFolder(str(config.run_dir))
-    processes.of_first(0)
-    if not folder.config_file.is_file():
+    # A folder of the same name on a disk of this process's own may hold an older run: who holds the lock tells.
+    if not processes.sees_what_first_sees(folder.owner_file):
         raise ValueError(
             f"process 0 has made {folder.path}, which this process does not see; give a --run-dir on a file system "
             "that all processes share."

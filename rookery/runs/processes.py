@@ -14,7 +14,10 @@ import json
 import os
 import platform
 import sys
+import time
+import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +27,7 @@ from jax.experimental import multihost_utils
 from rookery import devices
 
 _WORDS_SECONDS = 30
+_FILE_SECONDS = 10.0
 _COMPILE_SECONDS = 24 * 3600  # who dies meanwhile is noticed otherwise
 _meetings = itertools.count()
 
@@ -58,6 +62,29 @@ def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
         return signum, saves
     told = multihost_utils.process_allgather(np.asarray([signum or 0, saves], np.int32))
     return int(told[:, 0].max()) or None, bool(told[0, 1])
+
+
+def sees_what_first_sees(path: Path, seconds: float = _FILE_SECONDS) -> bool:
+    """Whether a file holds the same here as for process 0; every process calls this, and waits for process 0.
+
+    Args:
+      path: of a file that tells one run from another.
+      seconds: how long a network's file system may take to show it.
+    """
+    told, until = of_first(_checksum(path)), time.monotonic() + seconds
+    while _checksum(path) != told:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _checksum(path: Path) -> int:
+    """Of a file's bytes, in 31 bits; -1 without the file."""
+    try:
+        return zlib.crc32(path.read_bytes()) & 0x7FFFFFFF
+    except OSError:
+        return -1
 
 
 def meet() -> None:
