@@ -99,8 +99,8 @@ def arrays(run: Path) -> list[np.ndarray]:
 
 def assert_same_run(left: Path, right: Path) -> None:
     """Tables and final states are equal bit by bit; only the clock may differ."""
-    repertoire = ["repertoire.csv"] if (left / "repertoire.csv").exists() else []
-    for name in ["metrics.csv", "lineage.csv", *repertoire]:
+    tables = [name for name in ("lineage.csv", "repertoire.csv") if (left / name).exists()]
+    for name in ["metrics.csv", *tables]:
         one, other = read_csv(left / name), read_csv(right / name)
         assert one.keys() == other.keys()
         for column in one.keys() - TIMING:
