@@ -21,12 +21,17 @@ from rookery.runs.log import read_csv
 from rookery.runs.signals import Interrupted
 from tests.test_resume import COMMAND, assert_same_run, await_generation, generations
 
-FLAGS = (
-    "--env point_room --episode-length 20 --population 4 --generations 16 --steps-per-generation 4000 --num-envs 4 "
-    "--updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
-    "--checkpoint-every 1 --keep 2 --inherit-buffer --exact"
+BREEDING = (
+    "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
+    "--num-envs 4 --updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
+    "--eval-episodes 2 --checkpoint-every 1 --keep 2 --inherit-buffer --exact"
 ).split()
-LAST = 16
+# Compiles at once, so that processes can be started again and again.
+ARM = (
+    "map-elites --env arm --grid 16 16 --shard-repertoire --batch-size 4096 --generations 40 --checkpoint-every 1 "
+    "--keep 2 --exact"
+).split()
+LAST = 40
 
 
 def free_port() -> int:
@@ -36,9 +41,10 @@ def free_port() -> int:
 
 
 def start(code: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
-    """A process with so many devices; the compiled programs come from the test session's cache."""
+    """A process with so many devices, which compiles in a hurry; the test session's cache keeps what it compiled."""
     cache = os.environ["ROOKERY_TEST_CACHE"]
-    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": "8"}
+    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": "8"}
+    variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
@@ -69,30 +75,30 @@ def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
     return told
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> Path:
+def alone(flags: list[str], run: Path) -> Path:
     """The run on one device of one process, that nothing disturbed."""
-    run = tmp_path_factory.mktemp("alone") / "run"
-    ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", *FLAGS, "--run-dir", str(run)))
+    ((code, _, err),) = finish(start(COMMAND, "train", *flags, "--run-dir", str(run)))
     assert code == 0, err
-    lineage = read_csv(run / "lineage.csv")
-    assert (lineage["parent"] != lineage["member"]).any(), "the test says little"
     return run
 
 
-def test_two_processes_of_two_devices_give_the_bits_of_one_device(alone, tmp_path):
-    run = tmp_path / "run"
-    first, second = finish(*start_two("train", "pbt-sac", *FLAGS, "--run-dir", str(run)))
+def test_two_processes_of_two_devices_give_the_bits_of_one_device(tmp_path):
+    run, one = tmp_path / "run", alone(BREEDING, tmp_path / "alone")
+    lineage = read_csv(one / "lineage.csv")
+    assert (lineage["parent"] != lineage["member"]).any(), "the test says little"
+    first, second = finish(*start_two("train", *BREEDING, "--run-dir", str(run)))
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     assert "population 4 on 4 cpu devices of 2 processes" in first[1]
     assert "Gloo" not in first[1]
     assert second[1:] == ("", ""), "only process 0 prints"
-    assert_same_run(alone, run)
+    assert_same_run(one, run)
+    told = json.dumps(json.loads((run / "config.json").read_text()))
+    assert "coordinator" not in told, "how processes find each other is no setting of the run"
 
 
-def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_any_layout(alone, tmp_path):
+def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_any_layout(tmp_path):
     run = tmp_path / "run"
-    processes = start_two("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    processes = start_two("train", *ARM, "--run-dir", str(run))
     await_generation(processes[0], run, 2)
     processes[1].send_signal(signal.SIGTERM)
     first, second = finish(*processes)
@@ -123,14 +129,12 @@ def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_an
 
     ((code, _, err),) = finish(start(COMMAND, "resume", str(run)))
     assert code == 0, err
-    assert_same_run(alone, run)
+    assert_same_run(alone(ARM, tmp_path / "alone"), run)
 
 
 def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_path):
     run = tmp_path / "run"
-    first, second = finish(
-        *start_two("train", "pbt-sac", *FLAGS, "--run-dir", str(run), other=("--seed", "3", "--keep", "5"))
-    )
+    first, second = finish(*start_two("train", *ARM, "--run-dir", str(run), other=("--seed", "3", "--keep", "5")))
     told = (
         "process 1 is told something else than process 0: run.keep is 5 there and 2 in process 0; run.seed is 3 there"
     )
@@ -293,8 +297,3 @@ class TestFindingTheOthers:
         company.tell_run("runs/mine")
         company.abandon(3, "nobody hears it")  # and nothing ends
         company.leave()
-
-
-def test_how_processes_find_each_other_is_no_setting_of_the_run(alone):
-    text = json.dumps(json.loads((alone / "config.json").read_text()))
-    assert "coordinator" not in text
