@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -19,6 +20,7 @@ from rookery.runs.checkpoint import CheckpointError
 from rookery.runs.distributed import Company, ProcessesConfig, join
 from rookery.runs.log import read_csv
 from rookery.runs.signals import Interrupted
+from rookery.runs.watch import Watch
 from tests.test_resume import COMMAND, assert_same_run, await_generation, generations
 
 BREEDING = (
@@ -75,7 +77,7 @@ def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
     return told
 
 
-def alone(flags: list[str], run: Path) -> Path:
+def alone(flags: Sequence[str], run: Path) -> Path:
     """The run on one device of one process, that nothing disturbed."""
     ((code, _, err),) = finish(start(COMMAND, "train", *flags, "--run-dir", str(run)))
     assert code == 0, err
@@ -212,10 +214,11 @@ def test_a_block_is_left_in_order_unless_this_process_fails_alone(monkeypatch, e
     assert listener.asked == asked
 
 
-class Waiting:
+class Waiting(Watch):
     """In place of a watch: whether somebody waited for it."""
 
-    waited = False
+    def __init__(self):
+        self.waited = False
 
     def wait(self) -> None:
         self.waited = True
