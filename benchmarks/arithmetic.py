@@ -24,7 +24,7 @@ from rookery.populations.placement import rows_at_once
 UPDATES, STEPS = 245.0, 77_000.0  # a second, measured: SAC 256 x 256, batch 256, P = 10; walker2d, on two cores
 LINK, DISK = 50e9, 10e9  # bytes a second: 400 Gbit/s InfiniBand for each device; a shared file system, assumed
 ROUND = 50e-6  # seconds that a collective takes at least, assumed
-CELLS, VARIATIONS, ROW = 1_024, 3, 4 * (2 * 17 + 6 + 2)  # variations for each member; bytes of a transition
+CELLS, VARIATIONS, ROW = 1_024, 3, 4 * (2 * 17 + 6 + 1) + 1  # variations for each member; bytes of a transition
 SPEC = EnvSpec("halfcheetah", 17, 6, 1_000, descriptor=DescriptorSpec("feet", "mean", (0.0, 0.0), (1.0, 1.0)))
 
 

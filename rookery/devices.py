@@ -39,6 +39,11 @@ def mesh(count: int | None = None) -> Mesh:
     return Mesh(np.asarray([device for own in of_each for device in own[:share]]), (AXIS,))
 
 
+def here() -> Mesh:
+    """A mesh of one device of this process, to read what a run has left, whatever it was made on."""
+    return Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
+
+
 def use_cores(population_size: int, processes: int = 1) -> int:
     """Make cores of the CPU into devices, as many as divide the population, so that members train side by side.
 
@@ -76,7 +81,8 @@ def mesh_for(population_size: int, count: int | None = None) -> Mesh:
     """
     processes = jax.process_count()
     if count is None:
-        share = math.gcd(jax.local_device_count(), max(population_size // processes, 1))
+        owners = [device.process_index for device in jax.devices()]
+        share = math.gcd(min(map(owners.count, range(processes))), max(population_size // processes, 1))
         count = processes * share
     chosen = mesh(count)
     check_population(population_size, chosen)

@@ -32,11 +32,6 @@ class Parts(NamedTuple):
     population_size: int
     placement: Placement
 
-    @property
-    def population_map(self) -> api.PopulationMap:
-        """How members are mapped."""
-        return self.placement.population_map
-
 
 class Shared(NamedTuple):
     """What a population has in common."""
@@ -54,7 +49,7 @@ def init(parts: Parts, key: Key) -> ProgramState:
     hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
     bank = parts.learner.start_states(bank_key)
     keys = api.member_keys(member_key, size)
-    members = parts.population_map(parts.learner.init, (keys, hyper), (bank,))
+    members = parts.placement.map(parts.learner.init, (keys, hyper), (bank,))
     recent = jnp.zeros((size, parts.config.smooth))
     history = bandit.empty(parts.space, size) if parts.config.perturb == "pb2" else ()
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
@@ -82,7 +77,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     bank = parts.learner.start_states(bank_key)
     keys = api.member_keys(members_key, size)
     shared = (bank, state.shared.generation)
-    members, (evaluation, learned) = parts.population_map(partial(live, parts.learner), (state.members, keys), shared)
+    members, (evaluation, learned) = parts.placement.map(partial(live, parts.learner), (state.members, keys), shared)
     diverged = ~jnp.isfinite(evaluation.fitness)
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
 
@@ -95,7 +90,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
         parents, members = exploit(parts, shared, members, fitness, (exploit_key, perturb_key))
         clean = partial(restart, parts.learner, parts.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
-        members = parts.population_map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
+        members = parts.placement.map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
     recent = parts.placement.everywhere(trees.take, shared.recent, parents)
     shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent)
     return ProgramState(members, shared), metrics
@@ -128,7 +123,7 @@ def exploit(
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
         seen = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
-        hyper = parts.population_map(partial(_proposal, parts.space), (jnp.arange(parts.population_size),), seen)
+        hyper = parts.placement.map(partial(_proposal, parts.space), (jnp.arange(parts.population_size),), seen)
     else:
         hyper = perturb(config, parts.space, members.hyper, keys[1], is_new)
     return parents, members._replace(hyper=hyper)
@@ -189,7 +184,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     bank = parts.learner.start_states(bank_key)
     keys = api.member_keys(members_key, parts.population_size)
     judge = partial(_judge, parts.learner)
-    evaluation = parts.population_map(judge, (state.members, keys), (bank,))
+    evaluation = parts.placement.map(judge, (state.members, keys), (bank,))
     return {**api.examined(evaluation), **api.hyper_metrics(state.members.hyper)}
 
 

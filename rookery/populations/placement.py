@@ -55,6 +55,8 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
       rows: how rows are reached, each by its number in the population.
       in_place: write into the given tree, for sources that form a forest, as parents do.
     """
+    if not jax.tree.leaves(tree):  # as of buffers, where data is forgotten
+        return tree
     size, depth = sources.shape[0], _depth(sources)
     # A row must be read before it changes, so the deepest move first. Around a circle all are equally deep.
     deepest_first, count = jnp.argsort(-depth), jnp.sum(depth > 0)
@@ -70,14 +72,18 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
 
 
 def _depth(parents: Array) -> Array:
-    """How many steps each member stands below a survivor, or P on a circle; `[P]`. A parent may be a child itself."""
+    """How many steps each member stands below a survivor, `[P]`; a parent may be a child itself, of a better one.
+
+    Around a circle all have the same, P at least. By doubling: the logarithm of P in steps.
+    """
     members = jnp.arange(parents.shape[0])
 
-    def climb(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def leap(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         ancestor, depth = carry
-        return parents[ancestor], depth + (parents[ancestor] != ancestor).astype(jnp.int32)
+        return ancestor[ancestor], depth + depth[ancestor]
 
-    return jax.lax.fori_loop(0, parents.shape[0], climb, (members, jnp.zeros_like(members)))[1]
+    rounds = max(parents.shape[0] - 1, 1).bit_length()
+    return jax.lax.fori_loop(0, rounds, leap, (parents, (parents != members).astype(jnp.int32)))[1]
 
 
 def rows_at_once(tree: PyTree, size: int) -> int:
@@ -103,7 +109,7 @@ def call(function: Callable, *arguments: Any) -> Any:
 class Placement(NamedTuple):
     """Where things lie: how members are mapped and moved, and how rows of a repertoire are reached."""
 
-    population_map: PopulationMap = vmap
+    map: PopulationMap = vmap
     # Calls a function with the whole of its arguments on every device: a decision that all make alike, without a word.
     everywhere: Callable[..., Any] = call
     move: MoveFn = move_here

@@ -40,7 +40,7 @@ def init(parts: Parts, key: Key) -> ProgramState:
     keys = api.member_keys(hyper_key, size * parts.count).reshape(size, parts.count)
     hyper = jax.vmap(jax.vmap(partial(hyperparams.sample, space)))(keys)
     bank = parts.each.learner.start_states(bank_key)
-    members = parts.each.population_map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
+    members = parts.each.placement.map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
     recent = jnp.zeros((parts.count, size, parts.each.config.smooth))
     history = bandit.empty(space, size) if parts.each.config.perturb == "pb2" else ()
     history = trees.stack([history] * parts.count)
@@ -88,7 +88,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     shared = (bank, state.shared.generation)
     keys = api.member_keys(members_key, size)
     teams = deal(state.members, places, each.placement.move)
-    teams, (evaluation, learned) = each.population_map(partial(live, each.learner), (teams, keys), shared)
+    teams, (evaluation, learned) = each.placement.map(partial(live, each.learner), (teams, keys), shared)
     home = jnp.argsort(places, axis=0)
     members = deal(teams, home, each.placement.move)
     fitness = each.placement.everywhere(partial(jnp.take_along_axis, axis=0), evaluation.roles, home)
@@ -101,7 +101,7 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     if each.config.exploit != "none":
         clean = partial(pbt.restart, each.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
-        members = each.population_map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
+        members = each.placement.map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
     parents = (parents * parts.count + jnp.arange(parts.count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics

@@ -31,11 +31,6 @@ class Parts(NamedTuple):
     find: FindFn
     placement: Placement
 
-    @property
-    def population_map(self) -> api.PopulationMap:
-        """How evaluations are mapped."""
-        return self.placement.population_map
-
 
 class Shared(NamedTuple):
     """What is small: the emitter's own state, and the repertoire without its genotypes."""
@@ -140,8 +135,8 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
     emitting, genotypes, asked = parts.emitter.ask(emitting, repertoire, bank, ask_key)
     genotypes = _bounded(genotypes, parts.scoring.bounds)
     keys = api.member_keys(evaluate_key, parts.emitter.batch_size)
-    evaluation = parts.population_map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
-    evaluation = parts.placement.everywhere(lambda judged: judged, evaluation)
+    evaluation = parts.placement.map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
+    evaluation = parts.placement.everywhere(lambda judged: judged, evaluation)  # told to all, who then all compete
     limits = _limits(parts.scoring)
     repertoire, added = repertoires.add(
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.placement.cells, parts.find
@@ -222,7 +217,7 @@ def _evaluate_elites(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key)
     count, batch = repertoire.fitnesses.shape[0], parts.emitter.batch_size
     keys = api.member_keys(key, count)
     order, elites = jnp.argsort(~repertoire.occupied, stable=True), jnp.sum(repertoire.occupied)  # occupied first
-    judge = partial(parts.population_map, partial(_judge, parts.scoring))
+    judge = partial(parts.placement.map, partial(_judge, parts.scoring))
 
     def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
         places = index * batch + jnp.arange(batch)

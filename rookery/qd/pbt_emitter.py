@@ -106,11 +106,6 @@ class Parts(NamedTuple):
     variations: Emitter  # of elites, beside the population
     placement: Placement
 
-    @property
-    def population_map(self) -> api.PopulationMap:
-        """How members are mapped."""
-        return self.placement.population_map
-
 
 class Shared(NamedTuple):
     """What the population has in common."""
@@ -125,7 +120,7 @@ def init(parts: Parts, key: Key, bank: Bank) -> EmitterState:
     size = parts.population_size
     hyper_key, member_key = jax.random.split(key)
     hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
-    members = parts.population_map(parts.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
+    members = parts.placement.map(parts.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
     shared = Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)))
     return EmitterState(members, shared)
 
@@ -141,7 +136,7 @@ def ask(
     members, parents = exploit(parts, state, repertoire, bank, exploit_key)
     keys = api.member_keys(train_key, parts.population_size)
     train = partial(_train, parts.learner)
-    members, learned = parts.population_map(train, (members, keys), (bank, state.shared.generation))
+    members, learned = parts.placement.map(train, (members, keys), (bank, state.shared.generation))
     _, variations, _ = parts.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
     proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, jax.vmap(genotype)(members))
     shared = state.shared._replace(generation=state.shared.generation + 1, parents=parents)
@@ -169,7 +164,7 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer, move=parts.placement.move)
     cells = repertoires.draw(repertoire, sample_key, size)
     elites = parts.placement.cells.take(repertoire.genotypes, cells)
-    members = parts.population_map(partial(_revive, parts.learner), (members, elites, revived), ())
+    members = parts.placement.map(partial(_revive, parts.learner), (members, elites, revived), ())
 
     is_new = revived | (parents != jnp.arange(size))
     members = members._replace(hyper=perturb(parts.config, parts.space, members.hyper, perturb_key, is_new))
@@ -177,7 +172,7 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     diverged = is_new & ~jnp.isfinite(fitness)
     cleared = diverged & (revived if parts.config.inherit_buffer else True)
     keys = api.member_keys(restart_key, size)
-    members = parts.population_map(partial(_restart, parts.learner), (members, keys, diverged, cleared), (bank,))
+    members = parts.placement.map(partial(_restart, parts.learner), (members, keys, diverged, cleared), (bank,))
     return members, jnp.where(revived, FROM_REPERTOIRE, parents)
 
 

@@ -1,7 +1,6 @@
 """From a config to what it describes: world, mind, life, people."""
 
 import contextlib
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -63,25 +62,27 @@ _AGENTS = {SacConfig: sac, Td3Config: td3, PpoConfig: ppo}
 
 def on_one_device(config: AnyRun) -> Built:
     """A config's parts on the first device of this machine, to read what a run has left, whatever it was made on."""
-    return build(dataclasses.replace(config, world=dataclasses.replace(config.world, devices=1)))
+    devices.use_cores(1)
+    return build(config, over=devices.here())
 
 
-def build(config: AnyRun, schedule: Schedule | None = None) -> Built:
+def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = None) -> Built:
     """Bind a config's parts to each other.
 
     Args:
       config: a kind of run.
       schedule: what the hyper-parameters of independent members follow, step by step.
+      over: the devices; those that the config asks for by default.
 
     Raises:
       ValueError: an unknown task, an extra that is not installed, a population that the devices cannot share, a search
         space that makes no sense, or parts that do not fit each other.
     """
     if isinstance(config, MapElitesRun):
-        return _map_elites(config)
+        return _map_elites(config, over)
     if isinstance(config, AnyMePbtRun):
-        return _me_pbt(config)
-    mesh = _mesh(config.world, population=config.population)
+        return _me_pbt(config, over)
+    mesh = over or _mesh(config.world, population=config.population)
     learner, space = _learner(config)
     spread = devices.placement(mesh, config.world.exact)
     if isinstance(config, PbtIppoRun):
@@ -110,20 +111,20 @@ def _check_selection(config: PbtIppoRun, spec: EnvSpec) -> None:
         )
 
 
-def _map_elites(config: MapElitesRun) -> Built:
-    mesh = _mesh(config.world, **_divided(config.cells), batch=config.batch_size)
+def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
+    mesh = over or _mesh(config.world, **_divided(config.cells), batch=config.batch_size)
     searched = scoring(config)
     placement = _placement(mesh, config)
     emitter = iso_line(searched, config.batch_size, config.variation, placement.cells)
     return Built(map_elites(searched, find_cells(config.cells, searched.descriptor), emitter, placement), mesh)
 
 
-def _me_pbt(config: AnyMePbtRun) -> Built:
+def _me_pbt(config: AnyMePbtRun, over: Mesh | None) -> Built:
     if config.ga_population < 1:
         raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
-    mesh = _mesh(config.world, **_divided(config.cells), **sizes)
+    mesh = over or _mesh(config.world, **_divided(config.cells), **sizes)
     learner, space = _learner(config)
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population

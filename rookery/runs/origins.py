@@ -58,7 +58,7 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
     built = build.on_one_device(config)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     chosen = find(opened, checkpoints, checkpoint, config.run.best_by)
-    state, _, generation = checkpoints.restore(devices.template(built.program, devices.mesh(1)), chosen)
+    state, _, generation = checkpoints.restore(devices.template(built.program, built.mesh), chosen)
     return Origin(opened.path, config, built, state, generation)
 
 
