@@ -176,16 +176,17 @@ def main() -> None:
         act = next(act for kind, act in _COMMANDS.items() if isinstance(command, kind))
         act(command, company) if isinstance(command, Train | Resume) else act(command)
         company.leave()
-    except Interrupted as stop:  # in every process, after the same generation
+    except (Interrupted, loop.Diverged) as stop:  # in every process, after the same generation
+        interrupted = isinstance(stop, Interrupted)
         if processes.is_first():
-            print(f"\n{stop}", file=sys.stderr)
+            print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
         company.leave()
-        sys.exit(128 + stop.signum)
+        sys.exit(128 + stop.signum if interrupted else 1)
     except KeyboardInterrupt:
         print("\ninterrupted; what was saved is whole", file=sys.stderr)
         company.abandon(130, "it was interrupted")
         sys.exit(130)
-    except (ValueError, ImportError, CheckpointError, loop.Diverged) as error:
+    except (ValueError, ImportError, CheckpointError) as error:
         company.hear(error)
         print(f"{'' if company.alone or processes.is_first() else company}error: {error}", file=sys.stderr)
         company.abandon(1, str(error))
@@ -251,7 +252,9 @@ def _what(config: AnyRun, built: build.Built) -> str:
 
 def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, resume: bool = False) -> None:
     company.tell_run(str(config.run.run_dir))
+    processes.check_alike({**to_record(config), **lineage.record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
+    processes.connect(built.mesh)
     console = Console(quiet=config.run.quiet or not processes.is_first())
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=origins.begin(config, built))
@@ -349,6 +352,8 @@ def envs(_: Envs) -> None:
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Our own warnings are for the user: one line, without the place in the code."""
     if issubclass(category, CheckpointWarning | plan.MemoryWarning):
+        if not processes.is_first():
+            return
         print(f"warning: {message}", file=sys.stderr)
     else:
         _show_other_warning(message, category, *where, **more)

@@ -5,6 +5,7 @@ the manifest and are compared before a restore, since orbax casts a wrong dtype 
 """
 
 import functools
+import itertools
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from rookery.runs.folder import CHECKPOINT_PREFIX
 from rookery.types import PyTree
 
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
+_saves = itertools.count()
 
 
 class CheckpointError(OSError):
@@ -100,7 +102,8 @@ class Checkpointer:
         except Exception as error:
             self._remove_half()
             raise self._error(generation, error) from error
-        self._thread = threading.Thread(target=self._finish, args=(writer, body, spared), name="rookery-checkpoint")
+        background = (writer, body, spared, next(_saves))  # every process counts them alike
+        self._thread = threading.Thread(target=self._finish, args=background, name="rookery-checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
@@ -192,7 +195,7 @@ class Checkpointer:
                 f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
 
-    def _finish(self, writer: Any, body: dict[str, Any], spared: int | None) -> None:
+    def _finish(self, writer: Any, body: dict[str, Any], spared: int | None, number: int) -> None:
         """In the background: wait for the commit, then write the manifest, then delete what is too old."""
         try:
             writer.close()
@@ -202,6 +205,7 @@ class Checkpointer:
         except Exception as error:
             self._remove_half(body["folder"])
             self._failure = self._error(body["generation"], error)
+        processes.meet(f"checkpoint/{number}")  # for all it is whole at the same moment
 
     def _remove_half(self, folder: str | None = None) -> None:
         """Delete what orbax left unfinished, and `folder` if no manifest vouches for it."""

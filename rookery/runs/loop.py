@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -127,16 +128,16 @@ def run(
     if resume and config.run_dir is None:
         raise ValueError("resume needs the run_dir of the run to continue.")
     over = over or devices.mesh(jax.process_count())
-    processes.connect(over)
-    processes.check_alike({**(record or {}), "run": dataclasses.asdict(config), "resume": resume})
     compiled = devices.compile_program(program, over)
     template = devices.template(program, over)
+    _check_alike(config, resume, over, template)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     lower = functools.cache(functools.partial(compiled.step.lower, template, run_key))
     best = Best(config.best_by)
     if config.best_by not in (None, "best_fitness"):  # only a traced generation tells, and nothing is written yet
         best.check(_columns(program, lower()))
     with contextlib.ExitStack() as stack:
+        requests = stack.enter_context(Requests())  # until the last save is whole
         outlets, state, first = Outlets(None, None), None, 0
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
@@ -147,7 +148,6 @@ def run(
             outlets = Outlets(checkpoints, log, folder)
             if resume and processes.is_first():
                 best.recall(folder, checkpoints)
-        requests = stack.enter_context(Requests())
         reporter = stack.enter_context(Reporter(config.generations, first, config.quiet or not processes.is_first()))
         if state is not None and first >= config.generations:
             reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
@@ -167,6 +167,20 @@ def run(
         state, history = generations.run(state, first, run_key)
         outlets.wait()
         return Result(state, history, outlets.run_dir, meter.read())
+
+
+def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState) -> None:
+    """Every process has to run the same program, over its share of the same devices."""
+    shapes = [
+        (jax.tree_util.keystr(path), leaf.shape, str(leaf.dtype)) for path, leaf in jax.tree.leaves_with_path(template)
+    ]
+    told = {
+        "run": dataclasses.asdict(config),
+        "resume": resume,
+        "state": hashlib.sha256(repr(shapes).encode()).hexdigest(),
+    }
+    processes.connect(over)
+    processes.check_alike(told)
 
 
 def _columns(program: Program, lowered: Any) -> Iterable[str]:

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,8 @@ from rookery import devices
 _WORDS_SECONDS = 30
 _FILE_SECONDS = 10.0
 _COMPILE_SECONDS = 24 * 3600  # who dies meanwhile is noticed otherwise
-_meetings = itertools.count()
+_TICK = 0.2
+_meetings, _comparisons = itertools.count(), itertools.count()
 
 
 def runtime() -> Any:
@@ -87,14 +89,38 @@ def _checksum(path: Path) -> int:
         return -1
 
 
-def meet() -> None:
-    """Wait until every process has come this far, however long the others compile: a collective waits seconds only."""
-    if jax.process_count() > 1:
-        board().wait_at_barrier(f"rookery/meeting/{next(_meetings)}", 1000 * _COMPILE_SECONDS)
+def meet(place: str | None = None) -> None:
+    """Wait until every process has come this far, however long the others compile: a collective waits seconds only.
+
+    Args:
+      place: a name that no other meeting has; by default they are counted.
+    """
+    if runtime().num_processes == 1:
+        return
+    name = f"rookery/meeting/{next(_meetings) if place is None else place}"
+    failures: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            board().wait_at_barrier(name, 1000 * _COMPILE_SECONDS)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait, name="rookery-meeting", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_TICK)  # Python hears signals between the slices
+    if failures:
+        raise failures[0]
 
 
 def connect(over: devices.Mesh) -> None:
-    """Let all devices of a mesh meet once, before anything is timed; without the lines that Gloo prints on a CPU."""
+    """Let all devices of a mesh meet once, before anything is timed; without the lines that Gloo prints on a CPU.
+
+    Raises:
+      ValueError: the processes have different devices.
+    """
+    check_alike({"devices": over.devices.size, "devices of a process": jax.local_device_count()})
     if jax.process_count() > 1:
         with _hushed():
             multihost_utils.process_allgather(np.zeros(1))  # this waits for one device only, and so comes first
@@ -117,7 +143,10 @@ def _hushed() -> Iterator[None]:
 
 
 def check_alike(record: Mapping[str, Any]) -> None:
-    """Refuse processes that were told different things, or are of different versions.
+    """Refuse processes that were told different things, or are of different versions; before any collective.
+
+    What differs may be the number of devices, which a collective over them would wait for; so a hash of it goes over
+    the notice board.
 
     Args:
       record: JSON values; whatever decides the run.
@@ -125,16 +154,20 @@ def check_alike(record: Mapping[str, Any]) -> None:
     Raises:
       ValueError: in every process; names the first that differs from process 0, and in what.
     """
-    if jax.process_count() == 1:
+    if runtime().num_processes == 1:
         return
     text = json.dumps(_flat({**record, "version": _versions()}), sort_keys=True)
-    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    digests = multihost_utils.process_allgather(digest)
-    different = np.flatnonzero((digests != digests[:1]).any(axis=1))
-    if not len(different):
+    time_of_it, own = next(_comparisons), runtime().process_id
+    board().key_value_set(f"rookery/hash/{time_of_it}/{own}", hashlib.sha256(text.encode()).hexdigest())
+    meet(f"hash/{time_of_it}")
+    hashes = {
+        int(key.rpartition("/")[2]): told for key, told in board().key_value_dir_get(f"rookery/hash/{time_of_it}")
+    }
+    different = [process for process in sorted(hashes) if hashes[process] != hashes[0]]
+    if not different:
         return
-    other = int(different[0])
-    board().key_value_set(f"rookery/told/{jax.process_index()}", text, allow_overwrite=True)
+    other = different[0]
+    board().key_value_set(f"rookery/told/{own}", text, allow_overwrite=True)
     here, there = (
         json.loads(board().blocking_key_value_get(f"rookery/told/{process}", 1000 * _WORDS_SECONDS))
         for process in (0, other)
@@ -146,7 +179,7 @@ def check_alike(record: Mapping[str, Any]) -> None:
     ]
     raise ValueError(
         f"process {other} is told something else than process 0: {'; '.join(differences[:3])}; start every process "
-        "with the same command and the same versions."
+        "with the same command, the same versions and as many devices."
     )
 
 
