@@ -92,8 +92,7 @@ def revive(leaf: Any, record: Mapping[str, Any], array: Any) -> Any:
         array = np.zeros(leaf.shape, leaf.dtype) if array is None else array
         return array[()] if isinstance(leaf, np.generic) else array
     if array is None:
-        array = np.zeros(leaf.shape, leaf.dtype)
-        return jax.device_put(array, leaf.sharding) if _is_placed(leaf) else jnp.asarray(array)
+        return jnp.empty(leaf.shape, leaf.dtype, device=leaf.sharding if _is_placed(leaf) else None)
     if _is_placed(leaf):
         return array
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
