@@ -262,6 +262,7 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
     record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
     result = loop.run(built.program, config.run, built.mesh, resume, record)
     assert result.run_dir is not None
+    company.finish()
     if not processes.is_first():
         return
     lies: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}

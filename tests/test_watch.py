@@ -173,11 +173,20 @@ def test_who_leaves_alone_says_why_and_the_others_stop(company, capsys, leaver):
     both = [company.join(process) for process in range(2)]
     other = both[1 - leaver]
     time.sleep(3 * INTERVAL)
-    both[leaver].leave("KeyError: 'gone'")
-    assert company.ended(other) == LOST
+    both[leaver].leave("KeyError: 'gone'", 7)
+    assert company.ended(other) == 7, "who stops for a mistake of another must not be tried again"
     who = f"process {leaver} (pid {100 + leaver} on host{leaver})"
     assert told(capsys) == [f"rookery: {other} stops: {who} stopped: KeyError: 'gone'"]
     assert list(company.codes) == [str(other)], "who leaves by itself has its own exit code"
+
+
+def test_who_was_taken_for_lost_hears_what_to_do(company, capsys):
+    company.join(0)
+    second = company.join(1)
+    company.board.key_value_set("rookery/words/0", f"{LOST} process 1 (pid 101 on host1) is lost: it was slow", True)
+    assert company.ended(second) == LOST
+    expected = "process 1 of 2 stops: it was taken for lost; if it was only busy, give a larger --lost-after than 0.16"
+    assert f"rookery: {expected}" in told(capsys)
 
 
 @pytest.mark.parametrize("silence", ["broken", "hangs"])

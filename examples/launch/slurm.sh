@@ -30,7 +30,7 @@ for attempt in 1 2 3; do
     fi
     # Whoever loses another process stops by itself, and says why: Slurm need not kill it.
     srun --kill-on-bad-exit=0 "${command[@]}" --distributed
-    code=$? # the highest of all tasks: 75 also where one made a mistake, so there is an end to trying
+    code=$? # the highest of all tasks; 75 only where one was lost
     case $code in
         75 | 134 | 137) echo "attempt $attempt of 3 lost a process (exit code $code)" ;;
         *) break ;;

@@ -5,7 +5,9 @@ take part in every checkpoint. Nothing here moves data: that is what meshes and 
 """
 
 import contextlib
+import math
 import os
+import signal
 import socket
 import sys
 import threading
@@ -58,10 +60,10 @@ class ProcessesConfig:
             raise ValueError(
                 f"coordinator, num_processes and process_id belong together; give {', '.join(missing)} too."
             )
-        if not self.connect_timeout > 0:
-            raise ValueError(f"connect_timeout must be above 0, got {self.connect_timeout:g}.")
-        if not self.lost_after >= 1:
-            raise ValueError(f"lost_after must be at least 1, got {self.lost_after:g}.")
+        if not 0 < self.connect_timeout < math.inf:
+            raise ValueError(f"connect_timeout must be above 0 and finite, got {self.connect_timeout:g}.")
+        if not 1 <= self.lost_after < math.inf:
+            raise ValueError(f"lost_after must be at least 1 and finite, got {self.lost_after:g}.")
         if self.num_processes is not None and self.process_id is not None:
             if self.num_processes < 1:
                 raise ValueError(f"num_processes must be at least 1, got {self.num_processes}.")
@@ -79,6 +81,7 @@ class Company:
 
     def __init__(self, watch: Watch | None = None, last_words: LastWords | None = None):
         self._watch, self._last_words = watch, last_words
+        self._before: dict[int, Any] = {}  # signal -> who heard it
 
     def __str__(self) -> str:
         """Who speaks, before what it says."""
@@ -98,10 +101,19 @@ class Company:
     def leave(self) -> None:
         """Leave in order, together with all others: waits for them."""
         if self._watch is not None and self._last_words is not None:
+            self.finish()
             self._watch.leave()
-            jax.distributed.shutdown()
             self._last_words.goodbye()
             self._watch = None
+            with contextlib.suppress(Exception):  # all have left; what fails now changes nothing
+                jax.distributed.shutdown()
+            for signum, handler in self._before.items():
+                signal.signal(signum, handler)
+
+    def finish(self) -> None:
+        """The run is over and saved: who asks to stop before all have left, as a cluster asks each, is not heard."""
+        if not self.alone and not self._before and threading.current_thread() is threading.main_thread():
+            self._before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGINT, signal.SIGTERM)}
 
     def hear(self, error: BaseException) -> None:
         """Where the runtime failed, give the watch time to find out who is lost: it ends this process, and says so.
@@ -118,7 +130,7 @@ class Company:
         An exception that reached the interpreter's end would wait there for the others, and they for this process.
         """
         if self._watch is not None and self._last_words is not None:
-            self._watch.leave(word)
+            self._watch.leave(word, code)
             self._last_words.goodbye()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -171,7 +183,9 @@ def distributed(
     """Join the other processes for a block, and leave in order; an exception in one process stops all.
 
     with rookery.distributed("host:1234", num_processes=2, process_id=0):
-        rookery.run(program, over=devices.mesh(), run_dir="runs/mine")
+        over = devices.mesh()  # of all processes
+        program = rookery.pbt(learner, population_size=8, placement=devices.placement(over))
+        rookery.run(program, over=over, generations=20, run_dir="runs/mine")
 
     Args:
       coordinator: HOST:PORT of process 0; without it a cluster is detected.

@@ -11,7 +11,7 @@ from typing import Any
 from rookery.runs.last_words import LastWords, way_on
 
 LOST = 75
-"""The exit code of a process that stops because another one did: try again (EX_TEMPFAIL)."""
+"""The exit code of a process that stops because another one is lost: try again (EX_TEMPFAIL)."""
 _ALIVE, _WORDS, _WHO, _LEAVING = "rookery/alive", "rookery/words", "rookery/who", "rookery/leaving"
 _LEAVE_SECONDS = 24 * 3600  # for the others to come; who dies meanwhile is noticed otherwise
 _DISK_SECONDS = 4.0  # after that nothing is said of checkpoints, as where a network's file system hangs
@@ -64,10 +64,11 @@ class Watch:
         while self._now < until and not self._leaving.is_set():
             time.sleep(self._interval)
 
-    def leave(self, word: str | None = None) -> None:
+    def leave(self, word: str | None = None, code: int = 1) -> None:
         """Stop watching: without a word together with all others, who are waited for; with one alone and at once.
 
-        The word says why this process goes. Process 0, which holds the board, stays until all have read it.
+        The word says why this process goes, and the others go with its exit code: a mistake is no loss that could be
+        tried again. Process 0, which holds the board, stays until all have read it.
         """
         if word is None:
             self._board.wait_at_barrier(_LEAVING, 1000 * _LEAVE_SECONDS)
@@ -75,7 +76,7 @@ class Watch:
         for thread in self._threads:
             thread.join(2 * self._interval)
         if word is not None:
-            self._post(f"process {self._process} ({self._who}) stopped: {word}")
+            self._post(code, f"process {self._process} ({self._who}) stopped: {word}")
             self._linger()
 
     def _repeat(self, act: Callable[[], None]) -> None:
@@ -99,8 +100,9 @@ class Watch:
     def _judge(self) -> None:
         """Stop if somebody left a word, or gave no sign of life for too long."""
         self._now += 1
-        for word in self._words:
-            self._stop(word)
+        for told in self._words:
+            code, _, word = told.partition(" ")
+            self._stop(int(code), word)
         for process in range(1, self._processes) if self._process == 0 else (0,):
             seen, since = self._seen.get(process, (None, 0))
             sign = self._signs.get(process)
@@ -110,12 +112,14 @@ class Watch:
                 name = f"process {process}" + (f" ({self._names[process]})" if process in self._names else "")
                 word = f"{name} is lost: it gave no sign of life for {self._lost_after:g} s"
                 if not self._leaving.is_set():
-                    self._post(word)
-                self._stop(word)
+                    self._post(LOST, word)
+                self._stop(LOST, word)
 
-    def _stop(self, word: str) -> None:
+    def _stop(self, code: int, word: str) -> None:
         if self._leaving.is_set():
             return
+        if word.startswith(f"process {self._process} "):
+            word = f"it was taken for lost; if it was only busy, give a larger --lost-after than {self._lost_after:g}"
         try:
             self._say(f"{self} stops: {word}")
             if (run := self.run_dir) is not None:
@@ -123,16 +127,16 @@ class Watch:
             self._linger()
             self._last_words.goodbye()
         finally:  # even where nobody reads what is said
-            os._exit(LOST)  # the main thread may wait in a collective for ever
+            os._exit(code)  # the main thread may wait in a collective for ever
 
     def _say(self, sentence: str) -> None:
         sys.stderr.write(f"rookery: {sentence}\n")
         sys.stderr.flush()
 
-    def _post(self, word: str) -> None:
+    def _post(self, code: int, word: str) -> None:
         """Tell the others, if the coordinator answers."""
-        name = f"{_WORDS}/{self._process}"
-        _within(2 * self._interval, lambda: self._board.key_value_set(name, word, allow_overwrite=True))
+        name, told = f"{_WORDS}/{self._process}", f"{code} {word}"
+        _within(2 * self._interval, lambda: self._board.key_value_set(name, told, allow_overwrite=True))
 
     def _linger(self) -> None:
         if self._process == 0:  # it holds the notice board, which the others have yet to read
