@@ -239,6 +239,23 @@ def test_what_killed_runs_left_is_removed_by_the_next_writer_only(two):
         assert writer.latest() == 2
 
 
+def test_who_reads_beside_a_run_takes_the_next_when_one_is_deleted_meanwhile(two, monkeypatch):
+    read = Checkpointer._read
+
+    def read_too_late(self: Checkpointer, body: Any, targets: Any) -> Any:
+        if body["generation"] == 2:
+            save_all(two, 3)
+            shutil.rmtree(two / body["folder"], ignore_errors=True)
+            manifest.retire(two, 3, keep=1)
+        return read(self, body, targets)
+
+    monkeypatch.setattr(Checkpointer, "_read", read_too_late)
+    with Checkpointer(two, read_only=True) as reader:
+        state, _, generation = reader.restore(make_state(0))
+    assert generation == 3
+    assert_same(state, make_state(3))
+
+
 FAILING = """
 import resource, sys
 from rookery.runs.checkpoint import Checkpointer, CheckpointError

@@ -24,6 +24,7 @@ from rookery.runs.folder import CHECKPOINT_PREFIX
 from rookery.types import PyTree
 
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
+_RETIRED_TIMES = 10  # that what is being read may be deleted for a newer one, by a run that goes on
 _saves = itertools.count()
 
 
@@ -168,6 +169,17 @@ class Checkpointer:
           CheckpointWarning: a newer checkpoint is damaged and was passed over.
         """
         self.wait()
+        beside_a_run = self._read_only and generation is None and processes.runtime().num_processes == 1
+        for _ in range(_RETIRED_TIMES if beside_a_run else 0):
+            there = manifest.generations(self.directory)
+            try:
+                return self._restore(template, None)
+            except CheckpointError:
+                if manifest.generations(self.directory) == there:
+                    raise
+        return self._restore(template, generation)
+
+    def _restore(self, template: PyTree, generation: int | None) -> tuple[PyTree, dict[str, Any], int]:
         body = self._find(generation)
         named = leaves.flatten(template)
         records = [leaves.record(path, leaf) for path, leaf in named]

@@ -148,10 +148,11 @@ def run(
             outlets = Outlets(checkpoints, log, folder)
             if resume and processes.is_first():
                 best.recall(folder, checkpoints)
-        reporter = stack.enter_context(Reporter(config.generations, first, config.quiet or not processes.is_first()))
+        reporter = Reporter(config.generations, first, config.quiet or not processes.is_first())
         if state is not None and first >= config.generations:
             reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
             return Result(state, [], outlets.run_dir)
+        stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
         started = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
