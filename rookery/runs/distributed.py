@@ -215,7 +215,7 @@ def distributed(
 def _of_runtime(error: BaseException | None) -> bool:
     """Whether JAX's runtime failed, or what it calls: Gloo's failures are a ValueError."""
     while error is not None:
-        if isinstance(error, jax.errors.JaxRuntimeError) or str(error).startswith("UNKNOWN: Gloo"):
+        if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error):
             return "RESOURCE_EXHAUSTED" not in str(error)
         error = error.__cause__ or error.__context__
     return False
