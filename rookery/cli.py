@@ -7,7 +7,6 @@ import operator
 import os
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -192,10 +191,7 @@ def main() -> None:
         company.abandon(1, str(error))
         sys.exit(1)
     except Exception as error:
-        company.hear(error)
-        if not company.alone:
-            traceback.print_exc()
-        company.abandon(1, f"{type(error).__name__}: {error}")
+        company.fail(error)
         raise
 
 

@@ -124,6 +124,13 @@ class Company:
         if self._watch is not None and _of_runtime(error):
             self._watch.wait()
 
+    def fail(self, error: BaseException) -> None:
+        """Abandon the others for an exception that nobody expected, which is told with its traceback."""
+        self.hear(error)
+        if not self.alone:
+            traceback.print_exception(error)
+            self.abandon(1, f"{type(error).__name__}: {error}")
+
     def abandon(self, code: int, word: str) -> None:
         """Leave alone, at once: the others are told why, and stop. Ends this process; does nothing where it is alone.
 
@@ -204,10 +211,7 @@ def distributed(
         company.leave()
         raise
     except BaseException as error:
-        company.hear(error)
-        if not company.alone:
-            traceback.print_exc()
-            company.abandon(1, f"{type(error).__name__}: {error}")
+        company.fail(error)
         raise
     company.leave()
 

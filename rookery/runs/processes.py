@@ -47,20 +47,20 @@ def board() -> Any:
 
 
 def is_first() -> bool:
-    """Whether this process writes and prints: process 0. Starts JAX."""
-    return jax.process_index() == 0
+    """Whether this process writes and prints: process 0. Asking does not start JAX, which would wait for the others."""
+    return runtime().process_id == 0
 
 
 def of_first(number: int) -> int:
     """The number that process 0 has, in 32 bits; every process calls this, and waits for process 0."""
-    if jax.process_count() == 1:
+    if runtime().num_processes == 1:
         return number
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
 
 def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
     """What all do after a generation: the signal that any process received, and whether process 0 wants to save."""
-    if jax.process_count() == 1:
+    if runtime().num_processes == 1:
         return signum, saves
     told = multihost_utils.process_allgather(np.asarray([signum or 0, saves], np.int32))
     return int(told[:, 0].max()) or None, bool(told[0, 1])
@@ -121,7 +121,7 @@ def connect(over: devices.Mesh) -> None:
       ValueError: the processes have different devices.
     """
     check_alike({"devices": over.devices.size, "devices of a process": jax.local_device_count()})
-    if jax.process_count() > 1:
+    if runtime().num_processes > 1:
         with _hushed():
             multihost_utils.process_allgather(np.zeros(1))  # this waits for one device only, and so comes first
             devices.shake_hands(over)
