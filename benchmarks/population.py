@@ -31,7 +31,9 @@ def main() -> None:
         options.populations, options.env, options.hidden = [1, 4], "point_maze", 16
     load = harness.load()
     environment = tasks.make(options.env)
-    config = OffPolicyConfig(num_envs=10, steps_per_generation=100 if options.quick else 1_000, eval_episodes=2)
+    config = OffPolicyConfig(
+        num_envs=10, steps_per_generation=100 if options.quick else 1_000, warmup_steps=0, eval_episodes=2
+    )
     agent = sac(environment.spec, SacConfig(hidden_sizes=(options.hidden,) * 2))
     learner = off_policy(agent, environment, config)
     rows: list[dict[str, Any]] = []

@@ -58,7 +58,7 @@ def start(code: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
 
 def start_two(*arguments: str, other: tuple[str, ...] = (), code: str = COMMAND) -> tuple[subprocess.Popen, ...]:
     """Two processes of two devices; `other` is what only process 1 is told."""
-    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "2")
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "5")
     given = [(*arguments, *(other if process else ())) for process in range(2)]
     return tuple(start(code, *given[i], *where, "--process-id", str(i), devices=2) for i in range(2))
 
@@ -153,7 +153,7 @@ from rookery import devices
 from rookery.runs import processes
 here = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 where = here["--coordinator"], int(here["--num-processes"]), int(here["--process-id"])
-with rookery.distributed(*where, lost_after=2.0):
+with rookery.distributed(*where, lost_after=10.0):
     for attempt in (lambda: devices.mesh(3), lambda: devices.mesh(5), lambda: devices.mesh_for(6, 4)):
         try:
             attempt()
@@ -179,13 +179,16 @@ def test_an_exception_in_one_process_ends_the_others():
     assert "stopped: KeyError: 'what nobody expected'" in first[2]
 
 
-class Listener:
+class Listener(Company):
     """In place of a company of processes: what was asked of it."""
 
-    alone = False
-
     def __init__(self):
+        super().__init__()
         self.asked: list[str] = []
+
+    @property
+    def alone(self) -> bool:
+        return False
 
     def leave(self) -> None:
         self.asked.append("leave")
