@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -42,14 +43,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(code: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
+def start(code: str, *arguments: str, devices: int = 1, **cluster: str) -> subprocess.Popen:
     """A process with so many devices, which compiles in a hurry; the test session's cache keeps what it compiled."""
     cache = os.environ["ROOKERY_TEST_CACHE"]
     variables = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": "8"}
     variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
+        env=os.environ | variables | cluster | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -61,6 +62,15 @@ def start_two(*arguments: str, other: tuple[str, ...] = (), code: str = COMMAND)
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "5")
     given = [(*arguments, *(other if process else ())) for process in range(2)]
     return tuple(start(code, *given[i], *where, "--process-id", str(i), devices=2) for i in range(2))
+
+
+def start_by_slurm(*arguments: str) -> tuple[subprocess.Popen, ...]:
+    """Two processes of two devices, as `srun` starts them: who they are stands in their environment."""
+    job = random.randrange(10**6)  # JAX makes a port of it
+    step = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    tasks = [{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
+    told = (*arguments, "--distributed", "--lost-after", "5")
+    return tuple(start(COMMAND, *told, devices=2, **step, **task) for task in tasks)
 
 
 def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
@@ -109,7 +119,7 @@ def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_an
     assert 2 <= reached < LAST
     assert f"stopped after generation {reached}, which is saved" in first[2]
 
-    processes = start_two("resume", str(run))
+    processes = start_by_slurm("resume", str(run))
     await_generation(processes[0], run, reached + 1)
     processes[1].kill()
     first, second = finish(*processes)
