@@ -143,6 +143,12 @@ def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_an
     assert code == 0, err
     assert_same_run(alone(ARM, tmp_path / "alone"), run)
 
+    begun = tmp_path / "begun"  # and another run of two processes begins with what it found
+    flags = [*ARM, "--generations", "2", "--init-from", str(run), "--run-dir", str(begun)]
+    first, second = finish(*start_two("train", *flags))
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert read_csv(begun / "metrics.csv")["coverage"][0] >= read_csv(run / "metrics.csv")["coverage"][-1]
+
 
 def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_path):
     run = tmp_path / "run"

@@ -1,0 +1,70 @@
+"""Rows that move: by any sources, along chains of parents, and in circles."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.populations.placement import _depth, move_here, rows_at_once
+
+SIZE = 17
+
+
+def rows(size: int = SIZE) -> dict[str, jax.Array]:
+    numbers = np.arange(size)
+    return {
+        "weights": jnp.asarray(numbers[:, None] * [1.0, -2.0], jnp.float32),
+        "count": jnp.asarray(numbers, jnp.int32),
+    }
+
+
+def assert_moved(tree: dict[str, jax.Array], sources: np.ndarray, in_place: bool) -> None:
+    moved = jax.jit(move_here, static_argnums=2)(tree, jnp.asarray(sources, jnp.int32), in_place)
+    for name, leaf in tree.items():
+        np.testing.assert_array_equal(moved[name], np.asarray(leaf)[sources])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_forest_moves_in_place(seed):
+    """Parents rank better than their children, so any lower number may be one; several generations deep."""
+    rng = np.random.default_rng(seed)
+    parents = np.asarray([rng.integers(0, member + 1) for member in range(SIZE)])
+    order = rng.permutation(SIZE)  # who is how good does not follow the slots
+    sources = np.empty(SIZE, int)
+    sources[order] = order[parents]
+    assert_moved(rows(), sources, in_place=True)
+    assert_moved(rows(), sources, in_place=False)
+
+
+def test_a_chain_of_all_members_moves_in_place():
+    assert_moved(rows(), np.maximum(np.arange(SIZE) - 1, 0), in_place=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everybody_may_take_the_place_of_somebody_else(seed):
+    assert_moved(rows(), np.random.default_rng(seed).permutation(SIZE), in_place=False)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_small_populations(size):
+    assert_moved(rows(size), np.zeros(size, int), in_place=True)
+
+
+def test_where_there_is_nothing_nothing_moves():
+    """As of the buffers of agents that forget their data."""
+    assert move_here((), jnp.arange(3), in_place=True) == ()
+
+
+def test_depth_counts_the_steps_to_a_survivor():
+    parents = jnp.asarray([0, 0, 1, 2, 4, 3])
+    assert _depth(parents).tolist() == [0, 1, 2, 3, 0, 4]
+    circle = _depth(jnp.asarray([1, 2, 0, 3]))
+    assert circle[0] == circle[1] == circle[2] >= 4
+    assert circle[3] == 0
+
+
+def test_an_eighth_of_the_rows_move_at_once_and_no_more_than_64_megabytes():
+    assert rows_at_once(rows(800), 800) == 100
+    large = {"buffer": jax.ShapeDtypeStruct((800, 2**22), jnp.float32)}  # 16 MiB a row
+    assert rows_at_once(large, 800) == 4
+    assert rows_at_once(rows(3), 3) == 1
