@@ -134,7 +134,7 @@ def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_an
     processes[0].kill()
     first, second = finish(*processes)
     assert first[0] == -signal.SIGKILL
-    assert second[0] in (-signal.SIGABRT, 75)
+    assert second[0] in (-signal.SIGABRT, 75, 1), "JAX aborts it; jaxlib 0.8 ended it with 1"
     assert "process 0 at 127.0.0.1" in second[2]
     assert f"continue with: rookery resume {run}" in second[2]
     assert generations(run) < LAST
