@@ -166,8 +166,8 @@ def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
 
 
 def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
-    spec, here = PartitionSpec(AXIS), partial(moved, rows=Rows(_take_share, _put_share), in_place=in_place)
-    moving = jax.shard_map(here, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
+    spec, of_share = PartitionSpec(AXIS), partial(moved, rows=Rows(_take_share, _put_share), in_place=in_place)
+    moving = jax.shard_map(of_share, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
     return moving(tree, sources)
 
 

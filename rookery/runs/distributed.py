@@ -79,8 +79,8 @@ class ProcessesConfig:
 class Company:
     """This process among those of its run; `join` makes it. Without others it does nothing."""
 
-    def __init__(self, watch: Watch | None = None, last_words: LastWords | None = None):
-        self._watch, self._last_words = watch, last_words
+    def __init__(self, watch: Watch | None = None):
+        self._watch = watch
         self._before: dict[int, Any] = {}  # signal -> who heard it
 
     def __str__(self) -> str:
@@ -94,16 +94,14 @@ class Company:
 
     def tell_run(self, run_dir: str | os.PathLike[str]) -> None:
         """Say which run this is, so that whoever speaks of its end can say how to go on."""
-        if self._watch is not None and self._last_words is not None:
-            self._watch.run_dir = str(run_dir)
-            self._last_words.run(run_dir)
+        if self._watch is not None:
+            self._watch.tell_run(str(run_dir))
 
     def leave(self) -> None:
         """Leave in order, together with all others: waits for them."""
-        if self._watch is not None and self._last_words is not None:
+        if self._watch is not None:
             self.finish()
             self._watch.leave()
-            self._last_words.goodbye()
             self._watch = None
             with contextlib.suppress(Exception):  # all have left; what fails now changes nothing
                 jax.distributed.shutdown()
@@ -136,9 +134,8 @@ class Company:
 
         An exception that reached the interpreter's end would wait there for the others, and they for this process.
         """
-        if self._watch is not None and self._last_words is not None:
+        if self._watch is not None:
             self._watch.leave(word, code)
-            self._last_words.goodbye()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -180,7 +177,7 @@ def join(config: ProcessesConfig) -> Company:
     last_words = LastWords(runtime.process_id, runtime.num_processes, runtime.coordinator_address)
     who = f"pid {os.getpid()} on {socket.gethostname()}"
     number = runtime.process_id, runtime.num_processes
-    return Company(Watch(runtime.client, *number, who, config.lost_after, last_words), last_words)
+    return Company(Watch(runtime.client, *number, who, config.lost_after, last_words))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ def runtime() -> Any:
 def board() -> Any:
     """The notice board: the key-value store of JAX's coordinator; None in a run of one process."""
     return runtime().client
+
+
+def by_process(entries: Iterable[tuple[str, str]]) -> dict[int, str]:
+    """What the notice board has in a directory, by the process that each key ends with."""
+    return {int(key.rpartition("/")[2]): value for key, value in entries}
 
 
 def is_first() -> bool:
@@ -157,12 +162,10 @@ def check_alike(record: Mapping[str, Any]) -> None:
     if runtime().num_processes == 1:
         return
     text = json.dumps(_flat({**record, "version": _versions()}), sort_keys=True)
-    time_of_it, own = next(_comparisons), runtime().process_id
-    board().key_value_set(f"rookery/hash/{time_of_it}/{own}", hashlib.sha256(text.encode()).hexdigest())
-    meet(f"hash/{time_of_it}")
-    hashes = {
-        int(key.rpartition("/")[2]): told for key, told in board().key_value_dir_get(f"rookery/hash/{time_of_it}")
-    }
+    place, own = f"rookery/hash/{next(_comparisons)}", runtime().process_id
+    board().key_value_set(f"{place}/{own}", hashlib.sha256(text.encode()).hexdigest())
+    meet(place)
+    hashes = by_process(board().key_value_dir_get(place))
     different = [process for process in sorted(hashes) if hashes[process] != hashes[0]]
     if not different:
         return

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rookery.runs.last_words import LastWords, way_on
+from rookery.runs.processes import by_process
 
 LOST = 75
 """The exit code of a process that stops because another one is lost: try again (EX_TEMPFAIL)."""
@@ -58,6 +59,11 @@ class Watch:
     def __str__(self) -> str:
         return f"process {self._process} of {self._processes}"
 
+    def tell_run(self, run_dir: str) -> None:
+        """Say which run this is, so that whoever speaks of its end can say how to go on."""
+        self.run_dir = run_dir
+        self._last_words.run(run_dir)
+
     def wait(self) -> None:
         """As long as it takes until a lost process is found, which ends this one."""
         until = self._now + self._lost_after / self._interval + 4
@@ -78,6 +84,7 @@ class Watch:
         if word is not None:
             self._post(code, f"process {self._process} ({self._who}) stopped: {word}")
             self._linger()
+        self._last_words.goodbye()
 
     def _repeat(self, act: Callable[[], None]) -> None:
         while not self._leaving.wait(self._interval):
@@ -93,9 +100,9 @@ class Watch:
             self._signs = {0: self._board.key_value_try_get(f"{_ALIVE}/0")}
             self._names = self._names or {0: self._board.key_value_try_get(f"{_WHO}/0")}
             return
-        self._signs = _by_process(self._board.key_value_dir_get(_ALIVE))
+        self._signs = by_process(self._board.key_value_dir_get(_ALIVE))
         if len(self._names) < self._processes:
-            self._names = _by_process(self._board.key_value_dir_get(_WHO))
+            self._names = by_process(self._board.key_value_dir_get(_WHO))
 
     def _judge(self) -> None:
         """Stop if somebody left a word, or gave no sign of life for too long."""
@@ -141,10 +148,6 @@ class Watch:
     def _linger(self) -> None:
         if self._process == 0:  # it holds the notice board, which the others have yet to read
             time.sleep(3 * self._interval)
-
-
-def _by_process(entries: list[tuple[str, str]]) -> dict[int, str]:
-    return {int(key.rpartition("/")[2]): value for key, value in entries}
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:
