@@ -254,7 +254,7 @@ class Checkpointer:
                 return manifest.verified(self.directory, candidate)
             except manifest.Damaged as damage:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
-                warnings.warn(message, CheckpointWarning, stacklevel=4)
+                warnings.warn(message, CheckpointWarning, stacklevel=5)
         raise CheckpointError(
             f"There is no whole checkpoint in {self.directory}; start the run anew with `--overwrite`, "
             "or put a copy of the folder back."
