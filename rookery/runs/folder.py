@@ -31,6 +31,7 @@ _MADE = (
     "skills.csv",
     "skills.png",
     "episode.gif",
+    "episodes.npz",
     "report.html",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
@@ -111,6 +112,11 @@ class RunFolder:
     def repertoire_picture_file(self) -> Path:
         """`repertoire.png`."""
         return self.path / "repertoire.png"
+
+    @property
+    def episodes_file(self) -> Path:
+        """`episodes.npz`: episodes to be played, see `runs/episodes.py`."""
+        return self.path / "episodes.npz"
 
     @property
     def report_file(self) -> Path:
@@ -232,12 +238,12 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
     return folder
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing: to a neighbour, through to the disk, then renamed into place."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing: to a neighbour, through to the disk, then renamed into place; a text in UTF-8."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -106,11 +106,20 @@ def best_member(run_dir: str | Path, generation: int, state: ProgramState) -> in
       generation: of the checkpoint.
       state: what it holds.
     """
-    return int(np.argmax(_standing(run_dir, generation, state)))
+    return int(np.argmax(standing(run_dir, generation, state)))
 
 
-def _standing(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
-    """The fitness of each member of a checkpoint, -inf where it was not finite or somebody else has come instead."""
+def standing(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
+    """The fitness of each member of a checkpoint, -inf where it was not finite or somebody else has come instead.
+
+    Args:
+      run_dir: the folder of a run whose members live by themselves.
+      generation: of the checkpoint.
+      state: what it holds.
+
+    Returns:
+      `[P]`; of roles that were bred apart `[P I]`, member `p I + i` being that of role i in slot p.
+    """
     table = read_csv(folder.open_existing(run_dir).lineage_file)
     fitness = table["fitness"][table["generation"] == generation - 1]
     stays = np.asarray(state.shared.parents) == np.arange(len(fitness))
@@ -125,7 +134,7 @@ def best(origin: Origin) -> tuple[int | None, Genotype]:
     assert origin.built.learner is not None
     assert origin.built.learner.spec.team is not None
     roles = np.arange(len(origin.built.learner.spec.team.names))
-    fitness = _standing(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
+    fitness = standing(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
     slots = fitness.argmax(axis=0)
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
 
