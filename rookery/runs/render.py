@@ -71,7 +71,7 @@ def render(
       CheckpointError: it has no whole checkpoint.
     """
     origin = origins.open_origin(run_dir, checkpoint)
-    judge = _judge(origin.config, origin.built)
+    judge = judge_of(origin.config, origin.built)
     environment = judge.environment
     spec = environment.spec
     if environment.picture is None:
@@ -79,8 +79,8 @@ def render(
             f"nobody has drawn {spec.name}; of our own worlds point_maze, point_trap, point_room, pursuit_discrete and "
             "pursuit_continuous can be seen."
         )
-    slot = _slot(origin, spec, skill)
-    member, actor = _actor(origin, member)
+    slot = slot_of(origin, spec, skill)
+    member, actor = actor_of(origin, member)
     states, rewards = play(judge.act, environment, actor, jax.random.key(seed), slot)
     names = spec.team.names if spec.team else ("return",)
     title = spec.name if spec.skill is None else f"{spec.name}  skill {slot}"
@@ -145,19 +145,30 @@ def _before(first: Array, others: Array) -> Array:
     return jnp.concatenate([first[None], others])
 
 
-def _judge(config: AnyRun, built: Built) -> rollout.Judge:
-    """Who judges in a run: by what it acts, and in which world."""
+def judge_of(config: AnyRun, built: Built) -> rollout.Judge:
+    """Who judges in a run: by what it acts, and in which world.
+
+    Raises:
+      ValueError: what was searched is a function, in which nobody acts.
+    """
     if isinstance(config, MapElitesRun):
         evaluate: Any = build.scoring(config).evaluate
     else:
         assert built.learner is not None
         evaluate = built.learner.evaluate
     if not isinstance(evaluate.args[0], rollout.Judge):
-        raise ValueError(f"{config.world.env} is a function, in which nothing happens that could be drawn.")
+        raise ValueError(
+            f"{config.world.env} is a function, in which nobody acts; choose a run in a world (`rookery envs`)."
+        )
     return evaluate.args[0]
 
 
-def _slot(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
+def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
+    """Which skill is meant, by its number; 0 where there are none.
+
+    Raises:
+      ValueError: there is no such skill.
+    """
     if spec.skill is None:
         if skill is not None:
             raise ValueError(f"{origin.path} has no skills to choose from; leave skill out.")
@@ -168,7 +179,12 @@ def _slot(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
     return skill or 0
 
 
-def _actor(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
+def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
+    """Who is meant, slot and genotype; without a slot the best of a repertoire, or of each role.
+
+    Raises:
+      ValueError: there is no such member.
+    """
     if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire, whose best elite is shown; leave member out.")
