@@ -195,3 +195,48 @@ def test_tensorboard(run):
     assert {tag for _, tag, _ in values} == {"best", "steps", "members/median_fitness", "members/median_hyper/rate"}
     purges = [event.step for event in found if event.HasField("session_log")]
     assert purges == [2], json.dumps(purges)
+
+
+def save_cells(run: RunFolder, fitness: dict[int, list[float]], resume: int = 0) -> str:
+    with RunLog(run, resume) as log:
+        for generation, values in fitness.items():
+            log.write_cells(generation, np.asarray(values, np.float32))
+    return run.cells_file.read_text()
+
+
+EMPTY = -np.inf
+SAVED = {
+    1: [EMPTY, 0.1, EMPTY],
+    3: [EMPTY, 0.1, EMPTY],
+    5: [2.0, 0.1, EMPTY],
+    7: [3.0, 0.5, np.nan],
+    8: [3.0, 0.75, -1.0],
+}
+
+
+def test_cells_are_written_when_their_elite_changes(run):
+    tenth = float(np.float32(0.1))
+    assert save_cells(run, SAVED) == (
+        f"generation,cell,fitness\n1,1,{tenth!r}\n5,0,2.0\n7,0,3.0\n7,1,0.5\n8,1,0.75\n8,2,-1.0\n"
+    )
+    with RunLog(run, 9) as log, pytest.raises(ValueError, match=r"cells\.csv ends at generation 8; 8 comes too late"):
+        log.write_cells(8, [4.0, 0.75, -1.0])
+
+
+def test_a_repertoire_without_elites_has_no_cells_yet(run):
+    with RunLog(run) as log:
+        log.write_cells(0, [EMPTY, np.nan])
+    assert not run.cells_file.exists()
+
+
+@pytest.mark.parametrize("resume", [0, 2, 5, 6, 8])
+def test_cells_of_a_resumed_run_are_those_of_one_that_never_stopped(tmp_path, resume):
+    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
+    for folder in (whole, stopped):
+        folder.path.mkdir()
+    save_cells(whole, SAVED)
+    save_cells(stopped, SAVED | {7: [9.0, 9.0, 9.0], 8: [9.0, 9.5, 9.0]} if resume < 8 else SAVED)
+    with open(stopped.cells_file, "a") as file:
+        file.write("9,0,1")  # killed in the middle of a line
+    save_cells(stopped, {generation: values for generation, values in SAVED.items() if generation >= resume}, resume)
+    assert stopped.cells_file.read_bytes() == whole.cells_file.read_bytes()

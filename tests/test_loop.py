@@ -2,7 +2,8 @@
 
 import csv
 from functools import partial
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 
 from rookery.populations.api import Program, ProgramState
-from rookery.runs.checkpoint import CheckpointError
-from rookery.runs.loop import Diverged, run, summarize
+from rookery.runs import loop, outlets
+from rookery.runs.checkpoint import Checkpointer, CheckpointError
+from rookery.runs.folder import RunFolder
+from rookery.runs.loop import Diverged, run
 from rookery.runs.progress import clock
+from rookery.runs.summary import Spent, summarize
 from tests import tiny
 
 
@@ -78,6 +82,39 @@ def test_the_folder_is_complete_and_its_numbers_exact(tmp_path):
     assert list((tmp_path / "run/events").iterdir())
 
 
+def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
+    now = [0.0]  # only what is named here takes time, and reading the clock
+
+    def taking(seconds, act):
+        def acts(*arguments):
+            now[0] += seconds
+            return act(*arguments)
+
+        return acts
+
+    for module in (loop, outlets):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=taking(1.0, lambda: now[0])))
+    monkeypatch.setattr(outlets.Outlets, "write", taking(10.0, outlets.Outlets.write))
+    monkeypatch.setattr(Checkpointer, "save", taking(100.0, Checkpointer.save))
+    folder = str(tmp_path / "run")
+    for generations in (5, 7):
+        run(walks(), generations=generations, checkpoint_every=2, run_dir=folder, resume=generations > 5, quiet=True)
+    table = rows(tmp_path / "run/metrics.csv")
+    assert {row["seconds"] for row in table} == {"1.0"}
+    assert [float(row["seconds_checkpoint"]) for row in table] == [0, 0, 101, 0, 101, 0, 101]
+    assert [float(row["seconds_tables"]) for row in table] == [0, 11, 12, 11, 12, 0, 12]
+
+
+def test_what_a_repertoire_holds_is_written_before_its_checkpoint(tmp_path):
+    order = []
+    double: Any = SimpleNamespace(
+        save=lambda *_: order.append("checkpoint"), write_cells=lambda *told: order.append(told)
+    )
+    state = ProgramState(None, None)
+    outlets.Outlets(double, double, RunFolder(tmp_path)).save(3, state, lambda _: {"fitness": jnp.zeros(())[None]})
+    assert order == [(2, np.zeros(1)), "checkpoint"]
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_from_python_a_run_resumes_too(tmp_path, quiet):
     whole = run(walks(), generations=6, quiet=True)
@@ -136,9 +173,10 @@ def test_a_summary_counts_only_what_is_finite():
         "coverage": np.asarray(12.5),
         "hyper/rate": np.ones(4),
     }
-    row = summarize(walks(), 9, metrics, seconds=2.0)
+    row = summarize(walks(), 9, metrics, Spent(2.0, 0.5, 0.25))
     expected = {"env_steps": 300, "best_fitness": 4, "median_fitness": 3, "worst_fitness": 1, "diverged": 1}
     expected |= {"replaced": 2, "critic_loss": 2, "coverage": 12.5, "seconds": 2, "steps_per_second": 15}
+    expected |= {"seconds_tables": 0.5, "seconds_checkpoint": 0.25}
     assert {name: row[name] for name in expected} == expected
     assert row["mean_fitness"] == pytest.approx(8 / 3)
     assert "hyper/rate" not in row

@@ -27,7 +27,7 @@ from tests import tiny, walks
 
 NAN = np.nan
 GRID = grid((8, 8), (-1.0, -1.0), (1.0, 1.0))
-TIMING = {"seconds", "steps_per_second"}
+TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"}
 
 
 def bowl(x, key):
@@ -184,7 +184,15 @@ class TestRunFolder:
                 assert np.array_equal(one[column], other[column], equal_nan=True), column
         assert not (tmp_path / "whole/lineage.csv").exists()
 
+        cells = read_csv(tmp_path / "whole/cells.csv")
+        assert sorted(set(cells["generation"].tolist())) == [4, 9, 11], "whenever it was saved"
+        first = cells["cell"][cells["generation"] == 4]
+        assert len(first) == len(set(first.tolist())) > 0
+
         repertoire, table = repertoire_of(whole.state), read_csv(tmp_path / "whole/repertoire.csv")
+        last = dict(zip(cells["cell"].tolist(), cells["fitness"].tolist(), strict=True))
+        occupied = np.flatnonzero(repertoire.occupied)
+        assert last == dict(zip(occupied.tolist(), table["fitness"][occupied].tolist(), strict=True))
         occupied = np.asarray(repertoire.occupied)
         assert table["cell"].tolist() == list(range(64))
         assert table["fitness"].tolist() == repertoire.fitnesses.tolist()

@@ -37,7 +37,7 @@ TEAMING = (
     "--generations 12 --evaluate-every 2 --num-envs 4 --rollout-length 8 --minibatches 2 --hidden-sizes 8 "
     "--eval-episodes 2 --checkpoint-every 1 --keep 2"
 ).split()
-TIMING = {"seconds", "steps_per_second"}
+TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"}
 
 
 def environment() -> dict[str, str]:
@@ -99,7 +99,7 @@ def arrays(run: Path) -> list[np.ndarray]:
 
 def assert_same_run(left: Path, right: Path) -> None:
     """Tables and final states are equal bit by bit; only the clock may differ."""
-    tables = [name for name in ("lineage.csv", "repertoire.csv") if (left / name).exists()]
+    tables = [name for name in ("lineage.csv", "repertoire.csv", "cells.csv") if (left / name).exists()]
     for name in ["metrics.csv", *tables]:
         one, other = read_csv(left / name), read_csv(right / name)
         assert one.keys() == other.keys()
@@ -152,7 +152,9 @@ def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_o
     tables = read_csv(whole / "lineage.csv"), read_csv(whole / "metrics.csv")
     lineage, metrics = tables
     telling = metrics["diverse"] if kind == "pbt-diayn" else lineage["parent"] != lineage["member"]
-    telling = lineage["parent"] == -1 if kind == "me-pbt-sac" else telling
+    if kind == "me-pbt-sac":
+        telling = lineage["parent"] == -1
+        assert len(set(read_csv(whole / "cells.csv")["generation"].tolist())) > 2
     assert telling.any(), "the test says little"
     process = start("train", kind, *flags, "--run-dir", str(run))
     await_generation(process, run, 2)

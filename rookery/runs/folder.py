@@ -26,6 +26,7 @@ _MADE = (
     "metrics.csv",
     "lineage.csv",
     "repertoire.csv",
+    "cells.csv",
     "curves.png",
     "repertoire.png",
     "skills.csv",
@@ -82,6 +83,11 @@ class RunFolder:
     def repertoire_file(self) -> Path:
         """`repertoire.csv`: a row per cell."""
         return self.path / "repertoire.csv"
+
+    @property
+    def cells_file(self) -> Path:
+        """`cells.csv`: a row per saved generation and cell whose elite changed its fitness."""
+        return self.path / "cells.csv"
 
     @property
     def skills_file(self) -> Path:

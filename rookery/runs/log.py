@@ -1,4 +1,4 @@
-"""What a run writes while it lives: `metrics.csv`, `lineage.csv`, TensorBoard events; and the reader of the tables."""
+"""What a run writes while it lives: its tables and TensorBoard events; and the reader of the tables."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +32,8 @@ class RunLog:
 
         self._metrics = _Table(folder.metrics_file, resume_generation)
         self._lineage = _Table(folder.lineage_file, resume_generation)
+        self._cells = _Table(folder.cells_file, resume_generation)
+        self._elites = _last_elites(folder.cells_file)
         # The suffix: the name's own time is in whole seconds, and a file of the same name would be overwritten.
         self._events = tensorboardX.SummaryWriter(
             str(folder.events),
@@ -62,10 +64,31 @@ class RunLog:
             )
         self._write_events(generation, numbers, columns)
 
+    def write_cells(self, generation: int, fitness: Any) -> None:
+        """Append to `cells.csv` the cells whose elite changed its fitness since the last time; at first, all occupied.
+
+        A reader takes the last row of a cell up to a generation; a generation without a change has no rows.
+
+        Args:
+          generation: the last one that is finished, counted from 0; greater than every one that has rows.
+          fitness: `[C]`, of each cell's elite; not finite where a cell is empty.
+
+        Raises:
+          ValueError: a generation that is not new.
+        """
+        held = dict(enumerate(np.asarray(fitness, np.float64).tolist()))
+        changed = {cell: now for cell, now in held.items() if np.isfinite(now) and self._elites.get(cell) != now}
+        if changed:
+            self._cells.append(
+                {"generation": [generation] * len(changed), "cell": list(changed), "fitness": list(changed.values())}
+            )
+            self._elites |= changed
+
     def close(self) -> None:
         """Close the files."""
         self._metrics.close()
         self._lineage.close()
+        self._cells.close()
         self._events.close()
 
     def __enter__(self) -> "RunLog":
@@ -155,6 +178,12 @@ class _Table:
                 f"{self._path} has fixed columns; generation {generation} lacks {missing} and brings {new}: "
                 "give every generation the same names."
             )
+
+
+def _last_elites(path: Path) -> dict[int, float]:
+    """Cell -> fitness, as `cells.csv` last says."""
+    table = read_csv(path) if path.exists() else {}
+    return dict(zip(table["cell"].tolist(), table["fitness"].tolist(), strict=True)) if table else {}
 
 
 def _member_columns(members: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -19,57 +19,21 @@ import numpy as np
 
 from rookery import devices, hyperparams
 from rookery.devices import Mesh
-from rookery.populations.api import Program, ProgramState, TableFn
+from rookery.populations.api import Program, ProgramState
 from rookery.runs import folder as folders
 from rookery.runs import plan as plans
 from rookery.runs import processes
 from rookery.runs.best import Best
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig
-from rookery.runs.log import RunLog, write_table
+from rookery.runs.endings import Diverged, lost, stopped
+from rookery.runs.log import RunLog
+from rookery.runs.outlets import Outlets
 from rookery.runs.progress import Reporter
 from rookery.runs.record import DESCRIPTOR, PYTHON
 from rookery.runs.signals import Interrupted, Requests
+from rookery.runs.summary import Spent, summarize
 from rookery.types import Key, Metrics
-
-
-class Diverged(ArithmeticError):  # noqa: N818 - it says what happened
-    """Nothing finite is left, neither a member nor an elite; names the generation and the last good checkpoint."""
-
-
-class Outlets(NamedTuple):
-    """Where a run writes, if it writes at all."""
-
-    checkpoints: Checkpointer | None
-    log: RunLog | None
-    folder: folders.RunFolder | None = None
-
-    @property
-    def run_dir(self) -> Path | None:
-        """The run's folder."""
-        return self.folder.path if self.folder else None
-
-    def write(self, generation: int, row: Mapping[str, float], metrics: Mapping[str, np.ndarray]) -> None:
-        """Log a generation, counted from 0."""
-        if self.log is not None:  # process 0 writes
-            members = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
-            if "parent" in metrics:
-                members = {"parent": metrics["parent"], "fitness": metrics["fitness"], **members}
-            self.log.write(generation, row, members)
-
-    def save(self, generation: int, state: ProgramState, table: TableFn | None, spared: int | None = None) -> None:
-        """Save the state after `generation` generations, in the background, and what its repertoire holds."""
-        if self.checkpoints is not None:
-            self.checkpoints.save(generation, state, {}, spared)
-        if self.checkpoints is not None and table is not None:
-            columns = jax.device_get(table(state))  # by every process, whoever writes it
-            if self.log is not None and self.folder is not None:
-                write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
-
-    def wait(self) -> None:
-        """Until what was saved is whole."""
-        if self.checkpoints is not None:
-            self.checkpoints.wait()
 
 
 class Result(NamedTuple):
@@ -138,7 +102,7 @@ def run(
         best.check(_columns(program, lower()))
     with contextlib.ExitStack() as stack:
         requests = stack.enter_context(Requests())  # until the last save is whole
-        outlets, state, first = Outlets(None, None), None, 0
+        outlets, state, first = Outlets(), None, 0
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
@@ -187,7 +151,7 @@ def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramS
 def _columns(program: Program, lowered: Any) -> Iterable[str]:
     """The names that a generation's row of `metrics.csv` will have."""
     told = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.out_info[1])
-    return summarize(program, 0, told, 1.0)
+    return summarize(program, 0, told, Spent(1.0))
 
 
 def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramState | None, int]:
@@ -245,80 +209,32 @@ class _Generations(NamedTuple):
     def run(self, state: ProgramState, first: int, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
         """From generation `first` to the last, or to the first signal."""
         history: list[dict[str, np.ndarray]] = []
+        tables = checkpoint = 0.0
         for generation in range(first, self.config.generations):
             started = time.monotonic()
             state, metrics = self.step(state, jax.random.fold_in(run_key, generation))
             metrics = jax.device_get(metrics)  # the one wait of a generation
             history.append(metrics)
-            row = summarize(self.program, generation, metrics, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            row = summarize(self.program, generation, metrics, Spent(seconds, tables, checkpoint))
             self.outlets.write(generation, row, metrics)
             self.reporter.update(generation + 1, row)
             if not np.isfinite(metrics.get("max_fitness", metrics["fitness"])).any():
-                raise Diverged(_all_diverged(generation, self.outlets, self.program.table is not None))
-            last = generation + 1 == self.config.generations
-            due = (generation + 1) % self.config.checkpoint_every == 0
-            saves = self.best.improves(generation + 1, row) or due
-            asked, saves = processes.agree(self.requests.signum, saves)
-            if saves or last or asked is not None:
-                self.outlets.save(generation + 1, state, self.program.table, self.best.generation)
-            if asked is not None and not last:
-                raise Interrupted(asked, _stopped(generation + 1, self.outlets))
+                of_a_repertoire = self.program.table is not None
+                raise Diverged(lost(generation + 1, of_a_repertoire, self.outlets.checkpoints, self.outlets.run_dir))
+            checkpoint = self.save(generation + 1, state, row)
+            tables = time.monotonic() - started - seconds - checkpoint
         return state, history
 
-
-def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarray], seconds: float) -> dict[str, float]:
-    """A generation's row of `metrics.csv`.
-
-    Args:
-      program: counts the environment steps.
-      generation: counted from 0.
-      metrics: `[]` or `[P]`, `fitness` among them.
-      seconds: how long it took.
-
-    Returns:
-      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and,
-      where members have parents, how many came from elsewhere, the mean of every other metric over the finite members,
-      time and speed.
-    """
-    fitness = metrics["fitness"]
-    sound = np.isfinite(fitness)
-    finite = fitness[sound] if sound.any() else np.asarray([np.nan])
-    row = {
-        "env_steps": (generation + 1) * program.steps_per_generation,
-        "best_fitness": finite.max(),
-        "median_fitness": np.median(finite),
-        "worst_fitness": finite.min(),
-        "mean_fitness": finite.mean(),
-        "diverged": np.sum(~sound),
-    }
-    if "parent" in metrics:
-        row["replaced"] = np.sum(metrics["parent"] != np.arange(len(fitness)))
-    for name, values in metrics.items():
-        if name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
-            own = np.shape(values) == fitness.shape and sound.any()
-            known = values[sound] if own else np.asarray(values)[np.isfinite(values)]
-            row[name] = np.mean(known) if np.size(known) else np.nan
-    row |= {"seconds": seconds, "steps_per_second": program.steps_per_generation / seconds}
-    return {name: float(value) for name, value in row.items()}
-
-
-def _stopped(generation: int, outlets: Outlets) -> str:
-    if outlets.run_dir is None:
-        return f"stopped after generation {generation}; nothing was saved, since the run has no run_dir."
-    return f"stopped after generation {generation}, which is saved; continue with: rookery resume {outlets.run_dir}"
-
-
-def _all_diverged(generation: int, outlets: Outlets, of_a_repertoire: bool) -> str:
-    if of_a_repertoire:
-        return (
-            f"nothing was finite in generation {generation + 1}, and the repertoire is empty: every fitness, "
-            "descriptor or genotype had a number that is not; look at what judges them."
-        )
-    message = f"no member is finite any more in generation {generation + 1}"
-    newest = None
-    if outlets.checkpoints is not None:
-        outlets.checkpoints.wait()
-        newest = outlets.checkpoints.latest()
-    if newest is None:
-        return f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale."
-    return f"{message}; the last good checkpoint is that of generation {newest}, in {outlets.run_dir}."
+    def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
+        """Save after `generation` generations if it is time or somebody asks, which stops the run; gives the seconds."""
+        last = generation == self.config.generations
+        due = generation % self.config.checkpoint_every == 0
+        saves = self.best.improves(generation, row) or due
+        asked, saves = processes.agree(self.requests.signum, saves)
+        seconds = 0.0
+        if saves or last or asked is not None:
+            seconds = self.outlets.save(generation, state, self.program.table, self.best.generation)
+        if asked is not None and not last:
+            raise Interrupted(asked, stopped(generation, self.outlets.run_dir))
+        return seconds
