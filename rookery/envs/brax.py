@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.envs import api
+from rookery.envs import api, brax_bodies
 from rookery.envs.api import DescriptorSpec, Environment, EnvSpec, EnvState, Step
 from rookery.types import Array, Key
 
@@ -43,6 +43,7 @@ class Variant(NamedTuple):
     prepare: Callable[[Any, str], Reading]  # takes the world, which it may change, and its name
     descriptor: DescriptorSpec | None = None
     options: Mapping[str, Any] = MappingProxyType({})  # for the constructor of Brax's environment
+    goal: tuple[float, float] | None = None  # x, y in metres of a place to reach that is not in the model; shown only
 
 
 def make(
@@ -82,7 +83,8 @@ def make(
         episode_length=episode_length,
         descriptor=variant.descriptor,
     )
-    return api.limit_episode(api.guard_physics(Environment(reset, step, spec)), episode_length)
+    environment = Environment(reset, step, spec, picture=brax_bodies.picture(world, variant.goal))
+    return api.limit_episode(api.guard_physics(environment), episode_length)
 
 
 def default_backend(name: str) -> str:

@@ -170,7 +170,7 @@ def _maze(world: Any, name: str) -> Reading:
 TRAP = Variant(_trap, TRAP_DESCRIPTOR)
 """The environment with a trap ahead of the robot, which observes its position; the reward stays."""
 
-MAZE = Variant(_maze, MAZE_DESCRIPTOR, {"healthy_z_range": FREE_HEIGHT})
+MAZE = Variant(_maze, MAZE_DESCRIPTOR, {"healthy_z_range": FREE_HEIGHT}, GOAL)
 """The maze, for the ant: minus the distance to the goal as the reward, terminated when the torso leaves
 `FREE_HEIGHT`; the robot observes its position."""
 

@@ -1,7 +1,8 @@
-"""How a world can be seen: as bodies in a plane, which anybody can draw, or by its own suite's visualiser."""
+"""How a world can be seen: as bodies in a plane or in space, which anybody can draw, or by its suite's visualiser."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rookery.types import Array, PyTree
 
@@ -26,10 +27,37 @@ class Scenery(NamedTuple):
     reaches: tuple[float, ...] = ()  # of the bodies: how far away they have an effect, 0 for none; or nothing for all
 
 
+class Pose(NamedTuple):
+    """Bodies in space, each a rigid frame that shapes are fixed to; where the frames are now."""
+
+    position: Array  # [bodies, 3] metres, of the frame's origin
+    rotation: Array  # [bodies, 4] unit quaternion w, x, y, z: from the frame to the world
+
+
+class Shape(NamedTuple):
+    """A solid that is fixed to a body, or to the world; in that body's frame. The world's z points upwards."""
+
+    link: int  # which of the bodies of a `Pose`; -1 for the world
+    kind: Literal["capsule", "sphere", "box", "cylinder", "plane"]
+    # Metres. capsule and cylinder: radius, half length along their own z (a capsule's without its caps);
+    # sphere: radius; box: half sizes along x, y, z; plane, which faces its own z: half sizes along x, y, 0 for no end.
+    size: tuple[float, ...]
+    position: tuple[float, float, float]  # metres, of its middle
+    rotation: tuple[float, float, float, float]  # unit quaternion w, x, y, z: from the shape to the body
+    colour: tuple[float, float, float, float] | None = None  # red, green, blue, opacity in [0, 1]; None: nobody chose
+    role: Literal["body", "goal"] = "body"  # a goal is shown; nothing touches it
+
+
 class SceneFn(Protocol):
     """What is to be seen of an environment's state."""
 
     def __call__(self, state: PyTree) -> Scene: ...
+
+
+class BodiesFn(Protocol):
+    """Where the bodies of an environment's state are."""
+
+    def __call__(self, state: PyTree) -> Pose: ...
 
 
 class FilmFn(Protocol):
@@ -45,24 +73,29 @@ class FilmFn(Protocol):
 
 
 class Picture(NamedTuple):
-    """How a world is drawn: a scene in its scenery, or a film; the other is None."""
+    """How a world is drawn: a scene in its scenery, bodies of some shapes, or a film; the others are None."""
 
     scene: SceneFn | None = None
     scenery: Scenery | None = None
     film: FilmFn | None = None
+    bodies: BodiesFn | None = None
+    shapes: tuple[Shape, ...] = ()  # of the bodies, and of what stands around them
+    seconds: float | None = None  # that a step takes; None where a world has no such clock
 
 
 def inside(picture: Picture | None, field: str) -> Picture | None:
     """The picture of a wrapper, whose state keeps that of the world it wraps in `field`."""
     if picture is None:
         return None
-    scene = None if picture.scene is None else partial(_scene_inside, picture.scene, field)
-    film = None if picture.film is None else partial(_film_inside, picture.film, field)
-    return picture._replace(scene=scene, film=film)
+    return picture._replace(
+        scene=None if picture.scene is None else partial(_seen_inside, picture.scene, field),
+        film=None if picture.film is None else partial(_film_inside, picture.film, field),
+        bodies=None if picture.bodies is None else partial(_seen_inside, picture.bodies, field),
+    )
 
 
-def _scene_inside(scene: SceneFn, field: str, state: PyTree) -> Scene:
-    return scene(getattr(state, field))
+def _seen_inside(see: Callable[[PyTree], Any], field: str, state: PyTree) -> Any:
+    return see(getattr(state, field))
 
 
 def _film_inside(film: FilmFn, field: str, states: PyTree, rewards: Array, path: str) -> None:

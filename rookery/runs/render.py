@@ -1,5 +1,6 @@
 """One episode of what a run has learned, as pictures need it."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,19 +73,17 @@ def render(
     """
     origin = origins.open_origin(run_dir, checkpoint)
     judge = judge_of(origin.config, origin.built)
-    environment = judge.environment
-    spec = environment.spec
-    if environment.picture is None:
+    environment, spec = judge.environment, judge.environment.spec
+    picture = picture_of(environment)
+    if picture.bodies is not None:
         raise ValueError(
-            f"nobody has drawn {spec.name}; of our own worlds point_maze, point_trap, point_room, pursuit_discrete and "
-            "pursuit_continuous can be seen."
+            f"{spec.name} is seen in space and not as a film; `rookery report {origin.path}` plays it in its page."
         )
     slot = slot_of(origin, spec, skill)
     member, actor = actor_of(origin, member)
     states, rewards = play(judge.act, environment, actor, jax.random.key(seed), slot)
-    names = spec.team.names if spec.team else ("return",)
     title = spec.name if spec.skill is None else f"{spec.name}  skill {slot}"
-    return Played(environment.picture, states, rewards, names, title, origin.generation, member)
+    return Played(picture, states, rewards, names_of(spec), title, origin.generation, member)
 
 
 def film(played: Played, path: str | Path) -> Path:
@@ -114,35 +113,95 @@ def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: 
     Returns:
       States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, on the host; the first are those of the reset.
     """
-    states, rewards, over = jax.device_get(jax.jit(partial(_play, act, environment, slot))(actor, key))
-    length = int(np.argmax(over)) + 1 if over.any() else len(over)
-    return jax.tree.map(lambda leaf: leaf[: length + 1], states), rewards[: length + 1]
+    watched = jax.device_get(jax.jit(partial(watch, act, environment, _whole))(actor, key, slot))
+    length = length_of(watched.over)
+    return jax.tree.map(lambda leaf: leaf[: length + 1], watched.seen), watched.rewards[: length + 1]
 
 
-def _play(act: ActFn, environment: Environment, slot: int, actor: Genotype, key: Key) -> tuple[PyTree, Array, Array]:
+class Watched(NamedTuple):
+    """An episode, and what follows it until the clock of its world has run out."""
+
+    seen: PyTree  # leaves [T + 1, ...], the first of the reset
+    rewards: Array  # [T + 1], or [T + 1, I]; of the reset 0
+    over: Array  # [T] bool: whether the episode was over for everybody after the step
+    truncated: Array  # [T] bool: whether the clock ended it for anybody
+    broken: Array  # [T] bool: whether the physics broke in the step
+
+
+def watch(
+    act: ActFn,
+    environment: Environment,
+    see: Callable[[EnvState], PyTree],
+    actor: Genotype,
+    key: Key,
+    slot: Array | int,
+) -> Watched:
+    """One deterministic episode, of whose states only what `see` makes of them is kept. To be traced, and mapped.
+
+    Args:
+      act: parameters and observation -> action.
+      environment: without automatic reset.
+      see: an environment's state -> what is kept of it.
+      actor: who acts.
+      key: consumed.
+      slot: where episodes that begin from one start state differ: which of them, `[]` int32.
+    """
     start_key, steps_key = jax.random.split(key)
     start = environment.reset(start_key)
     if environment.assignment is not None:
         start = environment.assignment.first(start, jnp.asarray(slot), None)
     step_keys = jax.random.split(steps_key, environment.spec.episode_length)
     lives = start[0], start[1].observation
-    _, (states, rewards, over) = jax.lax.scan(partial(_advance, act, environment, actor), lives, step_keys)
-    states = jax.tree.map(_before, start[0], states)
-    return states, _before(start[1].reward, rewards), over
+    _, steps = jax.lax.scan(partial(_advance, act, environment, see, actor), lives, step_keys)
+    seen = jax.tree.map(_before, see(start[0]), steps.seen)
+    return steps._replace(seen=seen, rewards=_before(start[1].reward, steps.rewards))
 
 
 def _advance(
-    act: ActFn, environment: Environment, actor: Genotype, lives: tuple[EnvState, Array], key: Key
-) -> tuple[tuple[EnvState, Array], tuple[EnvState, Array, Array]]:
+    act: ActFn,
+    environment: Environment,
+    see: Callable[[EnvState], PyTree],
+    actor: Genotype,
+    lives: tuple[EnvState, Array],
+    key: Key,
+) -> tuple[tuple[EnvState, Array], Watched]:
     state, observation = lives
     action = act(actor.params, rollout.view(actor.normalizer, observation))
     step: Step
     state, step = environment.step(state, action, key)
-    return (state, step.observation), (state, step.reward, step.over)
+    return (state, step.observation), Watched(see(state), step.reward, step.over, jnp.any(step.truncated), step.broken)
+
+
+def _whole(state: EnvState) -> EnvState:
+    return state
 
 
 def _before(first: Array, others: Array) -> Array:
     return jnp.concatenate([first[None], others])
+
+
+def length_of(over: np.ndarray) -> int:
+    """How many steps an episode has, by whether it was over after each, `[T]` bool."""
+    return int(np.argmax(over)) + 1 if over.any() else len(over)
+
+
+def names_of(spec: EnvSpec) -> tuple[str, ...]:
+    """What a world's returns are called: by agent, or one."""
+    return spec.team.names if spec.team else ("return",)
+
+
+def picture_of(environment: Environment) -> Picture:
+    """How a world is drawn.
+
+    Raises:
+      ValueError: nobody has drawn it.
+    """
+    if environment.picture is None:
+        raise ValueError(
+            f"nobody has drawn {environment.spec.name}; of our own worlds point_maze, point_trap, point_room, "
+            "pursuit_discrete and pursuit_continuous can be seen."
+        )
+    return environment.picture
 
 
 def judge_of(config: AnyRun, built: Built) -> rollout.Judge:
