@@ -2,10 +2,8 @@
 
 import contextlib
 import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 import socket
 from collections.abc import Mapping
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+
+from rookery.runs.versions import version, versions
 
 FORMAT = 1
 """The schema of `config.json`; raised whenever an older reader would misread a newer file."""
@@ -27,6 +27,7 @@ _MADE = (
     "lineage.csv",
     "repertoire.csv",
     "cells.csv",
+    "journal.jsonl",
     "curves.png",
     "repertoire.png",
     "skills.csv",
@@ -88,6 +89,11 @@ class RunFolder:
     def cells_file(self) -> Path:
         """`cells.csv`: a row per saved generation and cell whose elite changed its fitness."""
         return self.path / "cells.csv"
+
+    @property
+    def journal_file(self) -> Path:
+        """`journal.jsonl`: a line per event, from the first start to the last end."""
+        return self.path / "journal.jsonl"
 
     @property
     def skills_file(self) -> Path:
@@ -197,7 +203,7 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
       RunFolderError: the folder holds a run (and `overwrite` is False), is in use, or cannot be made.
     """
     folder = RunFolder(path)
-    content = {"format": FORMAT, "versions": _versions(), "config": dict(config)}
+    content = {"format": FORMAT, "versions": versions(("rookery", "jax")), "config": dict(config)}
     text = json.dumps(content, indent=2) + "\n"  # before anything is deleted: a value that is no JSON raises here
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -291,7 +297,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         ) from error
     if written_as != FORMAT:
         raise RunFolderError(
-            f"{path} has format {written_as!r}, but rookery {_version('rookery')} reads format {FORMAT}; "
+            f"{path} has format {written_as!r}, but rookery {version('rookery')} reads format {FORMAT}; "
             f"use rookery {written_by}, which wrote it."
         )
     if not isinstance(content.get("config"), dict):
@@ -299,14 +305,3 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path} is damaged (no `config` in it); put a copy back, or start anew with `--overwrite`."
         )
     return content
-
-
-def _versions() -> dict[str, str]:
-    return {"rookery": _version("rookery"), "jax": _version("jax"), "python": platform.python_version()}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        return "unknown"
