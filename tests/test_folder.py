@@ -53,7 +53,7 @@ def test_the_configuration_comes_back(tmp_path):
 def test_the_names_of_the_files(tmp_path):
     run = RunFolder(tmp_path)
     files = [run.config_file, run.metrics_file, run.lineage_file, run.picture_file, run.report_file]
-    files += [run.repertoire_file, run.repertoire_picture_file, run.cells_file]
+    files += [run.repertoire_file, run.repertoire_picture_file, run.cells_file, run.journal_file]
     assert [file.name for file in files] == [
         "config.json",
         "metrics.csv",
@@ -63,6 +63,7 @@ def test_the_names_of_the_files(tmp_path):
         "repertoire.csv",
         "repertoire.png",
         "cells.csv",
+        "journal.jsonl",
     ]
     assert (run.checkpoints, run.events) == (tmp_path / "checkpoints", tmp_path / "events")
 
@@ -86,7 +87,7 @@ def test_a_folder_with_other_files_is_welcome(tmp_path):
 
 def test_overwrite_deletes_a_run_and_nothing_else(tmp_path):
     made = ["config.json", "metrics.csv", "lineage.csv", "curves.png", "report.html", "config.json.rookery-tmp"]
-    made += ["repertoire.csv", "repertoire.png", "cells.csv"]
+    made += ["repertoire.csv", "repertoire.png", "cells.csv", "journal.jsonl"]
     made += ["events/events.out.tfevents.1.host", "checkpoints/generation_00000001.json"]
     made += ["checkpoints/generation_00000001/d/data", "checkpoints/generation_00000002.orbax-checkpoint-tmp/d"]
     mine = [

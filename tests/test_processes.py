@@ -8,6 +8,7 @@ import pytest
 
 from rookery import devices
 from rookery.runs import processes
+from rookery.runs.versions import version, versions
 
 
 def test_who_is_alone_is_the_first_and_hears_itself():
@@ -41,9 +42,10 @@ def test_a_record_is_compared_field_by_field():
 
 
 def test_versions_are_of_what_decides_the_numbers():
-    versions = processes._versions()
-    assert {"python", "rookery", "jax", "jaxlib", "numpy"} <= versions.keys()
-    assert all(version[0].isdigit() for version in versions.values())
+    told = versions(processes.PACKAGES)
+    assert {"python", "rookery", "jax", "jaxlib", "numpy"} <= told.keys()
+    assert all(version[0].isdigit() for version in told.values())
+    assert version("a-package-that-nobody-has") == "unknown"
 
 
 def test_what_libraries_print_is_hushed_and_what_python_prints_is_not(capfd):

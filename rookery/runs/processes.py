@@ -8,11 +8,9 @@ not document.
 import contextlib
 import ctypes
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -26,6 +24,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rookery import devices
+from rookery.runs.versions import versions
+
+PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+"""Whose versions have a say in what a run computes and stores."""
 
 _WORDS_SECONDS = 30
 _FILE_SECONDS = 10.0
@@ -161,7 +163,7 @@ def check_alike(record: Mapping[str, Any]) -> None:
     """
     if runtime().num_processes == 1:
         return
-    text = json.dumps(_flat({**record, "version": _versions()}), sort_keys=True)
+    text = json.dumps(_flat({**record, "version": versions(PACKAGES)}), sort_keys=True)
     place, own = f"rookery/hash/{next(_comparisons)}", runtime().process_id
     board().key_value_set(f"{place}/{own}", hashlib.sha256(text.encode()).hexdigest())
     meet(place)
@@ -184,11 +186,6 @@ def check_alike(record: Mapping[str, Any]) -> None:
         f"process {other} is told something else than process 0: {'; '.join(differences[:3])}; start every process "
         "with the same command, the same versions and as many devices."
     )
-
-
-def _versions() -> dict[str, str]:
-    packages = ("rookery", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
