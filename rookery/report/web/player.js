@@ -1,0 +1,286 @@
+// The player of recorded episodes. createPlayer(host, data) puts one into an element.
+
+const PLAYER = {
+  pace: 15, // steps a second, where a world has no clock of its own
+  longest: 15, // seconds that an episode lasts at most in such a world, at speed 1
+  rest: 1.2, // seconds between the end of an episode and its start
+};
+
+const PLAYER_VIEWS = { plane: () => PlaneView, bodies: () => BodiesView, film: () => FilmView };
+
+/**
+ * Plays recorded episodes inside an element.
+ *
+ * A click on the picture, or the space bar, plays and pauses; arrows step. It stops while nobody can see it, and does not
+ * start by itself for those who asked their system for less motion. The host tells what is shown: `dataset.frame` (time
+ * in steps), `dataset.playing`, `dataset.label`; it hears of "themechange" from the window, and sends "episodechange"
+ * with `detail.index` and `detail.episode`.
+ *
+ * @param {HTMLElement} host - emptied, and filled
+ * @param {object} data - {kind, secondsPerStep, scenery | shapes, names, episodes, arrays, film}; `arrays` has
+ *   {shape, data} of step [N, F], frames [N], position [N, F, B, 2 | 3], rotation [N, F, B, 4] as w, x, y, z, or heading
+ *   [N, F, B] in rad, visible [N, F, B], reward [N, F, names]
+ * @returns {Player} show(index), find(field, value), nearest(descriptor), play(), pause(), seek(step), destroy(),
+ *   playing, index, time
+ */
+function createPlayer(host, data) {
+  return new Player(host, data);
+}
+
+class Player {
+  constructor(host, data) {
+    Object.assign(this, { host, data, time: 0, speed: 1, rested: 0, inSight: false, pending: 0 });
+    this.wanted = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.undo = [];
+    this.build();
+    this.listen();
+    // A browser has few contexts for bodies in space: one is taken only for what is looked at.
+    if (data.kind !== "bodies") this.makeView();
+    this.show(0);
+  }
+
+  build() {
+    const actions = {
+      toggle: () => this.toggle(),
+      seek: (step) => this.scrub(step),
+      speed: (factor) => (this.speed = factor),
+      turn: (by) => this.show((this.index + by + this.data.episodes.length) % this.data.episodes.length),
+      reset: () => this.resetView(),
+    };
+    this.root = playerElement("div", "player");
+    this.root.dataset.kind = this.data.kind;
+    this.root.tabIndex = 0;
+    this.root.setAttribute("role", "group");
+    this.stage = playerElement("div", "player-stage");
+    this.stage.setAttribute("role", "img");
+    this.controls = new PlayerControls(actions);
+    this.controls.reset.hidden = this.data.kind !== "bodies";
+    this.root.append(this.stage, this.controls.root);
+    this.host.replaceChildren(this.root);
+    this.colours = pageColours();
+  }
+
+  /** The picture, or a sentence where the browser cannot draw it. */
+  makeView() {
+    try {
+      this.view = new (PLAYER_VIEWS[this.data.kind]())(this.stage, this.data);
+    } catch (error) {
+      this.view = null;
+      this.refused = true;
+      this.refuse(error);
+      return;
+    }
+    this.view.onchange = () => this.request();
+    if (this.view.ready) this.view.ready.then((playable) => this.filmReady(playable));
+    this.fit();
+  }
+
+  firstSeen() {
+    this.makeView();
+    if (!this.view) return;
+    this.view.show(this.episode);
+    this.resize();
+  }
+
+  refuse(error) {
+    const why = this.data.kind === "bodies" ? "Bodies in space need WebGL, which this browser does not offer" : error.message;
+    this.stage.replaceChildren(playerElement("p", "player-refusal", `${why}; the figures below are those of the episode.`));
+    this.stage.dataset.refused = "true";
+  }
+
+  filmReady(playable) {
+    this.controls.first.hidden = !playable;
+    this.fit();
+    this.request();
+  }
+
+  fit() {
+    if (this.view && this.view.aspect) this.stage.style.setProperty("--aspect", this.view.aspect);
+  }
+
+  listen() {
+    this.on(this.root, "keydown", (event) => this.pressed(event));
+    this.on(this.stage, "pointerdown", (event) => (this.touched = [event.clientX, event.clientY]));
+    this.on(this.stage, "click", (event) => this.clicked(event));
+    // Before it is clicked at, the wheel scrolls the page, as everywhere on it.
+    const wheel = (event) => !event.ctrlKey && !this.root.contains(document.activeElement) && event.stopPropagation();
+    this.on(this.stage, "wheel", wheel, { capture: true, passive: true });
+    this.on(window, "themechange", () => this.recolour());
+    this.on(document, "visibilitychange", () => this.request());
+    const seen = new IntersectionObserver(([entry]) => {
+      this.inSight = entry.isIntersecting;
+      if (this.inSight && !this.view && !this.refused) this.firstSeen();
+      this.request();
+    });
+    const sized = new ResizeObserver(() => this.resize());
+    seen.observe(this.stage);
+    sized.observe(this.stage);
+    this.undo.push(() => seen.disconnect(), () => sized.disconnect());
+  }
+
+  on(target, name, act, options) {
+    target.addEventListener(name, act, options);
+    this.undo.push(() => target.removeEventListener(name, act, options));
+  }
+
+  /** Whether it is moving, or will as soon as somebody can see it. */
+  get playing() {
+    return this.wanted;
+  }
+
+  /** Begins an episode from its start. */
+  show(index) {
+    this.index = Math.max(0, Math.min(this.data.episodes.length - 1, index));
+    this.episode = new PlayerEpisode(this.data, this.index);
+    this.time = this.rested = 0;
+    if (this.view) this.view.show(this.episode);
+    this.controls.showEpisode(this.episode, this.data.episodes.length);
+    this.stage.setAttribute("aria-label", `${this.episode.about.label}, an episode of ${this.episode.steps} steps`);
+    this.root.setAttribute("aria-label", `Player: ${this.episode.about.label}`);
+    this.host.dataset.label = this.episode.about.label;
+    const detail = { index: this.index, episode: this.episode.about };
+    this.host.dispatchEvent(new CustomEvent("episodechange", { detail }));
+    this.tell();
+    this.request();
+  }
+
+  /** Index of the episode with this `cell`, `skill` or `member`; -1 where there is none. */
+  find(field, value) {
+    return this.data.episodes.findIndex((episode) => episode[field] === value);
+  }
+
+  /** Index of the episode whose descriptor is nearest; -1 where none has one. */
+  nearest(descriptor) {
+    const away = ({ descriptor: own }) =>
+      own ? Math.hypot(...descriptor.map((part, axis) => part - own[axis])) : Infinity;
+    const distances = this.data.episodes.map(away);
+    const least = Math.min(...distances);
+    return Number.isFinite(least) ? distances.indexOf(least) : -1;
+  }
+
+  play() {
+    this.setPlaying(true);
+  }
+
+  pause() {
+    this.setPlaying(false);
+  }
+
+  toggle() {
+    this.setPlaying(!this.wanted);
+  }
+
+  setPlaying(wanted) {
+    this.wanted = wanted;
+    this.tell();
+    this.request();
+  }
+
+  seek(step) {
+    this.time = Math.max(0, Math.min(this.episode.steps, step));
+    this.rested = 0;
+    this.tell();
+    this.request();
+  }
+
+  scrub(step) {
+    this.pause();
+    this.seek(step);
+  }
+
+  pressed(event) {
+    const { target, key } = event;
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    if (event.ctrlKey || event.altKey || event.metaKey || target.matches("select")) return;
+    if (key === " " && !target.matches("button")) this.toggle();
+    else if (key in steps) this.scrub(Math.round(this.time) + steps[key]);
+    else if (key === "Home") this.scrub(0);
+    else if (key === "End") this.scrub(this.episode.steps);
+    else return;
+    event.preventDefault();
+  }
+
+  /** A drag turns a view; only what stays in its place is a click. */
+  clicked(event) {
+    const [x, y] = this.touched || [event.clientX, event.clientY];
+    if (Math.hypot(event.clientX - x, event.clientY - y) < 5 && !this.controls.first.hidden) this.toggle();
+  }
+
+  resetView() {
+    if (!this.view || !this.view.resetView) return;
+    this.view.resetView();
+    this.request();
+  }
+
+  recolour() {
+    this.colours = pageColours();
+    if (this.view && this.view.recolour) this.view.recolour(this.colours);
+    this.tell();
+    this.request();
+  }
+
+  resize() {
+    const { clientWidth: width, clientHeight: height } = this.stage;
+    if (!this.view || !this.view.resize || !width || !height) return;
+    this.view.resize(width, height, window.devicePixelRatio || 1);
+    this.sized = true;
+    this.render();
+  }
+
+  /** Steps a second of the clock on the wall. */
+  get pace() {
+    const seconds = this.view && this.view.seconds;
+    if (seconds) return this.speed * (this.episode.steps / seconds);
+    const own = this.data.secondsPerStep;
+    return this.speed * (own ? 1 / own : Math.max(PLAYER.pace, this.episode.steps / PLAYER.longest));
+  }
+
+  get moves() {
+    return this.wanted && this.inSight && !document.hidden && this.episode.steps > 0;
+  }
+
+  /** One picture soon; and more, as long as it moves. */
+  request() {
+    if (this.pending || this.over) return;
+    this.pending = requestAnimationFrame((now) => this.tick(now));
+  }
+
+  tick(now) {
+    this.pending = 0;
+    if (this.moves) this.advance(Math.min(0.1, (now - (this.last ?? now)) / 1000));
+    this.last = this.moves ? now : null;
+    this.host.dataset.playing = String(this.moves);
+    if (this.inSight) this.render();
+    if (this.moves) this.request();
+  }
+
+  advance(seconds) {
+    if (this.time < this.episode.steps) {
+      this.time = Math.min(this.episode.steps, this.time + seconds * this.pace);
+    } else if ((this.rested += seconds) >= PLAYER.rest) {
+      this.time = this.rested = 0;
+    }
+    this.tell();
+  }
+
+  tell() {
+    const kinds = this.data.scenery ? kindColours(this.data.scenery.bodies, this.colours.series) : new Map();
+    this.controls.showTime(this.episode, this.time, this.data.secondsPerStep, kinds);
+    this.controls.showPlaying(this.wanted);
+    this.host.dataset.frame = String(Math.round(this.time * 100) / 100);
+  }
+
+  render() {
+    if (this.view && (this.sized || !this.view.resize)) this.view.draw(this.time);
+  }
+
+  /** Takes everything away again, the graphics memory included. */
+  destroy() {
+    this.over = true;
+    cancelAnimationFrame(this.pending);
+    this.undo.forEach((act) => act());
+    if (this.view) this.view.destroy();
+    this.host.replaceChildren();
+    for (const name of ["frame", "playing", "label"]) delete this.host.dataset[name];
+  }
+}

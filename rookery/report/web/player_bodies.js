@@ -1,0 +1,243 @@
+// Bodies in space, drawn with three.js (the bundle's global `Three`): MuJoCo's shapes, z upwards, metres.
+
+const BODIES = {
+  angle: 36, // degrees, of the camera's opening
+  from: [0.42, -1, 0.38], // where the camera stands at first, seen from the robot: to its right, as it walks along x
+  near: 1.75, // how much of the picture is left about the robot
+  calm: 0.4, // seconds over which the camera's way is smoothed
+  still: 1.5, // a robot that travels less than this, in its own sizes, is watched from a fixed place
+  shadow: 2048, // pixels
+};
+
+class BodiesView {
+  constructor(stage, data) {
+    this.data = data;
+    this.aspect = null;
+    this.stage = stage;
+    this.scene = new Three.Scene();
+    this.canvas = document.createElement("canvas");
+    const context = this.canvas.getContext("webgl2", { antialias: true, alpha: true });
+    if (!context) throw new Error("no WebGL");
+    this.renderer = new Three.WebGLRenderer({ canvas: this.canvas, context, antialias: true, alpha: true });
+    stage.append(this.canvas);
+    this.renderer.shadowMap.enabled = true;
+    this.renderer.shadowMap.type = Three.PCFShadowMap;
+    this.size = robotSize(data);
+    this.addLights();
+    this.ground = new BodiesGround(this.scene, data, this.size);
+    this.addShapes();
+    this.addCamera();
+    this.recolour(pageColours());
+  }
+
+  addLights() {
+    this.sky = new Three.HemisphereLight(0xffffff, 0xffffff, 1.5);
+    this.sun = new Three.DirectionalLight(0xffffff, 2.0);
+    this.sun.castShadow = true;
+    this.sun.shadow.mapSize.set(BODIES.shadow, BODIES.shadow);
+    this.sun.shadow.radius = 5;
+    this.sun.shadow.normalBias = 0.01 * this.size;
+    const reach = 3.5 * this.size;
+    Object.assign(this.sun.shadow.camera, { left: -reach, right: reach, bottom: -reach, top: reach });
+    Object.assign(this.sun.shadow.camera, { near: 0.1 * this.size, far: 14 * this.size });
+    this.scene.add(this.sky, this.sun, this.sun.target);
+  }
+
+  addShapes() {
+    const links = this.data.arrays.position.shape[2];
+    this.links = Array.from({ length: links }, () => new Three.Group());
+    this.world = new Three.Group();
+    this.meshes = [];
+    this.scene.add(this.world, ...this.links);
+    for (const shape of this.data.shapes) {
+      if (isFloor(shape)) continue;
+      const mesh = shapeMesh(shape);
+      this.meshes.push({ mesh, shape });
+      (shape.link < 0 ? this.world : this.links[shape.link]).add(mesh);
+    }
+  }
+
+  addCamera() {
+    this.camera = new Three.PerspectiveCamera(BODIES.angle, 1, 0.02 * this.size, 400 * this.size);
+    this.camera.up.set(0, 0, 1);
+    this.controls = new Three.OrbitControls(this.camera, this.canvas);
+    this.controls.enableDamping = true;
+    this.controls.maxPolarAngle = Math.PI / 2 - 0.02;
+    this.controls.minDistance = 0.5 * this.size;
+    this.controls.maxDistance = 60 * this.size;
+    // One finger sideways turns the robot, up and down it scrolls the page, which a phone must still do.
+    this.canvas.style.touchAction = "pan-y";
+    this.controls.addEventListener("change", () => this.onchange && this.onchange());
+    this.centre = new Three.Vector3();
+  }
+
+  show(episode) {
+    this.episode = episode;
+    this.path = new BodiesPath(episode, this.data.secondsPerStep, this.size);
+    this.ground.trace(this.path);
+    this.resetView();
+  }
+
+  resetView() {
+    this.centre.copy(this.path.at(this.time || 0));
+    const distance = (BODIES.near * this.size) / Math.tan((BODIES.angle * Math.PI) / 360);
+    this.controls.target.copy(this.centre);
+    this.camera.position.set(...BODIES.from).setLength(distance).add(this.centre);
+    this.controls.update();
+  }
+
+  recolour(colours) {
+    this.ground.recolour(colours);
+    const dark = luminance(colours.paper) < 0.4;
+    this.sky.intensity = dark ? 1.1 : 1.5;
+    this.sun.intensity = dark ? 1.9 : 2.0;
+    this.sky.color.set(threeColour(blend(colours.paper, [255, 255, 255], 0.8)));
+    this.sky.groundColor.set(threeColour(blend(colours.quiet, colours.paper, 0.4)));
+    for (const { mesh, shape } of this.meshes) {
+      const own = shape.link < 0 ? blend(colours.quiet, colours.paper, 0.35) : colours.series[1];
+      const [red, green, blue, alpha] = shape.colour || [...own.map((part) => part / 255), 1];
+      mesh.material.color.setRGB(red, green, blue, "srgb");
+      mesh.material.opacity = alpha;
+      mesh.material.transparent = alpha < 1;
+      mesh.castShadow = alpha === 1;
+    }
+  }
+
+  resize(width, height, ratio) {
+    this.renderer.setPixelRatio(Math.min(ratio, 2));
+    this.renderer.setSize(width, height, false);
+    this.camera.aspect = width / height;
+    this.camera.updateProjectionMatrix();
+  }
+
+  draw(time) {
+    this.time = time;
+    const moment = this.episode.moment(time);
+    this.links.forEach((link, index) => {
+      const place = this.episode.position(index, moment);
+      const [w, x, y, z] = this.episode.rotation(index, moment);
+      link.visible = place.every(Number.isFinite) && Number.isFinite(w + x + y + z);
+      if (!link.visible) return;
+      link.position.set(...place);
+      link.quaternion.set(x, y, z, w);
+    });
+    this.follow(this.path.at(time));
+    this.ground.draw(this.centre, moment);
+    this.controls.update();
+    this.renderer.render(this.scene, this.camera);
+  }
+
+  /** Moves camera and light along with the robot; the angle and the distance stay the user's. */
+  follow(centre) {
+    const way = centre.clone().sub(this.centre);
+    this.centre.copy(centre);
+    this.camera.position.add(way);
+    this.controls.target.add(way);
+    this.sun.target.position.copy(centre);
+    this.sun.position.copy(centre).add(new Three.Vector3(-2.2, -2.8, 5).multiplyScalar(this.size));
+  }
+
+  destroy() {
+    this.controls.dispose();
+    this.scene.traverse((part) => {
+      if (part.geometry) part.geometry.dispose();
+      if (part.material) part.material.dispose();
+    });
+    this.renderer.dispose();
+    // A browser keeps few contexts, and takes one back late where nobody says so.
+    this.renderer.forceContextLoss();
+    this.canvas.remove();
+  }
+}
+
+function isFloor({ link, kind, rotation }) {
+  const [, x, y] = rotation || [1, 0, 0, 0];
+  return link < 0 && kind === "plane" && Math.hypot(x, y) < 0.01;
+}
+
+/** A shape as a mesh in the frame of its link; capsules and cylinders lie along z. */
+function shapeMesh(shape) {
+  const material = new Three.MeshStandardMaterial({ roughness: 0.55, metalness: 0.0 });
+  const mesh = new Three.Mesh(shapeGeometry(shape), material);
+  const [w, x, y, z] = shape.rotation || [1, 0, 0, 0];
+  mesh.position.set(...(shape.position || [0, 0, 0]));
+  mesh.quaternion.set(x, y, z, w);
+  mesh.receiveShadow = true;
+  if (shape.kind === "plane") material.side = Three.DoubleSide;
+  return mesh;
+}
+
+function shapeGeometry({ kind, size }) {
+  const [first, second, third] = size;
+  if (kind === "capsule") return new Three.CapsuleGeometry(first, 2 * second, 10, 28).rotateX(Math.PI / 2);
+  if (kind === "cylinder") return new Three.CylinderGeometry(first, first, 2 * second, 36).rotateX(Math.PI / 2);
+  if (kind === "sphere") return new Three.SphereGeometry(first, 32, 20);
+  if (kind === "box") return new Three.BoxGeometry(2 * first, 2 * second, 2 * third);
+  // MuJoCo's planes without a size go on for ever; this far is out of sight.
+  return new Three.PlaneGeometry(2 * (first || 50), 2 * (second || 50));
+}
+
+/** How far the robot reaches from its centre at the start, m. */
+function robotSize(data) {
+  const episode = new PlayerEpisode(data, 0);
+  const links = data.arrays.position.shape[2];
+  const places = Array.from({ length: links }, (_, link) => episode.position(link, { frame: 0, next: 0, mix: 0 }));
+  const centre = [0, 1, 2].map((axis) => places.reduce((sum, place) => sum + place[axis], 0) / links);
+  const reaches = data.shapes.filter(({ link }) => link >= 0).map((shape) => {
+    const away = Math.hypot(...centre.map((part, axis) => places[shape.link][axis] - part));
+    return away + Math.hypot(...(shape.position || [0])) + Math.max(...shape.size);
+  });
+  const size = Math.max(0, ...reaches);
+  return Number.isFinite(size) && size > 0 ? size : 1;
+}
+
+/** The way of the robot's centre through an episode, smoothed, so that a camera can follow it at any time. */
+class BodiesPath {
+  constructor(episode, secondsPerStep, size) {
+    this.episode = episode;
+    const links = episode.arrays.position.shape[2];
+    this.raw = [];
+    for (let frame = 0; frame < episode.frames; frame++) this.raw.push(this.middle(frame, links));
+    const reach = [0, 1, 2].map((axis) => {
+      const along = this.raw.map((place) => place[axis]);
+      return Math.max(...along) - Math.min(...along);
+    });
+    this.still = Math.hypot(...reach) < BODIES.still * size;
+    this.smooth = this.still ? this.fixed() : this.smoothed(BODIES.calm / (secondsPerStep || 0.05));
+  }
+
+  /** Centre of all links; the last one known where the physics broke. */
+  middle(frame, links) {
+    const moment = { frame, next: frame, mix: 0 };
+    const sum = [0, 0, 0];
+    for (let link = 0; link < links; link++) {
+      this.episode.position(link, moment).forEach((part, axis) => (sum[axis] += part / links));
+    }
+    return sum.every(Number.isFinite) ? sum : this.raw[frame - 1] || [0, 0, 0];
+  }
+
+  fixed() {
+    const mean = [0, 1, 2].map((axis) => this.raw.reduce((sum, place) => sum + place[axis], 0) / this.raw.length);
+    return this.raw.map(() => mean);
+  }
+
+  /** Averages over so many steps, weighted by a bell. */
+  smoothed(width) {
+    const times = this.raw.map((_, frame) => this.episode.stepAt(frame));
+    return times.map((time) => {
+      const sum = [0, 0, 0];
+      let all = 0;
+      times.forEach((other, frame) => {
+        const weight = Math.exp(-0.5 * ((other - time) / width) ** 2);
+        all += weight;
+        this.raw[frame].forEach((part, axis) => (sum[axis] += part * weight));
+      });
+      return sum.map((part) => part / all);
+    });
+  }
+
+  at(time) {
+    const { frame, next, mix } = this.episode.moment(time);
+    return new Three.Vector3(...this.smooth[frame]).lerp(new Three.Vector3(...this.smooth[next]), mix);
+  }
+}
