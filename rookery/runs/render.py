@@ -113,7 +113,7 @@ def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: 
     Returns:
       States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, on the host; the first are those of the reset.
     """
-    watched = jax.device_get(jax.jit(partial(watch, act, environment, _whole))(actor, key, slot))
+    watched = jax.device_get(jax.jit(partial(watch, act, environment, whole))(actor, key, slot))
     length = length_of(watched.over)
     return jax.tree.map(lambda leaf: leaf[: length + 1], watched.seen), watched.rewards[: length + 1]
 
@@ -172,7 +172,8 @@ def _advance(
     return (state, step.observation), Watched(see(state), step.reward, step.over, jnp.any(step.truncated), step.broken)
 
 
-def _whole(state: EnvState) -> EnvState:
+def whole(state: EnvState) -> EnvState:
+    """All of a state, for who wants to `watch` that."""
     return state
 
 
