@@ -57,7 +57,7 @@ class TestGroups:
         assert group.runs[0].env_steps.tolist() == [100.0, 200.0]
 
     def test_what_changes_nothing_of_what_is_learned_divides_nobody(self, write):
-        other = {"keep": 9, "checkpoint_every": 2, "quiet": True, "overwrite": True}
+        other = {"keep": 9, "checkpoint_every": 2, "quiet": True, "live": True, "overwrite": True}
         paths = [write("a", [1.0]), write("b", [1.0], run=other, world={"devices": 2, "exact": True})]
         assert len(groups(paths)) == 1
 

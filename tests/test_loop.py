@@ -14,6 +14,7 @@ from rookery.populations.api import Program, ProgramState
 from rookery.runs import loop, outlets
 from rookery.runs.checkpoint import Checkpointer, CheckpointError
 from rookery.runs.folder import RunFolder
+from rookery.runs.journal import Journal
 from rookery.runs.loop import Diverged, run
 from rookery.runs.progress import clock
 from rookery.runs.summary import Spent, summarize
@@ -110,9 +111,37 @@ def test_what_a_repertoire_holds_is_written_before_its_checkpoint(tmp_path):
     double: Any = SimpleNamespace(
         save=lambda *_: order.append("checkpoint"), write_cells=lambda *told: order.append(told)
     )
-    state = ProgramState(None, None)
-    outlets.Outlets(double, double, RunFolder(tmp_path)).save(3, state, lambda _: {"fitness": jnp.zeros(())[None]})
+    state = ProgramState(None, jnp.zeros(1))
+    out = outlets.Outlets(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
+    out.save(3, state, lambda state: {"fitness": state.shared})
     assert order == [(2, np.zeros(1)), "checkpoint"]
+
+
+def test_somebody_is_called_after_each_save(tmp_path):
+    seen = []
+
+    def look(run_dir):
+        assert run_dir == tmp_path / "run"
+        seen.append(len(rows(run_dir / "metrics.csv")))
+
+    run(walks(), generations=5, checkpoint_every=2, run_dir=str(tmp_path / "run"), after_save=look, quiet=True)
+    assert seen == [2, 4, 5]
+    run(walks(), generations=2, after_save=look, quiet=True)
+    assert len(seen) == 3, "what has no folder is not saved"
+
+
+def test_who_is_called_after_a_save_cannot_end_the_run(tmp_path):
+    calls = []
+
+    def fail(run_dir):
+        calls.append(run_dir)
+        raise OSError("no page today")
+
+    options = {"generations": 3, "checkpoint_every": 1, "quiet": True}
+    with pytest.warns(outlets.AfterSaveWarning, match=r"failed with OSError: no page today; the run goes on") as caught:
+        result = run(walks(), run_dir=str(tmp_path / "run"), after_save=fail, **options)
+    assert (len(caught), len(calls)) == (1, 3), "told once, and tried again"
+    tiny.assert_equal(result.state, run(walks(), **options).state)
 
 
 @pytest.mark.parametrize("quiet", [True, False])

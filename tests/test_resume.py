@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rookery.runs.folder import RunFolder
+from rookery.runs.journal import read_journal
 from rookery.runs.log import read_csv
 
 COMMAND = "import rookery.cli; rookery.cli.main()"
@@ -69,6 +71,11 @@ def rookery(*arguments: str) -> tuple[int, str, str]:
 def generations(run: Path) -> int:
     path = run / "metrics.csv"
     return max(0, len(path.read_text().splitlines()) - 1) if path.exists() else 0
+
+
+def lives(run: Path) -> list[str]:
+    """The events of a run's journal, in short."""
+    return [": ".join(filter(None, (event["event"], event.get("why")))) for event in read_journal(RunFolder(run))]
 
 
 def await_generation(process: subprocess.Popen, run: Path, count: int) -> None:
@@ -166,6 +173,8 @@ def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_o
     code, _, err = finish(process)
     assert code == 0, err
     assert_same_run(whole, run)
+    assert lives(whole) == ["began", "compiled", "ended: finished"]
+    assert lives(run) == ["began", "compiled", "began", "compiled", "ended: finished"], "a kill leaves no end"
     kept = [sorted(path.name for path in (one / "checkpoints").glob("*.json")) for one in (whole, run)]
     assert kept[0] == kept[1], "the best checkpoint is the same one"
 
@@ -181,6 +190,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(undisturbed, tmp_path, sig
     assert f"rookery resume {run}" in err
     stopped = generations(run)
     assert 3 <= stopped < 24
+    assert lives(run) == ["began", "compiled", f"ended: interrupted by {signum.name}"]
     code, out, err = rookery("resume", str(run))
     assert code == 0, err
     assert_same_run(undisturbed, run)
@@ -209,6 +219,7 @@ def test_a_damaged_checkpoint_is_passed_over(undisturbed, tmp_path):
     code, _, err = rookery("resume", str(run), "--generations", "24")
     assert code == 0
     assert "generation 12 is damaged" in err
+    assert lives(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
     assert_same_run(undisturbed, run)
 
 

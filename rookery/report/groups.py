@@ -15,7 +15,7 @@ from rookery.runs.record import DESCRIPTOR, SCHEDULE
 
 # Settings that change nothing of what is learned, or (`devices` without `exact`) its rounding only.
 _WITHOUT_EFFECT = {
-    *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.overwrite"),
+    *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
     *("world.devices", "world.exact"),
 }
 

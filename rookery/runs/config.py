@@ -51,6 +51,8 @@ class RunConfig:
     """Replace a run that the folder already holds."""
     quiet: bool = False
     """Print nothing but errors."""
+    live: bool = False
+    """Refresh report.html in the run's folder with every checkpoint."""
 
     def __post_init__(self) -> None:
         """Check the counts."""

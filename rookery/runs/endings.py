@@ -1,5 +1,6 @@
-"""How a run ends before its time, in words."""
+"""How a run ends, in words."""
 
+import signal
 from pathlib import Path
 
 from rookery.runs.checkpoint import Checkpointer
@@ -31,3 +32,14 @@ def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | Non
     if newest is None:
         return f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale."
     return f"{message}; the last good checkpoint is that of generation {newest}, in {run_dir}."
+
+
+def why(error: BaseException | None) -> str:
+    """Why a run ended, in one line of at most 200 characters; without an error it is finished."""
+    if error is None:
+        return "finished"
+    if isinstance(error, KeyboardInterrupt):
+        return f"interrupted by {signal.Signals(getattr(error, 'signum', signal.SIGINT)).name}"
+    if isinstance(error, Diverged):
+        return "diverged"
+    return " ".join(f"failed: {type(error).__name__}: {error}".split())[:200].removesuffix(":")

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +27,9 @@ from rookery.runs.best import Best
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig
 from rookery.runs.endings import Diverged, lost, stopped
+from rookery.runs.journal import Journal
 from rookery.runs.log import RunLog
-from rookery.runs.outlets import Outlets
+from rookery.runs.outlets import AfterSave, Outlets
 from rookery.runs.progress import Reporter
 from rookery.runs.record import DESCRIPTOR, PYTHON
 from rookery.runs.signals import Interrupted, Requests
@@ -65,6 +66,8 @@ def run(
     over: Mesh | None = None,
     resume: bool = False,
     record: Mapping[str, Any] | None = None,
+    command: Sequence[str] | None = None,
+    after_save: Callable[[Path], None] | None = None,
     **options: Any,
 ) -> Result:
     """Run a program for `generations` generations.
@@ -76,6 +79,8 @@ def run(
       over: the mesh to spread the population over; the first device of each process by default.
       resume: continue what `run_dir` holds, up to `generations`.
       record: what `config.json` says of the program, so that the command line can rebuild it.
+      command: the words of the command line that started the run, for its journal.
+      after_save: called by process 0 with the run's folder whenever a checkpoint was begun, which may not be whole yet.
 
     Returns:
       The final state and the metrics of the generations run.
@@ -85,6 +90,9 @@ def run(
       Interrupted: Ctrl-C or SIGTERM came; the generation was finished and saved.
       Diverged: no member is finite any more.
       CheckpointError: a checkpoint could not be written or read.
+
+    Warns:
+      AfterSaveWarning: `after_save` raised an exception; told once, and the run goes on.
     """
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
@@ -102,14 +110,15 @@ def run(
         best.check(_columns(program, lower()))
     with contextlib.ExitStack() as stack:
         requests = stack.enter_context(Requests())  # until the last save is whole
-        outlets, state, first = Outlets(), None, 0
+        outlets, state, first = Outlets(Journal()), None, 0
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
+            journal = stack.enter_context(Journal(folder if processes.is_first() else None))
             checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
             if resume:
                 state, first = restore(checkpoints, template)
             log = stack.enter_context(RunLog(folder, first)) if processes.is_first() else None
-            outlets = Outlets(checkpoints, log, folder)
+            outlets = Outlets(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and processes.is_first():
                 best.recall(folder, checkpoints)
         reporter = Reporter(config.generations, first, config.quiet or not processes.is_first())
@@ -118,20 +127,30 @@ def run(
             return Result(state, [], outlets.run_dir)
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
+        outlets.journal.begin(first, over, meter.read, command)
         started = time.monotonic()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the first state is made while the generation compiles
-            step = pool.submit(lambda: lower().compile())
-            if state is None:
-                init = compiled.init.lower(first_key).compile()
-                processes.meet()
-                state = init(first_key)
-        processes.meet()
-        reporter.compiled(time.monotonic() - started)
-        meter.begin(step.result(), state)
-        generations = _Generations(program, config, step.result(), outlets, reporter, requests, best)
+        step, state = _compile(compiled, lower, state, first_key)
+        seconds = time.monotonic() - started
+        reporter.compiled(seconds)
+        outlets.journal.compiled(seconds)
+        meter.begin(step, state)
+        generations = _Generations(program, config, step, outlets, reporter, requests, best)
         state, history = generations.run(state, first, run_key)
         outlets.wait()
         return Result(state, history, outlets.run_dir, meter.read())
+
+
+def _compile(compiled: Any, lower: Callable[[], Any], state: ProgramState | None, key: Key) -> tuple[Any, ProgramState]:
+    """The compiled generation, and the state to begin with, which is made meanwhile where there is none."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        step = pool.submit(lambda: lower().compile())
+        if state is None:
+            init = compiled.init.lower(key).compile()
+            processes.meet()
+            state = init(key)
+    processes.meet()
+    assert state is not None
+    return step.result(), state
 
 
 def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState) -> None:
@@ -227,7 +246,7 @@ class _Generations(NamedTuple):
         return state, history
 
     def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
-        """Save after `generation` generations if it is time or somebody asks, which stops the run; gives the seconds."""
+        """Save after `generation` generations if it is time, or if asked to stop; gives the seconds that it took."""
         last = generation == self.config.generations
         due = generation % self.config.checkpoint_every == 0
         saves = self.best.improves(generation, row) or due
