@@ -18,7 +18,7 @@ import orbax.checkpoint
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rookery.runs import manifest
+from rookery.runs import leaves, manifest
 from rookery.runs.checkpoint import Checkpointer, CheckpointError
 from tests.saved_states import assert_same, make_state, save_all
 
@@ -283,3 +283,10 @@ def test_the_terminal_stays_clean(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Could not write the checkpoint of generation 2")
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_copies_are_finished_before_the_next_program_begins():
+    arrays = {"large": jnp.zeros((4096, 1024)), "host": np.ones(3)}
+    copies = leaves.copy(arrays)
+    assert copies["large"].is_ready()
+    assert copies["large"].unsafe_buffer_pointer() != arrays["large"].unsafe_buffer_pointer()

@@ -221,6 +221,17 @@ class TestInherit:
         tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
         tiny.assert_equal(copied.state, trees.take(state.members.state, parents))
 
+    def test_what_is_inherited_crosses_in_one_exchange(self, start):
+        exchanges = []
+
+        def move(tree, sources, in_place):
+            exchanges.append(len(jax.tree.leaves(tree)))
+            return trees.take(tree, sources)
+
+        members = inherit(start.members, jnp.asarray([0, 0, 2, 0]), move=move)
+        assert exchanges == [len(jax.tree.leaves((members.state, members.normalizer, members.hyper)))]
+        tiny.assert_equal(members.hyper, trees.take(start.members.hyper, jnp.asarray([0, 0, 2, 0])))
+
     def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self, life, start):
         program = pbt(life, population_size=4, best_count=1, replace_count=0, inherit_buffer=True)
         state, _ = jax.jit(program.step)(poison(start, 1), jax.random.key(1))

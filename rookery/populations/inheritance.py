@@ -46,8 +46,12 @@ def inherit(
     Returns:
       `[P, ...]`; environment states, and by default buffers, stay with the slot.
     """
-    state, normalizer = move((members.state, members.normalizer), parents, in_place=True)
-    hyper = trees.take(members.hyper, parents if donors is None else donors)
+    # Hyper-parameters in the same move: a gather of their own would be a second exchange between devices, in no order
+    # with the first, and devices of a CPU that begin with different ones wait for each other for ever.
+    own = (members.state, members.normalizer, members.hyper)
+    state, normalizer, hyper = move(own, parents, in_place=True)
+    if donors is not None:
+        hyper = trees.take(members.hyper, donors)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
     if buffers_too:
         members = members._replace(buffer=move(members.buffer, parents, in_place=True))
