@@ -45,8 +45,8 @@ BREEDING = MapElitesRun(
 )
 
 
-def kept(config: Any, path: Path) -> Path:
-    """The folder of a run whose only checkpoint is its beginning; the second member was best."""
+def kept(config: Any, path: Path, fitness: tuple[float, ...] = (1.0, 2.0)) -> Path:
+    """The folder of a run whose only checkpoint is its beginning; as told, the second member was best."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     program = build.build(config).program
     state = compiled(program.init)(jax.random.key(0))
@@ -56,7 +56,7 @@ def kept(config: Any, path: Path) -> Path:
         opened = stack.enter_context(folder.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
         log = stack.enter_context(RunLog(opened))
-        log.write(0, {"env_steps": 40}, {"parent": np.arange(2), "fitness": np.asarray([1.0, 2.0])})
+        log.write(0, {"env_steps": 40}, {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)})
         checkpoints.save(1, state, {})
     return path
 
@@ -131,6 +131,12 @@ def test_worlds_without_a_picture_are_refused(tmp_path: Path) -> None:
     probe = dataclasses.replace(LEARNING, world=WorldConfig(env="probe_truncation", devices=1))
     with pytest.raises(ValueError, match=r"^nobody has drawn probe_truncation; of our own worlds point_maze, "):
         render.render(kept(probe, tmp_path / "probe"))
+
+
+def test_worlds_in_space_are_played_in_the_page(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "picture_of", lambda _: Picture(bodies=lambda state: state))
+    with pytest.raises(ValueError, match=r"^point_room is seen in space .*; `rookery report .*/learned` plays it in "):
+        render.render(learned)
 
 
 def counted(lifetimes: tuple[int, int]) -> Environment:

@@ -22,7 +22,7 @@ import math
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -33,8 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
+from rookery.agents.api import ActFn
+from rookery.envs.api import Environment
 from rookery.envs.pictures import Picture
-from rookery.learners.rollout import Judge
 from rookery.runs import casting, folder, origins, render
 from rookery.runs.casting import Cast
 from rookery.runs.render import Watched
@@ -96,19 +97,33 @@ def record_episodes(
         raise ValueError(f"most_frames must be at least 2, the start and the end, got {most_frames}.")
     origin = origins.open_origin(run_dir, checkpoint)
     judge = render.judge_of(origin.config, origin.built)
-    spec = judge.environment.spec
-    picture = render.picture_of(judge.environment)
+    picture, spec = render.picture_of(judge.environment), judge.environment.spec
     cast = casting.choose(origin, spec, 1 if picture.film else count)
+    header, arrays = play_all(judge.act, judge.environment, cast, seed, most_frames)
+    return Episodes({"format": FORMAT, "generation": origin.generation, **header}, arrays)
+
+
+def play_all(
+    act: ActFn, environment: Environment, cast: Cast, seed: int = 0, most_frames: int = MOST_FRAMES
+) -> Episodes:
+    """Let a cast play; the header lacks `format` and `generation`.
+
+    Args:
+      act: parameters and observation -> action.
+      environment: without automatic reset, and drawn; of one that its suite draws only the first plays.
+      cast: who plays.
+      seed: of the start state.
+      most_frames: of an episode, see `record_episodes`.
+    """
+    picture = render.picture_of(environment)
+    play = _filmed if picture.film else _watched
+    told, arrays = play(act, environment, picture, cast, seed, most_frames)
     header = {
-        "format": FORMAT,
-        "generation": origin.generation,
         "seed": seed,
-        "task": spec.name,
+        "task": environment.spec.name,
         "seconds_per_step": picture.seconds,
-        "names": list(render.names_of(spec)),
+        "names": render.names_of(environment.spec),
     }
-    film = _filmed if picture.film else _watched
-    told, arrays = film(judge, picture, cast, seed, most_frames)
     return Episodes(json.loads(json.dumps({**header, **told})), arrays)  # as it will be read
 
 
@@ -154,12 +169,13 @@ def read_episodes(run_dir: str | Path) -> Episodes | None:
 
 
 def _watched(
-    judge: Judge, picture: Picture, cast: Cast, seed: int, most_frames: int
+    act: ActFn, environment: Environment, picture: Picture, cast: Cast, seed: int, most_frames: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Of a world that anybody can draw: header and arrays."""
     see = picture.scene or picture.bodies
     assert see is not None
-    kept = list(_live(judge, see, cast, seed, most_frames))
+    watch = jax.jit(jax.vmap(partial(render.watch, act, environment, see), in_axes=(0, None, 0)))
+    kept = list(_live(watch, cast, seed, most_frames, render.names_of(environment.spec)))
     frames = np.asarray([len(episode.steps) for episode in kept], np.int32)
     arrays = {"step": [episode.steps for episode in kept], "reward": [episode.returns for episode in kept]}
     arrays |= {name: [episode.seen[name] for episode in kept] for name in kept[0].seen}
@@ -171,12 +187,13 @@ def _watched(
     return told | {"episodes": [episode.told for episode in kept]}, {**stacked, "frames": frames}
 
 
-def _live(judge: Judge, see: Callable[[PyTree], Any], cast: Cast, seed: int, most_frames: int) -> Iterator[_Kept]:
+def _live(
+    watch: Callable[..., Watched], cast: Cast, seed: int, most_frames: int, names: Sequence[str]
+) -> Iterator[_Kept]:
     """Everybody's episode; some are lived at a time, in batches of one size, and only what is kept of them stays."""
     total = len(cast.rows)
     batches = -(-total // TOGETHER)
     size = -(-total // batches)
-    watch = jax.jit(jax.vmap(partial(render.watch, judge.act, judge.environment, see), in_axes=(0, None, 0)))
     for batch in range(batches):
         chosen = np.arange(batch * size, (batch + 1) * size)
         within = np.minimum(chosen, total - 1)
@@ -186,18 +203,18 @@ def _live(judge: Judge, see: Callable[[PyTree], Any], cast: Cast, seed: int, mos
         numbers = sum(math.prod(leaf.shape[2:]) for leaf in (*lived.seen.values(), lived.rewards))
         most = max(2, min(most_frames, BUDGET // (2 * numbers * total)))
         for row, index in enumerate(chosen[chosen < total]):
-            yield _keep(jax.tree.map(itemgetter(row), lived), judge, cast.told[index], most)
+            yield _keep(jax.tree.map(itemgetter(row), lived), names, cast.told[index], most)
 
 
 def _filmed(
-    judge: Judge, picture: Picture, cast: Cast, seed: int, most_frames: int
+    act: ActFn, environment: Environment, picture: Picture, cast: Cast, seed: int, most_frames: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Of a world that its suite draws: header and arrays."""
     assert picture.film is not None
-    watch = jax.jit(partial(render.watch, judge.act, judge.environment, render.whole))
+    watch = jax.jit(partial(render.watch, act, environment, render.whole))
     actor = trees.take(cast.actors, int(cast.rows[0]))
     lived = jax.device_get(watch(actor, jax.random.key(seed), int(cast.slots[0])))
-    kept = _keep(lived, judge, cast.told[0], most_frames)
+    kept = _keep(lived, render.names_of(environment.spec), cast.told[0], most_frames)
     # Visualisers add rewards up: between two frames they are given the sum.
     sums = np.diff(kept.returns, axis=0, prepend=0.0).reshape(len(kept.steps), *lived.rewards.shape[1:])
     with tempfile.TemporaryDirectory() as place:
@@ -207,7 +224,7 @@ def _filmed(
     return {"kind": "film", "episodes": [kept.told]}, {"film": film}
 
 
-def _keep(lived: Watched, judge: Judge, told: dict[str, Any], most: int) -> _Kept:
+def _keep(lived: Watched, names: Sequence[str], told: dict[str, Any], most: int) -> _Kept:
     """At most so many frames of an episode, `[T + 1, ...]` on the host."""
     length = render.length_of(np.asarray(lived.over))
     ended = "cut by the clock" if lived.truncated[length - 1] else "terminated"
@@ -216,7 +233,7 @@ def _keep(lived: Watched, judge: Judge, told: dict[str, Any], most: int) -> _Kep
     # What broke is no place to be in: the state before it is the last that can be seen.
     steps = _steps(length - (ended == _BROKEN), most)
     returns = np.cumsum(lived.rewards, axis=0, dtype=np.float64).reshape(len(lived.rewards), -1)
-    totals = dict(zip(render.names_of(judge.environment.spec), returns[length].tolist(), strict=True))
+    totals = dict(zip(names, returns[length].tolist(), strict=True))
     seen = jax.tree.map(itemgetter(steps), lived.seen)
     return _Kept(
         seen, steps, returns[steps].astype(np.float32), {**told, "steps": length, "ended": ended, "returns": totals}
