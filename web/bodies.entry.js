@@ -1,6 +1,6 @@
 // What the player's view of bodies in space needs of three.js; nothing else is bundled.
 export {
-  AmbientLight,
+  Box3,
   BoxGeometry,
   BufferAttribute,
   BufferGeometry,
@@ -17,8 +17,10 @@ export {
   MeshStandardMaterial,
   PCFShadowMap,
   PerspectiveCamera,
+  Plane,
   PlaneGeometry,
   Quaternion,
+  Raycaster,
   Scene,
   ShaderMaterial,
   ShadowMaterial,

@@ -24,6 +24,7 @@ const PLAYER_VIEWS = { plane: () => PlaneView, bodies: () => BodiesView, film: (
  *   playing, index, time
  */
 function createPlayer(host, data) {
+  if (!data.episodes.length) throw new Error("a player needs at least one episode, got none; record some first.");
   return new Player(host, data);
 }
 
@@ -66,7 +67,6 @@ class Player {
       this.view = new (PLAYER_VIEWS[this.data.kind]())(this.stage, this.data);
     } catch (error) {
       this.view = null;
-      this.refused = true;
       this.refuse(error);
       return;
     }
@@ -77,15 +77,18 @@ class Player {
 
   firstSeen() {
     this.makeView();
-    if (!this.view) return;
+    if (!this.view) return this.seek(this.episode.steps);
     this.view.show(this.episode);
     this.resize();
   }
 
   refuse(error) {
+    this.refused = true;
     const why = this.data.kind === "bodies" ? "Bodies in space need WebGL, which this browser does not offer" : error.message;
     this.stage.replaceChildren(playerElement("p", "player-refusal", `${why}; the figures below are those of the episode.`));
     this.stage.dataset.refused = "true";
+    this.controls.first.hidden = true;
+    this.wanted = false;
   }
 
   filmReady(playable) {
@@ -106,11 +109,11 @@ class Player {
     const wheel = (event) => !event.ctrlKey && !this.root.contains(document.activeElement) && event.stopPropagation();
     this.on(this.stage, "wheel", wheel, { capture: true, passive: true });
     this.on(window, "themechange", () => this.recolour());
-    this.on(document, "visibilitychange", () => this.request());
+    this.on(document, "visibilitychange", () => this.refresh());
     const seen = new IntersectionObserver(([entry]) => {
       this.inSight = entry.isIntersecting;
       if (this.inSight && !this.view && !this.refused) this.firstSeen();
-      this.request();
+      this.refresh();
     });
     const sized = new ResizeObserver(() => this.resize());
     seen.observe(this.stage);
@@ -134,14 +137,14 @@ class Player {
     this.episode = new PlayerEpisode(this.data, this.index);
     this.time = this.rested = 0;
     if (this.view) this.view.show(this.episode);
+    if (this.refused) this.time = this.episode.steps;
     this.controls.showEpisode(this.episode, this.data.episodes.length);
     this.stage.setAttribute("aria-label", `${this.episode.about.label}, an episode of ${this.episode.steps} steps`);
     this.root.setAttribute("aria-label", `Player: ${this.episode.about.label}`);
     this.host.dataset.label = this.episode.about.label;
     const detail = { index: this.index, episode: this.episode.about };
     this.host.dispatchEvent(new CustomEvent("episodechange", { detail }));
-    this.tell();
-    this.request();
+    this.refresh();
   }
 
   /** Index of the episode with this `cell`, `skill` or `member`; -1 where there is none. */
@@ -172,15 +175,13 @@ class Player {
 
   setPlaying(wanted) {
     this.wanted = wanted;
-    this.tell();
-    this.request();
+    this.refresh();
   }
 
   seek(step) {
     this.time = Math.max(0, Math.min(this.episode.steps, step));
     this.rested = 0;
-    this.tell();
-    this.request();
+    this.refresh();
   }
 
   scrub(step) {
@@ -215,8 +216,7 @@ class Player {
   recolour() {
     this.colours = pageColours();
     if (this.view && this.view.recolour) this.view.recolour(this.colours);
-    this.tell();
-    this.request();
+    this.refresh();
   }
 
   resize() {
@@ -239,6 +239,11 @@ class Player {
     return this.wanted && this.inSight && !document.hidden && this.episode.steps > 0;
   }
 
+  refresh() {
+    this.tell();
+    this.request();
+  }
+
   /** One picture soon; and more, as long as it moves. */
   request() {
     if (this.pending || this.over) return;
@@ -249,7 +254,6 @@ class Player {
     this.pending = 0;
     if (this.moves) this.advance(Math.min(0.1, (now - (this.last ?? now)) / 1000));
     this.last = this.moves ? now : null;
-    this.host.dataset.playing = String(this.moves);
     if (this.inSight) this.render();
     if (this.moves) this.request();
   }
@@ -267,6 +271,7 @@ class Player {
     const kinds = this.data.scenery ? kindColours(this.data.scenery.bodies, this.colours.series) : new Map();
     this.controls.showTime(this.episode, this.time, this.data.secondsPerStep, kinds);
     this.controls.showPlaying(this.wanted);
+    this.host.dataset.playing = String(this.moves);
     this.host.dataset.frame = String(Math.round(this.time * 100) / 100);
   }
 

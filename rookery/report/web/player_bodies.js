@@ -3,7 +3,10 @@
 const BODIES = {
   angle: 36, // degrees, of the camera's opening
   from: [0.42, -1, 0.38], // where the camera stands at first, seen from the robot: to its right, as it walks along x
-  near: 1.75, // how much of the picture is left about the robot
+  above: [0.3, -0.8, 1.1], // and where there are walls, over which it looks
+  near: 1.5, // half of the picture's height, in the robot's size
+  far: 2.6, // and where there are walls
+  glass: 0.15, // opacity of a wall between the camera and the robot
   calm: 0.4, // seconds over which the camera's way is smoothed
   still: 1.5, // a robot that travels less than this, in its own sizes, is watched from a fixed place
   shadow: 2048, // pixels
@@ -22,10 +25,13 @@ class BodiesView {
     stage.append(this.canvas);
     this.renderer.shadowMap.enabled = true;
     this.renderer.shadowMap.type = Three.PCFShadowMap;
-    this.size = robotSize(data);
+    this.addShapes();
+    this.pose(new PlayerEpisode(data, 0), { frame: 0, next: 0, mix: 0 });
+    this.walls = this.meshes.filter(({ shape }) => shape.link < 0 && shape.kind === "box");
+    this.size = robotSize(this.links, new Set(this.meshes.filter(isGoal).map(({ mesh }) => mesh)));
     this.addLights();
     this.ground = new BodiesGround(this.scene, data, this.size);
-    this.addShapes();
+    this.clipWalls();
     this.addCamera();
     this.recolour(pageColours());
   }
@@ -57,6 +63,14 @@ class BodiesView {
     }
   }
 
+  /** Walls reach below the floor, which is not quite opaque. */
+  clipWalls() {
+    this.renderer.localClippingEnabled = this.walls.length > 0;
+    const floor = new Three.Plane(new Three.Vector3(0, 0, 1), -this.ground.height);
+    this.walls.forEach(({ mesh }) => (mesh.material.clippingPlanes = [floor]));
+    this.sight = new Three.Raycaster();
+  }
+
   addCamera() {
     this.camera = new Three.PerspectiveCamera(BODIES.angle, 1, 0.02 * this.size, 400 * this.size);
     this.camera.up.set(0, 0, 1);
@@ -65,8 +79,8 @@ class BodiesView {
     this.controls.maxPolarAngle = Math.PI / 2 - 0.02;
     this.controls.minDistance = 0.5 * this.size;
     this.controls.maxDistance = 60 * this.size;
-    // One finger sideways turns the robot, up and down it scrolls the page, which a phone must still do.
     this.canvas.style.touchAction = "pan-y";
+    this.forgetSwipes = leaveSwipes(this.stage);
     this.controls.addEventListener("change", () => this.onchange && this.onchange());
     this.centre = new Three.Vector3();
   }
@@ -80,9 +94,10 @@ class BodiesView {
 
   resetView() {
     this.centre.copy(this.path.at(this.time || 0));
-    const distance = (BODIES.near * this.size) / Math.tan((BODIES.angle * Math.PI) / 360);
+    const [near, from] = this.walls.length ? [BODIES.far, BODIES.above] : [BODIES.near, BODIES.from];
+    const distance = (near * this.size) / Math.tan((BODIES.angle * Math.PI) / 360);
     this.controls.target.copy(this.centre);
-    this.camera.position.set(...BODIES.from).setLength(distance).add(this.centre);
+    this.camera.position.set(...from).setLength(distance).add(this.centre);
     this.controls.update();
   }
 
@@ -93,13 +108,15 @@ class BodiesView {
     this.sun.intensity = dark ? 1.9 : 2.0;
     this.sky.color.set(threeColour(blend(colours.paper, [255, 255, 255], 0.8)));
     this.sky.groundColor.set(threeColour(blend(colours.quiet, colours.paper, 0.4)));
+    const chosen = new Set(this.data.shapes.filter(({ link }) => link >= 0).map(({ colour }) => String(colour)));
     for (const { mesh, shape } of this.meshes) {
-      const own = shape.link < 0 ? blend(colours.quiet, colours.paper, 0.35) : colours.series[1];
-      const [red, green, blue, alpha] = shape.colour || [...own.map((part) => part / 255), 1];
+      // A model's own colours say something only where it has several.
+      const own = chosen.size > 1 && shape.colour;
+      const [red, green, blue, alpha] = own || [...pageColour(shape, colours).map((part) => part / 255), 1];
       mesh.material.color.setRGB(red, green, blue, "srgb");
-      mesh.material.opacity = alpha;
-      mesh.material.transparent = alpha < 1;
-      mesh.castShadow = alpha === 1;
+      mesh.material.opacity = isGoal({ shape }) ? 0.6 : alpha;
+      mesh.material.transparent = mesh.material.opacity < 1;
+      mesh.castShadow = !mesh.material.transparent;
     }
   }
 
@@ -113,18 +130,24 @@ class BodiesView {
   draw(time) {
     this.time = time;
     const moment = this.episode.moment(time);
+    this.pose(this.episode, moment);
+    this.follow(this.path.at(time));
+    this.ground.draw(this.centre, moment);
+    this.controls.update();
+    this.lookThroughWalls();
+    this.renderer.render(this.scene, this.camera);
+  }
+
+  /** Puts every link where it is; one that is nowhere, as its physics broke, is not drawn. */
+  pose(episode, moment) {
     this.links.forEach((link, index) => {
-      const place = this.episode.position(index, moment);
-      const [w, x, y, z] = this.episode.rotation(index, moment);
+      const place = episode.position(index, moment);
+      const [w, x, y, z] = episode.rotation(index, moment);
       link.visible = place.every(Number.isFinite) && Number.isFinite(w + x + y + z);
       if (!link.visible) return;
       link.position.set(...place);
       link.quaternion.set(x, y, z, w);
     });
-    this.follow(this.path.at(time));
-    this.ground.draw(this.centre, moment);
-    this.controls.update();
-    this.renderer.render(this.scene, this.camera);
   }
 
   /** Moves camera and light along with the robot; the angle and the distance stay the user's. */
@@ -137,7 +160,21 @@ class BodiesView {
     this.sun.position.copy(centre).add(new Three.Vector3(-2.2, -2.8, 5).multiplyScalar(this.size));
   }
 
+  /** A wall that hides the robot becomes glass. */
+  lookThroughWalls() {
+    const way = this.camera.position.clone().sub(this.centre);
+    this.sight.far = way.length();
+    this.sight.set(this.centre, way.normalize());
+    for (const { mesh } of this.walls) {
+      const hides = this.sight.intersectObject(mesh).length > 0;
+      mesh.material.opacity = hides ? BODIES.glass : 1;
+      mesh.material.transparent = hides;
+      mesh.material.depthWrite = !hides;
+    }
+  }
+
   destroy() {
+    this.forgetSwipes();
     this.controls.dispose();
     this.scene.traverse((part) => {
       if (part.geometry) part.geometry.dispose();
@@ -148,47 +185,6 @@ class BodiesView {
     this.renderer.forceContextLoss();
     this.canvas.remove();
   }
-}
-
-function isFloor({ link, kind, rotation }) {
-  const [, x, y] = rotation || [1, 0, 0, 0];
-  return link < 0 && kind === "plane" && Math.hypot(x, y) < 0.01;
-}
-
-/** A shape as a mesh in the frame of its link; capsules and cylinders lie along z. */
-function shapeMesh(shape) {
-  const material = new Three.MeshStandardMaterial({ roughness: 0.55, metalness: 0.0 });
-  const mesh = new Three.Mesh(shapeGeometry(shape), material);
-  const [w, x, y, z] = shape.rotation || [1, 0, 0, 0];
-  mesh.position.set(...(shape.position || [0, 0, 0]));
-  mesh.quaternion.set(x, y, z, w);
-  mesh.receiveShadow = true;
-  if (shape.kind === "plane") material.side = Three.DoubleSide;
-  return mesh;
-}
-
-function shapeGeometry({ kind, size }) {
-  const [first, second, third] = size;
-  if (kind === "capsule") return new Three.CapsuleGeometry(first, 2 * second, 10, 28).rotateX(Math.PI / 2);
-  if (kind === "cylinder") return new Three.CylinderGeometry(first, first, 2 * second, 36).rotateX(Math.PI / 2);
-  if (kind === "sphere") return new Three.SphereGeometry(first, 32, 20);
-  if (kind === "box") return new Three.BoxGeometry(2 * first, 2 * second, 2 * third);
-  // MuJoCo's planes without a size go on for ever; this far is out of sight.
-  return new Three.PlaneGeometry(2 * (first || 50), 2 * (second || 50));
-}
-
-/** How far the robot reaches from its centre at the start, m. */
-function robotSize(data) {
-  const episode = new PlayerEpisode(data, 0);
-  const links = data.arrays.position.shape[2];
-  const places = Array.from({ length: links }, (_, link) => episode.position(link, { frame: 0, next: 0, mix: 0 }));
-  const centre = [0, 1, 2].map((axis) => places.reduce((sum, place) => sum + place[axis], 0) / links);
-  const reaches = data.shapes.filter(({ link }) => link >= 0).map((shape) => {
-    const away = Math.hypot(...centre.map((part, axis) => places[shape.link][axis] - part));
-    return away + Math.hypot(...(shape.position || [0])) + Math.max(...shape.size);
-  });
-  const size = Math.max(0, ...reaches);
-  return Number.isFinite(size) && size > 0 ? size : 1;
 }
 
 /** The way of the robot's centre through an episode, smoothed, so that a camera can follow it at any time. */

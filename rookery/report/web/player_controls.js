@@ -130,3 +130,27 @@ class PlayerControls {
     this.play.title = label;
   }
 }
+
+/**
+ * One finger sideways turns a view; up and down it scrolls the page, as on a phone it must. Two zoom and move.
+ *
+ * The view within `stage` hears of a finger only when its way is known. Returns a function that ends this.
+ */
+function leaveSwipes(stage) {
+  const fingers = new Map();
+  let turning = false;
+  const down = ({ pointerId, clientX, clientY }) => {
+    fingers.set(pointerId, [clientX, clientY]);
+    turning = fingers.size > 1;
+  };
+  const move = (event) => {
+    const [x, y] = fingers.get(event.pointerId) || [event.clientX, event.clientY];
+    const [across, along] = [Math.abs(event.clientX - x), Math.abs(event.clientY - y)];
+    turning ||= across > 8 && across > along;
+    if (event.pointerType === "touch" && !turning) event.stopPropagation();
+  };
+  const up = ({ pointerId }) => fingers.delete(pointerId);
+  const acts = Object.entries({ pointerdown: down, pointermove: move, pointerup: up, pointercancel: up });
+  acts.forEach(([name, act]) => stage.addEventListener(name, act, true));
+  return () => acts.forEach(([name, act]) => stage.removeEventListener(name, act, true));
+}

@@ -107,10 +107,11 @@ class PlayerEpisode {
     return returnGroups(this.data).map(tell);
   }
 
+  /** Of a film only the end is known. */
   totals() {
     const entries = Object.entries(this.about.returns || {}).slice(0, LISTED);
     const tell = (value) => (Number.isFinite(value) ? value.toFixed(Number.isInteger(value) ? 0 : 1) : "not finite");
-    return entries.map(([name, value]) => ({ name, kind: null, value: tell(value) }));
+    return entries.map(([name, value]) => ({ name: `${name} in all`, kind: null, value: tell(value) }));
   }
 
   /** Whole numbers are told as such where all of an episode's returns are whole. */

@@ -1,44 +1,43 @@
-// An episode that its own suite drew as a .gif: played frame by frame where the browser can decode it.
+// An episode that its own suite drew as a .gif: it can be stopped where the browser decodes it frame by frame.
 
 class FilmView {
   constructor(stage, data) {
     this.source = data.film;
-    this.stage = stage;
     this.aspect = null;
-    this.frames = [];
     this.canvas = document.createElement("img");
     this.canvas.src = this.source;
     this.canvas.alt = "";
     stage.append(this.canvas);
-    this.ready = this.decode().catch(() => false);
+    this.ready = this.open().catch(() => false);
   }
 
   /** Whether the film can be stopped; else it stays the browser's own moving picture, which cannot. */
-  async decode() {
+  async open() {
     if (typeof ImageDecoder === "undefined") return false;
     const bytes = Uint8Array.from(atob(this.source.slice(this.source.indexOf(",") + 1)), (sign) => sign.charCodeAt(0));
-    const decoder = new ImageDecoder({ data: bytes, type: "image/gif" });
-    await decoder.completed;
-    await decoder.tracks.ready;
-    this.seconds = 0;
-    for (let index = 0; index < decoder.tracks.selectedTrack.frameCount && !this.over; index++) {
-      const { image } = await decoder.decode({ frameIndex: index });
-      this.seconds += (image.duration || 50000) / 1e6;
-      this.frames.push(await createImageBitmap(image));
-      image.close();
-    }
-    decoder.close();
-    return !this.over && this.turnIntoCanvas();
+    this.decoder = new ImageDecoder({ data: bytes, type: "image/gif" });
+    await this.decoder.completed;
+    const { image } = await this.decoder.decode({ frameIndex: 0 });
+    if (this.over) return false;
+    this.last = this.decoder.tracks.selectedTrack.frameCount - 1;
+    this.seconds = ((image.duration || 50000) / 1e6) * (this.last + 1);
+    this.turnIntoCanvas(image);
+    return true;
   }
 
-  turnIntoCanvas() {
+  turnIntoCanvas(image) {
     const canvas = document.createElement("canvas");
-    canvas.width = this.frames[0].width;
-    canvas.height = this.frames[0].height;
+    canvas.width = image.displayWidth;
+    canvas.height = image.displayHeight;
+    this.aspect = canvas.width / canvas.height;
     this.canvas.replaceWith(canvas);
     this.canvas = canvas;
-    this.aspect = canvas.width / canvas.height;
-    return true;
+    this.put(image);
+  }
+
+  put(image) {
+    this.canvas.getContext("2d").drawImage(image, 0, 0);
+    image.close();
   }
 
   show(episode) {
@@ -46,15 +45,26 @@ class FilmView {
   }
 
   draw(time) {
-    if (!this.frames.length || !this.canvas.getContext) return;
-    const last = this.frames.length - 1;
-    const frame = this.episode.steps ? Math.round((time / this.episode.steps) * last) : 0;
-    this.canvas.getContext("2d").drawImage(this.frames[Math.min(last, frame)], 0, 0);
+    if (!this.seconds) return;
+    this.wanted = this.episode.steps ? Math.floor((time / this.episode.steps) * this.last + 1e-6) : 0;
+    if (!this.busy) this.catchUp();
+  }
+
+  /** Decodes what is wanted by now, one frame at a time: all of a film's frames would fill a phone's memory. */
+  async catchUp() {
+    this.busy = true;
+    while (!this.over && this.drawn !== this.wanted) {
+      const frame = this.wanted;
+      const decoded = await this.decoder.decode({ frameIndex: frame }).catch(() => null);
+      if (decoded && !this.over) this.put(decoded.image);
+      this.drawn = frame;
+    }
+    this.busy = false;
   }
 
   destroy() {
     this.over = true;
-    this.frames.forEach((frame) => frame.close());
+    if (this.decoder) this.decoder.close();
     this.canvas.remove();
   }
 }

@@ -61,8 +61,7 @@ class PlaneView {
     bodies.forEach((body) => this.drawReach(pen, body));
     this.drawWalls(pen);
     if (bodies.length === 1) this.drawPath(pen, time, moment);
-    this.drawTrails(bodies, time);
-    pen.drawImage(this.trails, left, top, width, height);
+    if (this.drawTrails(bodies, time)) pen.drawImage(this.trails, left, top, width, height);
     bodies.forEach((body) => this.drawBody(pen, body));
     bodies.forEach((body) => this.drawCross(pen, body));
   }
@@ -164,29 +163,33 @@ class PlaneView {
     pen.stroke();
   }
 
+  /** Onto a layer of their own. Says whether there are any: Chromium hands out an old layer that was only cleared. */
   drawTrails(bodies, time) {
     const pen = this.trails.getContext("2d");
     const [width, height, left, top] = this.size;
     pen.clearRect(left, top, width, height);
     pen.lineCap = "round";
-    bodies.filter((body) => body.seen).forEach((body) => this.drawTrail(pen, body, time));
-    pen.globalCompositeOperation = "source-over";
+    return bodies.filter((body) => body.seen && this.drawTrail(pen, body, time)).length > 0;
   }
 
   /** A piece first rubs out what it covers: where pale strokes overlap they would show as beads. */
   drawTrail(pen, body, time) {
     const start = Math.max(0, time - PLANE.trail);
     let last = null;
+    let drawn = false;
     for (let piece = 0; piece <= PLANE.pieces; piece++) {
       const then = time - PLANE.trail * (1 - piece / PLANE.pieces);
       if (then < start) continue;
       const moment = this.episode.moment(then);
       const here = this.place(...this.episode.position(body.index, moment));
-      if (last && this.episode.visible(body.index, moment.frame)) {
+      const moved = last && Math.hypot(here[0] - last[0], here[1] - last[1]) > 0.01;
+      if (moved && this.episode.visible(body.index, moment.frame)) {
         this.drawPiece(pen, body, [last, here], piece / PLANE.pieces);
+        drawn = true;
       }
       last = here;
     }
+    return drawn;
   }
 
   drawPiece(pen, body, [from, to], fresh) {
