@@ -44,13 +44,21 @@ def mean_of(counts: Array, values: Array) -> Array:
     return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
 
 
-def normalize(statistics: RunningStatistics, observation: Array, limit: float = 5.0) -> Array:
+LIMIT = 5.0
+"""Normalised observations lie within -5 and 5."""
+
+
+def normalize(statistics: RunningStatistics, observation: Array, limit: float = LIMIT) -> Array:
     """`(observation - mean) / std`, clipped to +-`limit`; `[..., O]`. Before the second row it changes nothing."""
     # Kept apart from what stands before it, so that any layout over devices compiles it to the same bits.
     statistics, observation = jax.lax.optimization_barrier((statistics, observation))
+    known, shape = statistics.count > 1.0, (1,) * (observation.ndim - 1) + (-1,)
+    mean = jnp.where(known, statistics.mean, 0.0).reshape(shape)
+    bound = jnp.where(known, limit, jnp.inf)
+    return jnp.clip((observation - mean) / deviation(statistics).reshape(shape), -bound, bound)
+
+
+def deviation(statistics: RunningStatistics) -> Array:
+    """What observations are divided by, `[O]`; 1 before the second row."""
     variance = statistics.squares / jnp.maximum(statistics.count, 1.0)
-    known = statistics.count > 1.0
-    scale = jnp.where(known, jnp.sqrt(jnp.maximum(variance, 1e-8)), 1.0)
-    shape = (1,) * (observation.ndim - 1) + (-1,)
-    centred = (observation - statistics.mean.reshape(shape)) / scale.reshape(shape)
-    return jnp.where(known, jnp.clip(centred, -limit, limit), observation)
+    return jnp.where(statistics.count > 1.0, jnp.sqrt(jnp.maximum(variance, 1e-8)), 1.0)

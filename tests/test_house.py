@@ -25,6 +25,8 @@ ONLY_IN = {
     "jaxmarl": {"envs/jaxmarl.py", "envs/jaxmarl_films.py"},
     "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "cli.py"},
     "tinygp": {"populations/bandit.py"},
+    "jax2onnx": {"runs/onnx_policy.py"},
+    "onnxruntime": {"runs/onnx_policy.py"},
 }
 # `devices.py` names devices; `runs/leaves.py` puts back what it read where the template's sharding says.
 DEVICE_FILES = {"devices.py", "runs/leaves.py"}

@@ -1,0 +1,99 @@
+"""Small runs whose policies leave them: what they are told, and folders that hold their beginnings."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery import normalize
+from rookery.agents.ppo import PpoConfig
+from rookery.agents.sac import SacConfig
+from rookery.envs.skills import SkillsConfig
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.learners.rollout import EvaluationConfig
+from rookery.populations.api import ProgramState
+from rookery.qd.scoring import PolicyConfig
+from rookery.runs import build, folder
+from rookery.runs.cells import CellsConfig
+from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.config import RunConfig, WorldConfig
+from rookery.runs.kinds import DiaynRun, MapElitesRun, SacRun
+from rookery.runs.log import RunLog
+from rookery.runs.on_policy_runs import IppoRun, PbtIppoRun
+from rookery.runs.record import to_record
+from tests.minds import compiled
+
+WORLD = WorldConfig(env="point_room", episode_length=6, devices=1)
+LIFE = OffPolicyConfig(
+    num_envs=2,
+    steps_per_generation=20,
+    batch_size=4,
+    buffer_size=32,
+    warmup_steps=4,
+    eval_episodes=1,
+    start_states=2,
+    normalize_observations=True,
+)
+MIND = SacConfig(hidden_sizes=(4,), output_scale=1.0)
+LEARNING = SacRun(population=2, world=WORLD, learner=LIFE, agent=MIND)
+DISCOVERING = DiaynRun(world=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
+BREEDING = MapElitesRun(
+    world=WORLD,
+    batch_size=2,
+    cells=CellsConfig(grid=(2, 2)),
+    policy=PolicyConfig(hidden_sizes=(4,)),
+    evaluation=EvaluationConfig(eval_episodes=1, start_states=2),
+)
+CHASE = WorldConfig(env="pursuit_discrete", episode_length=5, devices=1)
+TEAM_LIFE = OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2)
+CHASING = IppoRun(
+    world=CHASE,
+    parameters="shared",
+    learner=dataclasses.replace(TEAM_LIFE, normalize_observations=True),
+    agent=PpoConfig(hidden_sizes=(4,), minibatches=1, recurrent=True, memory_size=3),
+)
+ROLES = PbtIppoRun(
+    population=2, world=CHASE, learner=TEAM_LIFE, member="agent", agent=PpoConfig(hidden_sizes=(4,), minibatches=1)
+)
+
+
+def kept(config: Any, path: Path, fitness: Sequence[float], change: Callable[[ProgramState], ProgramState]) -> Path:
+    """The folder of a run whose only checkpoint is its beginning, but for a change; the fitnesses are its members'."""
+    config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
+    state = change(compiled(build.build(config).program.init)(jax.random.key(0)))
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(folder.create(path, to_record(config)))
+        checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
+        log = stack.enter_context(RunLog(opened))
+        members = {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)}
+        log.write(0, {"env_steps": 40}, members if len(fitness) else {})
+        checkpoints.save(1, state, {})
+    return path
+
+
+def as_it_is(state: ProgramState) -> ProgramState:
+    return state
+
+
+def seen(state: ProgramState) -> ProgramState:
+    """Everybody has statistics of what it saw: a mean of 1, a variance of 4."""
+    statistics = state.members.normalizer
+    squares = jnp.broadcast_to(4.0 * statistics.count[..., None] + 40.0, statistics.squares.shape)
+    known = normalize.RunningStatistics(statistics.count + 10.0, jnp.ones_like(statistics.mean), squares)
+    return state._replace(members=state.members._replace(normalizer=known))
+
+
+def filled(state: ProgramState) -> ProgramState:
+    """Cells with policies of their own, but for the second, which is empty."""
+    shared = state.shared._replace(
+        fitnesses=jnp.asarray([1.0, -jnp.inf, 3.0, 2.0]),
+        descriptors=jnp.asarray([[-0.9, -0.9], [0.0, 0.0], [0.25, -0.5], [0.1, 0.2]]),
+    )
+    cells = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), leaf.shape), state.cells)
+    return state._replace(shared=shared, cells=cells)

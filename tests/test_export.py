@@ -1,0 +1,189 @@
+"""A policy as a folder: what is written, that it acts alike without this library, what is refused."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax2onnx
+import numpy as np
+import pytest
+
+import rookery
+from rookery import trees
+from rookery.populations.api import ProgramState
+from rookery.runs import export, onnx_policy, origins, policies
+from tests.leavers import LEARNING, MIND, kept, seen
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kept(LEARNING, tmp_path_factory.mktemp("export") / "learned", (1.0, 2.0), seen)
+
+
+ALONE = """
+import sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rookery", "flax", "jax2onnx"):
+            raise ImportError(name + " must not be needed")
+
+sys.meta_path.insert(0, Nothing())
+import json
+import act, act_onnx
+
+observations = json.loads(sys.argv[1])
+print(json.dumps([act.act(observations).tolist(), act_onnx.act(observations).tolist()]))
+"""
+
+
+def alone(path: Path, observations: np.ndarray) -> list[np.ndarray]:
+    """What both scripts of a folder give in a process that cannot import this library."""
+    environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", ALONE, json.dumps(observations.tolist())]
+    done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [np.asarray(actions) for actions in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_the_best_member_acts_alike_where_this_library_is_not(learned: Path, tmp_path: Path) -> None:
+    exported = export.export(learned, tmp_path / "policy")
+    assert (exported.member, exported.cell, exported.skill, exported.generation) == (1, None, None, 1)
+    assert exported.observations == 6
+    assert exported.without_onnx is None
+    assert max(exported.differences.values()) <= export.TOLERANCE
+    assert sorted(entry.name for entry in exported.path.iterdir()) == sorted(exported.files)
+
+    observations = np.random.default_rng(0).uniform(-4.0, 6.0, (5, 2)).astype(np.float32)
+    agent = rookery.sac(rookery.make("point_room").spec, MIND)
+    member = rookery.genotype(trees.take(origins.open_origin(learned).state.members, 1))
+    wanted = [rookery.act(agent, member, jnp.asarray(observation)) for observation in observations]
+    for actions in alone(exported.path, observations):
+        np.testing.assert_allclose(actions, wanted, atol=1e-6)
+
+
+def test_what_the_folder_says_of_the_policy(learned: Path) -> None:
+    exported = export.export(learned, member=0)
+    assert exported.path == learned / "policy"
+    about = json.loads((exported.path / "policy.json").read_text())
+    assert (about["format"], about["task"], about["kind"], about["generation"]) == (1, "point_room", "sac", 1)
+    assert (about["cell"], about["member"], about["skill"], about["team"]) == (None, 0, None, None)
+    assert (about["fitness"], about["descriptor"], about["hidden_sizes"]) == (1.0, None, [4])
+    assert (about["inputs"], about["outputs"]) == ({"observation": ["batch", 2]}, {"action": ["batch", 2]})
+    assert about["action"] == {"kind": "continuous", "type": "float32", "size": 2, "low": -1.0, "high": 1.0}
+    assert about["observation"] == {
+        "size": 2,
+        "mask": 0,
+        "normalised": {"mean": [1.0, 1.0], "std": [2.0, 2.0], "limit": 5.0},
+    }
+    assert about["check"]["largest_difference"] == exported.differences
+    assert set(about["versions"]["export"]) == {"rookery", "jax", "python"}
+    for name, told in about["sha256"].items():
+        assert hashlib.sha256((exported.path / name).read_bytes()).hexdigest() == told
+    assert {*about["sha256"], "policy.json"} == set(exported.files)
+
+
+def broken(state: ProgramState) -> ProgramState:
+    members = state.members
+    params = jax.tree.map(lambda leaf: leaf * jnp.nan, members.state.policy.params)
+    policy = members.state.policy._replace(params=params)
+    return state._replace(members=members._replace(state=members.state._replace(policy=policy)))
+
+
+def test_who_diverged_is_not_exported(tmp_path: Path) -> None:
+    run = kept(LEARNING, tmp_path / "broken", (1.0, 2.0), broken)
+    with pytest.raises(ValueError, match=r"^member 1 of .*broken diverged, and its actions are not finite; choose ano"):
+        export.export(run)
+    assert not (run / "policy").exists()
+
+
+def half(observation: jax.Array) -> jax.Array:
+    return jnp.full((2,), 0.5)
+
+
+def test_what_differs_is_not_written(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "acts", lambda _: half)
+    with pytest.raises(ValueError, match=r"^the exported policy differs from the run's own by .* nothing was written;"):
+        export.export(learned, tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.parametrize(
+    ("ours", "apart"),
+    [([[0.0], [0.5]], 0.25), ([[0.0], [np.nan]], np.inf), ([[0.0]], np.inf), ([[0.0], [0.25]], 0.0)],
+)
+def test_the_largest_difference_of_any_number(ours: list[list[float]], apart: float) -> None:
+    theirs = {"action": np.asarray([[0.0], [0.25]], np.float32)}
+    assert export.difference({"action": np.asarray(ours, np.float32)}, theirs) == apart
+    assert export.difference({"action": np.asarray([[0], [1]], np.int32)}, theirs) == np.inf
+
+
+def cannot(*_: Any, **__: Any) -> None:
+    raise NotImplementedError("no rule for sort\nwith details")
+
+
+def shifted(model: bytes, inputs: Any) -> dict[str, np.ndarray]:
+    return {"action": np.full((6, 2), 2.0, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "instead", "why"),
+    [
+        (sys.modules, "jax2onnx", None, r"^jax2onnx is not installed; pip install 'rookery\[onnx\]'$"),
+        (jax2onnx, "to_onnx", cannot, r"^jax2onnx .* cannot convert it \(NotImplementedError: no rule for sort\)$"),
+        (onnx_policy, "act", shifted, r"^the model of jax2onnx .* differs by .* in an action, more than 1e-05$"),
+    ],
+)
+def test_without_onnx_the_rest_is_whole(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, what: str, instead: Any, why: str
+) -> None:
+    path = tmp_path / "policy"
+    path.mkdir()
+    for stale in ("policy.json", "policy.onnx", "act_onnx.py"):
+        (path / stale).write_text("of an earlier export")
+    (monkeypatch.setitem if where is sys.modules else monkeypatch.setattr)(where, what, instead)
+    exported = export.export(learned, path)
+    assert exported.without_onnx is not None
+    assert re.search(why, exported.without_onnx)
+    assert {entry.name for entry in path.iterdir()} == {"policy.stablehlo", "act.py", "policy.json"}
+    assert json.loads((path / "policy.json").read_text())["without_onnx"] == exported.without_onnx
+
+
+def test_a_model_that_the_runtime_refuses(learned: Path) -> None:
+    with pytest.raises(onnx_policy.NoOnnxError, match=r"^onnxruntime refuses it \(InvalidProtobuf: "):
+        onnx_policy.act(b"no model", {})
+
+
+@pytest.mark.parametrize("there", ["notes.txt", "act.py"])
+def test_a_folder_with_other_things_stays_as_it_is(learned: Path, tmp_path: Path, there: str) -> None:
+    (tmp_path / there).write_text("mine")
+    with pytest.raises(ValueError, match=rf" holds other things \({there}\); choose a folder that is new or empty\.$"):
+        export.export(learned, tmp_path)
+    assert (tmp_path / there).read_text() == "mine"
+    with pytest.raises(ValueError, match=r" is a file; choose a folder to export to\.$"):
+        export.export(learned, tmp_path / there)
+
+
+def test_a_killed_export_has_no_policy_json_and_can_be_repeated(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy"
+    export.export(learned, path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            export.export(learned, path, member=0)
+    assert not (path / "policy.json").exists()
+    assert export.export(learned, path, member=0).member == 0
+    assert json.loads((path / "policy.json").read_text())["member"] == 0
+
+
+def interrupt(descriptor: int) -> None:
+    raise KeyboardInterrupt
