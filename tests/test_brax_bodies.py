@@ -98,3 +98,15 @@ def test_a_robot_is_where_mujoco_has_it() -> None:
         np.testing.assert_allclose(place, data.geom_xpos[geom], atol=1e-6)
         along = turned(pose.rotation[shape.link], turned(shape.rotation, (0.0, 0.0, 1.0)))
         np.testing.assert_allclose(along, data.geom_xmat[geom].reshape(3, 3)[:, 2], atol=1e-6)
+
+
+def test_a_team_that_shares_a_robot_is_seen_as_that_robot() -> None:
+    env, alone = tasks.make("hopper_3x1"), tasks.make("hopper")
+    assert env.picture is not None
+    assert env.picture.bodies is not None
+    assert alone.picture is not None
+    assert env.picture.shapes == alone.picture.shapes
+    assert env.picture.seconds == 0.008
+    see = env.picture.bodies
+    pose = jax.eval_shape(lambda key: see(env.reset(key)[0]), jax.random.key(0))
+    assert (pose.position.shape, pose.rotation.shape) == ((4, 3), (4, 4))

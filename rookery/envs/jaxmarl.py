@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.envs import api, brax, jaxmarl_films, pictures, suites
+from rookery.envs import api, brax, brax_bodies, jaxmarl_films, pictures, suites
 from rookery.envs.api import Environment, EnvSpec, EnvState, Step, Team
 from rookery.envs.jaxmarl_tasks import MABRAX, OVERCOOKED, OVERCOOKED_V2, REFUSED, SMAX, STORM, TASKS
 from rookery.types import Array, Key, PyTree
@@ -81,9 +81,16 @@ def make(name: str, episode_length: int | None = None) -> Environment:
         team=world.team,
         masked=world.told,
     )
-    film = jaxmarl_films.film(name, world.env)
-    picture = None if film is None else pictures.Picture(film=film)
-    return api.limit_episode(api.guard_physics(Environment(reset, step, spec, picture=picture)), length)
+    environment = Environment(reset, step, spec, picture=_picture(name, world.env))
+    return api.limit_episode(api.guard_physics(environment), length)
+
+
+def _picture(name: str, env: Any) -> pictures.Picture | None:
+    """By the suite's own visualiser where it has one; robots of Brax as the bodies that they are."""
+    if name in MABRAX:
+        return pictures.inside(brax_bodies.picture(env.env), "pipeline_state")
+    film = jaxmarl_films.film(name, env)
+    return None if film is None else pictures.Picture(film=film)
 
 
 _RIVALS = ("adversary", "eve")  # how the suite calls those who play against the others
