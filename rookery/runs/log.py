@@ -1,5 +1,6 @@
 """What a run writes while it lives: its tables and TensorBoard events; and the reader of the tables."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ class RunLog:
           ValueError: a generation that is not new.
         """
         held = dict(enumerate(np.asarray(fitness, np.float64).tolist()))
-        changed = {cell: now for cell, now in held.items() if np.isfinite(now) and self._elites.get(cell) != now}
+        changed = {cell: now for cell, now in held.items() if math.isfinite(now) and self._elites.get(cell) != now}
         if changed:
             self._cells.append(
                 {"generation": [generation] * len(changed), "cell": list(changed), "fitness": list(changed.values())}

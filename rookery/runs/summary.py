@@ -9,7 +9,7 @@ from rookery.populations.api import Program
 
 
 class Spent(NamedTuple):
-    """Wall time in seconds; all of a run's rows together are the wall time of its training."""
+    """Wall time in seconds; a run's rows add up to that of its training, but for what follows the last generation."""
 
     generation: float  # the compiled generation: train, judge and breed are one program, and are not told apart
     tables: float = 0.0  # after the generation before: tables, events, the progress, and what else is no checkpoint
