@@ -11,15 +11,15 @@ const PLAYER_VIEWS = { plane: () => PlaneView, bodies: () => BodiesView, film: (
 /**
  * Plays recorded episodes inside an element.
  *
- * A click on the picture, or the space bar, plays and pauses; arrows step. It stops while nobody can see it, and does not
- * start by itself for those who asked their system for less motion. The host tells what is shown: `dataset.frame` (time
- * in steps), `dataset.playing`, `dataset.label`; it hears of "themechange" from the window, and sends "episodechange"
- * with `detail.index` and `detail.episode`.
+ * A click on the picture, or the space bar, plays and pauses; arrows step. It stops while nobody can see it, and does
+ * not start by itself for those who asked their system for less motion. The host tells what is shown: `dataset.frame`
+ * (time in steps), `dataset.playing`, `dataset.label`; it hears of "themechange" from the window, and sends
+ * "episodechange" with `detail.index` and `detail.episode`.
  *
  * @param {HTMLElement} host - emptied, and filled
  * @param {object} data - {kind, secondsPerStep, scenery | shapes, names, episodes, arrays, film}; `arrays` has
- *   {shape, data} of step [N, F], frames [N], position [N, F, B, 2 | 3], rotation [N, F, B, 4] as w, x, y, z, or heading
- *   [N, F, B] in rad, visible [N, F, B], reward [N, F, names]
+ *   {shape, data} of step [N, F], frames [N], position [N, F, B, 2 | 3], rotation [N, F, B, 4] as w, x, y, z, or
+ *   heading [N, F, B] in rad, visible [N, F, B], reward [N, F, names]
  * @returns {Player} show(index), find(field, value), nearest(descriptor), play(), pause(), seek(step), destroy(),
  *   playing, index, time
  */
@@ -84,8 +84,8 @@ class Player {
 
   refuse(error) {
     this.refused = true;
-    const why = this.data.kind === "bodies" ? "Bodies in space need WebGL, which this browser does not offer" : error.message;
-    this.stage.replaceChildren(playerElement("p", "player-refusal", `${why}; the figures below are those of the episode.`));
+    const why = `This episode cannot be shown: ${error.message}. The figures below are its own.`;
+    this.stage.replaceChildren(playerElement("p", "player-refusal", why));
     this.stage.dataset.refused = "true";
     this.controls.first.hidden = true;
     this.wanted = false;

@@ -20,7 +20,7 @@ class BodiesView {
     this.scene = new Three.Scene();
     this.canvas = document.createElement("canvas");
     const context = this.canvas.getContext("webgl2", { antialias: true, alpha: true });
-    if (!context) throw new Error("no WebGL");
+    if (!context) throw new Error("bodies in space need WebGL, which this browser does not offer");
     this.renderer = new Three.WebGLRenderer({ canvas: this.canvas, context, antialias: true, alpha: true });
     stage.append(this.canvas);
     this.renderer.shadowMap.enabled = true;
@@ -28,7 +28,10 @@ class BodiesView {
     this.addShapes();
     this.pose(new PlayerEpisode(data, 0), { frame: 0, next: 0, mix: 0 });
     this.walls = this.meshes.filter(({ shape }) => shape.link < 0 && shape.kind === "box");
-    this.size = robotSize(this.links, new Set(this.meshes.filter(isGoal).map(({ mesh }) => mesh)));
+    const box = robotBox(this.links, new Set(this.meshes.filter(isGoal).map(({ mesh }) => mesh)));
+    this.size = box.size;
+    // Links have their origins at joints: their mean can be far from where the robot is.
+    this.lift = box.height - this.links.reduce((sum, link) => sum + link.position.z / this.links.length, 0);
     this.addLights();
     this.ground = new BodiesGround(this.scene, data, this.size);
     this.clipWalls();
@@ -93,7 +96,7 @@ class BodiesView {
   }
 
   resetView() {
-    this.centre.copy(this.path.at(this.time || 0));
+    this.centre.copy(this.middle(this.time || 0));
     const [near, from] = this.walls.length ? [BODIES.far, BODIES.above] : [BODIES.near, BODIES.from];
     const distance = (near * this.size) / Math.tan((BODIES.angle * Math.PI) / 360);
     this.controls.target.copy(this.centre);
@@ -131,7 +134,7 @@ class BodiesView {
     this.time = time;
     const moment = this.episode.moment(time);
     this.pose(this.episode, moment);
-    this.follow(this.path.at(time));
+    this.follow(this.middle(time));
     this.ground.draw(this.centre, moment);
     this.controls.update();
     this.lookThroughWalls();
@@ -148,6 +151,12 @@ class BodiesView {
       link.position.set(...place);
       link.quaternion.set(x, y, z, w);
     });
+  }
+
+  /** What the camera looks at. */
+  middle(time) {
+    const place = this.path.at(time);
+    return place.setZ(place.z + this.lift);
   }
 
   /** Moves camera and light along with the robot; the angle and the distance stay the user's. */

@@ -38,13 +38,14 @@ function shapeGeometry({ kind, size }) {
   return new Three.PlaneGeometry(2 * (first || 50), 2 * (second || 50));
 }
 
-/** A robot's box as it stands at the start of an episode: half its diagonal, m. */
-function robotSize(links, goals) {
+/** The box that a robot fills as it stands: half its diagonal, m, and the height of its middle. */
+function robotBox(links, goals) {
   const box = new Three.Box3();
   for (const link of links) {
     link.updateMatrixWorld();
     link.traverse((part) => part.isMesh && !goals.has(part) && box.expandByObject(part));
   }
   const size = box.isEmpty() ? NaN : box.getSize(new Three.Vector3()).length() / 2;
-  return Number.isFinite(size) && size > 0 ? size : 1;
+  if (!(Number.isFinite(size) && size > 0)) return { size: 1, height: 0 };
+  return { size, height: box.getCenter(new Three.Vector3()).z };
 }
