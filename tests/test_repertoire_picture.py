@@ -36,13 +36,13 @@ def write(path: Path, centroids, fitness, **more) -> Path:
     return path
 
 
-def read(path: Path) -> repertoire_picture._Repertoire:
-    return repertoire_picture._read(open_existing(path))
+def read(path: Path) -> repertoire_picture.Repertoire:
+    return repertoire_picture.read_repertoire(open_existing(path))
 
 
 def title(path: Path) -> str:
     folder = open_existing(path)
-    return repertoire_picture._title(folder, repertoire_picture._read(folder))
+    return repertoire_picture._title(folder, repertoire_picture.read_repertoire(folder))
 
 
 def area(corners: np.ndarray) -> float:
@@ -117,7 +117,7 @@ class TestVoronoi:
     def test_the_cells_of_a_grid_are_the_grid(self, tmp_path):
         centroids = [[0.5, 1.0], [0.5, 3.0], [1.5, 1.0], [1.5, 3.0], [2.5, 1.0], [2.5, 3.0]]
         limits = {"meaning": "place", "lower": [0.0, 0.0], "upper": [3.0, 4.0]}
-        cells = repertoire_picture._voronoi(read(write(tmp_path, centroids, range(6), descriptor=limits)))
+        cells = repertoire_picture.voronoi(read(write(tmp_path, centroids, range(6), descriptor=limits)))
         for cell, (x, y) in zip(cells, centroids, strict=True):
             np.testing.assert_allclose([cell.min(axis=0), cell.max(axis=0)], [[x - 0.5, y - 1], [x + 0.5, y + 1]])
             assert area(cell) == pytest.approx(2.0)
@@ -127,7 +127,7 @@ class TestVoronoi:
         limits = {"meaning": "place", "lower": [-3.0, 10.0], "upper": [9.0, 11.0]}
         lower, upper = np.array(limits["lower"]), np.array(limits["upper"])
         centroids = random.uniform(lower, upper, (20, 2))
-        cells = repertoire_picture._voronoi(read(write(tmp_path, centroids, range(20), descriptor=limits)))
+        cells = repertoire_picture.voronoi(read(write(tmp_path, centroids, range(20), descriptor=limits)))
         points = random.uniform(lower, upper, (40_000, 2))
         nearest = np.argmin(((points[:, None] - centroids[None]) ** 2).sum(axis=-1), axis=1)
         counted = np.bincount(nearest, minlength=20) / len(points) * 12.0
@@ -139,7 +139,7 @@ class TestVoronoi:
 
     def test_centroids_that_coincide_or_lie_on_a_limit(self, tmp_path):
         centroids = [[0.0, 0.0], [0.5, 0.5], [0.5, 0.5], [1.0, 1.0], [0.3, 1.0]]
-        cells = repertoire_picture._voronoi(read(write(tmp_path, centroids, range(5))))
+        cells = repertoire_picture.voronoi(read(write(tmp_path, centroids, range(5))))
         areas = [area(cell) for cell in cells]
         assert sum(areas) == pytest.approx(1.0)
         assert areas[2] == 0.0

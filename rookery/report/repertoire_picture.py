@@ -17,7 +17,7 @@ _FEW = 2500  # cells that are told apart by a white line
 _MOST_DIMENSIONS = 6  # of which pairs are drawn
 
 
-class _Repertoire(NamedTuple):
+class Repertoire(NamedTuple):
     """What `repertoire.csv` and `config.json` say."""
 
     fitness: np.ndarray  # [C], -inf where empty
@@ -50,7 +50,7 @@ def draw_repertoire(run_dir: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     folder = open_existing(run_dir)
-    repertoire = _read(folder)
+    repertoire = read_repertoire(folder)
     size = repertoire.centroids.shape[1]
     draw = {1: _draw_strip, 2: _draw_map}.get(size, _draw_pairs)
     figure = Figure(figsize=_figure_size(repertoire), layout="constrained")
@@ -61,7 +61,12 @@ def draw_repertoire(run_dir: str | Path) -> Path:
     return folder.repertoire_picture_file
 
 
-def _read(folder: RunFolder) -> _Repertoire:
+def read_repertoire(folder: RunFolder) -> Repertoire:
+    """The repertoire as a run last saved it.
+
+    Raises:
+      ValueError: the folder has none, or its table cannot be read.
+    """
     if not folder.repertoire_file.is_file():
         raise ValueError(f"{folder.path} has no repertoire to draw: repertoire.csv is missing in it.")
     table = read_csv(folder.repertoire_file)
@@ -76,7 +81,7 @@ def _read(folder: RunFolder) -> _Repertoire:
     )
     told = dimensions(folder.config, size)
     lower, upper = _spanned(centroids) if told.limits is None else told.limits
-    return _Repertoire(table["fitness"], centroids, descriptors, lower, upper, told.names)
+    return Repertoire(table["fitness"], centroids, descriptors, lower, upper, told.names)
 
 
 def _spanned(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +92,7 @@ def _spanned(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return lower - margin, upper + margin
 
 
-def _title(folder: RunFolder, repertoire: _Repertoire) -> str:
+def _title(folder: RunFolder, repertoire: Repertoire) -> str:
     head = style.headline(folder.config)
     occupied, cells = int(repertoire.occupied.sum()), len(repertoire.fitness)
     if not occupied:
@@ -104,7 +109,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
-def _colours(repertoire: _Repertoire):
+def _colours(repertoire: Repertoire):
     """How fitness becomes a colour; what is masked stays pale."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
@@ -118,7 +123,7 @@ def _colours(repertoire: _Repertoire):
     return ScalarMappable(Normalize(low, high), shades)
 
 
-def _figure_size(repertoire: _Repertoire) -> tuple[float, float]:
+def _figure_size(repertoire: Repertoire) -> tuple[float, float]:
     """Inches."""
     size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
     if size == 1:
@@ -129,12 +134,12 @@ def _figure_size(repertoire: _Repertoire) -> tuple[float, float]:
     return 2.4 * (size - 1) + 1.6, 2.4 * (size - 1) + 0.8
 
 
-def _draw_strip(figure, repertoire: _Repertoire, colours) -> None:
+def _draw_strip(figure, repertoire: Repertoire, colours) -> None:
     axes = figure.subplots()
     order = np.argsort(repertoire.centroids[:, 0], kind="stable")
     places = repertoire.centroids[order, 0]
-    edges = np.concatenate([repertoire.lower, (places[:-1] + places[1:]) / 2, repertoire.upper])
-    corners = np.stack([np.stack([edges[:-1], edges[1:], edges[1:], edges[:-1]], axis=1)] * 2, axis=2)  # [C, 4, 2]
+    ends = edges(places, repertoire.lower[0], repertoire.upper[0])
+    corners = np.stack([np.stack([ends[:-1], ends[1:], ends[1:], ends[:-1]], axis=1)] * 2, axis=2)  # [C, 4, 2]
     corners[:, :, 1] = [0.0, 0.0, 1.0, 1.0]
     _draw_cells(axes, corners, repertoire.fitness[order], colours)
     best = _best(repertoire)
@@ -148,9 +153,14 @@ def _draw_strip(figure, repertoire: _Repertoire, colours) -> None:
     _bar(figure, colours, [axes], repertoire)
 
 
-def _draw_map(figure, repertoire: _Repertoire, colours) -> None:
+def edges(places: np.ndarray, lower: float, upper: float) -> np.ndarray:
+    """Where the cells of some places on a line end, `[places + 1]`: half way to the next, and at the limits."""
+    return np.concatenate([[lower], (places[:-1] + places[1:]) / 2, [upper]])
+
+
+def _draw_map(figure, repertoire: Repertoire, colours) -> None:
     axes = figure.subplots()
-    _draw_cells(axes, _voronoi(repertoire), repertoire.fitness, colours)
+    _draw_cells(axes, voronoi(repertoire), repertoire.fitness, colours)
     best = _best(repertoire)
     if best is not None:
         _mark(axes, *repertoire.centroids[best])
@@ -162,7 +172,7 @@ def _draw_map(figure, repertoire: _Repertoire, colours) -> None:
     _bar(figure, colours, [axes], repertoire)
 
 
-def _draw_pairs(figure, repertoire: _Repertoire, colours) -> None:
+def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:
     """The lower triangle: dimension of the row upwards, of the column to the right."""
     size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
     panels = figure.subplots(size - 1, size - 1, squeeze=False, sharex="col", sharey="row")
@@ -185,7 +195,7 @@ def _draw_pairs(figure, repertoire: _Repertoire, colours) -> None:
     _bar(figure, colours, panels.ravel().tolist(), repertoire)
 
 
-def _best_of_bins(repertoire: _Repertoire, pair: tuple[int, int], count: int) -> np.ndarray:
+def _best_of_bins(repertoire: Repertoire, pair: tuple[int, int], count: int) -> np.ndarray:
     """The best fitness of every bin of two dimensions, -inf where there is none; `[count, count]`."""
     occupied = repertoire.occupied
     fraction = (repertoire.descriptors[occupied] - repertoire.lower) / (repertoire.upper - repertoire.lower)
@@ -195,7 +205,7 @@ def _best_of_bins(repertoire: _Repertoire, pair: tuple[int, int], count: int) ->
     return best
 
 
-def _voronoi(repertoire: _Repertoire) -> list[np.ndarray]:
+def voronoi(repertoire: Repertoire) -> list[np.ndarray]:
     """The cell of each centroid within the limits, as the corners of a polygon `[corners, 2]`.
 
     All centroids are mirrored at the four limits, which thereby become edges of cells. Where centroids coincide, only
@@ -228,7 +238,7 @@ def _draw_cells(axes, corners, fitness: np.ndarray, colours) -> None:
     axes.add_collection(PolyCollection(corners, facecolors=faces, **edges), autolim=False)
 
 
-def _best(repertoire: _Repertoire) -> int | None:
+def _best(repertoire: Repertoire) -> int | None:
     """The best elite's cell; None if there is none."""
     if not repertoire.occupied.any():
         return None
@@ -241,7 +251,7 @@ def _mark(axes, x: float, y: float) -> None:
     )
 
 
-def _bar(figure, colours, axes, repertoire: _Repertoire) -> None:
+def _bar(figure, colours, axes, repertoire: Repertoire) -> None:
     if repertoire.occupied.any():
         bar = figure.colorbar(colours, ax=axes, pad=0.02, aspect=35)
         bar.set_label("fitness", fontsize=9)

@@ -24,14 +24,14 @@ _FEW = 8  # starts that may be marked clearly
 _MANY = 60  # trajectories, from which on they are drawn finer
 
 
-class _Trajectory(NamedTuple):
+class Trajectory(NamedTuple):
     """One episode."""
 
     skill: int
     points: np.ndarray  # [states, 2]: the first two dimensions, or the step and the only one
 
 
-class _View(NamedTuple):
+class View(NamedTuple):
     """The part of the plane that is drawn."""
 
     ends: np.ndarray  # [2, 2], lower and upper of both axes
@@ -72,8 +72,8 @@ def _figure(folder: RunFolder) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    trajectories, told = _read(folder)
-    view = _view(trajectories, told)
+    trajectories, told = read_trajectories(folder)
+    view = view_of(trajectories, told)
     figure = Figure(figsize=_figure_size(view, len(told.names)), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(_title(folder.config, trajectories, told, view), color=style.INK, fontsize=11)
@@ -90,7 +90,12 @@ def _figure(folder: RunFolder) -> Any:
     return figure
 
 
-def _read(folder: RunFolder) -> tuple[list[_Trajectory], Dimensions]:
+def read_trajectories(folder: RunFolder) -> tuple[list[Trajectory], Dimensions]:
+    """Every episode that was written down, by skill, and what its dimensions are.
+
+    Raises:
+      ValueError: there are none, or the table cannot be read.
+    """
     again = f"`rookery evaluate {folder.path}` writes it"
     if not folder.skills_file.is_file():
         raise ValueError(f"{folder.path} has no trajectories to draw: skills.csv is missing in it; {again}.")
@@ -112,7 +117,7 @@ def _read(folder: RunFolder) -> tuple[list[_Trajectory], Dimensions]:
     return trajectories, told
 
 
-def _trajectories(table: Mapping[str, np.ndarray], told: Dimensions) -> list[_Trajectory]:
+def _trajectories(table: Mapping[str, np.ndarray], told: Dimensions) -> list[Trajectory]:
     """Every episode, by skill, as it is drawn; without states that are not finite."""
     states = np.stack([table[f"descriptor/{index}"] for index in range(len(told.names))][:2], axis=1)
     order = np.lexsort((table["step"], table["episode"], table["skill"]))
@@ -127,20 +132,21 @@ def _trajectories(table: Mapping[str, np.ndarray], told: Dimensions) -> list[_Tr
         if points.shape[1] == 1:
             points = np.concatenate([steps[:, None].astype(float), points], axis=1)
         if len(points):
-            trajectories.append(_Trajectory(int(table["skill"][rows[0]]), points))
+            trajectories.append(Trajectory(int(table["skill"][rows[0]]), points))
     return trajectories
 
 
-def _view(trajectories: Sequence[_Trajectory], told: Dimensions) -> _View:
+def view_of(trajectories: Sequence[Trajectory], told: Dimensions) -> View:
+    """The part of the plane that shows trajectories well: the limits, or closer where they take little of them."""
     points = np.concatenate([trajectory.points for trajectory in trajectories])
     spanned = np.stack([points.min(axis=0), points.max(axis=0)])
     limits = None if told.limits is None else told.limits[:, :2]
     if len(told.names) == 1:
         steps = np.array([[spanned[0, 0]], [max(spanned[1, 0], spanned[0, 0] + 1)]])
         ends = np.concatenate([steps, _ends(spanned[:, 1:], limits, equal=False)], axis=1)
-        return _View(ends, None if limits is None else np.concatenate([steps, limits], axis=1), equal=False)
+        return View(ends, None if limits is None else np.concatenate([steps, limits], axis=1), equal=False)
     equal = limits is not None and bool(np.isclose(*(limits[1] - limits[0])))
-    return _View(_ends(spanned, limits, equal), limits, equal)
+    return View(_ends(spanned, limits, equal), limits, equal)
 
 
 def _ends(spanned: np.ndarray, limits: np.ndarray | None, equal: bool) -> np.ndarray:
@@ -168,7 +174,7 @@ def _ends(spanned: np.ndarray, limits: np.ndarray | None, equal: bool) -> np.nda
     return ends
 
 
-def _title(config: Mapping[str, Any], trajectories: Sequence[_Trajectory], told: Dimensions, view: _View) -> str:
+def _title(config: Mapping[str, Any], trajectories: Sequence[Trajectory], told: Dimensions, view: View) -> str:
     episodes = list(Counter(trajectory.skill for trajectory in trajectories).values())
     alike = len(set(episodes)) == 1
     counted = f"{style.counted(episodes[0], 'episode')} each" if alike else style.counted(sum(episodes), "episode")
@@ -182,7 +188,7 @@ def _title(config: Mapping[str, Any], trajectories: Sequence[_Trajectory], told:
     return f"{style.headline(config)}\n{',  '.join(parts)}"
 
 
-def _figure_size(view: _View, size: int) -> tuple[float, float]:
+def _figure_size(view: View, size: int) -> tuple[float, float]:
     """Inches."""
     if size == 1:
         return 8.5, 4.2
@@ -200,7 +206,7 @@ def _colours(skills: Sequence[int]) -> dict[int, Any]:
     return {skill: tuple(_DARKER * shade) for skill, shade in zip(skills, shades, strict=True)}
 
 
-def _draw_trajectories(axes, trajectories: Sequence[_Trajectory], colours: Mapping[int, Any], fading: bool) -> None:
+def _draw_trajectories(axes, trajectories: Sequence[Trajectory], colours: Mapping[int, Any], fading: bool) -> None:
     from matplotlib.collections import LineCollection
 
     many = len(trajectories) > _MANY
@@ -223,7 +229,7 @@ def _parts(path: np.ndarray) -> list[np.ndarray]:
     return [path[first : last + 1] for first, last in pairwise(cuts)] or [path]
 
 
-def _draw_starts(axes, trajectories: Sequence[_Trajectory]) -> None:
+def _draw_starts(axes, trajectories: Sequence[Trajectory]) -> None:
     starts = np.unique([trajectory.points[0] for trajectory in trajectories], axis=0)
     few = {"s": 30, "edgecolors": style.INK, "linewidths": 0.9, "zorder": 4}
     crowd = {"s": 12, "edgecolors": style.QUIET, "linewidths": 0.8, "zorder": 1}
@@ -231,7 +237,7 @@ def _draw_starts(axes, trajectories: Sequence[_Trajectory]) -> None:
     axes.scatter(starts[:, 0], starts[:, 1], label="start", facecolors="none", clip_on=False, **looks)
 
 
-def _frame(axes, view: _View, told: Dimensions) -> None:
+def _frame(axes, view: View, told: Dimensions) -> None:
     from matplotlib.patches import Rectangle
 
     if view.crossed and view.limits is not None:

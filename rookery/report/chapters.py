@@ -1,0 +1,130 @@
+"""What a page shows of one run, as JSON values: learning, the population, its episodes. Tables are read, nothing is run."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rookery.report import story
+from rookery.report.packing import packed, rounded
+from rookery.report.repertoire_chapter import repertoire_chapter
+from rookery.report.skills_picture import read_trajectories, view_of
+from rookery.runs.episodes import Episodes, read_episodes
+from rookery.runs.folder import RunFolder
+from rookery.runs.lineage import Lineage, lineage
+from rookery.runs.log import read_csv
+
+_AGENT = "return/"
+_LONGEST = 400  # points that a trajectory keeps
+_PRECISE = ("env_steps",)  # columns that outgrow a float32
+
+
+def chapters(folder: RunFolder) -> dict[str, Any]:
+    """Everything that a page tells of a run; what the run does not have is None.
+
+    Raises:
+      ValueError: no generation is finished yet, or a table is damaged.
+    """
+    metrics = read_metrics(folder)
+    family = lineage(folder.path) if folder.lineage_file.exists() else None
+    return {
+        **story.head(folder, metrics),
+        "metrics": {name: packed(values, name in _PRECISE) for name, values in metrics.items()},
+        "learning": _learning(folder, metrics, family),
+        "population": None if family is None else _population(family),
+        "repertoire": repertoire_chapter(folder),
+        "skills": _skills(folder),
+        "episodes": _episodes(folder),
+    }
+
+
+def read_metrics(folder: RunFolder) -> dict[str, np.ndarray]:
+    """`metrics.csv`.
+
+    Raises:
+      ValueError: no generation is finished yet, or the table is damaged.
+    """
+    metrics = read_csv(folder.metrics_file) if folder.metrics_file.exists() else {}
+    if not len(metrics.get("generation", ())):
+        raise ValueError(f"{folder.path} has no finished generation to tell of yet; wait for its first.")
+    return metrics
+
+
+def _learning(folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Lineage | None) -> dict[str, Any]:
+    """Best, median and quartiles of each generation, by environment steps and by wall-clock time."""
+    seconds = [metrics[name] for name in ("seconds", "seconds_tables", "seconds_checkpoint") if name in metrics]
+    told = {
+        "env_steps": packed(metrics["env_steps"], precise=True),
+        "seconds": packed(np.cumsum(np.sum(seconds, axis=0)), precise=True),
+        "best": packed(metrics["best_fitness"]),
+        "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
+        "agents": {name.removeprefix(_AGENT): name for name in metrics if name.startswith(_AGENT)},
+        "label": _FITNESS.get(str(folder.config.get("diayn", {}).get("fitness")), "fitness"),
+    }
+    if family is None or family.fitness.shape[1] < 2:
+        return told
+    finite = np.where(np.isfinite(family.fitness), family.fitness, np.nan)
+    anybody = np.isfinite(finite).any(axis=1)
+    quartiles = np.full((3, len(finite)), np.nan)
+    quartiles[:, anybody] = np.nanquantile(finite[anybody], [0.25, 0.5, 0.75], axis=1)
+    names = ("lower", "median", "upper")
+    return told | {name: packed(values) for name, values in zip(names, quartiles, strict=True)}
+
+
+_FITNESS = {"accuracy": "discriminator accuracy", "diversity": "diversity return, nats", "return": "mean return"}
+
+
+def _population(family: Lineage) -> dict[str, Any]:
+    """Every member of every generation, `[G, P]`: fitness, parent, hyper-parameters; and the winner's ancestors `[G]`."""
+    parents = family.parents
+    evolving = {name: values for name, values in family.hyper.items() if len(np.unique(values)) > 1}
+    finite = np.isfinite(family.fitness[-1]).any()
+    return {
+        "fitness": packed(family.fitness),
+        "parents": packed(parents),
+        "descends": packed(family.has_descendants),
+        "winner": packed(family.ancestors()) if finite else None,
+        "hyper": {name: packed(values) for name, values in evolving.items()},
+        "bred": bool((parents[1:] != np.arange(parents.shape[1])).any()),
+    }
+
+
+def _skills(folder: RunFolder) -> dict[str, Any] | None:
+    """Where the episodes of each skill went; `missing` where nobody has written that down."""
+    if "skills" not in folder.config:
+        return None
+    try:
+        trajectories, told = read_trajectories(folder)
+    except ValueError as error:
+        return {"missing": str(error)}
+    view = view_of(trajectories, told)
+    names = told.names[:2] if len(told.names) > 1 else ["step", *told.names]
+    return {
+        "trajectories": [
+            {"skill": path.skill, "points": rounded(path.points[:: max(1, -(-len(path.points) // _LONGEST))])}
+            for path in trajectories
+        ],
+        "names": [f"{name}, mean so far" if told.kind == "mean" and name != "step" else name for name in names],
+        "ends": view.ends.tolist(),
+        "limits": None if view.limits is None else view.limits.tolist(),
+        "equal": view.equal,
+    }
+
+
+def _episodes(folder: RunFolder) -> dict[str, Any] | None:
+    """What the player plays, or None where nothing was rolled out."""
+    found = read_episodes(folder.path)
+    if found is None:
+        return None
+    header = found.header
+    told = {name: header.get(name) for name in ("kind", "scenery", "shapes", "names", "episodes", "generation", "seed")}
+    return told | {"secondsPerStep": header.get("seconds_per_step"), **_played(found)}
+
+
+def _played(found: Episodes) -> dict[str, Any]:
+    if "film" in found.arrays:
+        film = base64.b64encode(found.arrays["film"].tobytes()).decode()
+        return {"film": f"data:image/gif;base64,{film}", "arrays": {}}
+    packers = {"position": rounded, "rotation": rounded, "heading": rounded}
+    return {"film": None, "arrays": {name: packers.get(name, packed)(array) for name, array in found.arrays.items()}}

@@ -1,0 +1,107 @@
+// Learning: how fitness rose, over environment steps or over the clock; and everything else that was logged.
+
+function learningSection(run) {
+  const state = { by: "env_steps" };
+  const figures = [fitnessChart(run, state), ...panels(run).map((panel) => metricChart(run, state, panel))];
+  const toggle = choice("Over what", [["env_steps", "environment steps"], ["seconds", "wall-clock time"]], state.by, (by) => {
+    state.by = by;
+    for (const figure of figures) figure.redraw();
+  });
+  const parts = [toggle, el("div", { class: "grid" }, ...figures, explorer(run, state))];
+  return section("learning", "Learning", ...parts);
+}
+
+function along(run, state, colours) {
+  const byTime = state.by === "seconds";
+  const name = byTime ? "wall-clock time" : `environment steps${run.population && run.population.fitness.shape[1] > 1 ? " of the population" : ""}`;
+  return { xs: run.learning[state.by].data, base: baseAxis(colours, name, { format: byTime ? clock : steps, scale: false, min: 0, max: "dataMax" }), head: (value, index) => `${byTime ? clock(value) : `${steps(value)} steps`}, generation ${index + 1}` };
+}
+
+function fitnessChart(run, state) {
+  const { learning } = run;
+  const teams = Object.keys(learning.agents).length > 1;
+  const option = (colours) => {
+    const { xs, base, head } = along(run, state, colours);
+    const series = teams ? agentLines(run, xs, colours) : fitnessLines(learning, xs, colours);
+    return { xAxis: base, yAxis: sideAxis(colours, teams ? "mean return" : learning.label), series, legend: legend(colours, series.filter((s) => s.type === "line").map((s) => s.name)), tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, bottom: 30 } };
+  };
+  const title = teams ? "What each agent returns" : "Fitness";
+  const note = learning.median ? "The band holds the middle half of the population." : null;
+  return chart({ title, note, name: "learning", wide: true, height: (width) => (width < SMALL_SCREEN ? 260 : 340), option, csv: () => learningColumns(run) });
+}
+
+/** Zooms with the wheel only while Ctrl is held, so that the page still scrolls. */
+function zoom() {
+  return [{ type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseMove: false, moveOnMouseWheel: false, filterMode: "none" }];
+}
+
+function fitnessLines(learning, xs, colours) {
+  const [first, second, third] = colours.series;
+  const series = [];
+  if (learning.median) {
+    series.push(band("quartiles", xs, learning.lower.data, learning.upper.data, first));
+    series.push(line("median", xs, learning.median.data, first));
+  }
+  series.push(line("best", xs, learning.best.data, second));
+  if (learning.elite) series.push(line("best elite", xs, learning.elite.data, third));
+  return series;
+}
+
+function agentLines(run, xs, colours) {
+  const agents = Object.entries(run.learning.agents);
+  const shades = groupColours(agents.length, colours);
+  return agents.map(([agent, column], index) => line(agent, xs, run.metrics[column].data, shades[index]));
+}
+
+function learningColumns(run) {
+  const { learning, metrics } = run;
+  const told = { generation: metrics.generation.data, env_steps: learning.env_steps.data, seconds: learning.seconds.data, best: learning.best.data };
+  for (const name of ["lower", "median", "upper", "elite"]) if (learning[name]) told[name] = learning[name].data;
+  for (const [agent, column] of Object.entries(learning.agents)) told[`return/${agent}`] = metrics[column].data;
+  return told;
+}
+
+const PANELS = {
+  coverage: "Coverage, % of the cells",
+  qd_score: "QD score",
+  accuracy: "Discriminator accuracy",
+  true_return: "Mean return",
+  diversity_return: "Diversity return, nats",
+};
+
+/** Metrics with a picture of their own: [column, title]. */
+function panels(run) {
+  const own = Object.entries(PANELS).filter(([column]) => column in run.metrics);
+  const teams = Object.keys(run.learning.agents).length > 1;
+  return teams ? [["best_fitness", "Fitness of the teams"], ["episode_length", "Steps of an episode"]] : own;
+}
+
+function metricChart(run, state, [column, title]) {
+  const option = (colours) => {
+    const { xs, base, head } = along(run, state, colours);
+    const series = [line(title, xs, run.metrics[column].data, colours.series[0])];
+    return { xAxis: base, yAxis: sideAxis(colours, ""), series, tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, top: 16, bottom: 30 } };
+  };
+  return chart({ title, name: column, height: 220, option, csv: () => ({ generation: run.metrics.generation.data, env_steps: run.metrics.env_steps.data, [column]: run.metrics[column].data }) });
+}
+
+/** Any column of metrics.csv, one at a time. */
+function explorer(run, state) {
+  const shown = new Set(["generation", "env_steps", ...panels(run).map(([column]) => column)]);
+  const columns = Object.keys(run.metrics).filter((name) => !shown.has(name));
+  let column = columns.includes("critic_loss") ? "critic_loss" : columns[0];
+  const options = columns.map((name) => el("option", { value: name, selected: name === column }, name));
+  const change = (event) => {
+    column = event.target.value;
+    figure.redraw();
+  };
+  const select = el("select", { "aria-label": "Column of metrics.csv", onchange: change }, ...options);
+  const option = (colours) => {
+    const { xs, base, head } = along(run, state, colours);
+    const series = [line(column, xs, run.metrics[column].data, colours.series[2])];
+    return { xAxis: base, yAxis: sideAxis(colours, ""), series, tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, top: 16, bottom: 30 } };
+  };
+  const csv = () => Object.fromEntries(Object.entries(run.metrics).map(([name, { data }]) => [name, data]));
+  const figure = chart({ title: "Everything that was logged", name: "metrics", controls: [select], height: 220, option, csv });
+  return figure;
+}

@@ -1,0 +1,178 @@
+// The lineage: members by generations, coloured by fitness; who came from whom, and the ancestors of the winner.
+
+const LINEAGE = { left: 34, right: 10, top: 8, bottom: 26 }; // pixels about the tree
+
+function lineageFigure(run) {
+  const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Family tree of the population" });
+  const details = el("div", { class: "details", "aria-live": "polite" }, "Point at a member to see who it was.");
+  const tree = new LineageTree(run, canvas, details);
+  const all = Object.fromEntries(Object.entries(run.population.hyper).map(([name, { data }]) => [name, data]));
+  const note = "A row is a member's place in the population, a column a generation. Lines lead from parents to children: strong ones to who is still there in the end, the thick one to the winner. Colours are ranks of fitness in a generation.";
+  const body = el("div", { class: "lineage-box" }, canvas, details);
+  whenSeen(canvas, () => tree.begin());
+  return frame({ title: "Lineage", name: "lineage", wide: true, note, csv: () => memberColumns(run, all) }, body);
+}
+
+class LineageTree {
+  constructor(run, canvas, details) {
+    Object.assign(this, { run, canvas, details, hovered: null });
+    const { shape } = run.population.fitness;
+    [this.generations, this.size] = shape;
+    this.ranks = fitnessRanks(run.population.fitness);
+    this.parents = run.population.parents.data;
+    this.descends = run.population.descends.data;
+    this.winner = run.population.winner ? run.population.winner.data : [];
+  }
+
+  begin() {
+    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+    window.addEventListener("themechange", () => this.draw());
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerdown", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => this.hover(null));
+    this.canvas.addEventListener("keydown", (event) => this.pressed(event));
+    this.draw();
+  }
+
+  /** Where the middle of a member's cell lies, in pixels. */
+  place(generation, member) {
+    const x = LINEAGE.left + ((generation + 0.5) * (this.width - LINEAGE.left - LINEAGE.right)) / this.generations;
+    const y = LINEAGE.top + ((member + 0.5) * (this.height - LINEAGE.top - LINEAGE.bottom)) / this.size;
+    return [x, y];
+  }
+
+  draw() {
+    const { canvas } = this;
+    this.width = canvas.parentElement.clientWidth;
+    this.height = Math.max(140, Math.min(520, LINEAGE.top + LINEAGE.bottom + this.size * (this.size > 24 ? 7 : 20)));
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = this.width * scale;
+    canvas.height = this.height * scale;
+    canvas.style.height = `${this.height}px`;
+    this.context = canvas.getContext("2d");
+    this.context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.colours = theme();
+    this.drawMembers();
+    this.drawDescent();
+    this.drawWinner();
+    this.drawAxes();
+    if (this.hovered) this.drawHovered();
+    canvas.dataset.drawn = "true";
+  }
+
+  drawMembers() {
+    const { context } = this;
+    const [wide, tall] = [(this.width - LINEAGE.left - LINEAGE.right) / this.generations, (this.height - LINEAGE.top - LINEAGE.bottom) / this.size];
+    for (let g = 0; g < this.generations; g++) {
+      for (let i = 0; i < this.size; i++) {
+        const at = g * this.size + i;
+        context.globalAlpha = this.descends[at] ? 0.95 : 0.45;
+        context.fillStyle = Number.isFinite(this.run.population.fitness.data[at]) ? shade(this.ranks[at]) : this.colours.line;
+        const [x, y] = this.place(g, i);
+        context.fillRect(x - wide / 2, y - tall * 0.36, wide + (this.generations > 60 ? 0.6 : -1), tall * 0.72);
+      }
+    }
+    context.globalAlpha = 1;
+  }
+
+  /** Lines from parents to children in another row: faint where the line of descent ended. */
+  drawDescent() {
+    const { context, colours } = this;
+    for (const alive of [0, 1]) {
+      context.strokeStyle = alive ? colours.ink : colours.quiet;
+      context.globalAlpha = alive ? 0.8 : 0.35;
+      context.lineWidth = alive ? 1.2 : 0.7;
+      context.beginPath();
+      for (let g = 1; g < this.generations; g++) {
+        for (let i = 0; i < this.size; i++) {
+          const parent = this.parents[g * this.size + i];
+          if (parent !== i && parent >= 0 && Boolean(this.descends[g * this.size + i]) === Boolean(alive)) this.join(g, parent, i);
+        }
+      }
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+  }
+
+  join(generation, parent, child) {
+    const [x, y] = this.place(generation - 1, parent);
+    const [toX, toY] = this.place(generation, child);
+    const middle = (x + toX) / 2;
+    this.context.moveTo(x, y);
+    this.context.bezierCurveTo(middle, y, middle, toY, toX, toY);
+  }
+
+  drawWinner() {
+    const { context, colours, winner } = this;
+    for (const [width, colour] of [[4.5, colours.card], [2.5, colours.accent]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = width;
+      context.beginPath();
+      for (let g = 1; g < winner.length; g++) if (winner[g - 1] >= 0) this.join(g, winner[g - 1], winner[g]);
+      context.stroke();
+    }
+    if (!winner.length) return;
+    const [x, y] = this.place(winner.length - 1, winner.at(-1));
+    context.fillStyle = colours.accent;
+    context.beginPath();
+    context.arc(x, y, 5, 0, 2 * Math.PI);
+    context.fill();
+  }
+
+  drawAxes() {
+    const { context, colours } = this;
+    context.fillStyle = colours.quiet;
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    const every = Math.max(1, Math.ceil((this.size * 14) / (this.height - LINEAGE.top - LINEAGE.bottom)));
+    for (let i = 0; i < this.size; i += every) context.fillText(String(i), LINEAGE.left - 8, this.place(0, i)[1]);
+    context.textAlign = "center";
+    const stride = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000].find((count) => (this.width / this.generations) * count > 44) || 20000;
+    for (let g = stride - 1; g < this.generations; g += stride) context.fillText(String(g + 1), this.place(g, 0)[0], this.height - 10);
+  }
+
+  /** The ancestors of who is pointed at. */
+  drawHovered() {
+    const { context, colours } = this;
+    let [generation, member] = this.hovered;
+    context.strokeStyle = colours.series[1];
+    context.lineWidth = 2;
+    context.beginPath();
+    while (generation > 0 && this.parents[generation * this.size + member] >= 0) {
+      const parent = this.parents[generation * this.size + member];
+      this.join(generation, parent, member);
+      [generation, member] = [generation - 1, parent];
+    }
+    context.stroke();
+    const [x, y] = this.place(...this.hovered);
+    context.beginPath();
+    context.arc(x, y, 5, 0, 2 * Math.PI);
+    context.stroke();
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const share = (event.clientX - box.left - LINEAGE.left) / (box.width - LINEAGE.left - LINEAGE.right);
+    const down = (event.clientY - box.top - LINEAGE.top) / (box.height - LINEAGE.top - LINEAGE.bottom);
+    if (share < 0 || share >= 1 || down < 0 || down >= 1) return;
+    this.hover([Math.floor(share * this.generations), Math.floor(down * this.size)]);
+  }
+
+  pressed(event) {
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    if (!(event.key in moves)) return;
+    const [g, i] = this.hovered || [this.generations - 1, this.winner.length ? this.winner.at(-1) : 0];
+    const [across, down] = moves[event.key];
+    this.hover([Math.max(0, Math.min(this.generations - 1, g + across)), Math.max(0, Math.min(this.size - 1, i + down))]);
+    event.preventDefault();
+  }
+
+  hover(who) {
+    if (String(who) === String(this.hovered)) return;
+    this.hovered = who;
+    if (who) this.details.replaceChildren(memberTip(this.run, ...who));
+    cancelAnimationFrame(this.waiting);
+    this.waiting = requestAnimationFrame(() => this.draw());
+  }
+}

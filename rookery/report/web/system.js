@@ -1,0 +1,61 @@
+// The machine's side: speed, where the time of a generation went, memory, and what went wrong.
+
+const PHASES = { seconds: "computing: train, judge, breed", seconds_tables: "writing tables", seconds_checkpoint: "checkpoint" };
+
+function systemSection(run) {
+  const figures = [speedChart(run), phaseChart(run), wrongsFigure(run), machineFigure(run)];
+  return section("system", "System", el("div", { class: "grid" }, ...figures));
+}
+
+function generations(run) {
+  return Float64Array.from(run.metrics.generation.data, (generation) => generation + 1);
+}
+
+function speedChart(run) {
+  const xs = generations(run);
+  const values = run.metrics.steps_per_second.data;
+  const option = (colours) => ({
+    xAxis: baseAxis(colours, "generation", { scale: false, min: 1, max: Math.max(2, xs.length), minInterval: 1, format: steps }),
+    yAxis: sideAxis(colours, "", { min: 0, scale: false, format: steps }),
+    series: [line("steps per second", xs, values, colours.series[0])],
+    tooltip: { ...basics(colours).tooltip, formatter: axisTooltip((value) => `generation ${value}`) },
+    grid: { ...basics(colours).grid, top: 16, bottom: 30 },
+  });
+  return chart({ title: "Environment steps per second", name: "speed", height: 220, option, csv: () => ({ generation: run.metrics.generation.data, steps_per_second: values }) });
+}
+
+/** Seconds of each generation, phase upon phase. */
+function phaseChart(run) {
+  const xs = generations(run);
+  const phases = Object.entries(PHASES).filter(([column]) => column in run.metrics);
+  const option = (colours) => ({
+    xAxis: baseAxis(colours, "generation", { scale: false, min: 1, max: Math.max(2, xs.length), minInterval: 1, format: steps }),
+    yAxis: sideAxis(colours, "", { min: 0, scale: false, format: clock }),
+    series: phases.map(([column, name], index) => line(name, xs, run.metrics[column].data, colours.series[index], { stack: "time", areaStyle: { opacity: 0.35 }, lineStyle: { width: 1 }, sampling: undefined })),
+    legend: { ...legend(colours, phases.map(([, name]) => name)), left: 8, right: undefined },
+    tooltip: { ...basics(colours).tooltip, formatter: axisTooltip((value) => `generation ${value}, seconds`) },
+    grid: { ...basics(colours).grid, top: 48, bottom: 30 },
+  });
+  const note = "Training, judging and breeding are one compiled program, whose parts cannot be told apart from outside.";
+  const csv = () => Object.fromEntries(["generation", ...phases.map(([column]) => column)].map((column) => [column, run.metrics[column].data]));
+  return chart({ title: "Time of a generation", name: "phases", note, height: 260, option, csv });
+}
+
+function wrongsFigure(run) {
+  const rows = run.wrongs.filter(({ name }) => name !== "warning").map(({ meaning, count }) => [el("span", { class: count ? "wrong" : "fine" }, written(count)), meaning]);
+  const warnings = run.wrongs.filter(({ name }) => name === "warning").map(({ meaning }) => el("p", { class: "note wrong" }, meaning));
+  const csv = () => ({ what: run.wrongs.map(({ meaning }) => meaning), count: run.wrongs.map(({ count }) => count) });
+  return frame({ title: "What went wrong", name: "wrongs", csv }, el("div", {}, table([{ label: "count", numeric: true }, { label: "" }], rows), ...warnings));
+}
+
+function machineFigure(run) {
+  const rows = run.facts.filter(([label]) => ["devices", "processor", "versions", "begun"].includes(label));
+  const { memory } = run;
+  if (memory) {
+    rows.push(["memory planned", `${bytes(memory.planned)} a device${memory.peak ? `, ${bytes(memory.peak)} while saving` : ""}`]);
+    if (memory.used !== null && memory.used !== undefined) rows.push(["memory used", `${bytes(memory.used)}: ${memory.meaning}`]);
+  }
+  for (const { at, text } of run.events) rows.push([at, text]);
+  const csv = () => ({ what: rows.map(([label]) => label), told: rows.map(([, text]) => text) });
+  return frame({ title: "Machine and journal", name: "machine", csv }, table([{ label: "" }, { label: "" }], rows));
+}
