@@ -22,7 +22,7 @@ from rookery.runs.distributed import Company, ProcessesConfig, join
 from rookery.runs.log import read_csv
 from rookery.runs.signals import Interrupted
 from rookery.runs.watch import Watch
-from tests.test_resume import COMMAND, assert_same_run, await_generation, generations
+from tests.test_resume import COMMAND, assert_same_run, await_generation, generations, lives
 
 BREEDING = (
     "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
@@ -104,6 +104,7 @@ def test_two_processes_of_two_devices_give_the_bits_of_one_device(tmp_path):
     assert "Gloo" not in first[1]
     assert second[1:] == ("", ""), "only process 0 prints"
     assert_same_run(one, run)
+    assert lives(run) == ["began", "compiled", "ended: finished"], "only process 0 writes"
     told = json.dumps(json.loads((run / "config.json").read_text()))
     assert "coordinator" not in told, "how processes find each other is no setting of the run"
 
