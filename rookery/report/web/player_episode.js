@@ -45,8 +45,10 @@ class PlayerEpisode {
   moment(time) {
     const frame = this.frameAt(time);
     const next = Math.min(frame + 1, this.frames - 1);
-    const span = next > frame ? this.stepAt(next) - this.stepAt(frame) : 0;
-    return { frame, next, mix: span > 0 ? Math.min(1, Math.max(0, (time - this.stepAt(frame)) / span)) : 0 };
+    const passed = next > frame ? time - this.stepAt(frame) : 0;
+    // On a frame, the next one must not be mixed in even by nothing: it may be NaN.
+    if (passed <= 0) return { frame, next: frame, mix: 0 };
+    return { frame, next, mix: Math.min(1, passed / (this.stepAt(next) - this.stepAt(frame))) };
   }
 
   /** Position of a body or link at a moment, as numbers of the array's last axis. */
