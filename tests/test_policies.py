@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +118,16 @@ def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: P
     shown = identify(world)
     agent = rookery.shared(rookery.ppo(shown.spec, CHASING.agent), shown.spec)
     member = rookery.genotype(trees.take(origins.open_origin(run).state.members, 0))
-    act, step = deserialised(exported.path), compiled(world.step)
-    (state, now), noted, memory = world.reset(jax.random.key(3)), jnp.zeros((2, 6)), jnp.zeros((1, 2, 3))
+    theirs, act, step = (
+        compiled(partial(rookery.act, agent)),
+        jax.jit(deserialised(exported.path)),
+        compiled(world.step),
+    )
+    (state, now), noted, memory = compiled(world.reset)(jax.random.key(3)), jnp.zeros((2, 6)), jnp.zeros((1, 2, 3))
     model = (exported.path / "policy.onnx").read_bytes()
     for _ in range(4):
         whole = jnp.concatenate([jnp.eye(2), now.observation, noted], axis=-1)
-        action, noted = rookery.act(agent, member, whole)
+        action, noted = theirs(member, whole)
         fed = {"observation": np.asarray(now.observation)[None], "memory": np.asarray(memory)}
         by_onnx = onnx_policy.act(model, fed)
         mine, memory = act(now.observation[None], memory)
