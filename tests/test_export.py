@@ -49,7 +49,7 @@ def alone(path: Path, observations: np.ndarray) -> list[np.ndarray]:
     environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", ALONE, json.dumps(observations.tolist())]
     done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return [np.asarray(actions) for actions in json.loads(done.stdout.splitlines()[-1])]
 
 

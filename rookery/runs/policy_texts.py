@@ -140,7 +140,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-_policy = onnxruntime.InferenceSession(str(Path(__file__).with_name("policy.onnx")), providers=["CPUExecutionProvider"])
+_options = onnxruntime.SessionOptions()
+_options.log_severity_level = 3  # errors alone: the converter leaves constants behind that nobody uses
+_path = str(Path(__file__).with_name("policy.onnx"))
+_policy = onnxruntime.InferenceSession(_path, _options, providers=["CPUExecutionProvider"])
 
 
 def act({names}):
