@@ -1,4 +1,7 @@
-"""The command line: `rookery train | resume | evaluate | render | compare | envs`, derived from the configs by tyro."""
+"""The command line: `rookery train | resume | evaluate | render | compare | report | export | envs`.
+
+It is derived from the configs by tyro; what is done with runs that there are stands in `commands.py`.
+"""
 
 import dataclasses
 import functools
@@ -17,13 +20,11 @@ import jax
 import tyro
 from rich.console import Console
 
-from rookery import devices
-from rookery.envs import tasks
+from rookery import commands, devices
 from rookery.report import curves, tables
+from rookery.report.page import write_page
 from rookery.report.repertoire_picture import draw_repertoire
-from rookery.report.skills_picture import draw_skills
-from rookery.runs import build, evaluate, folder, lineage, loop, origins, plan, processes
-from rookery.runs import render as rendering
+from rookery.runs import build, folder, journal, lineage, loop, origins, outlets, plan, processes
 from rookery.runs.cells import cache_folder
 from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.runs.distributed import Company, ProcessesConfig, join
@@ -58,62 +59,9 @@ class Resume:
     """Devices to spread the population over from now on; as many as before by default."""
     quiet: bool = False
     """Print nothing but errors."""
+    live: bool = False
+    """Refresh report.html in the run's folder with every checkpoint."""
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Judge every member of a run's newest checkpoint, or every elite of its repertoire, on fresh start states."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of the run."""
-    episodes: int = 100
-    """Full deterministic episodes per member (at least 1)."""
-    seed: int = 0
-    """Seed of the start states."""
-    checkpoint: str = "last"
-    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
-
-
-@dataclass(frozen=True)
-class Render:
-    """Draw an episode of who was best in a run, as a film: our own worlds in the plane, gymnax's and JaxMARL's."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of the run."""
-    picture: Path | None = None
-    """Where to draw it, ending in .gif, or in .mp4 where ffmpeg is installed; episode.gif in the run's folder by
-    default."""
-    member: int | None = None
-    """Who acts (counted from 0); by default who was best when last judged."""
-    skill: int | None = None
-    """Which skill of a run that discovers skills (counted from 0); the first by default."""
-    seed: int = 0
-    """Seed of the start state."""
-    checkpoint: str = "last"
-    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
-
-
-@dataclass(frozen=True)
-class Envs:
-    """List the tasks."""
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Compare runs over their seeds: interquartile means with 95 % intervals, and who probably is better.
-
-    Runs whose settings are equal but for the seed form a group. Definitions: Agarwal 2021 (arXiv:2108.13264).
-    """
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs."""
-    picture: Path = Path("comparison.png")
-    """Where to draw the comparison."""
-    score: str | None = None
-    """Column of metrics.csv to compare by, such as qd_score or coverage; the fitness of the best by default."""
-    resamples: int = 5_000
-    """Bootstrap resamples behind each interval (at least 1)."""
 
 
 def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
@@ -123,9 +71,8 @@ def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
         "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
     )
     train.__doc__ = Train.__doc__
-    others = {"resume": Resume, "evaluate": Evaluate, "render": Render, "compare": Compare, "envs": Envs}
-    commands = {"train": train, **others}
-    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in commands.items()]
+    others = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
+    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in {"train": train, **others}.items()]
     return functools.reduce(operator.or_, named)
 
 
@@ -157,8 +104,7 @@ def parse(arguments: Sequence[str]) -> Any:
     """
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words = _in_one_word(arguments)
-    commands = _command(_defaults(words))
-    return tyro.cli(commands, args=words, prog="rookery", description=__doc__, config=markers)
+    return tyro.cli(_command(_defaults(words)), args=words, prog="rookery", description=__doc__, config=markers)
 
 
 def main() -> None:
@@ -172,8 +118,12 @@ def main() -> None:
         keep_compiled_programs()
         warnings.showwarning = _show_warning
         company = join(getattr(command, "processes", ProcessesConfig()))
-        act = next(act for kind, act in _COMMANDS.items() if isinstance(command, kind))
-        act(command, company) if isinstance(command, Train | Resume) else act(command)
+        if isinstance(command, Train):
+            train(command, company)
+        elif isinstance(command, Resume):
+            resume(command, company)
+        else:
+            commands.act(command)
         company.leave()
     except (Interrupted, loop.Diverged) as stop:  # in every process, after the same generation
         interrupted = isinstance(stop, Interrupted)
@@ -221,7 +171,7 @@ def resume(command: Resume, company: Company) -> None:
     """`rookery resume RUN`."""
     record = folder.open_existing(command.run).config
     config = from_record(record)
-    changed = {"run_dir": str(command.run), "quiet": command.quiet}
+    changed = {"run_dir": str(command.run), "quiet": command.quiet, "live": command.live}
     if command.generations is not None:
         changed["generations"] = command.generations
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
@@ -256,12 +206,20 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
         built = built._replace(program=origins.begin(config, built))
     console.print(f"{_what(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
     record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
-    result = loop.run(built.program, config.run, built.mesh, resume, record)
+    words, live = journal.command_line(), _refresh if config.run.live else None
+    try:
+        result = loop.run(built.program, config.run, built.mesh, resume, record, words, live)
+    except (Interrupted, loop.Diverged):
+        if processes.is_first():
+            _tell_by_page(Path(str(config.run.run_dir)))
+        raise
     assert result.run_dir is not None
     company.finish()
     if not processes.is_first():
         return
     lies: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
+    if page := _tell_by_page(result.run_dir):
+        lies["report"] = page
     if built.program.table is not None:
         lies["repertoire"] = draw_repertoire(result.run_dir)
         console.print(tables.repertoire_summary(result.run_dir))
@@ -272,6 +230,20 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
         lies["memory"] = str(result.memory)
     for name, value in lies.items():
         console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
+
+
+def _refresh(run_dir: Path) -> None:
+    """The page of a run that goes on, which loads itself again every 10 seconds."""
+    write_page([run_dir], refresh=10)
+
+
+def _tell_by_page(run_dir: Path) -> Path | None:
+    """The run's page; a run that is safe on disk does not fail because of it."""
+    try:
+        return write_page([run_dir])
+    except (OSError, ValueError) as error:
+        print(f"warning: no report.html was written: {error}", file=sys.stderr)
+        return None
 
 
 def _has_checkpoint(config: AnyRun) -> bool:
@@ -296,59 +268,9 @@ def _people(config: AnyRun) -> str:
     return f"population {config.population}"
 
 
-def judge(command: Evaluate) -> None:
-    """`rookery evaluate RUN`."""
-    generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
-    console = Console()
-    console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
-    told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
-    console.print(told(metrics))
-    if "agents" in metrics:
-        console.print(tables.team_examination(metrics))
-    if "skill" in metrics:
-        console.print(tables.skill_examination(metrics, int(metrics["best_member"])))
-        if metrics["descriptor"].shape[1]:
-            console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
-
-
-def render(command: Render) -> None:
-    """`rookery render RUN`."""
-    from rookery.report.animation import animate
-
-    path = command.picture or command.run / "episode.gif"
-    played = rendering.render(command.run, command.member, command.skill, command.seed, command.checkpoint)
-    scenes = played.scenes
-    if scenes is None:
-        rendering.film(played, path)
-    else:
-        animate(played.picture.scenery, scenes, played.returns, path, title=played.title)
-    returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
-    who = "the best" if played.member is None else f"member {played.member}"
-    console, steps = Console(), len(played.rewards) - 1
-    console.print(f"{who}, generation {played.generation}: {steps} steps, {returns}", highlight=False, soft_wrap=True)
-    console.print(f"picture   {path}", highlight=False, soft_wrap=True)
-
-
-def compare(command: Compare) -> None:
-    """`rookery compare RUN RUN ...`."""
-    from rookery.report import compare as comparing
-
-    comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score)
-    console = Console()
-    for part in comparing.tables(comparison):
-        console.print(part)
-    console.print(f"picture   {command.picture}", highlight=False, soft_wrap=True)
-
-
-def envs(_: Envs) -> None:
-    """`rookery envs`."""
-    wide = Console(width=max(Console().width, 128))  # on less, the descriptors would be left out
-    wide.print(tables.tasks_table(list(tasks.table())))
-
-
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Our own warnings are for the user: one line, without the place in the code."""
-    if issubclass(category, CheckpointWarning | plan.MemoryWarning):
+    if issubclass(category, CheckpointWarning | plan.MemoryWarning | outlets.AfterSaveWarning):
         if not processes.is_first():
             return
         print(f"warning: {message}", file=sys.stderr)
@@ -357,6 +279,3 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 _show_other_warning = warnings.showwarning
-
-
-_COMMANDS = {Train: train, Resume: resume, Evaluate: judge, Render: render, Compare: compare, Envs: envs}

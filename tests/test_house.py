@@ -13,17 +13,17 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Imports go only to an earlier room, or stay within one. The tools know nothing of each other.
 TOOLS = ["networks", "distributions", "returns", "normalize", "buffers", "gradients"]
 ROOMS = ["types", "trees", "hyperparams", TOOLS, "envs", "agents", "learners", "populations", "qd", "devices"]
-ROOMS += ["runs", "report", "compat", "cli"]
+ROOMS += ["runs", "report", "compat", "commands", "cli"]
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in (room if isinstance(room, list) else [room])}
 ONLY_IN = {
     "flax": {"networks.py"},
     "orbax": {"runs/checkpoint.py"},
-    "tyro": {"cli.py"},
+    "tyro": {"cli.py", "commands.py"},
     "filelock": {"runs/folder.py"},
     "brax": {"envs/brax.py", "envs/brax_walls.py"},
     "gymnax": {"envs/gymnax.py"},
     "jaxmarl": {"envs/jaxmarl.py", "envs/jaxmarl_films.py"},
-    "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "cli.py"},
+    "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "commands.py", "cli.py"},
     "tinygp": {"populations/bandit.py"},
     "jax2onnx": {"runs/onnx_policy.py"},
     "onnxruntime": {"runs/onnx_policy.py"},

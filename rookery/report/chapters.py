@@ -1,4 +1,4 @@
-"""What a page shows of one run, as JSON values: learning, the population, its episodes. Tables are read, nothing is run."""
+"""What a page shows of one run, as JSON values: learning, the population, skills, episodes. Nothing is run for it."""
 
 import base64
 from collections.abc import Mapping
@@ -53,10 +53,9 @@ def read_metrics(folder: RunFolder) -> dict[str, np.ndarray]:
 
 def _learning(folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Lineage | None) -> dict[str, Any]:
     """Best, median and quartiles of each generation, by environment steps and by wall-clock time."""
-    seconds = [metrics[name] for name in ("seconds", "seconds_tables", "seconds_checkpoint") if name in metrics]
     told = {
         "env_steps": packed(metrics["env_steps"], precise=True),
-        "seconds": packed(np.cumsum(np.sum(seconds, axis=0)), precise=True),
+        "seconds": packed(np.cumsum(story.seconds(metrics)), precise=True),
         "best": packed(metrics["best_fitness"]),
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
         "agents": {name.removeprefix(_AGENT): name for name in metrics if name.startswith(_AGENT)},
@@ -76,7 +75,7 @@ _FITNESS = {"accuracy": "discriminator accuracy", "diversity": "diversity return
 
 
 def _population(family: Lineage) -> dict[str, Any]:
-    """Every member of every generation, `[G, P]`: fitness, parent, hyper-parameters; and the winner's ancestors `[G]`."""
+    """Every member of every generation `[G, P]`: fitness, parent, hyper-parameters; the winner's ancestors `[G]`."""
     parents = family.parents
     evolving = {name: values for name, values in family.hyper.items() if len(np.unique(values)) > 1}
     finite = np.isfinite(family.fitness[-1]).any()

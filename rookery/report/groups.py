@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.runs.folder import RunFolderError, open_existing
+from rookery.runs.folder import RunFolder, RunFolderError, open_existing
 from rookery.runs.log import read_csv
 from rookery.runs.record import DESCRIPTOR, SCHEDULE
 
@@ -86,14 +86,14 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
     ]
 
 
-def _open(path: Path) -> dict[str, Any]:
-    """A run's settings; a schedule that it replays is told by its numbers, in short, and not by where it came from."""
+def open_run(path: Path) -> RunFolder:
+    """Open the folder of a run.
+
+    Raises:
+      RunFolderError: it is none; names runs near it.
+    """
     try:
-        config = {name: value for name, value in open_existing(path).config.items() if name != DESCRIPTOR}
-        if SCHEDULE in config:
-            digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
-            config |= {SCHEDULE: digest[:6], "replay_schedule": None}
-        return config
+        return open_existing(path)
     except RunFolderError as error:
         around = path if path.is_dir() else path.parent
         if (path / "config.json").is_file() or not around.is_dir():
@@ -104,6 +104,15 @@ def _open(path: Path) -> dict[str, Any]:
             raise
         there = ", ".join(str(known[name]) for name in near)
         raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {there}.") from error
+
+
+def _open(path: Path) -> dict[str, Any]:
+    """A run's settings; a schedule that it replays is told by its numbers, in short, and not by where it came from."""
+    config = {name: value for name, value in open_run(path).config.items() if name != DESCRIPTOR}
+    if SCHEDULE in config:
+        digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
+        config |= {SCHEDULE: digest[:6], "replay_schedule": None}
+    return config
 
 
 def _read(path: Path, seed: int | None, score: str | None) -> Run:

@@ -14,7 +14,7 @@ _STEPS, _NOTHING = 2**15 - 1, -(2**15)  # of int16: the largest number, and what
 
 
 def packed(values: npt.ArrayLike, precise: bool = False) -> dict[str, Any]:
-    """An array as `{type, shape, base64}`, little-endian; float32 unless `precise`, int32, or bytes for truth values."""
+    """An array as `{type, shape, base64}`: float32 (float64 if `precise`), int32, or bytes for truth values."""
     array = np.asarray(values)
     kind = "f8" if precise else _TYPES[array.dtype.kind]
     return _packed(array.astype(f"<{kind}"), kind)
@@ -40,7 +40,7 @@ def _packed(array: np.ndarray, kind: str) -> dict[str, Any]:
 
 
 def to_json(value: Any) -> str:
-    """JSON for a `<script>`: whatever a text holds, no tag and no comment begins in it; numbers that are none are null."""
+    """JSON for a `<script>`: whatever a text holds, no tag begins in it; what is no finite number is null."""
     text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,7 +1,7 @@
 """What a page shows of a repertoire: maps whose every cell is drawn, and how they filled."""
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ def repertoire_chapter(folder: RunFolder) -> dict[str, Any] | None:
     """A run's repertoire as JSON values, or None if it has none.
 
     `maps` are pictures of the same C cells: of one dimension a strip, of two their own shapes, of more each pair of the
-    first five, in tiles that several cells share. `of` `[C]` says in which of a map's polygons a cell lies; polygon i has
-    the `points` from `starts[i]` to `starts[i + 1]`. `history` has a row for each elite that came or got better.
+    first five, in tiles that several cells share. `of` `[C]` says in which of a map's polygons a cell lies; polygon i
+    has the `points` from `starts[i]` to `starts[i + 1]`. `history` has a row for each elite that came or got better.
 
     Raises:
       ValueError: a table is damaged.
@@ -51,7 +51,7 @@ def _maps(repertoire: Repertoire) -> list[dict[str, Any]]:
     if size == 1:
         order = np.argsort(repertoire.centroids[:, 0], kind="stable")
         ends = edges(repertoire.centroids[order, 0], repertoire.lower[0], repertoire.upper[0])
-        strip = [_tile(left, right, 0.0, 1.0) for left, right in zip(ends[:-1], ends[1:], strict=True)]
+        strip = [_tile(left, right, 0.0, 1.0) for left, right in pairwise(ends)]
         return [_map((0, None), strip, np.argsort(order))]
     if size == 2:
         return [_map((0, 1), voronoi(repertoire), own)]

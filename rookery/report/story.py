@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import itertools
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from rookery.runs.record import DESCRIPTOR, SCHEDULE, to_record
 
 Metrics = Mapping[str, np.ndarray]
 
+PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
+"""Columns of `metrics.csv` that add up to the wall time of a generation; an older run has only the first."""
 _UNTOLD = {"kind", "space", SCHEDULE, DESCRIPTOR}  # told elsewhere
 _WHERE = {"run.run_dir", "run.overwrite", "run.quiet"}  # nobody's result depends on them
 _WRONGS = {
@@ -55,7 +58,7 @@ def head(folder: RunFolder, metrics: Metrics) -> dict[str, Any]:
 
 
 def differences(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Settings that are not their kind's own: `name`, `value` and `default` as text; all of them for an unknown kind."""
+    """Settings that are not their kind's own: `name`, `value` and `default` as text; all where the kind is unknown."""
     kind = KINDS.get(str(config.get("kind")))
     usual = _flat(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
     told = {name: value for name, value in _flat(config).items() if name.split(".")[0] not in _UNTOLD}
@@ -138,28 +141,38 @@ def facts(
     """Label and value of what one wants to know at a glance."""
     began = next((event for event in reversed(journal) if event.get("event") == "began"), {})
     hardware, versions = began.get("hardware", {}), {**versions, **began.get("versions", {})}
+    packages = [f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions]
     told = [
         ["population", str(config.get("population", ""))],
         ["seed", str(config.get("run", {}).get("seed", ""))],
         ["environment steps", f"{metrics['env_steps'][-1]:,.0f}"],
-        ["time", duration(float(_seconds(metrics).sum()))],
+        ["time", duration(float(seconds(metrics).sum()))],
         ["devices", hardware.get("devices", "")],
         ["processor", _processor(hardware)],
-        ["versions", ", ".join(f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions)],
+        [
+            "versions",
+            ", ".join(f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions),
+        ],
         ["begun", began.get("at", "").replace("T", " ")[:16]],
     ]
     return [[label, value] for label, value in told if value]
 
 
-def _seconds(metrics: Metrics) -> np.ndarray:
-    """Wall time of each generation `[G]`; an older run tells of computing only."""
-    return sum((metrics[name] for name in ("seconds", "seconds_tables", "seconds_checkpoint") if name in metrics), np.zeros(1))
+def seconds(metrics: Metrics) -> np.ndarray:
+    """Wall time of each generation `[G]`."""
+    return sum(
+        (metrics[name] for name in ("seconds", "seconds_tables", "seconds_checkpoint") if name in metrics), np.zeros(1)
+    )
 
 
 def _processor(hardware: Mapping[str, Any]) -> str:
     name = hardware.get("cpu") if hardware.get("kind") == "cpu" else hardware.get("kind")
     memory = f", {hardware['memory'] / 2**30:.0f} GiB" if hardware.get("memory") else ""
-    return f"{name}, {style.counted(hardware['cores'], 'core')}{memory}" if name and hardware.get("cores") else str(name or "")
+    return (
+        f"{name}, {style.counted(hardware['cores'], 'core')}{memory}"
+        if name and hardware.get("cores")
+        else str(name or "")
+    )
 
 
 def wrongs(metrics: Metrics, journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -172,7 +185,9 @@ def wrongs(metrics: Metrics, journal: list[dict[str, Any]]) -> list[dict[str, An
     warned = [event["message"] for event in journal if event.get("event") == "warned"]
     damaged = [message for message in warned if "checkpoint" in message]
     begun = [index for index, event in enumerate(journal) if event.get("event") == "began"]
-    killed = sum(all(event.get("event") != "ended" for event in journal[a:b]) for a, b in zip(begun, begun[1:], strict=False))
+    killed = sum(
+        all(event.get("event") != "ended" for event in journal[a:b]) for a, b in zip(begun, begun[1:], strict=False)
+    )
     counted.append({"name": "damaged", "meaning": "damaged checkpoints that were passed over", "count": len(damaged)})
     counted.append({"name": "killed", "meaning": "times that the run was killed, and went on", "count": killed})
     return [*counted, *({"name": "warning", "meaning": message, "count": 1} for message in dict.fromkeys(warned))]

@@ -20,8 +20,8 @@ def _copies(arrays: Mapping[str, Any]) -> dict[str, Any]:
 def copy(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Real copies in buffers of their own, each where its original is, and finished.
 
-    They are waited for: on devices of a CPU a generation that runs beside another program can have its exchanges begun in
-    different orders, and then never ends.
+    They are waited for: on devices of a CPU a generation that runs beside another program can have its exchanges begun
+    in different orders, and then never ends.
     """
     copies: dict[str, Any] = {name: np.array(array) for name, array in arrays.items() if not _on_device(array)}
     places: dict[Any, dict[str, Any]] = {}

@@ -71,7 +71,7 @@ const PANELS = {
 
 /** Metrics with a picture of their own: [column, title]. */
 function panels(run) {
-  const own = Object.entries(PANELS).filter(([column]) => column in run.metrics);
+  const own = Object.entries(PANELS).filter(([column, title]) => column in run.metrics && title.toLowerCase() !== run.learning.label.toLowerCase());
   const teams = Object.keys(run.learning.agents).length > 1;
   return teams ? [["best_fitness", "Fitness of the teams"], ["episode_length", "Steps of an episode"]] : own;
 }

@@ -62,27 +62,42 @@ function contents(sections) {
 function themeButton() {
   const root = document.documentElement;
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  if (keep("theme")) root.dataset.theme = keep("theme");
   const turn = () => {
-    root.dataset.theme = dark() ? "light" : "dark";
+    const wanted = dark() ? "light" : "dark";
+    root.dataset.theme = wanted;
+    keep("theme", wanted);
     window.dispatchEvent(new Event("themechange"));
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => window.dispatchEvent(new Event("themechange")));
   return el("button", { type: "button", class: "theme", "aria-label": "Light or dark", title: "Light or dark", onclick: turn }, "\u25d0");
 }
 
-/** Loads the page again when there is more to see; the place on it is kept by the browser. */
-function followRun(written) {
+/** Loads the page again when there is more to see: as the server says, or after a while. The browser keeps the place. */
+function followRun({ version, every }) {
+  const sign = el("span", { class: "live" }, "live");
   const ask = async () => {
     try {
       const answer = await fetch("version", { cache: "no-store" });
-      const version = answer.ok ? await answer.text() : written;
-      if (version !== written) location.reload();
+      if (answer.ok && (await answer.text()) !== version) location.reload();
+      sign.classList.remove("lost");
     } catch {
-      document.querySelector(".live")?.classList.add("lost");
+      sign.classList.add("lost");
     }
   };
-  setInterval(ask, 2000);
-  return el("span", { class: "live" }, "live");
+  if (every) setTimeout(() => location.reload(), 1000 * every);
+  else setInterval(ask, 5000);
+  return sign;
+}
+
+/** What should outlast a reload, where the browser lets a page keep anything. */
+function keep(name, value) {
+  try {
+    if (value !== undefined) sessionStorage.setItem(name, value);
+    return sessionStorage.getItem(name);
+  } catch {
+    return null;
+  }
 }
 
 function begin() {
@@ -94,18 +109,20 @@ function begin() {
   if (data.comparison) page.append(comparisonSection(data.comparison));
   let shown = null;
   const show = (index) => {
+    keep("run", index);
     if (shown) shown.destroy();
     shown = runSections(data.runs[index]);
     body.replaceChildren(runHead(data.runs[index]), contents(shown.sections), ...shown.sections);
   };
   if (data.runs.length > 1) page.append(runChoice(data.runs, show));
   page.append(body, el("footer", {}, `Written ${data.written} by Rookery. This page is one file: keep it, send it, open it anywhere.`));
-  show(0);
+  show(Math.min(Number(keep("run")) || 0, data.runs.length - 1));
   page.dataset.ready = "true";
 }
 
 function runChoice(runs, show) {
-  const options = runs.map((run, index) => el("option", { value: index }, `${run.name}: ${run.kind} on ${run.env}`));
+  const chosen = Number(keep("run")) || 0;
+  const options = runs.map((run, index) => el("option", { value: index, selected: index === chosen }, `${run.name}: ${run.kind} on ${run.env}`));
   return el("label", { class: "run-choice" }, "Run ", el("select", { "aria-label": "Run", onchange: (event) => show(Number(event.target.value)) }, ...options));
 }
 
