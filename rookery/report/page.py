@@ -15,18 +15,8 @@ from rookery.report.packing import to_json
 from rookery.runs.folder import open_existing, write_atomically
 
 # In the order in which they need each other; each is put into the page as it is.
-_SCRIPTS = (
-    "elements",
-    "numbers",
-    "charts",
-    "learning",
-    "members",
-    "lineage",
-    "repertoire",
-    "skills",
-    "system",
-    "comparison",
-)
+_PARTS = ("elements", "numbers", "charts")
+_CHAPTERS = ("learning", "members", "lineage", "repertoire", "skills", "system", "comparison")
 _PLAYER = ("player", "player_controls", "player_episode", "player_plane", "player_film")
 _SPACE = ("player_ground", "player_shapes", "player_bodies")  # of three dimensions, which need a library of their own
 _STYLES = ("page", "player")
@@ -96,9 +86,7 @@ def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> 
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     comparison = comparison_chapter(run_dirs) if len(runs) > 1 else None
     data = {"runs": runs, "comparison": comparison, "written": now, "live": live}
-    title = " and ".join(f"{run['kind']} on {run['env']}" for run in runs[:2]) + (
-        " and others" if len(runs) > 2 else ""
-    )
+    title = " and ".join(f"{run['kind']} on {run['env']}" for run in runs[:2])
     blanks = {
         "title": html.escape(title + (" and others" if len(runs) > 2 else "")),
         "style": "\n".join(_file(f"{name}.css") for name in _STYLES),

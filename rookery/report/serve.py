@@ -71,9 +71,7 @@ def _has_begun(run_dir: Path) -> bool:
     return metrics.exists() and metrics.read_bytes().count(b"\n") > 1
 
 
-def server(
-    run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 8000
-) -> http.server.ThreadingHTTPServer:
+def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:
     """A server of the page and of nothing else; `serve_forever()` runs it, `server_address` says where it listens.
 
     Args:

@@ -149,10 +149,7 @@ def facts(
         ["time", duration(float(seconds(metrics).sum()))],
         ["devices", hardware.get("devices", "")],
         ["processor", _processor(hardware)],
-        [
-            "versions",
-            ", ".join(f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions),
-        ],
+        ["versions", ", ".join(packages)],
         ["begun", began.get("at", "").replace("T", " ")[:16]],
     ]
     return [[label, value] for label, value in told if value]
@@ -160,19 +157,14 @@ def facts(
 
 def seconds(metrics: Metrics) -> np.ndarray:
     """Wall time of each generation `[G]`."""
-    return sum(
-        (metrics[name] for name in ("seconds", "seconds_tables", "seconds_checkpoint") if name in metrics), np.zeros(1)
-    )
+    return np.sum([metrics[name] for name in PHASES if name in metrics], axis=0)
 
 
 def _processor(hardware: Mapping[str, Any]) -> str:
     name = hardware.get("cpu") if hardware.get("kind") == "cpu" else hardware.get("kind")
     memory = f", {hardware['memory'] / 2**30:.0f} GiB" if hardware.get("memory") else ""
-    return (
-        f"{name}, {style.counted(hardware['cores'], 'core')}{memory}"
-        if name and hardware.get("cores")
-        else str(name or "")
-    )
+    cores = f", {style.counted(hardware['cores'], 'core')}" if hardware.get("cores") else ""
+    return f"{name}{cores}{memory}" if name else ""
 
 
 def wrongs(metrics: Metrics, journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -185,9 +177,7 @@ def wrongs(metrics: Metrics, journal: list[dict[str, Any]]) -> list[dict[str, An
     warned = [event["message"] for event in journal if event.get("event") == "warned"]
     damaged = [message for message in warned if "checkpoint" in message]
     begun = [index for index, event in enumerate(journal) if event.get("event") == "began"]
-    killed = sum(
-        all(event.get("event") != "ended" for event in journal[a:b]) for a, b in zip(begun, begun[1:], strict=False)
-    )
+    killed = sum(all(event.get("event") != "ended" for event in journal[a:b]) for a, b in itertools.pairwise(begun))
     counted.append({"name": "damaged", "meaning": "damaged checkpoints that were passed over", "count": len(damaged)})
     counted.append({"name": "killed", "meaning": "times that the run was killed, and went on", "count": killed})
     return [*counted, *({"name": "warning", "meaning": message, "count": 1} for message in dict.fromkeys(warned))]
