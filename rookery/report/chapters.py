@@ -17,7 +17,6 @@ from rookery.runs.log import read_csv
 
 _AGENT = "return/"
 _LONGEST = 400  # points that a trajectory keeps
-_PRECISE = ("env_steps",)  # columns that outgrow a float32
 
 
 def chapters(folder: RunFolder) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def chapters(folder: RunFolder) -> dict[str, Any]:
     family = lineage(folder.path) if folder.lineage_file.exists() else None
     return {
         **story.head(folder, metrics),
-        "metrics": {name: packed(values, name in _PRECISE) for name, values in metrics.items()},
+        "metrics": {name: packed(values, precise=True) for name, values in metrics.items()},
         "learning": _learning(folder, metrics, family),
         "population": None if family is None else _population(family),
         "repertoire": repertoire_chapter(folder),

@@ -58,7 +58,7 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
     """Sort run folders by configuration, in the order in which the configurations first appear.
 
     Two runs belong together if their `config.json` agrees in all but the seed and what changes nothing of what is
-    learned: folder, checkpoints kept, devices, output. A setting that is null counts as absent. Runs started from
+    learned: folder, checkpoints kept, devices, output. A setting that is null, or an empty list, counts as absent. Runs started from
     Python say nothing of their program unless `run` was given a `record`, and all those stand in one group.
 
     Args:
@@ -132,12 +132,12 @@ def _read(path: Path, seed: int | None, score: str | None) -> Run:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `run.generations`; without those that are null."""
+    """Nested settings as `run.generations`; without those that are null or an empty list."""
     settings: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
             settings |= _flat(value, f"{prefix}{name}.")
-        elif value is not None:
+        elif value is not None and value != []:
             settings[f"{prefix}{name}"] = value
     return settings
 

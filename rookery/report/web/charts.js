@@ -37,6 +37,7 @@ function groupColours(count, colours = theme()) {
 function chart(about) {
   const canvas = el("div", { class: "chart", role: "img", "aria-label": about.label || about.title });
   const figure = frame(about, canvas);
+  const { signal } = life;
   let drawn = null;
   const height = () => (typeof about.height === "function" ? about.height(canvas.clientWidth) : about.height || 280);
   const draw = () => {
@@ -53,12 +54,18 @@ function chart(about) {
     drawn = Charts.init(canvas, null, { renderer: "canvas" });
     if (about.ready) about.ready(drawn, canvas);
     draw();
-    window.addEventListener("themechange", draw);
+    onTheme(draw, signal);
     let width = canvas.clientWidth;
-    new ResizeObserver(() => {
+    const sized = new ResizeObserver(() => {
       if (canvas.clientWidth !== width && canvas.clientWidth > 0) draw();
       width = canvas.clientWidth;
-    }).observe(canvas);
+    });
+    sized.observe(canvas);
+    signal.addEventListener("abort", () => {
+      sized.disconnect();
+      drawn.dispose();
+      drawn = null;
+    });
   };
   whenSeen(canvas, begin);
   figure.redraw = draw;

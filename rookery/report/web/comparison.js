@@ -2,8 +2,8 @@
 
 function comparisonSection(comparison) {
   const figures = comparison.environments.flatMap((environment) => [comparisonChart(environment), groupsTable(environment), pairsTable(environment)]);
-  const notes = comparison.notes.map((note) => el("p", { class: "note" }, note));
-  return section("comparison", "Side by side", el("div", { class: "grid" }, ...figures.filter(Boolean)), ...notes);
+  const notes = comparison.notes.map((note) => el("p", { class: "lead" }, note[0].toUpperCase() + note.slice(1)));
+  return section("comparison", "Side by side", ...notes, el("div", { class: "grid" }, ...figures.filter(Boolean)));
 }
 
 function comparisonChart(environment) {

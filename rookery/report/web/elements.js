@@ -1,5 +1,22 @@
 // Small parts of the page. Whatever comes from a run goes through textContent, never through innerHTML.
 
+// What is drawn lives as long as the run that it shows: another run's pictures are not redrawn behind it.
+let life = new AbortController();
+
+/** Makes parts of the page that end together, by the controller that is given back. */
+function together(make) {
+  const [before, own] = [life, new AbortController()];
+  life = own;
+  const made = make();
+  life = before;
+  return [made, own];
+}
+
+/** Calls `act` whenever the page turns light or dark, while `signal` lasts. */
+function onTheme(act, signal = life.signal) {
+  window.addEventListener("themechange", act, { signal });
+}
+
 /** An element with attributes (functions listen) and children; a child that is null is left out. */
 function el(name, attributes = {}, ...children) {
   const element = document.createElement(name);

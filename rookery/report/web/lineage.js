@@ -1,6 +1,7 @@
 // The lineage: members by generations, coloured by fitness; who came from whom, and the ancestors of the winner.
 
 const LINEAGE = { left: 34, right: 10, top: 8, bottom: 26 }; // pixels about the tree
+const MOST_DEAD_ENDS = 200; // generations; with more, only lines of descent that lasted are drawn
 
 function lineageFigure(run) {
   const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Family tree of the population" });
@@ -15,7 +16,7 @@ function lineageFigure(run) {
 
 class LineageTree {
   constructor(run, canvas, details) {
-    Object.assign(this, { run, canvas, details, hovered: null });
+    Object.assign(this, { run, canvas, details, hovered: null, signal: life.signal, ground: document.createElement("canvas") });
     const { shape } = run.population.fitness;
     [this.generations, this.size] = shape;
     this.ranks = fitnessRanks(run.population.fitness);
@@ -26,7 +27,7 @@ class LineageTree {
 
   begin() {
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
-    window.addEventListener("themechange", () => this.draw());
+    onTheme(() => this.draw(), this.signal);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.hover(null));
@@ -46,18 +47,29 @@ class LineageTree {
     this.width = canvas.parentElement.clientWidth;
     this.height = Math.max(140, Math.min(520, LINEAGE.top + LINEAGE.bottom + this.size * (this.size > 24 ? 7 : 20)));
     const scale = window.devicePixelRatio || 1;
-    canvas.width = this.width * scale;
-    canvas.height = this.height * scale;
+    for (const one of [canvas, this.ground]) [one.width, one.height] = [this.width * scale, this.height * scale];
     canvas.style.height = `${this.height}px`;
-    this.context = canvas.getContext("2d");
+    this.context = this.ground.getContext("2d");
     this.context.setTransform(scale, 0, 0, scale, 0, 0);
     this.colours = theme();
     this.drawMembers();
     this.drawDescent();
     this.drawWinner();
     this.drawAxes();
-    if (this.hovered) this.drawHovered();
+    this.drawPointed();
     canvas.dataset.drawn = "true";
+  }
+
+  /** The tree, which stays, and over it the ancestors of who is pointed at. */
+  drawPointed() {
+    const context = this.canvas.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    context.drawImage(this.ground, 0, 0);
+    const scale = window.devicePixelRatio || 1;
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.context = context;
+    if (this.hovered) this.drawHovered();
   }
 
   drawMembers() {
@@ -78,7 +90,7 @@ class LineageTree {
   /** Lines from parents to children in another row: faint where the line of descent ended. */
   drawDescent() {
     const { context, colours } = this;
-    for (const alive of [0, 1]) {
+    for (const alive of this.generations > MOST_DEAD_ENDS ? [1] : [0, 1]) {
       context.strokeStyle = alive ? colours.ink : colours.quiet;
       context.globalAlpha = alive ? 0.8 : 0.35;
       context.lineWidth = alive ? 1.2 : 0.7;
@@ -173,6 +185,6 @@ class LineageTree {
     this.hovered = who;
     if (who) this.details.replaceChildren(memberTip(this.run, ...who));
     cancelAnimationFrame(this.waiting);
-    this.waiting = requestAnimationFrame(() => this.draw());
+    this.waiting = requestAnimationFrame(() => this.drawPointed());
   }
 }

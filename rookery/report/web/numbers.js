@@ -23,8 +23,13 @@ function written(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "none";
   const size = Math.abs(value);
   if (size >= 1e4 && size < 1e12) return Math.round(value).toLocaleString("en");
-  if (size !== 0 && (size < 1e-3 || size >= 1e12)) return value.toExponential(2).replace("e-", "e\u2212").replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e12)) return scientific(value);
   return String(Number(value.toPrecision(4))).replace("-", "\u2212");
+}
+
+function scientific(value) {
+  const [mantissa, exponent] = value.toExponential(2).split("e");
+  return `${Number(mantissa)}e${Number(exponent)}`.replaceAll("-", "\u2212");
 }
 
 /** A count of steps in short: 950, 20k, 1.5M, 2B. */

@@ -5,7 +5,14 @@
 function makePlayer(run) {
   if (!run.episodes) return null;
   const host = el("div", { class: "player-host" });
+  const hearers = [];
+  // The first episode is announced while the player is made.
+  host.addEventListener("episodechange", ({ detail }) => hearers.forEach((hear) => hear(detail.episode)));
   const player = createPlayer(host, run.episodes);
+  const listen = (hear) => {
+    hearers.push(hear);
+    hear(run.episodes.episodes[player.index]);
+  };
   const show = (field, value) => {
     const index = player.find(field, value);
     if (index < 0) return;
@@ -13,7 +20,7 @@ function makePlayer(run) {
     player.play();
     if (host.getBoundingClientRect().top > innerHeight) host.scrollIntoView({ behavior: "smooth", block: "nearest" });
   };
-  return { host, show, episodes: run.episodes.episodes, destroy: () => player.destroy() };
+  return { host, show, listen, episodes: run.episodes.episodes, destroy: () => player.destroy() };
 }
 
 function runSections(run) {
@@ -22,7 +29,7 @@ function runSections(run) {
   const sections = [];
   if (run.repertoire) sections.push(repertoireSection(run, player));
   if (run.skills) sections.push(skillsSection(run, player));
-  if (!run.repertoire && !run.skills) sections.push(episodeSection(run, player));
+  if (!run.repertoire && !run.skills && (player || run.env)) sections.push(episodeSection(run, player));
   sections.push(learningSection(run));
   if (run.population) sections.push(populationSection(run));
   sections.push(systemSection(run));
@@ -30,10 +37,43 @@ function runSections(run) {
 }
 
 function episodeSection(run, player) {
-  if (!player) return null;
+  if (!player) return section("episode", "Episode", noEpisodes(run));
   const several = player.episodes.length > 1;
-  const note = several ? "The members, best first; the arrows turn to the next." : null;
-  return section("episode", "Episode", frame({ title: run.episodes.episodes[0].label, name: "episode", wide: true, note }, el("div", { class: "stage" }, player.host)));
+  const title = several ? "The members, best first" : run.episodes.episodes[0].label;
+  return section("episode", "Episode", playerFrame(run, player, title));
+}
+
+/** The player in its frame, which says of when its episodes are. */
+function playerFrame(run, player, title) {
+  const { generation } = run.episodes;
+  const last = run.metrics.generation.data.at(-1) + 1;
+  const later = last > generation ? " The run has gone on since: rookery report plays what it has learned by now." : "";
+  const csv = () => episodeColumns(run.episodes);
+  return frame({ title, name: "episodes", wide: !run.repertoire && !run.skills, csv, note: `As they acted after generation ${generation}.${later}` }, el("div", { class: "stage" }, player.host));
+}
+
+/** Where every body was, a row per frame and body; of a film the returns alone. */
+function episodeColumns({ arrays, episodes }) {
+  if (!arrays.position) return { episode: episodes.map(({ label }) => label), steps: episodes.map((one) => one.steps), ended: episodes.map((one) => one.ended) };
+  const { shape, data } = arrays.position;
+  const [count, frames, bodies, size] = shape;
+  const told = { episode: [], step: [], body: [], x: [], y: [], ...(size > 2 ? { z: [] } : {}) };
+  for (let n = 0; n < count; n++) {
+    for (let f = 0; f < arrays.frames.data[n]; f++) {
+      for (let b = 0; b < bodies; b++) {
+        told.episode.push(episodes[n].label);
+        told.step.push(arrays.step.data[n * frames + f]);
+        told.body.push(b);
+        ["x", "y", "z"].slice(0, size).forEach((name, axis) => told[name].push(data[((n * frames + f) * bodies + b) * size + axis]));
+      }
+    }
+  }
+  return told;
+}
+
+/** What to do where nothing was rolled out. */
+function noEpisodes(run) {
+  return el("p", { class: "note" }, `No episodes to play yet: \u201crookery report ${run.name}\u201d records them, where the world can be drawn.`);
 }
 
 function runHead(run) {
@@ -111,7 +151,8 @@ function begin() {
   const show = (index) => {
     keep("run", index);
     if (shown) shown.destroy();
-    shown = runSections(data.runs[index]);
+    const [made, own] = together(() => runSections(data.runs[index]));
+    shown = { ...made, destroy: () => (own.abort(), made.destroy()) };
     body.replaceChildren(runHead(data.runs[index]), contents(shown.sections), ...shown.sections);
   };
   if (data.runs.length > 1) page.append(runChoice(data.runs, show));

@@ -13,7 +13,7 @@ function repertoireSection(run, player) {
   };
   const counts = el("p", { class: "note", "aria-live": "polite" });
   const chosen = el("p", { class: "note chosen", "aria-live": "polite" }, player ? "Click a cell to see its policy play." : "Click a cell to see what its policy is worth.");
-  const choose = (cell) => chosen.replaceChildren(...state.choose(cell, player));
+  const choose = (cell) => chosen.replaceChildren(...state.choose(cell, player, maps));
   for (const map of maps) map.onchoose = choose;
   const slider = state.times.length > 1 ? timeSlider(state, show) : null;
   const several = maps.length > 1;
@@ -22,8 +22,8 @@ function repertoireSection(run, player) {
     el("div", {}, el("div", { class: several ? "maps" : "map" }, ...maps.map((map) => map.root)), scaleBar(state), slider, counts, chosen),
   );
   show();
-  window.addEventListener("themechange", show);
-  const beside = player ? frame({ title: "The policy of a cell", name: "cell-player" }, player.host) : null;
+  const beside = player ? playerFrame(run, player, "The policy of a cell") : noEpisodes(run);
+  if (player) player.listen((episode) => Number.isInteger(episode.cell) && state.select(episode.cell, maps));
   return section("repertoire", "Repertoire", el("div", { class: "grid" }, figure, beside));
 }
 
@@ -80,7 +80,7 @@ class RepertoireState {
   }
 
   /** Chooses a cell, or the nearest one that holds an elite; plays it, or the nearest one that was rolled out. */
-  choose(cell, player) {
+  choose(cell, player, maps) {
     const words = [];
     if (!Number.isFinite(this.last[cell])) {
       const other = this.nearest(cell, range(this.last.length).filter((i) => Number.isFinite(this.last[i])));
@@ -88,10 +88,16 @@ class RepertoireState {
       words.push(`Cell ${cell} is empty; the nearest with an elite is cell ${other}. `);
       cell = other;
     }
-    this.selected = cell;
     words.push(`Cell ${cell}: fitness ${written(this.last[cell])}, descriptor (${this.descriptor(cell).map(written).join(", ")}). `);
     if (player) words.push(this.play(cell, player));
+    this.select(cell, maps);
     return words;
+  }
+
+  /** Marks a cell on all maps. */
+  select(cell, maps) {
+    this.selected = cell;
+    for (const map of maps) map.mark();
   }
 
   descriptor(cell) {
@@ -184,7 +190,6 @@ class RepertoireMap {
     const cell = this.best(index, this.state.last) ?? this.cells[index][0];
     if (cell === undefined) return;
     this.onchoose(cell);
-    this.mark();
   }
 
   /** Names a cell only when it is pointed at: thousands of titles would cost as much as the map. */

@@ -2,7 +2,7 @@
 
 function skillsSection(run, player) {
   const { skills } = run;
-  const beside = player ? frame({ title: "A skill plays", name: "skill-player" }, player.host) : null;
+  const beside = player ? playerFrame(run, player, "A skill plays") : noEpisodes(run);
   if (skills.missing) return section("skills", "Skills", el("p", { class: "note" }, skills.missing), el("div", { class: "grid" }, beside));
   return section("skills", "Skills", el("div", { class: "grid" }, trajectoriesChart(run, player), beside));
 }
@@ -47,7 +47,9 @@ function trajectoryLine(skill, { shape, data }, index, colour) {
 function skillChips(kinds, player) {
   const shades = groupColours(kinds.length);
   const chip = (skill, index) => el("button", { type: "button", class: "chip", "data-skill": skill, style: `--chip:${shades[index]}`, onclick: () => player && player.show("skill", skill) }, `skill ${skill}`);
-  return el("div", { class: "chips" }, ...kinds.map(chip));
+  const chips = kinds.map(chip);
+  if (player) player.listen(({ skill }) => chips.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.skill === String(skill)))));
+  return el("div", { class: "chips" }, ...chips);
 }
 
 function trajectoryColumns(trajectories, names) {
