@@ -54,6 +54,7 @@ from rookery.qd.variation import VariationConfig
 from rookery.runs.cells import cvt
 from rookery.runs.config import RunConfig
 from rookery.runs.distributed import distributed
+from rookery.runs.export import export
 from rookery.runs.lineage import Lineage, Schedule, at_steps, lineage
 from rookery.runs.loop import Result, run
 from rookery.runs.origins import skill_policies
@@ -107,6 +108,7 @@ __all__ = [
     "diayn",
     "distributed",
     "elite",
+    "export",
     "freeze_skills",
     "function",
     "function_scoring",

@@ -58,8 +58,8 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
     """Sort run folders by configuration, in the order in which the configurations first appear.
 
     Two runs belong together if their `config.json` agrees in all but the seed and what changes nothing of what is
-    learned: folder, checkpoints kept, devices, output. A setting that is null, or an empty list, counts as absent. Runs started from
-    Python say nothing of their program unless `run` was given a `record`, and all those stand in one group.
+    learned: folder, checkpoints kept, devices, output. A setting that is null, or an empty list, counts as absent. Runs
+    started from Python say nothing of their program unless `run` was given a `record`: all those stand in one group.
 
     Args:
       run_dirs: a folder that is given twice counts once.
