@@ -1,5 +1,6 @@
 """What the command line does with runs that there are, from evaluating to exporting them; and the list of tasks."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from rookery.report import tables
 from rookery.report.skills_picture import draw_skills
 from rookery.runs import evaluate, folder
 from rookery.runs import render as rendering
-from rookery.runs.checkpoint import CheckpointError
+from rookery.runs.checkpoint import Checkpointer, CheckpointError
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def report(command: Report) -> None:
     host, port = listening.server_address[:2]
     told = f"[{host!s}]" if ":" in str(host) else host
     console.print(f"report    http://{told}:{port}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
-    with listening:
+    with listening, contextlib.suppress(KeyboardInterrupt):
         listening.serve_forever()
 
 
@@ -181,6 +182,8 @@ def _roll_out(console: Console, run: Path, count: int | None, seed: int) -> None
     from rookery.runs.episodes import record_episodes, write_episodes
 
     try:
+        if Checkpointer(folder.open_existing(run).checkpoints, read_only=True).empty:
+            raise CheckpointError(f"{run} has not written its first checkpoint.")
         write_episodes(run, record_episodes(run, count, seed))
         opened = folder.open_existing(run)
         if "skills" in opened.config and not opened.skills_file.exists():
