@@ -35,9 +35,7 @@ class RepertoireState {
     const { history } = run.repertoire;
     this.times = history ? [...new Set(history.generation.data)] : [];
     this.fitness = this.last;
-    this.range = extent(history ? history.fitness.data : this.last) || [0, 1];
-    const known = extent(this.last);
-    if (known) this.range = [quantile(this.last, 0.02), known[1]];
+    this.range = [quantile(this.last, 0.02), quantile(this.last, 0.98)]; // a single elite shall not take all shades
     this.selected = null;
     this.time = null;
   }
@@ -240,5 +238,5 @@ function timeSlider(state, show) {
 function scaleBar(state) {
   const shades = range(11).map((index) => shade(index / 10)).join(",");
   const [low, high] = state.range;
-  return el("div", { class: "scale" }, el("span", {}, `\u2264 ${written(low)}`), el("span", { class: "scale-bar", style: `background:linear-gradient(to right,${shades})` }), el("span", {}, `${written(high)} fitness`));
+  return el("div", { class: "scale" }, el("span", {}, `\u2264 ${written(low)}`), el("span", { class: "scale-bar", style: `background:linear-gradient(to right,${shades})` }), el("span", {}, `\u2265 ${written(high)} fitness`));
 }
