@@ -188,7 +188,7 @@ def _roll_out(console: Console, run: Path, count: int | None, seed: int) -> None
         opened = folder.open_existing(run)
         if "skills" in opened.config and not opened.skills_file.exists():
             evaluate.evaluate(run, _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"]), seed)
-    except (ValueError, ImportError, CheckpointError) as error:
+    except (ValueError, ImportError, OSError, CheckpointError) as error:
         console.print(f"note      no episodes to play: {error}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -231,5 +231,14 @@ COMMANDS = {
 
 
 def act(command: Any) -> None:
-    """Carry out a command of this file."""
-    next(do for kind, do in COMMANDS.values() if type(command) is kind)(command)
+    """Carry out a command of this file.
+
+    Raises:
+      ValueError: what the command was told is wrong, or a file of a run cannot be read or written.
+    """
+    try:
+        next(do for kind, do in COMMANDS.values() if type(command) is kind)(command)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise ValueError(f"{error.filename}: {error.strerror}; check who may use it, and its disk's space.") from error

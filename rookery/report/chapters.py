@@ -17,6 +17,8 @@ from rookery.runs.log import read_csv
 
 _AGENT = "return/"
 _LONGEST = 400  # points that a trajectory keeps
+_NEEDED = ("generation", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "seconds", "steps_per_second")
+_OF_REPERTOIRE = ("max_fitness", "qd_score")
 
 
 def chapters(folder: RunFolder) -> dict[str, Any]:
@@ -26,11 +28,12 @@ def chapters(folder: RunFolder) -> dict[str, Any]:
       ValueError: no generation is finished yet, or a table is damaged.
     """
     metrics = read_metrics(folder)
-    family = lineage(folder.path) if folder.lineage_file.exists() else None
+    family = lineage(folder.path, apart=True) if folder.lineage_file.exists() else None
+    whole = folder.config.get("member") != "agent"  # quartiles over agents of several roles would tell nothing
     return {
         **story.head(folder, metrics),
         "metrics": {name: packed(values, precise=True) for name, values in metrics.items()},
-        "learning": _learning(folder, metrics, family),
+        "learning": _learning(folder, metrics, family if whole else None),
         "population": None if family is None else _population(family),
         "repertoire": repertoire_chapter(folder),
         "skills": _skills(folder),
@@ -45,8 +48,11 @@ def read_metrics(folder: RunFolder) -> dict[str, np.ndarray]:
       ValueError: no generation is finished yet, or the table is damaged.
     """
     metrics = read_csv(folder.metrics_file) if folder.metrics_file.exists() else {}
-    if not len(metrics.get("generation", ())):
+    if not any(map(len, metrics.values())):
         raise ValueError(f"{folder.path} has no finished generation to tell of yet; wait for its first.")
+    missing = [name for name in _NEEDED + _OF_REPERTOIRE * ("coverage" in metrics) if name not in metrics]
+    if missing:
+        raise ValueError(f"{folder.metrics_file} lacks the columns {', '.join(missing)}; put a copy of the file back.")
     return metrics
 
 
@@ -100,14 +106,18 @@ def _skills(folder: RunFolder) -> dict[str, Any] | None:
     names = told.names[:2] if len(told.names) > 1 else ["step", *told.names]
     return {
         "trajectories": [
-            {"skill": path.skill, "points": rounded(path.points[:: max(1, -(-len(path.points) // _LONGEST))])}
-            for path in trajectories
+            {"skill": path.skill, "points": rounded(path.points[_thinned(len(path.points))])} for path in trajectories
         ],
         "names": [f"{name}, mean so far" if told.kind == "mean" and name != "step" else name for name in names],
         "ends": view.ends.tolist(),
         "limits": None if view.limits is None else view.limits.tolist(),
         "equal": view.equal,
     }
+
+
+def _thinned(length: int) -> np.ndarray:
+    """Which points of so many are kept: evenly, with the first and the last."""
+    return np.unique(np.linspace(0, length - 1, min(length, _LONGEST)).round().astype(int))
 
 
 def _episodes(folder: RunFolder) -> dict[str, Any] | None:

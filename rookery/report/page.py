@@ -34,13 +34,16 @@ def write_page(run_dirs: Sequence[str | Path], path: str | Path | None = None, r
       The page's path. It is written whole or not at all.
 
     Raises:
-      ValueError: no run is given, a folder is none, a run has no finished generation, or a table is damaged.
-      OSError: the page cannot be written.
+      ValueError: no run is given, a folder is none, a run has no finished generation, a table is damaged, or the page
+        cannot be written.
     """
     runs = check_runs(run_dirs, path)
     target = _target(runs, path)
     text = compose(runs, {"every": refresh} if refresh else None)
-    write_atomically(target, text)
+    try:
+        write_atomically(target, text)
+    except OSError as error:
+        raise ValueError(f"{target} cannot be written: {error.strerror}; choose another place for the page.") from error
     return target
 
 

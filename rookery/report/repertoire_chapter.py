@@ -43,7 +43,10 @@ def _history(folder: RunFolder) -> dict[str, Any] | None:
     """How it filled; None for a run of a version that did not write it down."""
     if not folder.cells_file.exists():
         return None
-    return {name: packed(values) for name, values in read_csv(folder.cells_file).items()}
+    history = read_csv(folder.cells_file)
+    if not {"generation", "cell", "fitness"} <= set(history):
+        raise ValueError(f"{folder.cells_file} lacks the columns of its first line; put a copy of the file back.")
+    return {name: packed(values) for name, values in history.items()}
 
 
 def _maps(repertoire: Repertoire) -> list[dict[str, Any]]:

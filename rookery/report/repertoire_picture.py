@@ -79,6 +79,8 @@ def read_repertoire(folder: RunFolder) -> Repertoire:
     centroids, descriptors = (
         np.stack([table[f"{kind}/{index}"] for index in range(size)], axis=1) for kind in ("centroid", "descriptor")
     )
+    if not np.isfinite(centroids).all():
+        raise ValueError(f"{folder.repertoire_file} has a centroid that is not finite; let the run write it again.")
     told = dimensions(folder.config, size)
     lower, upper = _spanned(centroids) if told.limits is None else told.limits
     return Repertoire(table["fitness"], centroids, descriptors, lower, upper, told.names)

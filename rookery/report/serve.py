@@ -1,8 +1,9 @@
 """A run's page at an address of this machine, which follows the run: written anew when there is more to tell."""
 
+import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +18,7 @@ _WAITING = (
     '<p style="font-family:system-ui;padding:2rem">Waiting for the run\'s first generation.</p>'
 )
 _PAGES = ("/", "/report.html")
+_NO_MORE: Mapping[str, str] = {}
 
 
 class _Made(NamedTuple):
@@ -45,6 +47,8 @@ class Pages:
             folder = open_existing(run_dir)
             files = (
                 folder.metrics_file,
+                folder.lineage_file,
+                folder.cells_file,
                 folder.repertoire_file,
                 folder.journal_file,
                 folder.episodes_file,
@@ -121,19 +125,19 @@ class _Handler(BaseHTTPRequestHandler):
     def _try(self, kind: str, make: Callable[[], str]) -> None:
         try:
             text = make()
-        except (ValueError, OSError) as error:  # a table is being written, or is damaged: whoever asks may ask again
-            return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
+        except (ValueError, OSError) as error:  # a table is being written, or is damaged: a browser asks again
+            return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error), {"Refresh": "2"})
         return self._answer(HTTPStatus.OK, kind, text)
 
-    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+    def _answer(self, status: HTTPStatus, kind: str, text: str, more: Mapping[str, str] = _NO_MORE) -> None:
         body = text.encode()
+        told = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
         self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(body)
+        for name, value in {**told, "X-Content-Type-Options": "nosniff", **more}.items():
+            self.send_header(name, value)
+        with contextlib.suppress(ConnectionError):  # who asked may have gone
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Say nothing of single requests."""

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import itertools
+import math
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 
 from rookery.report import style
 from rookery.report.compare_picture import steps_text
+from rookery.runs.config import FLAG
 from rookery.runs.folder import RunFolder
 from rookery.runs.journal import read_journal
-from rookery.runs.kinds import KINDS
+from rookery.runs.kinds import KINDS, usual_space
 from rookery.runs.record import DESCRIPTOR, SCHEDULE, to_record
 
 Metrics = Mapping[str, np.ndarray]
@@ -21,7 +23,7 @@ Metrics = Mapping[str, np.ndarray]
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; an older run has only the first."""
 _UNTOLD = {"kind", "space", SCHEDULE, DESCRIPTOR}  # told elsewhere
-_WHERE = {"run.run_dir", "run.overwrite", "run.quiet"}  # nobody's result depends on them
+_WHERE = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # nobody's result depends on them
 _WRONGS = {
     "diverged": "members whose fitness was not finite",
     "rejected": "genotypes or descriptors that were not finite, and were rejected",
@@ -40,15 +42,14 @@ def head(folder: RunFolder, metrics: Metrics) -> dict[str, Any]:
       metrics: its `metrics.csv`, with a generation at least.
     """
     config, journal = folder.config, read_journal(folder)
-    settings = differences(config)
     return {
         "name": folder.path.name,
         "kind": config.get("kind", "run"),
-        "env": config.get("world", {}).get("env", ""),
+        "env": _part(config, "world").get("env", ""),
         "result": result(config, metrics),
         "state": state(config, journal, metrics),
-        "command": command(config, settings, journal),
-        "settings": settings,
+        "command": command(config, journal),
+        "settings": differences(config),
         "space": space(config),
         "facts": facts(config, folder.versions, journal, metrics),
         "events": [_event(event) for event in journal],
@@ -59,41 +60,51 @@ def head(folder: RunFolder, metrics: Metrics) -> dict[str, Any]:
 
 def differences(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Settings that are not their kind's own: `name`, `value` and `default` as text; all where the kind is unknown."""
+    return [{"name": name, "value": _text(now), "default": _text(usual)} for name, now, usual in _changed(config)]
+
+
+def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Name, value and usual value of the settings that are not their kind's own."""
     kind = KINDS.get(str(config.get("kind")))
     usual = _flat(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
     told = {name: value for name, value in _flat(config).items() if name.split(".")[0] not in _UNTOLD}
-    changed = {name: value for name, value in told.items() if _text(value) != _text(usual.get(name))}
-    return [
-        {"name": name, "value": _text(value), "default": _text(usual.get(name))}
-        for name, value in changed.items()
-        if name not in _WHERE
-    ]
+    told = {name: value for name, value in told.items() if name not in _WHERE}
+    return [(name, now, usual.get(name)) for name, now in told.items() if _text(now) != _text(usual.get(name))]
 
 
 def space(config: Mapping[str, Any]) -> list[list[str]]:
     """Each hyper-parameter and how it was chosen."""
-    told = config.get("space") or {}
-    chosen = {name: choice for name, choice in told.items() if isinstance(choice, list | int | float | str)}
-    return [
-        [name, f"evolves in [{choice[0]:g}, {choice[1]:g}]" if isinstance(choice, list) else f"is {_text(choice)}"]
-        for name, choice in chosen.items()
-    ]
+    return [[name, _chosen(choice)] for name, choice in _part(config, "space").items()]
 
 
-def command(config: Mapping[str, Any], settings: list[dict[str, Any]], journal: list[dict[str, Any]]) -> str:
+def _chosen(choice: Any) -> str:
+    bounds = [choice.get("low"), choice.get("high")] if isinstance(choice, Mapping) else choice  # as Python tells them
+    evolves = isinstance(bounds, list) and len(bounds) == 2
+    return f"evolves in [{_text(bounds[0])}, {_text(bounds[1])}]" if evolves else f"is {_text(choice)}"
+
+
+def command(config: Mapping[str, Any], journal: list[dict[str, Any]]) -> str:
     """The command line that the run began with; one that does the same where nobody wrote it down."""
     for event in journal:
-        if event.get("event") == "began" and event.get("command"):
+        if event.get("event") == "began" and event.get("command") and not event.get("generation"):
             return shlex.join(map(str, event["command"]))
     if config.get("kind") not in KINDS:
         return ""
-    words = ["rookery", "train", str(config["kind"]), "--env", str(config.get("world", {}).get("env", ""))]
-    for setting in settings:
-        flag, value = setting["name"].rpartition(".")[2].replace("_", "-"), setting["value"]
-        if flag != "env":
-            switch = {"true": [f"--{flag}"], "false": [f"--no-{flag}"]}
-            words += switch.get(value, [f"--{flag}", *value.split()])
+    kind, usual = str(config["kind"]), usual_space(str(config["kind"]))
+    chosen = {name: now for name, now in _part(config, "space").items() if _text(now) != _text(usual.get(name))}
+    words = ["rookery", "train", kind, "--env", str(_part(config, "world").get("env", ""))]
+    for name, now, _ in _changed(config):
+        words += _flag(name.rpartition(".")[2].replace("_", "-"), now) if name != "world.env" else []
+    for name, now in chosen.items():
+        words += _flag(FLAG + name.replace("_", "-"), now)
     return shlex.join(words)
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """The words that set a flag, to the last bit."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
 def result(config: Mapping[str, Any], metrics: Metrics) -> str:
@@ -101,14 +112,14 @@ def result(config: Mapping[str, Any], metrics: Metrics) -> str:
     last = {name: values[-1] for name, values in metrics.items()}
     after = f"after {steps_text(last['env_steps'])} environment steps"
     if "coverage" in last:
-        parts = [f"{last['coverage']:.1f} % of {_cells(last)} covered", f"best {number(last['max_fitness'])}"]
+        parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", f"best {number(last['max_fitness'])}"]
         return f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
     agents = {name.removeprefix("return/"): value for name, value in last.items() if name.startswith("return/")}
     if 1 < len(agents) <= _MOST_AGENTS:
         told = ", ".join(f"{name} {number(value)}" for name, value in agents.items())
         return f"Returns: {told}, {after}"
     if "accuracy" in last:
-        skills = config.get("skills", {}).get("num_skills")
+        skills = _part(config, "skills").get("num_skills")
         return f"{skills or 'Its'} skills told apart in {100 * last['accuracy']:.0f} % of steps, {after}"
     if not np.isfinite(last["best_fitness"]):
         return f"No member was finite in the end, {after}"
@@ -120,13 +131,15 @@ def result(config: Mapping[str, Any], metrics: Metrics) -> str:
 _MOST_AGENTS = 6
 
 
-def _cells(last: Mapping[str, float]) -> str:
-    return "the cells" if not last.get("cells") else f"{last['cells']:,.0f} cells"
+def _cells(config: Mapping[str, Any]) -> str:
+    told = _part(config, "cells")
+    count = math.prod(told["grid"]) if told.get("grid") else told.get("cells")
+    return f"{count:,} cells" if count else "the cells"
 
 
 def state(config: Mapping[str, Any], journal: list[dict[str, Any]], metrics: Metrics) -> dict[str, Any]:
     """How far the run is: `text`, and `over`, whether nothing more is to be expected."""
-    done, goal = int(metrics["generation"][-1]) + 1, config.get("run", {}).get("generations")
+    done, goal = int(metrics["generation"][-1]) + 1, _part(config, "run").get("generations")
     of_goal = f"{done} of {goal} generations" if goal else style.counted(done, "generation")
     last = journal[-1] if journal else {}
     if last.get("event") == "ended":
@@ -139,18 +152,18 @@ def facts(
     config: Mapping[str, Any], versions: Mapping[str, str], journal: list[dict[str, Any]], metrics: Metrics
 ) -> list[list[str]]:
     """Label and value of what one wants to know at a glance."""
-    began = next((event for event in reversed(journal) if event.get("event") == "began"), {})
-    hardware, versions = began.get("hardware", {}), {**versions, **began.get("versions", {})}
+    starts = [event for event in journal if event.get("event") == "began"] or [{}]
+    hardware, versions = _part(starts[-1], "hardware"), {**versions, **_part(starts[-1], "versions")}
     packages = [f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions]
     told = [
         ["population", str(config.get("population", ""))],
-        ["seed", str(config.get("run", {}).get("seed", ""))],
+        ["seed", str(_part(config, "run").get("seed", ""))],
         ["environment steps", f"{metrics['env_steps'][-1]:,.0f}"],
         ["time", duration(float(seconds(metrics).sum()))],
         ["devices", hardware.get("devices", "")],
         ["processor", _processor(hardware)],
         ["versions", ", ".join(packages)],
-        ["begun", began.get("at", "").replace("T", " ")[:16]],
+        ["begun", str(starts[0].get("at", "")).replace("T", " ")[:16]],
     ]
     return [[label, value] for label, value in told if value]
 
@@ -208,6 +221,12 @@ def duration(seconds: float) -> str:
 def number(value: float) -> str:
     """Four significant digits, and thousands set apart."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
+def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a configuration; {} where a run from Python has something else there."""
+    part = config.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rookery.agents import diayn, sac, td3
+from rookery.agents import diayn, ppo, sac, td3
 from rookery.agents.diayn import DiaynConfig
 from rookery.envs.skills import SkillsConfig
 from rookery.hyperparams import Space, describe
@@ -272,8 +272,19 @@ def with_space(config: AnyRun, space: Space | None) -> AnyRun:
     """The config with every hyper-parameter written out, so that another version's defaults cannot change the run."""
     if space is None or isinstance(config, MapElitesRun):
         return config
-    told = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
-    return dataclasses.replace(config, space=as_flags(told))
+    return dataclasses.replace(config, space=as_flags(_told(space)))
+
+
+def usual_space(kind: str) -> dict[str, Any]:
+    """The search space of a kind of run where nobody chooses: name -> bounds or value; {} where nothing evolves."""
+    spaces = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo.SPACE, "ippo": ppo.SPACE}
+    spaces |= {"diayn": diayn.space(sac.SPACE), "diayn-td3": diayn.space(td3.SPACE)}
+    found = spaces.get(agent_of(kind))
+    return {} if found is None else _told(found)
+
+
+def _told(space: Space) -> dict[str, Any]:
+    return {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
 
 
 def as_flags(chosen: Mapping[str, Any]) -> dict[str, Any]:

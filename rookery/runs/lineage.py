@@ -126,20 +126,22 @@ class Lineage(NamedTuple):
         return int(np.argmax(np.where(finite, fitness, -np.inf)))
 
 
-def lineage(run: str | os.PathLike[str]) -> Lineage:
+def lineage(run: str | os.PathLike[str], apart: bool = False) -> Lineage:
     """Read who came from whom, how fit everybody was, and what they trained with.
 
     A run that is still going can be read; a last generation that is only half written is left out.
 
     Args:
       run: path of a run folder.
+      apart: read also a run that bred the roles of a team apart; its members are then agents, of a team of I the one
+        in role i and slot p at `p I + i`.
 
     Raises:
       ValueError: no run folder, no finished generation, or a damaged table.
     """
     folder = open_existing(run)
-    kind = folder.config.get("kind")
-    if folder.config.get("member") == "agent":
+    kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
+    if of_agents and not apart:
         raise ValueError(
             f"{folder.path} bred the roles of a team apart, matched anew in each generation, so whole members have no "
             "family tree; read its lineage.csv."
@@ -161,7 +163,7 @@ def lineage(run: str | os.PathLike[str]) -> Lineage:
         parents=table["parent"],
         fitness=table["fitness"],
         hyper={name: values for name, values in table.items() if name not in _KNOWN_COLUMNS},
-        steps_per_generation=_member_steps(folder, population),
+        steps_per_generation=_member_steps(folder, folder.config["population"] if of_agents else population),
         agent=None if kind in (None, PYTHON) else agent_of(kind),
     )
 
