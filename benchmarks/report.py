@@ -1,0 +1,236 @@
+"""What the page of a large run weighs, and how long it takes to write and to open.
+
+    python -m benchmarks.report [--quick] [--rounds 5] [--keep FOLDER]
+
+The run is made up: 1,000 generations of 64 members with a repertoire of 1,024 cells, of which four fifths are found, a
+checkpoint every 5 generations, and 32 episodes of 250 frames of a robot of 9 bodies. What writes a real run
+writes it. The page is opened in Chromium where playwright and a Chromium are there: `opened_s` is until its head and
+sections stand, `drawn_s` until every picture has been scrolled to and drawn.
+"""
+
+import dataclasses
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness
+from rookery.report.page import write_page
+from rookery.runs import folder, log
+from rookery.runs.episodes import FORMAT, Episodes, write_episodes
+from rookery.runs.kinds import MePbtSacRun
+from rookery.runs.record import DESCRIPTOR, to_record
+
+SAVED_EVERY = 5  # generations
+HYPER = ("policy_lr", "critic_lr", "alpha_lr", "discount", "tau", "reward_scale", "target_entropy", "noise")
+FOUND = 0.8  # of the cells
+SIDE = 1280, 900  # pixels of the browser's window
+
+
+def write_run(path: Path, generations: int, population: int, cells: int, episodes: int = 32) -> Path:
+    """A run folder as `rookery train me-pbt-sac` leaves it, but for checkpoints and events.
+
+    Args:
+      path: of the folder, which is made.
+      generations: at least 1.
+      population: members, at least 4.
+      cells: of the repertoire, at least 4.
+      episodes: to be played; 0 for none.
+    """
+    random = np.random.default_rng(0)
+    config = MePbtSacRun(population=population)
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, generations=generations))
+    limits = {
+        "meaning": "share of steps with a foot on the ground (left, right)",
+        "lower": [0.0] * 2,
+        "upper": [1.0] * 2,
+    }
+    run = folder.create(path, to_record(config) | {DESCRIPTOR: {**limits, "kind": "mean"}})
+    best = _write_members(run, random, generations, population)
+    coverage = _write_cells(run, random, generations, population, cells)
+    _write_metrics(run, generations, population, {"coverage": coverage, "max_fitness": best, "qd_score": 50 * coverage})
+    run.journal_file.write_text("".join(json.dumps(event) + "\n" for event in _journal(generations)))
+    run.release()
+    if episodes:
+        write_episodes(path, _robots(random, episodes))
+    return path
+
+
+def _write_members(run: folder.RunFolder, random: np.random.Generator, generations: int, population: int) -> np.ndarray:
+    """Truncation selection: the best quarter replaces the worst. Gives the best fitness so far `[G]`."""
+    replaced = population // 4
+    parents = np.tile(np.arange(population), (generations, 1))
+    fitness = np.empty((generations, population), np.float32)
+    hyper = np.empty((len(HYPER), generations, population), np.float32)
+    now = 10 ** random.uniform(-5, -2, (len(HYPER), population))
+    for generation in range(generations):
+        if generation:
+            order = np.argsort(fitness[generation - 1])
+            parents[generation, order[:replaced]] = random.permutation(order[-replaced:])
+            now = now[:, parents[generation]]
+            now[:, order[:replaced]] *= random.choice([0.8, 1.25], (len(HYPER), replaced))
+        hyper[:, generation] = now
+        fitness[generation] = random.normal(3000 * (1 - np.exp(-3 * generation / generations)), 200, population)
+    columns = {
+        "generation": np.repeat(np.arange(generations), population),
+        "member": np.tile(np.arange(population), generations),
+        "parent": parents.ravel(),
+        "fitness": fitness.ravel(),
+    }
+    log.write_table(
+        run.lineage_file, columns | {name: values.ravel() for name, values in zip(HYPER, hyper, strict=True)}
+    )
+    return np.maximum.accumulate(fitness.max(axis=1))
+
+
+def _write_cells(
+    run: folder.RunFolder, random: np.random.Generator, generations: int, population: int, cells: int
+) -> np.ndarray:
+    """Elites that come, or are replaced by better ones, rarer as time goes on. Gives the coverage in % `[G]`."""
+    reachable = random.permutation(cells)[: int(FOUND * cells)]
+    held, told = np.full(cells, -np.inf), np.full(cells, -np.inf)
+    rows: dict[str, list[np.ndarray]] = {"generation": [], "cell": [], "fitness": []}
+    coverage = np.empty(generations)
+    for generation in range(generations):
+        tried = random.choice(reachable, population + 30)
+        np.maximum.at(held, tried, random.normal(3000 * (1 - np.exp(-3 * generation / generations)), 400, len(tried)))
+        coverage[generation] = 100 * np.isfinite(held).mean()
+        if (generation + 1) % SAVED_EVERY == 0 or generation + 1 == generations:
+            changed = np.flatnonzero(held != told)
+            rows["generation"].append(np.full(len(changed), generation))
+            rows["cell"].append(changed)
+            rows["fitness"].append(held[changed].astype(np.float32))
+            told = held.copy()
+    log.write_table(run.cells_file, {name: np.concatenate(parts) for name, parts in rows.items()})
+    centroids = random.uniform(0, 1, (cells, 2)).astype(np.float32)
+    descriptors = np.where(np.isfinite(held)[:, None], centroids + random.normal(0, 0.005, (cells, 2)), np.nan)
+    table = {"cell": np.arange(cells), "fitness": held.astype(np.float32)}
+    for name, values in (("descriptor", descriptors.astype(np.float32)), ("centroid", centroids)):
+        table |= {f"{name}/{axis}": values[:, axis] for axis in range(2)}
+    log.write_table(run.repertoire_file, table)
+    return coverage
+
+
+def _write_metrics(run: folder.RunFolder, generations: int, population: int, more: dict[str, np.ndarray]) -> None:
+    steps = 1_000 * population
+    columns = {
+        "generation": np.arange(generations),
+        "env_steps": steps * np.arange(1, generations + 1),
+        "best_fitness": more["max_fitness"],
+        "median_fitness": more["max_fitness"] - 400,
+        "worst_fitness": more["max_fitness"] - 900,
+        "diverged": np.zeros(generations),
+        **more,
+        **{name: np.geomspace(1, 0.01, generations) for name in ("critic_loss", "policy_loss", "entropy", "alpha")},
+        "seconds": np.full(generations, 4.0),
+        "steps_per_second": np.full(generations, steps / 4),
+        "seconds_tables": np.full(generations, 0.02),
+        "seconds_checkpoint": np.full(generations, 0.1),
+    }
+    log.write_table(run.metrics_file, columns)
+
+
+def _journal(generations: int) -> list[dict[str, Any]]:
+    hardware = {"devices": "1 cpu device", "kind": "cpu", "cpu": "made up", "cores": 2, "memory": 2**33}
+    began = {"command": ["rookery", "train", "me-pbt-sac"], "versions": {"rookery": "0"}, "hardware": hardware}
+    end = {"generation": generations, "why": "finished", "memory": {"planned": 2**28, "peak": 2**29, "used": None}}
+    return [
+        {"event": "began", "at": "2026-01-01T00:00:00+00:00", "generation": 0, **began},
+        {"event": "compiled", "seconds": 20.0},
+        {"event": "ended", "at": "2026-01-01T01:10:00+00:00", **end},
+    ]
+
+
+def _robots(random: np.random.Generator, episodes: int, frames: int = 250, bodies: int = 9) -> Episodes:
+    """Robots that walk and tumble: of smooth paths, as of real ones, no byte repeats."""
+    turn = np.cumsum(random.normal(0, 0.1, (episodes, frames, bodies, 4)), axis=1)
+    turn += np.array([1.0, 0.0, 0.0, 0.0])
+    arrays = {
+        "step": np.tile(4 * np.arange(frames, dtype=np.int32), (episodes, 1)),
+        "frames": np.full(episodes, frames, np.int32),
+        "reward": np.cumsum(random.uniform(0, 2, (episodes, frames, 1)), axis=1).astype(np.float32),
+        "position": np.cumsum(random.normal(0.02, 0.02, (episodes, frames, bodies, 3)), axis=1).astype(np.float32),
+        "rotation": (turn / np.linalg.norm(turn, axis=-1, keepdims=True)).astype(np.float32),
+    }
+    solid = {"kind": "capsule", "size": [0.05, 0.2], "position": [0, 0, 0], "rotation": [1, 0, 0, 0]}
+    shapes = [{"link": link, **solid, "colour": None, "role": "body"} for link in range(bodies)]
+    told = [
+        {
+            "label": f"cell {cell}",
+            "cell": cell,
+            "steps": 4 * frames,
+            "ended": "cut by the clock",
+            "returns": {"return": 1.0},
+        }
+        for cell in range(episodes)
+    ]
+    header = {"format": FORMAT, "generation": 1, "seed": 0, "task": "made up", "kind": "bodies", "names": ["return"]}
+    return Episodes({**header, "seconds_per_step": 0.05, "shapes": shapes, "episodes": told}, arrays)
+
+
+def open_page(page: Path) -> dict[str, float]:
+    """Seconds until a page is there, and until all of its pictures are drawn; {} without a browser to tell."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        chromium = None
+    if chromium is None:
+        return {}
+    flags = [
+        "--no-sandbox",
+        "--use-angle=swiftshader",
+        "--enable-unsafe-swiftshader",
+    ]  # it may run as root, without GPU
+    with sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=chromium, args=flags)
+        tab = browser.new_page(viewport={"width": SIDE[0], "height": SIDE[1]})
+        failures: list[str] = []
+        tab.on("pageerror", lambda error: failures.append(str(error)))
+        started = time.perf_counter()
+        tab.goto(page.absolute().as_uri())
+        tab.wait_for_selector("#page[data-ready]")
+        opened = time.perf_counter() - started
+        for picture in tab.query_selector_all(".chart, canvas.lineage"):
+            picture.scroll_into_view_if_needed()
+            tab.wait_for_function("picture => picture.dataset.drawn", arg=picture)
+        drawn = time.perf_counter() - started
+        browser.close()
+    if failures:
+        raise RuntimeError(f"the page failed: {failures[0]}")
+    return {"opened_s": opened, "drawn_s": drawn}
+
+
+def main() -> None:
+    made = harness.parser(__doc__, rounds=5)
+    made.add_argument("--keep", help="folder, not there yet, to leave the run and its page in")
+    options = harness.parse(made)
+    started_load = harness.load()
+    sizes = {"generations": 20, "population": 8, "cells": 64} if options.quick else {}
+    sizes = sizes or {"generations": 1_000, "population": 64, "cells": 1_024}
+    place = Path(tempfile.mkdtemp(dir=harness.ROOT / "benchmarks"))
+    try:
+        run = write_run(place / "run", **sizes)
+        seconds, opened = [], []
+        for _ in range(options.rounds):
+            started = time.perf_counter()
+            page = write_page([run])
+            seconds.append(time.perf_counter() - started)
+            opened.append(open_page(page))
+        row: dict[str, float] = {**sizes, "episodes": 32, "written_s": harness.Times(tuple(seconds)).median}
+        row["page_mb"] = page.stat().st_size / 1e6
+        for name in opened[0]:
+            row[name] = harness.Times(tuple(times[name] for times in opened)).median
+        if options.keep:
+            shutil.copytree(run, options.keep)
+        harness.report("report", options, [row | {"seconds": seconds, "opened": opened}], started_load)
+    finally:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()
