@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
@@ -21,3 +22,11 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)
+
+
+@pytest.fixture(scope="session")
+def short_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kind -> the folder of a real run of a few seconds, with its page. A test that changes one works on a copy."""
+    from tests.short_runs import train_and_report
+
+    return train_and_report(tmp_path_factory.mktemp("short_runs"))

@@ -1,17 +1,15 @@
 """The player of episodes, in a browser: what it shows of made-up episodes, and how it is handled."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rookery
+from tests import browser as browsing
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the player is tried in a browser")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the player is tried in Chromium, which is not installed")
+browsing.require()
 
 WEB = Path(rookery.__file__).parent / "report" / "web"
 KINDS = {"step": "Int32Array", "frames": "Int32Array", "visible": "Uint8Array"}
@@ -92,25 +90,17 @@ def page_text() -> str:
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
-        flags = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with browsing.launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def page(browser, tmp_path: Path):
-    """Paused, as for somebody who asked for less motion; nothing may be complained of."""
+    """Paused, as for somebody who asked for less motion."""
     (tmp_path / "page.html").write_text(page_text())
-    page = browser.new_page(viewport={"width": 600, "height": 700}, reduced_motion="reduce")
-    said = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto((tmp_path / "page.html").as_uri())
-    yield page
-    page.close()
-    assert said == []
+    address = (tmp_path / "page.html").as_uri()
+    with browsing.opened(browser, address, viewport={"width": 600, "height": 700}, reduced_motion="reduce") as page:
+        yield page
 
 
 def see(page: Any, name: str) -> None:
