@@ -45,7 +45,8 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
     assert "generation 2 of 2" in out
     run = tmp_path / "runs/pbt-sac-point_room-0"
     made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
-    assert made == {"config.json", "metrics.csv", "lineage.csv", "checkpoints", "events", "curves.png"}
+    told = {"config.json", "metrics.csv", "lineage.csv", "journal.jsonl", "curves.png", "report.html"}
+    assert made == {*told, "checkpoints", "events"}
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"policy_lr .* \d", out), "the summary names the hyper-parameters"
     lineage = (run / "lineage.csv").read_text().splitlines()
@@ -123,8 +124,8 @@ def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
     assert "map-elites on arm: 30 cells, 16 genotypes a generation" in out
     run = tmp_path / "runs/map-elites-arm-0"
     made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
-    files = {"config.json", "metrics.csv", "checkpoints", "events", "curves.png", "repertoire.csv", "repertoire.png"}
-    assert made == files, "and no lineage.csv, since nobody has a parent"
+    files = {"config.json", "metrics.csv", "repertoire.csv", "cells.csv", "journal.jsonl", "checkpoints", "events"}
+    assert made == {*files, "curves.png", "repertoire.png", "report.html"}, "and no lineage.csv, since nobody has a parent"
     for picture in ("curves.png", "repertoire.png"):
         assert (run / picture).read_bytes().startswith(b"\x89PNG")
     assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 30

@@ -220,7 +220,7 @@ def duration(seconds: float) -> str:
 
 def number(value: float) -> str:
     """Four significant digits, and thousands set apart."""
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

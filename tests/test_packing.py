@@ -1,0 +1,99 @@
+"""What a page holds of numbers and words: they come back as they were, and no text of a run becomes a tag."""
+
+import base64
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rookery.report.packing import packed, rounded, to_json
+
+NAN, INF = math.nan, math.inf
+
+
+def unpacked(told: dict[str, Any]) -> np.ndarray:
+    """As the page reads it."""
+    array = np.frombuffer(base64.b64decode(told["base64"]), f"<{told['type']}").reshape(told["shape"])
+    if "scale" not in told:
+        return array
+    return np.where(array == -32768, NAN, told["offset"] + told["scale"] * array.astype(float))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[1.5, NAN, INF], [-INF, -0.0, 2.0**-140]], "f4"),
+        ([[-1, 2**31 - 1]], "i4"),
+        (np.array([0, 255], np.uint8), "u1"),
+        ([True, False], "u1"),
+        ([], "f4"),
+    ],
+)
+def test_arrays_come_back(values, kind):
+    told = packed(values)
+    assert (told["type"], told["shape"]) == (kind, list(np.shape(values)))
+    np.testing.assert_array_equal(unpacked(told), np.asarray(values))
+
+
+def test_what_outgrows_a_float32_is_kept_in_full():
+    steps = [2.0**24 + 1, 1e300]
+    assert unpacked(packed(steps, precise=True)).tolist() == steps
+    assert unpacked(packed(steps[:1])).tolist() == [2.0**24]
+    assert len(packed([1.0] * 300, precise=True)["base64"]) == 300 * 8 * 4 / 3
+
+
+class TestRounded:
+    def test_nothing_is_off_by_more_than_half_a_step(self):
+        values = np.random.default_rng(0).uniform(-30, 70, (40, 5, 3))
+        values[0, 0] = [-30.0, 70.0, NAN]
+        back = unpacked(rounded(values))
+        assert back.shape == values.shape
+        assert np.array_equal(np.isnan(back), np.isnan(values))
+        step = 100 / 65534
+        off = np.nanmax(abs(back - values))
+        assert 0.4 * step < off <= 0.5001 * step
+        assert off < 1e-3, "of 100 m not more than 1 mm"
+        assert back[0, 0, :2] == pytest.approx([-30.0, 70.0], abs=1e-9)
+        assert len(rounded(values)["base64"]) == 40 * 5 * 3 * 2 * 4 / 3
+
+    @pytest.mark.parametrize("value", [0.0, -3.25, 1e9, 1e-9])
+    def test_numbers_that_are_all_equal(self, value):
+        assert unpacked(rounded([value, value])) == pytest.approx([value, value], rel=1e-12, abs=1e-11)
+
+    def test_what_is_not_finite(self):
+        assert unpacked(rounded([-1.0, INF, 3.0, -INF])) == pytest.approx([-1.0, 3.0, 3.0, -1.0])
+        assert np.isnan(unpacked(rounded([NAN, NAN]))).all()
+        assert unpacked(rounded([INF, INF])) == pytest.approx([0.0, 0.0])
+
+    def test_nothing_at_all(self):
+        assert unpacked(rounded(np.empty((0, 3)))).shape == (0, 3)
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        "text",
+        ["</script><script>alert(1)</script>", "<!--", "]]>", "a & b", "\u2028\u2029", "\U0001f600 é", "\\u003c"],
+    )
+    def test_a_text_comes_back_and_holds_no_tag(self, text):
+        told = to_json({text: [text]})
+        assert json.loads(told) == {text: [text]}
+        assert told.isascii()
+        assert not set("<>&") & set(told)
+
+    def test_numbers(self):
+        values = {
+            "a": (1, 2.5),
+            "b": [NAN, INF, -INF],
+            "c": np.float32(0.5),
+            "d": np.int64(3),
+            "e": np.bool_(True),
+            4: None,
+        }
+        told = to_json(values)
+        assert told == '{"a":[1,2.5],"b":[null,null,null],"c":0.5,"d":3,"e":true,"4":null}'
+
+    def test_arrays_that_nobody_packed_are_refused(self):
+        with pytest.raises(TypeError):
+            to_json({"a": np.zeros(3)})

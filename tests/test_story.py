@@ -1,0 +1,276 @@
+"""The head of a page: what is said of a run, in words and counts."""
+
+import json
+import shlex
+import typing
+
+import numpy as np
+import pytest
+
+from rookery.cli import parse
+from rookery.report import story
+from rookery.runs.folder import open_existing
+from rookery.runs.kinds import KINDS, usual_space
+from rookery.runs.record import to_record
+from tests.written_runs import METRICS, write
+
+NAN, INF = float("nan"), float("inf")
+LAST = {"env_steps": 1.5e6, "best_fitness": 2.0, "median_fitness": 1.0, "worst_fitness": -1.0}
+REPERTOIRE = {"coverage": 31.25, "max_fitness": 12_345.6, "qd_score": 0.5}
+TEAM = {"return/prey": 10.0, "return/predator": -10.5}
+CPU = {"devices": "2 cpu devices", "kind": "cpu", "cpu": "Fast 9", "cores": 1, "memory": 2**33}
+BEGAN = {"event": "began", "at": "2026-01-02T03:04:05+00:00", "generation": 0, "hardware": CPU}
+ENDED = {"event": "ended", "at": "2026-01-02T04:00:00+00:00", "generation": 3, "why": "finished"}
+
+
+def arrays(values):
+    return {name: np.array([0.0, value]) for name, value in values.items()}
+
+
+def metrics(**more):
+    return {name: np.array(values) for name, values in {"generation": (0, 1, 2), **METRICS, **more}.items()}
+
+
+@pytest.mark.parametrize(
+    ("last", "config", "said"),
+    [
+        ({}, {}, "Best fitness 2, median 1"),
+        ({"worst_fitness": 2.0}, {}, "Best fitness 2"),
+        ({"best_fitness": NAN}, {}, "No member was finite in the end"),
+        (TEAM, {}, "Returns: prey 10, predator -10.5"),
+        ({"return/agent": 3.0}, {}, "Best fitness 2, median 1"),
+        ({f"return/{i}": 0.0 for i in range(7)}, {}, "Best fitness 2, median 1"),
+        (
+            {"accuracy": 0.756},
+            {"skills": {"num_skills": 8}},
+            "8 skills told apart in 76 % of steps",
+        ),
+        ({"accuracy": 0.5}, {}, "Its skills told apart in 50 % of steps"),
+        (REPERTOIRE, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
+        (
+            REPERTOIRE,
+            {"cells": {"cells": 1024, "grid": None}},
+            "31.2 % of 1,024 cells covered, best 12,346, QD score 0.5",
+        ),
+        (
+            REPERTOIRE,
+            {"cells": {"cells": 1024, "grid": [4, 5]}},
+            "31.2 % of 20 cells covered, best 12,346, QD score 0.5",
+        ),
+    ],
+)
+def test_the_result_is_one_line(last, config, said):
+    assert story.result(config, arrays(LAST | last)) == f"{said}, after 1.5M environment steps"
+
+
+@pytest.mark.parametrize(
+    ("journal", "goal", "text", "over"),
+    [
+        ([BEGAN, ENDED], 3, "finished, 3 of 3 generations", True),
+        ([BEGAN, ENDED | {"why": "interrupted by SIGTERM"}], 9, "interrupted by SIGTERM, 3 of 9 generations", True),
+        ([BEGAN, ENDED, BEGAN], 9, "running, or killed, 3 of 9 generations", False),
+        ([BEGAN], 3, "finished, 3 of 3 generations", True),
+        ([], 3, "finished, 3 of 3 generations", True),
+        ([], None, "running, or killed, 3 generations", False),
+    ],
+)
+def test_how_far_a_run_is(journal, goal, text, over):
+    assert story.state({"run": {"generations": goal}}, journal, metrics()) == {"text": text, "over": over}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0123, "0.0123 s"),
+        (59.4, "59.4 s"),
+        (59.6, "1 min 0 s"),
+        (200.2, "3 min 20 s"),
+        (3599.9, "1 h 0 min"),
+        (90_061, "25 h 1 min"),
+    ],
+)
+def test_durations(seconds, words):
+    assert story.duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.00012346, "0.0001235"),
+        (9999.4, "9999"),
+        (9999.5, "10,000"),
+        (12345.6, "12,346"),
+        (-1e6, "-1,000,000"),
+        (1e12, "1e+12"),
+        (NAN, "nan"),
+    ],
+)
+def test_numbers(value, text):
+    assert story.number(value) == text
+
+
+class TestTime:
+    def test_the_phases_of_a_generation_are_added(self):
+        told = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
+        assert story.seconds(told).tolist() == [2.5, 4.5, 4.25]
+
+    def test_a_run_of_an_older_version_has_one_phase(self):
+        assert story.seconds(metrics()).tolist() == [2.0, 3.0, 4.0]
+
+
+class TestFacts:
+    def test_they_are_of_the_first_start_and_the_last_machine(self):
+        config = {"population": 8, "run": {"seed": 3}}
+        again = BEGAN | {"at": "2027-01-01T00:00:00+00:00", "versions": {"jax": "0.9"}, "hardware": CPU | {"cores": 4}}
+        told = story.facts(config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, again], metrics())
+        assert told == [
+            ["population", "8"],
+            ["seed", "3"],
+            ["environment steps", "300"],
+            ["time", "9 s"],
+            ["devices", "2 cpu devices"],
+            ["processor", "Fast 9, 4 cores, 8 GiB"],
+            ["versions", "rookery 0.1, jax 0.9"],
+            ["begun", "2026-01-02 03:04"],
+        ]
+
+    def test_an_accelerator_is_named_by_its_kind(self):
+        told = dict(
+            story.facts({}, {}, [BEGAN | {"hardware": {"kind": "H100", "cpu": "Fast 9", "cores": 1}}], metrics())
+        )
+        assert told["processor"] == "H100, 1 core"
+
+    def test_what_nobody_wrote_down_is_left_out(self):
+        assert story.facts({}, {}, [], metrics()) == [["environment steps", "300"], ["time", "9 s"]]
+        odd = {"world": "hopper", "run": 3, "space": [1, 2]}, {}, [{"event": "began", "hardware": None}], metrics()
+        assert dict(story.facts(*odd)) == {"environment steps": "300", "time": "9 s"}
+
+
+def wrongs(journal, **columns):
+    return {entry["name"]: entry["count"] for entry in story.wrongs(metrics(**columns), journal)}
+
+
+class TestWrongs:
+    def test_they_are_summed_over_the_run_but_for_what_is_a_state(self):
+        told = wrongs([], diverged=(1.0, NAN, 2.0), rejected=(0.0, 0.0, 0.0), below_offset=(5.0, 3.0, 1.0))
+        assert told == {"diverged": 3, "rejected": 0, "below_offset": 1, "damaged": 0, "killed": 0}
+
+    def test_a_kill_is_a_start_before_an_end(self):
+        assert wrongs([BEGAN, BEGAN, ENDED, BEGAN, BEGAN])["killed"] == 2
+        assert wrongs([BEGAN, ENDED, BEGAN])["killed"] == 0
+        assert wrongs([BEGAN])["killed"] == 0, "it may be running"
+
+    def test_warnings_are_told_once_and_damaged_checkpoints_counted(self):
+        damaged = {"event": "warned", "message": "the checkpoint of generation 3 is damaged"}
+        full = {"event": "warned", "message": "the state is larger than memory"}
+        told = story.wrongs(metrics(), [BEGAN, damaged, full, damaged, ENDED])
+        assert [(entry["meaning"], entry["count"]) for entry in told] == [
+            ("damaged checkpoints that were passed over", 2),
+            ("times that the run was killed, and went on", 0),
+            (damaged["message"], 1),
+            (full["message"], 1),
+        ]
+
+
+def recorded(words):
+    """What `config.json` says of a run of this command line, as it is read."""
+    config = parse(["train", *words.split()]).config
+    space = usual_space(words.split()[0]) | to_record(config).get("space", {})
+    record = to_record(config)
+    return json.loads(json.dumps(record | ({"space": space} if "space" in record else {})))
+
+
+COMMANDS = [
+    "map-elites --env arm --dimensions 3 --grid 3 4 --seed 5",
+    "sac --env point_room --seeds 3 --draw-hyper --fix-alpha --hidden-sizes 8 16 --best-by best_fitness",
+    "pbt-td3 --env hopper --backend mjx --space.discount 0.9 0.995 --space.tau 0.123456789012345 --exploit none",
+    "ppo --env point_room --best-by None --episode-length 12",
+    "pbt-ippo --env pursuit_discrete --member agent --parameters shared --no-identify --option predator_speed=3 a=4",
+    "diayn --smerl --space.discriminator-lr 1e-3",
+    "me-pbt-sac --generations 7 --shard-repertoire",
+]
+
+
+class TestCommand:
+    @pytest.mark.parametrize("words", COMMANDS)
+    def test_where_nobody_wrote_it_down_one_that_gives_the_same_settings(self, words):
+        record = recorded(words)
+        line = story.command(record, [])
+        program, *told = shlex.split(line)
+        assert program == "rookery"
+        assert recorded(" ".join(told[1:])) == record
+        assert len(line) < len(words) + 60, "what is usual is not told"
+
+    def test_the_journal_knows_better(self):
+        words = ["rookery", "train", "sac", "--run-dir", "a b"]
+        assert story.command({"kind": "sac"}, [BEGAN | {"command": words}]) == "rookery train sac --run-dir 'a b'"
+
+    def test_a_resume_began_nothing(self):
+        later = {**BEGAN, "generation": 4, "command": ["rookery", "resume", "run"]}
+        record = to_record(KINDS["sac"]())
+        assert story.command(record, [later]) == "rookery train sac --env hopper"
+
+    def test_a_run_from_python_has_none(self):
+        assert story.command({"kind": "python"}, [BEGAN]) == ""
+        assert story.command({}, []) == ""
+
+
+class TestSettings:
+    def test_only_what_is_not_usual(self):
+        told = story.differences(
+            recorded("pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite")
+        )
+        assert told == [
+            {"name": "population", "value": "4", "default": "8"},
+            {"name": "world.env", "value": "point_room", "default": "hopper"},
+        ]
+
+    def test_everything_where_the_kind_is_unknown(self):
+        config = {
+            "kind": "python",
+            "a": {"b": [1, 2.5], "c": True, "d": None},
+            "run": {"run_dir": "x"},
+            "space": {"lr": 1},
+        }
+        told = story.differences(config)
+        assert told == [
+            {"name": "a.b", "value": "1 2.5", "default": ""},
+            {"name": "a.c", "value": "true", "default": ""},
+        ]
+
+    def test_a_search_space_in_words(self):
+        python = {"lr": {"scale": "LogUniform", "low": 1e-5, "high": 0.01}, "tau": 0.005, "discount": [0.9, 0.999]}
+        told = story.space({"space": python})
+        assert told == [
+            ["lr", "evolves in [1e-05, 0.01]"],
+            ["tau", "is 0.005"],
+            ["discount", "evolves in [0.9, 0.999]"],
+        ]
+        assert story.space({"space": None}) == story.space({}) == []
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_usual_spaces_are_those_of_the_flags(self, kind):
+        flags = typing.get_type_hints(KINDS[kind]).get("space")
+        names = {name.removeprefix("space.") for name in flags.__annotations__} if flags else set()
+        assert set(usual_space(kind)) == names
+
+
+def test_a_head_of_a_run_of_an_older_version(tmp_path):
+    folder = open_existing(write(tmp_path / "run <b>", {"kind": "sac"}))
+    told = story.head(folder, metrics())
+    assert (told["name"], told["kind"], told["env"]) == ("run <b>", "sac", "room")
+    assert told["result"] == "Best fitness 2, median 1.5, after 300 environment steps"
+    assert told["state"] == {"text": "finished, 3 of 3 generations", "over": True}
+    assert (told["events"], told["memory"]) == ([], None)
+
+
+def test_a_head_tells_the_journal_and_the_memory_of_the_last_end(tmp_path):
+    compiled = {"event": "compiled", "seconds": 1.25}
+    ends = [ENDED | {"memory": {"planned": size}} for size in (1, 2)]
+    journal = [BEGAN, compiled, ends[0], BEGAN | {"generation": 3}, ends[1], {"event": "x"}]
+    told = story.head(open_existing(write(tmp_path / "run", journal=journal)), metrics())
+    assert told["memory"] == {"planned": 2}
+    texts = [event["text"] for event in told["events"]]
+    end = "finished after generation 3"
+    assert texts == ["began at generation 0", "compiled in 1.2 s", end, "began at generation 3", end, "x"]
+    assert told["events"][0]["at"] == "2026-01-02 03:04:05"
