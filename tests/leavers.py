@@ -1,7 +1,11 @@
-"""Small runs whose policies leave them: what they are told, and folders that hold their beginnings."""
+"""Small runs whose policies leave them: what they are told, folders that hold their beginnings, and who acts alone."""
 
 import contextlib
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import normalize
+import rookery
+from rookery import normalize, trees
 from rookery.agents.ppo import PpoConfig
 from rookery.agents.sac import SacConfig
 from rookery.envs.skills import SkillsConfig
@@ -19,7 +24,7 @@ from rookery.learners.on_policy import OnPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
 from rookery.populations.api import ProgramState
 from rookery.qd.scoring import PolicyConfig
-from rookery.runs import build, folder
+from rookery.runs import build, folder, origins
 from rookery.runs.cells import CellsConfig
 from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.config import RunConfig, WorldConfig
@@ -97,3 +102,36 @@ def filled(state: ProgramState) -> ProgramState:
     )
     cells = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), leaf.shape), state.cells)
     return state._replace(shared=shared, cells=cells)
+
+
+OBSERVATIONS = np.random.default_rng(0).uniform(-4.0, 6.0, (5, 2)).astype(np.float32)
+_ALONE = """
+import sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rookery", "flax", "jax2onnx"):
+            raise ImportError(name + " must not be needed")
+
+sys.meta_path.insert(0, Nothing())
+import importlib, json
+
+act = importlib.import_module(sys.argv[1]).act
+print(json.dumps(act(json.loads(sys.argv[2])).tolist()))
+"""
+
+
+def alone(path: Path, script: str, observations: np.ndarray) -> np.ndarray:
+    """What a script of an exported policy gives in a process that cannot import this library."""
+    environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", _ALONE, script, json.dumps(observations.tolist())]
+    done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return np.asarray(json.loads(done.stdout.splitlines()[-1]))
+
+
+def best_actions(learned: Path) -> list[jax.Array]:
+    """What the second member of a run of `LEARNING` does in `OBSERVATIONS`."""
+    agent = rookery.sac(rookery.make("point_room").spec, MIND)
+    member = rookery.genotype(trees.take(origins.open_origin(learned).state.members, 1))
+    return [rookery.act(agent, member, jnp.asarray(observation)) for observation in OBSERVATIONS]

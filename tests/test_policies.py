@@ -16,7 +16,7 @@ import pytest
 import rookery
 from rookery import trees
 from rookery.envs.teams import identify
-from rookery.runs import export, onnx_policy, origins, policies
+from rookery.runs import export, origins, policies
 from rookery.runs.config import WorldConfig
 from tests.leavers import BREEDING, CHASING, DISCOVERING, LEARNING, MIND, ROLES, as_it_is, filled, kept, seen
 from tests.minds import compiled
@@ -106,7 +106,6 @@ def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: P
     """It is shown neither who it is nor what its critic noted, and acts as the run's own agents do."""
     run = kept(CHASING, tmp_path / "chase", (0.0,), seen)
     exported = export.export(run)
-    assert exported.without_onnx is None
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["inputs"] == {"observation": ["batch", 2, 9], "memory": ["batch", 2, 3]}
     assert about["outputs"] == {"action": ["batch", 2], "next_memory": ["batch", 2, 3]}
@@ -124,16 +123,12 @@ def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: P
         compiled(world.step),
     )
     (state, now), noted, memory = compiled(world.reset)(jax.random.key(3)), jnp.zeros((2, 6)), jnp.zeros((1, 2, 3))
-    model = (exported.path / "policy.onnx").read_bytes()
     for _ in range(4):
         whole = jnp.concatenate([jnp.eye(2), now.observation, noted], axis=-1)
         action, noted = theirs(member, whole)
-        fed = {"observation": np.asarray(now.observation)[None], "memory": np.asarray(memory)}
-        by_onnx = onnx_policy.act(model, fed)
         mine, memory = act(now.observation[None], memory)
         assert mine.dtype == jnp.int32
         np.testing.assert_array_equal(mine[0], action)
-        np.testing.assert_array_equal(by_onnx["action"][0], action)
         np.testing.assert_allclose(memory[0], noted[:, :3], atol=1e-6)
         state, now = step(state, action, jax.random.key(4))
     assert float(jnp.abs(memory).max()) > 0.0

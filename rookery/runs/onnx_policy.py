@@ -27,8 +27,8 @@ def convert(act: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], outp
       NoOnnxError: the extra is not installed, or the converter does not know an operation.
     """
     try:
-        import jax2onnx
-        import onnxruntime  # noqa: F401  # a model that nobody can check is not written
+        import jax2onnx  # pyright: ignore[reportMissingImports]
+        import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]  # who else would check the model?
     except ImportError as error:
         raise NoOnnxError(f"{error.name} is not installed; pip install 'rookery[onnx]'") from error
     rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in inputs.values()]
@@ -54,7 +54,7 @@ def act(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     Raises:
       NoOnnxError: the runtime refuses it.
     """
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors alone
