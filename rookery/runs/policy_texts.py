@@ -113,7 +113,7 @@ def _told(policy: Policy) -> str:
     )
 
 
-_ACT = '''"""The policy that policy.json describes, without the library that trained it; needs jax, flatbuffers and numpy."""
+_ACT = '''"""The policy of policy.json, without the library that trained it; needs jax, flatbuffers and numpy."""
 
 from pathlib import Path
 
