@@ -72,7 +72,7 @@ class TestPopulation:
         assert people["bred"] is True
         assert list(people["hyper"]) == ["rate"], "tau is the same for all, and tells nothing"
         np.testing.assert_array_equal(
-            unpacked(people["hyper"]["rate"]), np.float32([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]])
+            unpacked(people["hyper"]["rate"]), np.array([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]], np.float32)
         )
 
     def test_who_survives_alone_is_not_bred_and_who_diverged_no_winner(self, tmp_path):

@@ -1,0 +1,280 @@
+"""`report.html`: one file that needs no other, written whole, when it should be; and what is refused."""
+
+import os
+import re
+import signal
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import rookery
+import rookery.cli
+from benchmarks.report import write_run
+from rookery.report.page import check_runs, compose, write_page
+from rookery.runs.episodes import BUDGET
+from rookery.runs.folder import create
+from tests.short_runs import command
+from tests.written_runs import MEMBERS, write, write_repertoire
+
+WEB = Path(rookery.__file__).parent / "report" / "web"
+
+
+class Parts(HTMLParser):
+    """Every tag of a page with its attributes, and what stands in each script and style."""
+
+    def __init__(self, page: str):
+        HTMLParser.__init__(self)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append((self.tags[-1][0] if self.tags else "", data))
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+class TestWhere:
+    def test_in_the_folder_of_one_run_and_here_for_several(self, tmp_path, monkeypatch):
+        runs = [write(tmp_path / name) for name in "ab"]
+        monkeypatch.chdir(tmp_path)
+        assert write_page(["a"]) == tmp_path / "a/report.html"
+        assert write_page(runs) == tmp_path / "report.html"
+        assert write_page(["a"], "page.html") == tmp_path / "page.html"
+        assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "report.html", "page.html"}
+
+    def test_a_run_that_is_given_twice_counts_once(self, tmp_path, monkeypatch):
+        run = write(tmp_path / "a")
+        (tmp_path / "b").symlink_to(run)
+        monkeypatch.chdir(tmp_path)
+        assert check_runs(["a", run, tmp_path / "b", "../" + tmp_path.name + "/a"]) == [run]
+
+    def test_it_is_written_whole_or_not_at_all(self, tmp_path, monkeypatch):
+        run = write(tmp_path / "run")
+        before = write_page([run]).read_text()
+        files = sorted(run.iterdir())
+
+        def refuse(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("rookery.runs.folder.os.replace", refuse)
+        with pytest.raises(
+            ValueError, match=r"report\.html cannot be written: No space left on device; choose another"
+        ):
+            write_page([run])
+        assert (run / "report.html").read_text() == before
+        assert sorted(run.iterdir()) == files
+
+
+class TestRefused:
+    def test_no_run(self, tmp_path):
+        with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
+            write_page([])
+        with pytest.raises(ValueError, match="is no run: there is no such folder"):
+            write_page([tmp_path / "nothing"])
+        with pytest.raises(ValueError, match=r"is no run: config\.json is missing in it"):
+            write_page([tmp_path])
+
+    def test_a_run_near_by_is_named(self, tmp_path):
+        write(tmp_path / "walker")
+        with pytest.raises(ValueError, match=rf"runs near it are {re.escape(str(tmp_path / 'walker'))}\.$"):
+            write_page([tmp_path / "wlaker"])
+
+    def test_a_file(self, tmp_path):
+        file = write(tmp_path / "run") / "metrics.csv"
+        with pytest.raises(ValueError, match="is no run"):
+            write_page([file])
+
+    def test_a_run_that_has_not_begun_but_to_wait_for(self, tmp_path):
+        create(tmp_path / "run", {}).release()
+        with pytest.raises(ValueError, match="no finished generation to tell of yet; wait for its first"):
+            write_page([tmp_path / "run"])
+        assert check_runs([tmp_path / "run"], begun=False) == [tmp_path / "run"]
+
+    def test_a_place_that_is_none(self, tmp_path):
+        run = write(tmp_path / "run")
+        with pytest.raises(ValueError, match=r"is a folder; name the page itself, such as .*run/report\.html\.$"):
+            write_page([run], run)
+        with pytest.raises(ValueError, match=r"nowhere is no folder; make it, or choose another place"):
+            write_page([run], tmp_path / "nowhere" / "report.html")
+        assert not (tmp_path / "report.html").exists()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    run = write(tmp_path_factory.mktemp("page") / "run", members=MEMBERS)
+    write_repertoire(run)
+    return write_page([run]).read_text(encoding="utf-8")
+
+
+class TestOneFile:
+    def test_it_names_no_other_file_and_no_address(self, page):
+        parts = Parts(page)
+        for tag, attributes in parts.tags:
+            for name, value in attributes.items():
+                if name in ("src", "href", "srcset", "action", "formaction", "data", "poster", "background", "ping"):
+                    assert (value or "").startswith(("data:", "#")), f"<{tag} {name}={value}>"
+        assert parts.of("script") == [{"type": "application/json", "id": "data"}, {}, {}]
+        assert [attributes["rel"] for attributes in parts.of("link")] == ["icon"]
+        styles = "".join(text for tag, text in parts.texts if tag == "style")
+        assert "--ink" in styles
+        assert not re.search(r"@import|url\(", styles)
+
+    def test_its_policy_lets_it_ask_nobody_but_who_served_it(self, page):
+        (policy,) = (
+            tag["content"] for tag in Parts(page).of("meta") if tag.get("http-equiv") == "Content-Security-Policy"
+        )
+        rules = dict(rule.split(" ", 1) for rule in (policy or "").split("; "))
+        assert rules["default-src"] == "'none'"
+        assert rules["connect-src"] == "'self'"
+        assert set(rules) == {"default-src", "script-src", "style-src", "img-src", "connect-src"}
+        allowed = {source for rule in rules.values() for source in rule.split()}
+        assert allowed == {"'none'", "'self'", "'unsafe-inline'", "data:", "blob:"}
+        assert page.index("Content-Security-Policy") < page.index("<script")
+
+    def test_our_own_scripts_ask_for_the_version_alone(self):
+        asked = [re.findall(r"\bfetch\(([^,)]*)", path.read_text()) for path in sorted(WEB.glob("*.js"))]
+        assert [name for names in asked for name in names] == ['"version"']
+        for path in WEB.glob("*.js"):
+            assert not re.search(r"XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", path.read_text()), (
+                path.name
+            )
+
+    @pytest.mark.parametrize("path", sorted([*WEB.glob("*.js"), *WEB.glob("*.css")]), ids=lambda path: path.name)
+    def test_every_part_of_ours_is_in_it(self, page, path):
+        assert path.read_text(encoding="utf-8") in page
+
+    def test_libraries_are_in_it_as_they_are_needed(self, page, tmp_path):
+        charts, bodies = ((WEB / "vendor" / f"{name}.min.js").read_text() for name in ("charts", "bodies"))
+        assert charts in page
+        assert bodies not in page
+        robots = write_page([write_run(tmp_path / "run", 2, 4, 4, episodes=1)]).read_text()
+        assert charts in robots
+        assert bodies in robots
+
+    def test_nothing_of_its_pattern_is_left(self, page):
+        assert not re.search(r"<!--\w+-->", page)
+
+    def test_the_package_holds_all_of_it(self):
+        told = tomllib.loads((Path(rookery.__file__).parents[1] / "pyproject.toml").read_text())
+        patterns = told["tool"]["setuptools"]["package-data"]["rookery.report"]
+        packed = {path for pattern in patterns for path in WEB.parent.glob(pattern) if path.is_file()}
+        assert packed == {path for path in WEB.rglob("*") if path.is_file()}
+        assert WEB / "vendor" / "LICENSES.txt" in packed
+
+
+class TestWords:
+    def test_names_of_a_run_are_no_tags(self, tmp_path):
+        evil = "</title><img src=x onerror=alert(1)>"
+        run = write(tmp_path / "<b>run", {"kind": evil, "world": {"env": "<!--data-->"}, "note": "</script><script>"})
+        page = write_page([run]).read_text()
+        parts = Parts(page)
+        assert parts.of("img") == parts.of("b") == []
+        assert len(parts.of("script")) == 3
+        assert [text for tag, text in parts.texts if tag == "title" and text.strip()] == [f"{evil} on <!--data-->"]
+        assert (page.count("<!--data-->"), "alert(1)>" in page) == (0, False)
+
+    def test_the_title_names_what_ran(self, tmp_path):
+        runs = [write(tmp_path / name, {"kind": name, "run": {"seed": 0}}) for name in ("sac", "td3", "ppo")]
+        titles = [re.search("<title>(.*)</title>", compose(runs[:count])) for count in (1, 2, 3)]
+        said = ["sac on room", "sac on room and td3 on room", "sac on room and td3 on room and others"]
+        assert [found and found[1] for found in titles] == said
+
+    def test_a_page_that_follows_a_run_says_how(self, tmp_path):
+        run = write(tmp_path / "run")
+        assert '"live":null' in write_page([run]).read_text()
+        assert '"live":{"every":7}' in write_page([run], refresh=7).read_text()
+
+
+class TestOfACommand:
+    """`rookery train`, with real runs that cost next to nothing."""
+
+    ARM = "--env arm --dimensions 2 --batch-size 8 --grid 2 2 --generations 3 --checkpoint-every 1 --quiet --devices 1"
+
+    def test_a_page_after_every_save_and_in_the_end(self, tmp_path, monkeypatch):
+        seen, written = [], write_page
+
+        def watch(runs, *arguments, **options):
+            page = written(runs, *arguments, **options)
+            text = page.read_text()
+            seen.append((options.get("refresh", 0), re.findall(r'"state":\{"text":"([^"]*)"', text)))
+            return page
+
+        monkeypatch.setattr(rookery.cli, "write_page", watch)
+        command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
+        on = [(10, [f"running, or killed, {done} of 3 generations"]) for done in (1, 2)]
+        assert seen == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
+        seen.clear()
+        command("resume", str(tmp_path / "run"), "--generations", "4", "--quiet")
+        assert seen == [(0, ["finished, 4 of 4 generations"])]
+
+    def test_of_a_run_that_is_interrupted(self, tmp_path, monkeypatch):
+        written = write_page
+
+        def ask(runs, *arguments, **options):
+            if options.get("refresh"):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return written(runs, *arguments, **options)
+
+        monkeypatch.setattr(rookery.cli, "write_page", ask)
+        with pytest.raises(SystemExit) as stop:
+            command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
+        assert stop.value.code == 128 + signal.SIGTERM
+        assert (
+            '"state":{"text":"interrupted by SIGTERM, 2 of 3 generations"' in (tmp_path / "run/report.html").read_text()
+        )
+
+    @pytest.mark.filterwarnings("always::rookery.runs.outlets.AfterSaveWarning")
+    def test_a_page_that_fails_ends_no_run(self, tmp_path, monkeypatch, capsys):
+        def fail(*_, **__):
+            raise ValueError("there is no room")
+
+        monkeypatch.setattr(rookery.cli, "write_page", fail)
+        command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
+        warnings = capsys.readouterr().err.splitlines()
+        assert len(warnings) == 2, "the first time, and in the end"
+        assert "failed with ValueError: there is no room" in warnings[0]
+        assert warnings[1] == "warning: no report.html was written: there is no room"
+        assert not (tmp_path / "run/report.html").exists()
+        assert (tmp_path / "run/repertoire.png").exists()
+
+    @pytest.mark.parametrize(
+        ("words", "code", "said"),
+        [
+            ("--rollouts -1", 1, "rollouts must be at least 0, or all, got -1."),
+            ("--rollouts x", 2, "invalid"),
+            ("--serve --port 70000", 1, "nothing can listen at 127.0.0.1, port 70000"),
+            ("--page run", 1, "is a folder; name the page itself"),
+        ],
+    )
+    def test_mistakes(self, tmp_path, monkeypatch, capsys, words, code, said):
+        write(tmp_path / "run")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as stop:
+            command("report", "run", *words.split())
+        assert (stop.value.code, said in capsys.readouterr().err) == (code, True)
+        assert not (tmp_path / "run/report.html").exists()
+
+    def test_what_cannot_play_is_told_and_the_page_written(self, tmp_path, capsys):
+        run = write(tmp_path / "run")
+        command("report", str(run))
+        assert re.search(r"^note +no episodes to play: .*\nreport +.*report\.html$", capsys.readouterr().out, re.M)
+        (run / "report.html").unlink()
+        command("report", str(run), "--rollouts", "0")
+        assert capsys.readouterr().out == f"report    {run / 'report.html'}\n"
+
+
+def test_a_long_run_of_many_stays_light(tmp_path):
+    """Of a page of 1,000 generations of 64 members and 1,024 cells; its cells, once found, get better more rarely."""
+    few, more = (write_page([write_run(tmp_path / str(size), size, 64, 1024, episodes=0)]) for size in (10, 30))
+    a_generation = (more.stat().st_size - few.stat().st_size) / 20
+    library = (WEB / "vendor" / "bodies.min.js").stat().st_size
+    episodes = BUDGET * 4 / 3 + library
+    assert few.stat().st_size + 990 * a_generation + episodes < 15e6
+    assert a_generation / 64 < 90, "bytes of a member in a generation"
