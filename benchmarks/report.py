@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from rookery.report.page import write_page
+from rookery.report.page import write_report
 from rookery.runs import folder, log
 from rookery.runs.episodes import FORMAT, Episodes, write_episodes
 from rookery.runs.kinds import MePbtSacRun
@@ -218,7 +218,7 @@ def main() -> None:
         seconds, opened = [], []
         for _ in range(options.rounds):
             started = time.perf_counter()
-            page = write_page([run])
+            page = write_report([run])
             seconds.append(time.perf_counter() - started)
             opened.append(open_page(page))
         row: dict[str, float] = {**sizes, "episodes": 32, "written_s": harness.Times(tuple(seconds)).median}

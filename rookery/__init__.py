@@ -51,6 +51,7 @@ from rookery.qd.scoring import (
     policy_scoring,
 )
 from rookery.qd.variation import VariationConfig
+from rookery.report.page import write_report
 from rookery.runs.cells import cvt
 from rookery.runs.config import RunConfig
 from rookery.runs.distributed import distributed
@@ -147,4 +148,5 @@ __all__ = [
     "space",
     "td3",
     "train",
+    "write_report",
 ]

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from rookery import commands, devices
 from rookery.report import curves, tables
-from rookery.report.page import write_page
+from rookery.report.page import write_report
 from rookery.report.repertoire_picture import draw_repertoire
 from rookery.runs import build, folder, journal, lineage, loop, origins, outlets, plan, processes
 from rookery.runs.cells import cache_folder
@@ -209,7 +209,7 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
     words, live = journal.command_line(), _refresh if config.run.live else None
     try:
         result = loop.run(built.program, config.run, built.mesh, resume, record, words, live)
-    except (Interrupted, loop.Diverged):
+    except (Exception, Interrupted):  # a signal, a full disk: whatever it was, the page tells how far the run came
         if processes.is_first():
             _tell_by_page(Path(str(config.run.run_dir)))
         raise
@@ -234,15 +234,15 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
 
 def _refresh(run_dir: Path) -> None:
     """The page of a run that goes on, which loads itself again every 10 seconds."""
-    write_page([run_dir], refresh=10)
+    write_report([run_dir], refresh=10)
 
 
 def _tell_by_page(run_dir: Path) -> Path | None:
     """The run's page; a run that is safe on disk does not fail because of it."""
     try:
-        return write_page([run_dir])
-    except (OSError, ValueError) as error:
-        print(f"warning: no report.html was written: {error}", file=sys.stderr)
+        return write_report([run_dir])
+    except Exception as error:
+        print(f"warning: no report.html was written ({type(error).__name__}: {error})", file=sys.stderr)
         return None
 
 

@@ -1,7 +1,9 @@
 """What the command line does with runs that there are, from evaluating to exporting them; and the list of tasks."""
 
 import contextlib
+import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,28 +158,34 @@ def compare(command: Compare) -> None:
 
 def report(command: Report) -> None:
     """`rookery report RUN RUN ...`."""
-    from rookery.report.page import check_runs, write_page
+    from rookery.report.page import check_runs, write_report
     from rookery.report.serve import server
 
     console = Console()
     if isinstance(command.rollouts, int) and command.rollouts < 0:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
     runs = check_runs(command.runs, command.page, begun=not command.serve)
-    listening = server(runs, command.host, command.port) if command.serve else None
     count = None if command.rollouts == "all" else command.rollouts
-    for run in runs if count != 0 else ():
-        _roll_out(console, run, count, command.seed)
-    if listening is None:
-        console.print(f"report    {write_page(runs, command.page)}", highlight=False, soft_wrap=True)
+    roll_out = partial(_roll_out, console, count, command.seed)
+    if not command.serve:
+        for run in runs if count != 0 else ():
+            roll_out(run)
+        console.print(f"report    {write_report(runs, command.page)}", highlight=False, soft_wrap=True)
         return
-    host, port = listening.server_address[:2]
-    told = f"[{host!s}]" if ":" in str(host) else host
-    console.print(f"report    http://{told}:{port}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
-    with listening, contextlib.suppress(KeyboardInterrupt):
-        listening.serve_forever()
+    with server(runs, command.host, command.port) as listening, contextlib.suppress(KeyboardInterrupt):
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        host, port = listening.server_address[:2]
+        told = f"[{host!s}]" if ":" in str(host) else host
+        console.print(f"report    http://{told}:{port}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        try:
+            for run in runs if count != 0 else ():  # the page is there, and shows them when they are
+                roll_out(run)
+            threading.Event().wait()
+        finally:
+            listening.shutdown()
 
 
-def _roll_out(console: Console, run: Path, count: int | None, seed: int) -> None:
+def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None:
     """Let who learned in a run play, for the page; what cannot be played is told, and the page does without it."""
     from rookery.runs.episodes import record_episodes, write_episodes
 
@@ -186,10 +194,14 @@ def _roll_out(console: Console, run: Path, count: int | None, seed: int) -> None
             raise CheckpointError(f"{run} has not written its first checkpoint.")
         write_episodes(run, record_episodes(run, count, seed))
         opened = folder.open_existing(run)
-        if "skills" in opened.config and not opened.skills_file.exists():
+        if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
             evaluate.evaluate(run, _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"]), seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:
         console.print(f"note      no episodes to play: {error}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _is_newer(file: Path, other: Path) -> bool:
+    return file.exists() and file.stat().st_mtime_ns >= other.stat().st_mtime_ns
 
 
 _EPISODES_PER_SKILL = 3

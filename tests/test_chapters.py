@@ -64,7 +64,7 @@ class TestLearning:
 
 class TestPopulation:
     def test_the_family_and_what_evolves(self, tmp_path):
-        people = told(write(tmp_path, members=MEMBERS))["population"]
+        people = told(write(tmp_path, members=MEMBERS))["populations"][0]
         assert numbers(people, "parents") == [[[0, 1], [0, 0], [0, 1]]]
         assert numbers(people, "fitness") == [[[1, 0], [3, -1], [2, 1]]]
         assert numbers(people, "descends") == [[[1, 0], [1, 1], [1, 1]]]
@@ -77,18 +77,22 @@ class TestPopulation:
 
     def test_who_survives_alone_is_not_bred_and_who_diverged_no_winner(self, tmp_path):
         members = MEMBERS | {"parent": (0, 1) * 3, "fitness": (1.0,) * 4 + (NAN, NAN)}
-        people = told(write(tmp_path, members=members))["population"]
+        people = told(write(tmp_path, members=members))["populations"][0]
         assert (people["bred"], people["winner"]) == (False, None)
 
     def test_a_run_without_members(self, tmp_path):
-        assert told(write(tmp_path))["population"] is None
+        assert told(write(tmp_path))["populations"] == []
 
     def test_roles_of_a_team_that_breed_apart_are_agents(self, tmp_path):
         people = {"parent": (0, 1, 2, 3, 0, 1, 0, 1), "fitness": (-1.0, 1.0, -2.0, 2.0, -1.0, 1.0, -3.0, 3.0)}
         table = {"generation": (0,) * 4 + (1,) * 4, "member": (0, 1, 2, 3) * 2, **people, "rate": (0.1, 0.2) * 4}
-        metrics = {name: values[:2] for name, values in METRICS.items()} | {"env_steps": (6.0, 12.0)}
+        returns = {"return/chaser": (0.0, 1.0), "return/chased": (0.0, -1.0)}
+        metrics = {name: values[:2] for name, values in METRICS.items()} | {"env_steps": (6.0, 12.0)} | returns
         run = told(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, table))
-        assert numbers(run["population"], "parents", "winner") == [[[0, 1, 2, 3], [0, 1, 0, 1]], [1, 3]]
+        chasers, chased = run["populations"]
+        assert (chasers["name"], chased["name"]) == ("chaser", "chased")
+        assert numbers(chasers, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 0], [[-1, -2], [-1, -3]]]
+        assert numbers(chased, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 1], [[1, 2], [1, 3]]]
         assert "median" not in run["learning"], "of predators and prey together it would tell nothing"
 
 
@@ -329,5 +333,5 @@ def test_what_a_kill_cut_short_is_left_out(tmp_path):
             file.write(half)
     found = told(tmp_path)
     assert found["metrics"]["generation"]["shape"] == [3]
-    assert found["population"]["fitness"]["shape"] == [3, 2]
+    assert found["populations"][0]["fitness"]["shape"] == [3, 2]
     assert [event["text"] for event in found["events"]] == ["began at generation 0"]

@@ -12,7 +12,7 @@ import pytest
 import rookery
 import rookery.cli
 from benchmarks.report import write_run
-from rookery.report.page import check_runs, compose, write_page
+from rookery.report.page import check_runs, compose, write_report
 from rookery.runs.episodes import BUDGET
 from rookery.runs.folder import create
 from tests.short_runs import command
@@ -44,9 +44,9 @@ class TestWhere:
     def test_in_the_folder_of_one_run_and_here_for_several(self, tmp_path, monkeypatch):
         runs = [write(tmp_path / name) for name in "ab"]
         monkeypatch.chdir(tmp_path)
-        assert write_page(["a"]) == tmp_path / "a/report.html"
-        assert write_page(runs) == tmp_path / "report.html"
-        assert write_page(["a"], "page.html") == tmp_path / "page.html"
+        assert write_report(["a"]) == tmp_path / "a/report.html"
+        assert write_report(runs) == tmp_path / "report.html"
+        assert write_report(["a"], "page.html") == tmp_path / "page.html"
         assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "report.html", "page.html"}
 
     def test_a_run_that_is_given_twice_counts_once(self, tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ class TestWhere:
 
     def test_it_is_written_whole_or_not_at_all(self, tmp_path, monkeypatch):
         run = write(tmp_path / "run")
-        before = write_page([run]).read_text()
+        before = write_report([run]).read_text()
         files = sorted(run.iterdir())
 
         def refuse(*_):
@@ -67,7 +67,7 @@ class TestWhere:
         with pytest.raises(
             ValueError, match=r"report\.html cannot be written: No space left on device; choose another"
         ):
-            write_page([run])
+            write_report([run])
         assert (run / "report.html").read_text() == before
         assert sorted(run.iterdir()) == files
 
@@ -75,34 +75,34 @@ class TestWhere:
 class TestRefused:
     def test_no_run(self, tmp_path):
         with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
-            write_page([])
+            write_report([])
         with pytest.raises(ValueError, match="is no run: there is no such folder"):
-            write_page([tmp_path / "nothing"])
+            write_report([tmp_path / "nothing"])
         with pytest.raises(ValueError, match=r"is no run: config\.json is missing in it"):
-            write_page([tmp_path])
+            write_report([tmp_path])
 
     def test_a_run_near_by_is_named(self, tmp_path):
         write(tmp_path / "walker")
         with pytest.raises(ValueError, match=rf"runs near it are {re.escape(str(tmp_path / 'walker'))}\.$"):
-            write_page([tmp_path / "wlaker"])
+            write_report([tmp_path / "wlaker"])
 
     def test_a_file(self, tmp_path):
         file = write(tmp_path / "run") / "metrics.csv"
         with pytest.raises(ValueError, match="is no run"):
-            write_page([file])
+            write_report([file])
 
     def test_a_run_that_has_not_begun_but_to_wait_for(self, tmp_path):
         create(tmp_path / "run", {}).release()
         with pytest.raises(ValueError, match="no finished generation to tell of yet; wait for its first"):
-            write_page([tmp_path / "run"])
+            write_report([tmp_path / "run"])
         assert check_runs([tmp_path / "run"], begun=False) == [tmp_path / "run"]
 
     def test_a_place_that_is_none(self, tmp_path):
         run = write(tmp_path / "run")
         with pytest.raises(ValueError, match=r"is a folder; name the page itself, such as .*run/report\.html\.$"):
-            write_page([run], run)
+            write_report([run], run)
         with pytest.raises(ValueError, match=r"nowhere is no folder; make it, or choose another place"):
-            write_page([run], tmp_path / "nowhere" / "report.html")
+            write_report([run], tmp_path / "nowhere" / "report.html")
         assert not (tmp_path / "report.html").exists()
 
 
@@ -110,7 +110,7 @@ class TestRefused:
 def page(tmp_path_factory) -> str:
     run = write(tmp_path_factory.mktemp("page") / "run", members=MEMBERS)
     write_repertoire(run)
-    return write_page([run]).read_text(encoding="utf-8")
+    return write_report([run]).read_text(encoding="utf-8")
 
 
 class TestOneFile:
@@ -154,7 +154,7 @@ class TestOneFile:
         charts, bodies = ((WEB / "vendor" / f"{name}.min.js").read_text() for name in ("charts", "bodies"))
         assert charts in page
         assert bodies not in page
-        robots = write_page([write_run(tmp_path / "run", 2, 4, 4, episodes=1)]).read_text()
+        robots = write_report([write_run(tmp_path / "run", 2, 4, 4, episodes=1)]).read_text()
         assert charts in robots
         assert bodies in robots
 
@@ -173,7 +173,7 @@ class TestWords:
     def test_names_of_a_run_are_no_tags(self, tmp_path):
         evil = "</title><img src=x onerror=alert(1)>"
         run = write(tmp_path / "<b>run", {"kind": evil, "world": {"env": "<!--data-->"}, "note": "</script><script>"})
-        page = write_page([run]).read_text()
+        page = write_report([run]).read_text()
         parts = Parts(page)
         assert parts.of("img") == parts.of("b") == []
         assert len(parts.of("script")) == 3
@@ -188,8 +188,8 @@ class TestWords:
 
     def test_a_page_that_follows_a_run_says_how(self, tmp_path):
         run = write(tmp_path / "run")
-        assert '"live":null' in write_page([run]).read_text()
-        assert '"live":{"every":7}' in write_page([run], refresh=7).read_text()
+        assert '"live":null' in write_report([run]).read_text()
+        assert '"live":{"every":7}' in write_report([run], refresh=7).read_text()
 
 
 class TestOfACommand:
@@ -198,7 +198,7 @@ class TestOfACommand:
     ARM = "--env arm --dimensions 2 --batch-size 8 --grid 2 2 --generations 3 --checkpoint-every 1 --quiet --devices 1"
 
     def test_a_page_after_every_save_and_in_the_end(self, tmp_path, monkeypatch):
-        seen, written = [], write_page
+        seen, written = [], write_report
 
         def watch(runs, *arguments, **options):
             page = written(runs, *arguments, **options)
@@ -206,7 +206,7 @@ class TestOfACommand:
             seen.append((options.get("refresh", 0), re.findall(r'"state":\{"text":"([^"]*)"', text)))
             return page
 
-        monkeypatch.setattr(rookery.cli, "write_page", watch)
+        monkeypatch.setattr(rookery.cli, "write_report", watch)
         command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         on = [(10, [f"running, or killed, {done} of 3 generations"]) for done in (1, 2)]
         assert seen == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
@@ -215,14 +215,14 @@ class TestOfACommand:
         assert seen == [(0, ["finished, 4 of 4 generations"])]
 
     def test_of_a_run_that_is_interrupted(self, tmp_path, monkeypatch):
-        written = write_page
+        written = write_report
 
         def ask(runs, *arguments, **options):
             if options.get("refresh"):
                 os.kill(os.getpid(), signal.SIGTERM)
             return written(runs, *arguments, **options)
 
-        monkeypatch.setattr(rookery.cli, "write_page", ask)
+        monkeypatch.setattr(rookery.cli, "write_report", ask)
         with pytest.raises(SystemExit) as stop:
             command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         assert stop.value.code == 128 + signal.SIGTERM
@@ -235,12 +235,12 @@ class TestOfACommand:
         def fail(*_, **__):
             raise ValueError("there is no room")
 
-        monkeypatch.setattr(rookery.cli, "write_page", fail)
+        monkeypatch.setattr(rookery.cli, "write_report", fail)
         command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         warnings = capsys.readouterr().err.splitlines()
         assert len(warnings) == 2, "the first time, and in the end"
         assert "failed with ValueError: there is no room" in warnings[0]
-        assert warnings[1] == "warning: no report.html was written: there is no room"
+        assert warnings[1] == "warning: no report.html was written (ValueError: there is no room)"
         assert not (tmp_path / "run/report.html").exists()
         assert (tmp_path / "run/repertoire.png").exists()
 
@@ -272,7 +272,7 @@ class TestOfACommand:
 
 def test_a_long_run_of_many_stays_light(tmp_path):
     """Of a page of 1,000 generations of 64 members and 1,024 cells; its cells, once found, get better more rarely."""
-    few, more = (write_page([write_run(tmp_path / str(size), size, 64, 1024, episodes=0)]) for size in (10, 30))
+    few, more = (write_report([write_run(tmp_path / str(size), size, 64, 1024, episodes=0)]) for size in (10, 30))
     a_generation = (more.stat().st_size - few.stat().st_size) / 20
     library = (WEB / "vendor" / "bodies.min.js").stat().st_size
     episodes = BUDGET * 4 / 3 + library

@@ -46,16 +46,14 @@ def inherit(
     Returns:
       `[P, ...]`; environment states, and by default buffers, stay with the slot.
     """
-    # Hyper-parameters in the same move: a gather of their own would be a second exchange between devices, in no order
-    # with the first, and devices of a CPU that begin with different ones wait for each other for ever.
-    own = (members.state, members.normalizer, members.hyper)
-    state, normalizer, hyper = move(own, parents, in_place=True)
+    # All in one move: another would be a second exchange between devices, in no order with the first, and devices of a
+    # CPU that begin with different ones wait for each other for ever.
+    own = (members.state, members.normalizer, members.hyper, members.buffer if buffers_too else ())
+    state, normalizer, hyper, buffer = move(own, parents, in_place=True)
     if donors is not None:
         hyper = trees.take(members.hyper, donors)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
-    if buffers_too:
-        members = members._replace(buffer=move(members.buffer, parents, in_place=True))
-    return members
+    return members._replace(buffer=buffer) if buffers_too else members
 
 
 def perturb(config: Perturbation, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:

@@ -114,7 +114,7 @@ def exploit(
     """Parents `[P]`, and the members after they have inherited and perturbed."""
     config = parts.config
     parents = parts.placement.everywhere(partial(select, config), fitness, shared.generation, keys[0])
-    donors, is_new = parents, parents != jnp.arange(parts.population_size)
+    donors, is_new = None, parents != jnp.arange(parts.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
         # A migrant's hyper-parameters are not perturbed; those of who replaces a diverged member are.

@@ -34,7 +34,7 @@ def chapters(folder: RunFolder) -> dict[str, Any]:
         **story.head(folder, metrics),
         "metrics": {name: packed(values, precise=True) for name, values in metrics.items()},
         "learning": _learning(folder, metrics, family if whole else None),
-        "population": None if family is None else _population(family),
+        "populations": [] if family is None else _populations(family, metrics, whole),
         "repertoire": repertoire_chapter(folder),
         "skills": _skills(folder),
         "episodes": _episodes(folder),
@@ -79,6 +79,23 @@ def _learning(folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Line
 _FITNESS = {"accuracy": "discriminator accuracy", "diversity": "diversity return, nats", "return": "mean return"}
 
 
+def _populations(family: Lineage, metrics: Mapping[str, np.ndarray], whole: bool) -> list[dict[str, Any]]:
+    """The population; or where roles breed apart that of each, whose agent of slot p stands at `p I + i`."""
+    names = [name.removeprefix(_AGENT) for name in metrics if name.startswith(_AGENT)]
+    if whole or not names:
+        return [{"name": None, **_population(family)}]
+    count = len(names)
+    told = []
+    for role, name in enumerate(names):
+        own = family._replace(
+            parents=family.parents[:, role::count] // count,
+            fitness=family.fitness[:, role::count],
+            hyper={hyper: values[:, role::count] for hyper, values in family.hyper.items()},
+        )
+        told.append({"name": name, **_population(own)})
+    return told
+
+
 def _population(family: Lineage) -> dict[str, Any]:
     """Every member of every generation `[G, P]`: fitness, parent, hyper-parameters; the winner's ancestors `[G]`."""
     parents = family.parents
@@ -101,7 +118,7 @@ def _skills(folder: RunFolder) -> dict[str, Any] | None:
     try:
         trajectories, told = read_trajectories(folder)
     except ValueError as error:
-        return {"missing": str(error)}
+        return {"missing": str(error).replace(str(folder.path), folder.path.name)}
     view = view_of(trajectories, told)
     names = told.names[:2] if len(told.names) > 1 else ["step", *told.names]
     return {

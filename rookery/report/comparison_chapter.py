@@ -15,10 +15,12 @@ from rookery.report.statistics import Estimate
 def comparison_chapter(run_dirs: Sequence[Path], resamples: int = 2000) -> dict[str, Any]:
     """Groups of runs that differ in nothing but their seed, held against each other within each environment.
 
-    Raises:
-      ValueError: what `compare` raises.
+    Runs that cannot be held against each other are told so in a note, and shown by themselves all the same.
     """
-    found = compare(run_dirs, resamples=resamples)
+    try:
+        found = compare(run_dirs, resamples=resamples)
+    except ValueError as error:
+        return {"environments": [], "notes": [str(error)]}
     apart = ["the runs are of several environments, whose scores do not compare: each is drawn by itself."]
     return {
         "environments": [_environment(found, name) for name in found.settings],

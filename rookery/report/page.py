@@ -22,7 +22,7 @@ _SPACE = ("player_ground", "player_shapes", "player_bodies")  # of three dimensi
 _STYLES = ("page", "player")
 
 
-def write_page(run_dirs: Sequence[str | Path], path: str | Path | None = None, refresh: int = 0) -> Path:
+def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None, refresh: int = 0) -> Path:
     """Write the page of a run, or of several side by side.
 
     Args:
@@ -51,12 +51,12 @@ def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, b
     """The folders of runs that a page can be made of, each once and absolute, before anything costs time.
 
     Args:
-      run_dirs: as for `write_page`.
-      path: as for `write_page`.
+      run_dirs: as for `write_report`.
+      path: as for `write_report`.
       begun: refuse a run without a finished generation.
 
     Raises:
-      ValueError: as `write_page`.
+      ValueError: as `write_report`.
     """
     runs = list(dict.fromkeys(Path(run).resolve() for run in run_dirs))
     if not runs:
@@ -79,7 +79,7 @@ def _target(runs: Sequence[Path], path: str | Path | None) -> Path:
 
 
 def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> str:
-    """The page itself, as `write_page` writes it; each folder is given once.
+    """The page itself, as `write_report` writes it; each folder is given once.
 
     Args:
       run_dirs: folders of runs, at least one.

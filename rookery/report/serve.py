@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import ipaddress
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -12,7 +13,6 @@ from typing import NamedTuple
 from rookery.report.page import compose
 from rookery.runs.folder import open_existing
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _WAITING = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>rookery</title>'
     '<p style="font-family:system-ui;padding:2rem">Waiting for the run\'s first generation.</p>'
@@ -88,7 +88,7 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
       ValueError: a folder is no run, or nothing can listen there.
     """
     paths = [open_existing(run_dir).path for run_dir in run_dirs]
-    handler = type("Handler", (_Handler,), {"pages": Pages(paths), "anybody": host not in LOOPBACK})
+    handler = type("Handler", (_Handler,), {"pages": Pages(paths), "host": host})
     kind = type("Server", (ThreadingHTTPServer,), {"address_family": _family(host), "daemon_threads": True})
     try:
         return kind((host, port), handler)
@@ -109,12 +109,12 @@ class _Handler(BaseHTTPRequestHandler):
     """Two answers: the page, and which version of it is the newest."""
 
     pages: Pages
-    anybody: bool
+    host: str
 
     def do_GET(self) -> None:
         """Answer, or say that there is no such thing."""
         path = self.path.partition("?")[0]
-        if not self.anybody and _name(self.headers.get("Host", "")) not in LOOPBACK:
+        if is_loopback(self.host) and not is_loopback(_name(self.headers.get("Host", ""))):
             return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This page is for this machine only.")
         if path == "/version":
             return self._try("text/plain", self.pages.version)
@@ -141,6 +141,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing of single requests."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means this machine, as only itself can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _name(host: str) -> str:

@@ -188,7 +188,7 @@ def wrongs(metrics: Metrics, journal: list[dict[str, Any]]) -> list[dict[str, An
             total = metrics[name][-1] if name == "below_offset" else np.nansum(metrics[name])
             counted.append({"name": name, "meaning": meaning, "count": float(total)})
     warned = [event["message"] for event in journal if event.get("event") == "warned"]
-    damaged = [message for message in warned if "checkpoint" in message]
+    damaged = [message for message in warned if "is damaged and was passed over" in message]
     begun = [index for index, event in enumerate(journal) if event.get("event") == "began"]
     killed = sum(all(event.get("event") != "ended" for event in journal[a:b]) for a, b in itertools.pairwise(begun))
     counted.append({"name": "damaged", "meaning": "damaged checkpoints that were passed over", "count": len(damaged)})
@@ -200,7 +200,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, str]:
     """A line of the journal for a reader."""
     kind = str(event.get("event", ""))
     told = {
-        "began": f"began at generation {event.get('generation', 0)}",
+        "began": f"began with generation {event.get('generation', 0) + 1}",
         "compiled": f"compiled in {event.get('seconds', 0.0):.1f} s",
         "warned": str(event.get("message", "")),
         "ended": f"{event.get('why', 'ended')} after generation {event.get('generation', 0)}",

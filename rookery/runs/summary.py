@@ -27,8 +27,8 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
 
     Returns:
       Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and,
-      where members have parents, how many came from elsewhere, the mean of every other metric over the finite members,
-      times and speed.
+      where members have parents, how many came from elsewhere, how often the physics broke for anybody, the mean of
+      every other metric over the finite members, times and speed.
     """
     fitness = metrics["fitness"]
     sound = np.isfinite(fitness)
@@ -44,10 +44,15 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
     if "parent" in metrics:
         row["replaced"] = np.sum(metrics["parent"] != np.arange(len(fitness)))
     for name, values in metrics.items():
-        if name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
+        if name.startswith(_COUNTED):
+            row[name] = np.sum(values)
+        elif name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
             own = np.shape(values) == fitness.shape and sound.any()
             known = values[sound] if own else np.asarray(values)[np.isfinite(values)]
             row[name] = np.mean(known) if np.size(known) else np.nan
     row |= {"seconds": spent.generation, "steps_per_second": program.steps_per_generation / spent.generation}
     row |= {"seconds_tables": spent.tables, "seconds_checkpoint": spent.checkpoint}
     return {name: float(value) for name, value in row.items()}
+
+
+_COUNTED = "broken_"  # counts of each member: of who diverged as well

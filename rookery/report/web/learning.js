@@ -13,7 +13,7 @@ function learningSection(run) {
 
 function along(run, state, colours) {
   const byTime = state.by === "seconds";
-  const name = byTime ? "wall-clock time" : `environment steps${run.population && run.population.fitness.shape[1] > 1 ? " of the population" : ""}`;
+  const name = byTime ? "wall-clock time" : `environment steps${run.populations.some(({ fitness }) => fitness.shape[1] > 1) ? " of the population" : ""}`;
   return { xs: run.learning[state.by].data, base: baseAxis(colours, name, { format: byTime ? clock : steps, scale: false, min: 0, max: "dataMax" }), head: (value, index) => `${byTime ? clock(value) : `${steps(value)} steps`}, generation ${index + 1}` };
 }
 
@@ -73,7 +73,8 @@ const PANELS = {
 function panels(run) {
   const own = Object.entries(PANELS).filter(([column, title]) => column in run.metrics && title.toLowerCase() !== run.learning.label.toLowerCase());
   const teams = Object.keys(run.learning.agents).length > 1;
-  return teams ? [["best_fitness", "Fitness of the teams"], ["episode_length", "Steps of an episode"]] : own;
+  const ofTeams = [["best_fitness", "Fitness of the teams"], ["episode_length", "Steps of an episode"]];
+  return teams ? ofTeams.filter(([column]) => column in run.metrics) : own;
 }
 
 function metricChart(run, state, [column, title]) {

@@ -11,7 +11,8 @@ function lineageFigure(run) {
   const note = "A row is a member's place in the population, a column a generation. Lines lead from parents to children: strong ones to who is still there in the end, the thick one to the winner. Colours are ranks of fitness in a generation.";
   const body = el("div", { class: "lineage-box" }, canvas, details);
   whenSeen(canvas, () => tree.begin());
-  return frame({ title: "Lineage", name: "lineage", wide: true, note, csv: () => memberColumns(run, all) }, body);
+  const { name } = run.population;
+  return frame({ title: name === null ? "Lineage" : `Lineage of ${name}`, name: name === null ? "lineage" : `lineage-${name}`, wide: true, note, csv: () => memberColumns(run, all) }, body);
 }
 
 class LineageTree {
@@ -26,7 +27,9 @@ class LineageTree {
   }
 
   begin() {
-    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+    const sized = new ResizeObserver(() => this.canvas.parentElement.clientWidth !== this.width && this.draw());
+    sized.observe(this.canvas.parentElement);
+    this.signal.addEventListener("abort", () => sized.disconnect());
     onTheme(() => this.draw(), this.signal);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
@@ -45,6 +48,7 @@ class LineageTree {
   draw() {
     const { canvas } = this;
     this.width = canvas.parentElement.clientWidth;
+    if (!this.width) return;
     this.height = Math.max(140, Math.min(520, LINEAGE.top + LINEAGE.bottom + this.size * (this.size > 24 ? 7 : 20)));
     const scale = window.devicePixelRatio || 1;
     for (const one of [canvas, this.ground]) [one.width, one.height] = [this.width * scale, this.height * scale];

@@ -2,18 +2,23 @@
 
 const MOST_POINTS = 12_000; // of a picture; beyond, every second generation is drawn, or every third and so on
 
+/** The population, or that of each role where they breed apart. */
 function populationSection(run) {
+  const parts = run.populations.flatMap((population) => populationParts({ population }));
+  return parts.length ? section("population", "Population", ...parts) : null;
+}
+
+function populationParts(run) {
   const { population } = run;
-  const [, size] = population.fitness.shape;
   const names = Object.keys(population.hyper);
-  const parts = [];
-  if (population.bred) parts.push(lineageFigure(run));
+  const parts = population.bred ? [lineageFigure(run)] : [];
   if (names.length) {
     const ranks = fitnessRanks(population.fitness);
-    const note = `Each point is a member, brighter the fitter it was in its generation${size > 1 ? "; the line follows the ancestors of the winner" : ""}.`;
+    const several = population.fitness.shape[1] > 1;
+    const note = `Each point is a member, brighter the fitter it was in its generation${several ? "; the line follows the ancestors of the winner" : ""}.`;
     parts.push(el("p", { class: "lead" }, note), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
   }
-  return parts.length ? section("population", "Population", ...parts) : null;
+  return population.name !== null && parts.length ? [el("h3", { class: "role" }, population.name), ...parts] : parts;
 }
 
 /** Rank in its generation: 1 the best, 0 the worst or not finite. */
@@ -53,7 +58,7 @@ function hyperChart(run, name, ranks) {
     grid: { ...basics(colours).grid, top: 16, bottom: 30 },
   });
   const thinned = stride > 1 ? `Every ${stride}th generation is drawn; the file has all.` : null;
-  return chart({ title, note: thinned, name: `hyper-${name}`, height: 240, option, csv: () => memberColumns(run, { [name]: data }) });
+  return chart({ title, note: thinned, name: `hyper-${population.name === null ? "" : `${population.name}-`}${name}`, height: 240, option, csv: () => memberColumns(run, { [name]: data }) });
 }
 
 function winnersLine(population, shown, colours) {
@@ -69,10 +74,10 @@ function memberTip(run, generation, member) {
   const [, size] = population.fitness.shape;
   const at = generation * size + member;
   const parent = population.parents.data[at];
-  const whence = generation === 0 ? "newborn" : parent < 0 ? "out of the repertoire" : parent === member ? "survived" : `child of member ${parent}`;
+  const whence = generation === 0 ? "newborn" : parent < 0 ? "out of the repertoire" : parent === member ? "survived" : `child of ${population.name ?? "member"} ${parent}`;
   const values = Object.entries(population.hyper).map(([name, { data }]) => el("div", {}, `${name} `, el("b", {}, written(data[at]))));
   const fitness = el("div", {}, "fitness ", el("b", {}, written(population.fitness.data[at])));
-  return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `member ${member}, generation ${generation + 1}`), el("div", {}, whence), fitness, ...values);
+  return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, whence), fitness, ...values);
 }
 
 /** A row per generation and member. */

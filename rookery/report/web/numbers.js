@@ -47,7 +47,7 @@ function clock(seconds) {
 }
 
 function bytes(count) {
-  for (const [size, unit] of [[2 ** 30, "GB"], [2 ** 20, "MB"], [2 ** 10, "kB"]]) {
+  for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
     if (count >= size) return `${Number((count / size).toPrecision(3))} ${unit}`;
   }
   return `${count} bytes`;

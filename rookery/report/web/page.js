@@ -31,7 +31,7 @@ function runSections(run) {
   if (run.skills) sections.push(skillsSection(run, player));
   if (!run.repertoire && !run.skills && (player || run.env)) sections.push(episodeSection(run, player));
   sections.push(learningSection(run));
-  if (run.population) sections.push(populationSection(run));
+  if (run.populations.length) sections.push(populationSection(run));
   sections.push(systemSection(run));
   return { sections: sections.filter(Boolean), destroy: () => player && player.destroy() };
 }
@@ -87,7 +87,11 @@ function runHead(run) {
 /** Command, settings and search space: there for who opens it. */
 function howItRan(run) {
   const rows = run.settings.map(({ name, value, default: usual }) => [name, value, usual || "\u2013"]);
-  const copy = el("button", { type: "button", class: "csv", onclick: () => navigator.clipboard?.writeText(run.command) }, "copy");
+  const toClipboard = async () => {
+    await navigator.clipboard.writeText(run.command);
+    copy.textContent = "copied";
+  };
+  const copy = navigator.clipboard ? el("button", { type: "button", class: "csv", onclick: toClipboard }, "copy") : "";
   const parts = [run.command ? el("div", { class: "command" }, el("code", {}, run.command), copy) : null];
   if (rows.length) parts.push(table([{ label: "setting" }, { label: "value" }, { label: "default" }], rows, "What differs from the defaults"));
   if (run.space.length) parts.push(table([{ label: "hyper-parameter" }, { label: "" }], run.space, "Search space"));
@@ -115,20 +119,26 @@ function themeButton() {
 
 /** Loads the page again when there is more to see: as the server says, or after a while. The browser keeps the place. */
 function followRun({ version, every }) {
-  const sign = el("span", { class: "live" }, "live");
+  const reload = () => location.reload();
+  const sign = el("button", { type: "button", class: "live", title: "Load the page again", onclick: reload }, "live");
+  let touched = -Infinity;
+  for (const kind of ["pointerdown", "keydown", "wheel", "input"]) addEventListener(kind, () => (touched = performance.now()), { passive: true });
+  // Whoever is at something decides when.
+  const renew = () => (performance.now() - touched > FOLLOWING.calm ? reload() : (sign.textContent = "live: there is more"));
   const ask = async () => {
     try {
       const answer = await fetch("version", { cache: "no-store" });
-      if (answer.ok && (await answer.text()) !== version) location.reload();
       sign.classList.remove("lost");
+      if (answer.ok && (await answer.text()) !== version) renew();
     } catch {
       sign.classList.add("lost");
     }
   };
-  if (every) setTimeout(() => location.reload(), 1000 * every);
-  else setInterval(ask, 5000);
+  setInterval(every ? renew : ask, every ? 1000 * every : FOLLOWING.every);
   return sign;
 }
+
+const FOLLOWING = { every: 5000, calm: 15_000 }; // ms between questions; ms since the page was touched
 
 /** What should outlast a reload, where the browser lets a page keep anything. */
 function keep(name, value) {
@@ -141,28 +151,28 @@ function keep(name, value) {
 }
 
 function begin() {
-  const data = unpack(JSON.parse(document.getElementById("data").textContent));
+  const data = JSON.parse(document.getElementById("data").textContent);
   const page = document.getElementById("page");
-  const bar = el("div", { class: "bar" }, el("span", { class: "brand" }, "rookery"), data.live ? followRun(data.live) : null, themeButton());
+  const bar = el("div", { class: "bar" }, el("span", { class: "brand" }, "rookery"), data.live && !data.runs.every(({ state }) => state.over) ? followRun(data.live) : null, themeButton());
   const body = el("div", {});
   page.append(bar);
-  if (data.comparison) page.append(comparisonSection(data.comparison));
+  if (data.comparison) page.append(comparisonSection(unpack(data.comparison)));
   let shown = null;
   const show = (index) => {
     keep("run", index);
     if (shown) shown.destroy();
-    const [made, own] = together(() => runSections(data.runs[index]));
+    const [made, own] = together(() => runSections(unpack(data.runs[index])));
     shown = { ...made, destroy: () => (own.abort(), made.destroy()) };
     body.replaceChildren(runHead(data.runs[index]), contents(shown.sections), ...shown.sections);
   };
-  if (data.runs.length > 1) page.append(runChoice(data.runs, show));
+  const first = Math.min(Number(keep("run")) || 0, data.runs.length - 1);
+  if (data.runs.length > 1) page.append(runChoice(data.runs, first, show));
   page.append(body, el("footer", {}, `Written ${data.written} by Rookery. This page is one file: keep it, send it, open it anywhere.`));
-  show(Math.min(Number(keep("run")) || 0, data.runs.length - 1));
+  show(first);
   page.dataset.ready = "true";
 }
 
-function runChoice(runs, show) {
-  const chosen = Number(keep("run")) || 0;
+function runChoice(runs, chosen, show) {
   const options = runs.map((run, index) => el("option", { value: index, selected: index === chosen }, `${run.name}: ${run.kind} on ${run.env}`));
   return el("label", { class: "run-choice" }, "Run ", el("select", { "aria-label": "Run", onchange: (event) => show(Number(event.target.value)) }, ...options));
 }

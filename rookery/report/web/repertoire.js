@@ -108,7 +108,8 @@ class RepertoireState {
     if (!recorded.length) return "";
     const other = recorded.includes(cell) ? cell : this.nearest(cell, recorded);
     player.show("cell", other);
-    return other === cell ? "It plays." : `It was not rolled out; cell ${other}, the nearest that was, plays.`;
+    const late = this.time === null ? "" : " It is the elite of the end that plays.";
+    return (other === cell ? "It plays." : `It was not rolled out; cell ${other}, the nearest that was, plays.`) + late;
   }
 
   columns() {
@@ -148,8 +149,10 @@ class RepertoireMap {
     this.svg = document.createElementNS(SVG, "svg");
     this.svg.setAttribute("viewBox", `0 0 ${this.sides[0]} ${this.sides[1]}`);
     this.svg.setAttribute("class", "cells");
-    this.svg.setAttribute("role", "img");
-    this.svg.setAttribute("aria-label", "Map of the repertoire");
+    this.svg.setAttribute("role", "application");
+    this.svg.setAttribute("tabindex", "0");
+    this.svg.setAttribute("aria-label", "Map of the repertoire: arrows go from cell to cell and choose it");
+    this.svg.addEventListener("keydown", (event) => this.pressed(event));
     const count = starts.data.length - 1;
     this.cells = range(count).map(() => []);
     of.data.forEach((polygon, cell) => this.cells[polygon].push(cell));
@@ -188,6 +191,34 @@ class RepertoireMap {
     const cell = this.best(index, this.state.last) ?? this.cells[index][0];
     if (cell === undefined) return;
     this.onchoose(cell);
+  }
+
+  /** Arrows go to the nearest polygon with an elite in their direction. */
+  pressed(event) {
+    const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!direction) return;
+    event.preventDefault();
+    const from = this.marked();
+    const ahead = range(this.polygons.length).filter((index) => this.best(index, this.state.last) !== undefined);
+    const away = (index) => {
+      const [x, y] = this.middle(index);
+      const [along, across] = [(x - from[0]) * direction[0] + (y - from[1]) * direction[1], Math.abs((x - from[0]) * direction[1]) + Math.abs((y - from[1]) * direction[0])];
+      return along > 1 ? along + 2 * across : Infinity;
+    };
+    const next = ahead.reduce((best, index) => (away(index) < away(best) ? index : best), ahead[0]);
+    if (next !== undefined && Number.isFinite(away(next))) this.clicked(next);
+  }
+
+  marked() {
+    return [Number(this.star.getAttribute("cx")), Number(this.star.getAttribute("cy"))];
+  }
+
+  /** The middle of a polygon's corners. */
+  middle(index) {
+    const { starts, points } = this.map;
+    const [from, to] = [starts.data[index], starts.data[index + 1]];
+    const mean = (axis) => range(to - from).reduce((sum, i) => sum + points.data[2 * (from + i) + axis], 0) / (to - from);
+    return this.place(mean(0), mean(1));
   }
 
   /** Names a cell only when it is pointed at: thousands of titles would cost as much as the map. */

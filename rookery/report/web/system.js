@@ -1,6 +1,6 @@
 // The machine's side: speed, where the time of a generation went, memory, and what went wrong.
 
-const PHASES = { seconds: "computing: train, judge, breed", seconds_tables: "writing tables", seconds_checkpoint: "checkpoint" };
+const PHASES = { seconds: "computing: train, judge, breed", seconds_tables: "tables, and a live page", seconds_checkpoint: "checkpoint" };
 
 function systemSection(run) {
   const figures = [speedChart(run), phaseChart(run), wrongsFigure(run), machineFigure(run)];
