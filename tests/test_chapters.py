@@ -334,4 +334,4 @@ def test_what_a_kill_cut_short_is_left_out(tmp_path):
     found = told(tmp_path)
     assert found["metrics"]["generation"]["shape"] == [3]
     assert found["populations"][0]["fitness"]["shape"] == [3, 2]
-    assert [event["text"] for event in found["events"]] == ["began at generation 0"]
+    assert [event["text"] for event in found["events"]] == ["began with generation 1"]

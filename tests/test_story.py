@@ -161,7 +161,7 @@ class TestWrongs:
         assert wrongs([BEGAN])["killed"] == 0, "it may be running"
 
     def test_warnings_are_told_once_and_damaged_checkpoints_counted(self):
-        damaged = {"event": "warned", "message": "the checkpoint of generation 3 is damaged"}
+        damaged = {"event": "warned", "message": "The checkpoint of generation 3 is damaged and was passed over: x."}
         full = {"event": "warned", "message": "the state is larger than memory"}
         told = story.wrongs(metrics(), [BEGAN, damaged, full, damaged, ENDED])
         assert [(entry["meaning"], entry["count"]) for entry in told] == [
@@ -272,5 +272,5 @@ def test_a_head_tells_the_journal_and_the_memory_of_the_last_end(tmp_path):
     assert told["memory"] == {"planned": 2}
     texts = [event["text"] for event in told["events"]]
     end = "finished after generation 3"
-    assert texts == ["began at generation 0", "compiled in 1.2 s", end, "began at generation 3", end, "x"]
+    assert texts == ["began with generation 1", "compiled in 1.2 s", end, "began with generation 4", end, "x"]
     assert told["events"][0]["at"] == "2026-01-02 03:04:05"
