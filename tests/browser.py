@@ -5,12 +5,13 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NO_NETWORK = ("file:", "data:", "blob:")
@@ -56,8 +57,31 @@ def opened(browser: "Browser", address: str, allowed: str | None = None, **conte
     page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
-    yield page
-    own.close()
+    try:
+        yield page
+    finally:
+        own.close()
     assert said == []
     assert asked, "the requests were not seen"
     assert [url for url in asked if not url.startswith(NO_NETWORK) and not (allowed and url.startswith(allowed))] == []
+
+
+def shown(browser: "Browser", path: Path, **context: Any) -> Any:
+    """A page in a file, as `opened` opens it."""
+    return opened(browser, path.as_uri(), **{"viewport": {"width": 1200, "height": 900}, **context})
+
+
+def picture(page: "Page", name: str) -> "Locator":
+    """The figure of this name in the page of a run, looked at and drawn."""
+    figure = page.locator(f"figure[data-name='{name}']").first
+    figure.scroll_into_view_if_needed()
+    if figure.locator(".chart, canvas.lineage").count():
+        figure.locator("[data-drawn=true]").wait_for()
+    return figure
+
+
+def see_everything(page: "Page") -> None:
+    """Scroll to each figure of the page of a run, until all are drawn."""
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+    page.wait_for_function("!document.querySelector('.chart:not([data-drawn]), .lineage:not([data-drawn])')")

@@ -1,6 +1,5 @@
 """The page of a run in a browser: all that it should show is there, can be handled, and fetches nothing."""
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,12 @@ import pytest
 
 from rookery.runs.log import read_csv
 from tests import browser as browsing
+from tests.browser import picture, see_everything, shown
 from tests.short_runs import KINDS
 
 browsing.require()
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Page
 
 LEARNING = ["learning", "metrics"]
 SYSTEM = {"system": ["speed", "phases", "wrongs", "machine"]}
@@ -61,52 +61,13 @@ def page(browser: "Browser", short_runs: dict[str, Path], request: pytest.Fixtur
         yield page
 
 
-WIDE: Any = {"width": 1200, "height": 900}
-
-
 def of(*kinds: str) -> Any:
     return pytest.mark.parametrize("page", kinds, indirect=True)
-
-
-def shown(browser: "Browser", path: Path, **context: Any) -> Any:
-    return browsing.opened(browser, path.as_uri(), **{"viewport": WIDE, **context})
-
-
-def picture(page: "Page", name: str, within: str = "") -> "Locator":
-    """A picture by its name, looked at and drawn."""
-    figure = page.locator(f"{within} figure[data-name='{name}']").first
-    figure.scroll_into_view_if_needed()
-    drawn = figure.locator("[data-drawn=true]")
-    if figure.locator(".chart, canvas.lineage").count():
-        drawn.wait_for()
-    return figure
-
-
-def see_everything(page: "Page") -> None:
-    for figure in page.locator("figure").all():
-        figure.scroll_into_view_if_needed()
-    page.wait_for_function(
-        "document.querySelectorAll('.chart:not([data-drawn]), .lineage:not([data-drawn])').length === 0"
-    )
 
 
 def written(page: "Page", value: float) -> str:
     """A number as the page writes it."""
     return page.evaluate("(value) => written(value)", value)
-
-
-def saved(page: "Page", figure: "Locator") -> dict[str, list[str]]:
-    """The file that the button of a picture saves: column -> texts."""
-    with page.expect_download() as download:
-        figure.get_by_role("button", name="CSV", exact=True).click()
-    with open(download.value.path(), newline="") as file:
-        header, *rows = csv.reader(file)
-    assert download.value.suggested_filename == f"{figure.get_attribute('data-name')}.csv"
-    return {name: [row[place] for row in rows] for place, name in enumerate(header)}
-
-
-def numbers(texts: list[str]) -> list[float]:
-    return [float(text or "nan") for text in texts]
 
 
 COLOURS = """(canvas) => {
