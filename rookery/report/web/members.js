@@ -1,6 +1,6 @@
 // The population: which hyper-parameters its members had, generation by generation.
 
-const MOST_POINTS = 12_000; // of a picture; beyond, every second generation is drawn, or every third and so on
+const MOST_POINTS = 6_000; // of a picture; beyond, every second generation is drawn, or every third and so on
 
 /** The population, or that of each role where they breed apart. */
 function populationSection(run) {
