@@ -17,6 +17,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 NO_NETWORK = ("file:", "data:", "blob:")
 _FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # 3-D without a graphics card
 
+_PATIENCE = 15_000  # ms
+
 
 def require() -> None:
     """Skip the calling module where there is no browser to be driven; in CI, where there must be one, fail it."""
@@ -50,11 +52,13 @@ def opened(browser: "Browser", address: str, allowed: str | None = None, **conte
     """
     own = browser.new_context(**context)
     page = own.new_page()
+    page.set_default_timeout(_PATIENCE)
     said: list[str] = []
     asked: list[str] = []
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+    page.on("dialog", lambda dialog: dialog.dismiss())
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
     try:
@@ -84,4 +88,4 @@ def see_everything(page: "Page") -> None:
     """Scroll to each figure of the page of a run, until all are drawn."""
     for figure in page.locator("figure").all():
         figure.scroll_into_view_if_needed()
-    page.wait_for_function("!document.querySelector('.chart:not([data-drawn]), .lineage:not([data-drawn])')")
+    page.locator(".chart:not([data-drawn]), .lineage:not([data-drawn])").first.wait_for(state="detached")

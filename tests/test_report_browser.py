@@ -217,7 +217,7 @@ def test_the_picture_of_the_player_moves_and_stands_still_when_paused(browser: A
     with shown(browser, short_runs[kind] / "report.html", offline=True) as page:
         canvas, host = page.locator(".player-stage canvas"), page.locator(".player-host")
         canvas.scroll_into_view_if_needed()
-        page.wait_for_function("document.querySelector('.player-host').dataset.playing === 'true'")
+        page.locator(".player-host[data-playing=true]").wait_for()
         before = canvas.screenshot()
         assert any(canvas.screenshot() != before for _ in range(30))
         page.get_by_role("button", name="Pause").click()
