@@ -125,7 +125,9 @@ def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
     run = tmp_path / "runs/map-elites-arm-0"
     made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
     files = {"config.json", "metrics.csv", "repertoire.csv", "cells.csv", "journal.jsonl", "checkpoints", "events"}
-    assert made == {*files, "curves.png", "repertoire.png", "report.html"}, "and no lineage.csv, since nobody has a parent"
+    assert made == {*files, "curves.png", "repertoire.png", "report.html"}, (
+        "and no lineage.csv, since nobody has a parent"
+    )
     for picture in ("curves.png", "repertoire.png"):
         assert (run / picture).read_bytes().startswith(b"\x89PNG")
     assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 30
