@@ -164,6 +164,8 @@ def report(command: Report) -> None:
     console = Console()
     if isinstance(command.rollouts, int) and command.rollouts < 0:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
+    if command.serve and command.page is not None:
+        raise ValueError(f"a page that is served is not written to {command.page}; leave out --page, or --serve.")
     runs = check_runs(command.runs, command.page, begun=not command.serve)
     count = None if command.rollouts == "all" else command.rollouts
     roll_out = partial(_roll_out, console, count, command.seed)

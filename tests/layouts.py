@@ -105,7 +105,7 @@ def shapes(program: Program, mesh: devices.Mesh) -> dict:
     members = state.members
     inherited, buffer, divided, whole = (
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-        for tree in ((members.state, members.normalizer), members.buffer, members, state.shared)
+        for tree in ((members.state, members.normalizer, members.hyper), members.buffer, members, state.shared)
     )
     return {"row": inherited // 8, "buffer": buffer // 8, "divided": divided, "whole": whole}
 

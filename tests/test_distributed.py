@@ -275,7 +275,7 @@ def test_a_command_that_fails_hears_first_and_then_leaves_alone(monkeypatch, cap
     listener = Listener()
     monkeypatch.setattr(cli, "join", lambda _: listener)
     monkeypatch.setattr(cli, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr(cli, "_COMMANDS", {cli.Resume: fail})
+    monkeypatch.setattr(cli, "resume", fail)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(sys, "argv", ["rookery", "resume", "runs/mine"])
     with pytest.raises((SystemExit, KeyError)):

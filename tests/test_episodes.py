@@ -113,6 +113,10 @@ def test_what_is_written_is_read_and_goes_with_the_run(learned: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"episodes\.npz is damaged, or of another version of rookery .*; delete it"):
         episodes.read_episodes(learned)
+    half = {name: array for name, array in played.arrays.items() if name not in ("position", "step")}
+    episodes.write_episodes(learned, played._replace(arrays=half))
+    with pytest.raises(ValueError, match=r"episodes\.npz is damaged, .*\(no position, step\); delete it"):
+        episodes.read_episodes(learned)
     episodes.write_episodes(learned, played._replace(header={**played.header, "format": 2}))
     with pytest.raises(ValueError, match=r"another version of rookery \(format 2\)"):
         episodes.read_episodes(learned)

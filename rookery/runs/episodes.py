@@ -49,6 +49,8 @@ TOGETHER = 64  # episodes at most that are lived at once
 
 
 _BROKEN = "broken physics"
+_SEEN = {"step", "frames", "reward", "position"}
+_ARRAYS = {"plane": _SEEN | {"heading", "visible"}, "bodies": _SEEN | {"rotation"}, "film": {"film"}}
 
 
 class Episodes(NamedTuple):
@@ -159,7 +161,11 @@ def read_episodes(run_dir: str | Path) -> Episodes | None:
             header = json.loads(str(file["header"]))
             if header["format"] != FORMAT:
                 raise ValueError(f"format {header['format']}")
-            return Episodes(header, {name: file[name] for name in file.files if name != "header"})
+            arrays = {name: file[name] for name in file.files if name != "header"}
+            missing = _ARRAYS[header["kind"]] - set(arrays)
+            if missing:
+                raise ValueError(f"no {', '.join(sorted(missing))}")
+            return Episodes(header, arrays)
     except FileNotFoundError:
         return None
     except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:

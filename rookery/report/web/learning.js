@@ -78,12 +78,8 @@ function panels(run) {
 }
 
 function metricChart(run, state, [column, title]) {
-  const option = (colours) => {
-    const { xs, base, head } = along(run, state, colours);
-    const series = [line(title, xs, run.metrics[column].data, colours.series[0])];
-    return { xAxis: base, yAxis: sideAxis(colours, ""), series, tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, top: 16, bottom: 30 } };
-  };
-  return chart({ title, name: column, height: 220, option, csv: () => ({ generation: run.metrics.generation.data, env_steps: run.metrics.env_steps.data, [column]: run.metrics[column].data }) });
+  const csv = () => Object.fromEntries(["generation", "env_steps", column].map((name) => [name, run.metrics[name].data]));
+  return columnChart(run, state, () => column, { title, name: column, csv });
 }
 
 /** Any column of metrics.csv, one at a time. */
@@ -91,18 +87,23 @@ function explorer(run, state) {
   const shown = new Set(["generation", "env_steps", ...panels(run).map(([column]) => column)]);
   const columns = Object.keys(run.metrics).filter((name) => !shown.has(name));
   let column = columns.includes("critic_loss") ? "critic_loss" : columns[0];
-  const options = columns.map((name) => el("option", { value: name, selected: name === column }, name));
   const change = (event) => {
     column = event.target.value;
     figure.redraw();
   };
+  const options = columns.map((name) => el("option", { value: name, selected: name === column }, name));
   const select = el("select", { "aria-label": "Column of metrics.csv", onchange: change }, ...options);
+  const csv = () => Object.fromEntries(Object.entries(run.metrics).map(([name, { data }]) => [name, data]));
+  const figure = columnChart(run, state, () => column, { title: "Everything that was logged", name: "metrics", controls: [select], csv });
+  return figure;
+}
+
+/** A column of metrics.csv, which `pick` names, along the run. */
+function columnChart(run, state, pick, about) {
   const option = (colours) => {
     const { xs, base, head } = along(run, state, colours);
-    const series = [line(column, xs, run.metrics[column].data, colours.series[2])];
+    const series = [line(pick(), xs, run.metrics[pick()].data, colours.series[0])];
     return { xAxis: base, yAxis: sideAxis(colours, ""), series, tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, top: 16, bottom: 30 } };
   };
-  const csv = () => Object.fromEntries(Object.entries(run.metrics).map(([name, { data }]) => [name, data]));
-  const figure = chart({ title: "Everything that was logged", name: "metrics", controls: [select], height: 220, option, csv });
-  return figure;
+  return chart({ ...about, height: 220, option });
 }
