@@ -3,6 +3,7 @@
 It is derived from the configs by tyro; what is done with runs that there are stands in `commands.py`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -209,9 +210,10 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
     words, live = journal.command_line(), _refresh if config.run.live else None
     try:
         result = loop.run(built.program, config.run, built.mesh, resume, record, words, live)
-    except (Exception, Interrupted):  # a signal, a full disk: whatever it was, the page tells how far the run came
-        if processes.is_first():
-            _tell_by_page(Path(str(config.run.run_dir)))
+    except (Exception, Interrupted) as error:  # a signal, a full disk: the page tells how far the run came
+        if processes.is_first() and not isinstance(error, ValueError):  # which comes before there is anything to tell
+            with contextlib.suppress(Exception):
+                write_report([str(config.run.run_dir)])
         raise
     assert result.run_dir is not None
     company.finish()
