@@ -247,6 +247,8 @@ class TestEpisodes:
         assert told(tmp_path)["episodes"] is None
         position = np.linspace(-1, 1, 2 * 3 * 1 * 2).reshape(2, 3, 1, 2).astype(np.float32)
         arrays = {"position": position, "visible": np.ones((2, 3, 1), bool), "frames": np.array([3, 2], np.int32)}
+        arrays |= {"heading": np.full((2, 3, 1), np.nan, np.float32), "step": np.array([[0, 1, 2], [0, 1, 1]], np.int32)}
+        arrays |= {"reward": np.zeros((2, 3, 1), np.float32)}
         write_episodes(tmp_path, Episodes({**HEADER, "kind": "plane", "episodes": [{"cell": 3}]}, arrays))
         found = told(tmp_path)["episodes"]
         assert (found["kind"], found["secondsPerStep"], found["generation"], found["film"]) == ("plane", 0.05, 4, None)
@@ -254,6 +256,9 @@ class TestEpisodes:
             "position": "i2",
             "visible": "u1",
             "frames": "i4",
+            "heading": "i2",
+            "step": "i4",
+            "reward": "f4",
         }
         np.testing.assert_allclose(unpacked(found["arrays"]["position"]), position, atol=2 / 65534)
 
