@@ -247,7 +247,10 @@ class TestEpisodes:
         assert told(tmp_path)["episodes"] is None
         position = np.linspace(-1, 1, 2 * 3 * 1 * 2).reshape(2, 3, 1, 2).astype(np.float32)
         arrays = {"position": position, "visible": np.ones((2, 3, 1), bool), "frames": np.array([3, 2], np.int32)}
-        arrays |= {"heading": np.full((2, 3, 1), np.nan, np.float32), "step": np.array([[0, 1, 2], [0, 1, 1]], np.int32)}
+        arrays |= {
+            "heading": np.full((2, 3, 1), np.nan, np.float32),
+            "step": np.array([[0, 1, 2], [0, 1, 1]], np.int32),
+        }
         arrays |= {"reward": np.zeros((2, 3, 1), np.float32)}
         write_episodes(tmp_path, Episodes({**HEADER, "kind": "plane", "episodes": [{"cell": 3}]}, arrays))
         found = told(tmp_path)["episodes"]

@@ -224,7 +224,7 @@ class TestInherit:
     def test_what_is_inherited_crosses_in_one_exchange(self, start):
         exchanges = []
 
-        def move(tree, sources, in_place):
+        def move(tree, sources, in_place=False):
             exchanges.append(len(jax.tree.leaves(tree)))
             return trees.take(tree, sources)
 
