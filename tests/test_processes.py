@@ -8,6 +8,7 @@ import pytest
 
 from rookery import devices
 from rookery.runs import processes
+from rookery.runs.settings import flat
 from rookery.runs.versions import version, versions
 
 
@@ -33,7 +34,7 @@ def test_who_is_alone_waits_for_nobody_and_is_alike():
 
 def test_a_record_is_compared_field_by_field():
     record = {"run": {"seed": 1, "world": {"env": "point_room"}}, "kind": "pbt-sac", "empty": {}, "list": [{"a": 1}]}
-    assert processes._flat(record) == {
+    assert flat(record) == {
         "run.seed": 1,
         "run.world.env": "point_room",
         "kind": "pbt-sac",

@@ -12,6 +12,7 @@ import numpy as np
 from rookery.runs.folder import RunFolder, RunFolderError, open_existing
 from rookery.runs.log import read_csv
 from rookery.runs.record import DESCRIPTOR, SCHEDULE
+from rookery.runs.settings import flat
 
 # Settings that change nothing of what is learned, or (`devices` without `exact`) its rounding only.
 _WITHOUT_EFFECT = {
@@ -75,7 +76,7 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
         raise ValueError("there is no run to compare; give the folders of at least one.")
     sorted_runs: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for path in paths:
-        everything = _flat(_open(path))
+        everything = _told(_open(path))
         key = tuple(sorted((name, _text(value)) for name, value in everything.items() if name not in _WITHOUT_EFFECT))
         run = _read(path, everything.get("run.seed", everything.get("seed")), score)
         sorted_runs.setdefault(key, []).append(run)
@@ -131,15 +132,9 @@ def _read(path: Path, seed: int | None, score: str | None) -> Run:
     return Run(path, seed, metrics["env_steps"], values, column)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _told(config: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings as `run.generations`; without those that are null or an empty list."""
-    settings: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            settings |= _flat(value, f"{prefix}{name}.")
-        elif value is not None and value != []:
-            settings[f"{prefix}{name}"] = value
-    return settings
+    return {name: value for name, value in flat(config).items() if value is not None and value != []}
 
 
 def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run]) -> Group:

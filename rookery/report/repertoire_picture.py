@@ -100,15 +100,11 @@ def _title(folder: RunFolder, repertoire: Repertoire) -> str:
     if not occupied:
         return f"{head}\nempty: none of {cells:,} cells has an elite"
     best = repertoire.fitness[repertoire.occupied].max()
-    parts = [f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells", f"best {_number(best)} (star)"]
+    parts = [f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells", f"best {style.number(best)} (star)"]
     if folder.metrics_file.is_file():
         score = read_csv(folder.metrics_file).get("qd_score", np.empty(0))
-        parts += [f"QD score {_number(score[-1])}"] if len(score) else []
+        parts += [f"QD score {style.number(score[-1])}"] if len(score) else []
     return f"{head}\n{',  '.join(parts)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def _colours(repertoire: Repertoire):

@@ -12,11 +12,13 @@ import numpy as np
 
 from rookery.report import style
 from rookery.report.compare_picture import steps_text
+from rookery.report.style import number
 from rookery.runs.config import FLAG
 from rookery.runs.folder import RunFolder
 from rookery.runs.journal import read_journal
 from rookery.runs.kinds import KINDS, usual_space
 from rookery.runs.record import DESCRIPTOR, SCHEDULE, to_record
+from rookery.runs.settings import flat
 
 Metrics = Mapping[str, np.ndarray]
 
@@ -66,8 +68,8 @@ def differences(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Name, value and usual value of the settings that are not their kind's own."""
     kind = KINDS.get(str(config.get("kind")))
-    usual = _flat(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
-    told = {name: value for name, value in _flat(config).items() if name.split(".")[0] not in _UNTOLD}
+    usual = flat(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
+    told = {name: value for name, value in flat(config).items() if name.split(".")[0] not in _UNTOLD}
     told = {name: value for name, value in told.items() if name not in _WHERE}
     return [(name, now, usual.get(name)) for name, now in told.items() if _text(now) != _text(usual.get(name))]
 
@@ -218,22 +220,10 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {left} s" if minutes else f"{seconds:.3g} s"
 
 
-def number(value: float) -> str:
-    """Four significant digits, and thousands set apart."""
-    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
-
-
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of a configuration; {} where a run from Python has something else there."""
     part = config.get(name)
     return part if isinstance(part, Mapping) else {}
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _text(value: Any) -> str:

@@ -23,6 +23,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def number(value: float) -> str:
+    """Four significant digits, and thousands set apart."""
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
 def tidy(axes) -> None:
     """Take away what carries no data."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -20,8 +20,6 @@ import io
 import json
 import math
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
@@ -36,7 +34,7 @@ from rookery import trees
 from rookery.agents.api import ActFn
 from rookery.envs.api import Environment
 from rookery.envs.pictures import Picture
-from rookery.runs import casting, folder, origins, render
+from rookery.runs import archives, casting, folder, origins, render
 from rookery.runs.casting import Cast
 from rookery.runs.render import Watched
 from rookery.types import PyTree
@@ -154,24 +152,21 @@ def read_episodes(run_dir: str | Path) -> Episodes | None:
       RunFolderError: the folder is no run.
       ValueError: the file is damaged, or of another version.
     """
-    path = folder.open_existing(run_dir).episodes_file
     try:
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            header = json.loads(str(file["header"]))
-            if header["format"] != FORMAT:
-                raise ValueError(f"format {header['format']}")
-            arrays = {name: file[name] for name in file.files if name != "header"}
-            missing = _ARRAYS[header["kind"]] - set(arrays)
-            if missing:
-                raise ValueError(f"no {', '.join(sorted(missing))}")
-            return Episodes(header, arrays)
+        return archives.read(folder.open_existing(run_dir).episodes_file, FORMAT, _whole, _DAMAGED)
     except FileNotFoundError:
         return None
-    except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is damaged, or of another version of rookery ({error}); delete it, or record the episodes again."
-        ) from error
+
+
+def _whole(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Episodes:
+    """All that the header promises, and what else there is."""
+    missing = _ARRAYS[header["kind"]] - set(arrays)
+    if missing:
+        raise ValueError(f"no {', '.join(sorted(missing))}")
+    return Episodes(header, {name: arrays[name] for name in arrays if name != "header"})
+
+
+_DAMAGED = "{path} is damaged, or of another version of rookery ({error}); delete it, or record the episodes again."
 
 
 def _watched(

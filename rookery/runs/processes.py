@@ -24,6 +24,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rookery import devices
+from rookery.runs.settings import flat
 from rookery.runs.versions import versions
 
 PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -163,7 +164,7 @@ def check_alike(record: Mapping[str, Any]) -> None:
     """
     if runtime().num_processes == 1:
         return
-    text = json.dumps(_flat({**record, "version": versions(PACKAGES)}), sort_keys=True)
+    text = json.dumps(flat({**record, "version": versions(PACKAGES)}), sort_keys=True)
     place, own = f"rookery/hash/{next(_comparisons)}", runtime().process_id
     board().key_value_set(f"{place}/{own}", hashlib.sha256(text.encode()).hexdigest())
     meet(place)
@@ -186,10 +187,3 @@ def check_alike(record: Mapping[str, Any]) -> None:
         f"process {other} is told something else than process 0: {'; '.join(differences[:3])}; start every process "
         "with the same command, the same versions and as many devices."
     )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat

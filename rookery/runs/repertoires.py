@@ -2,8 +2,7 @@
 
 import json
 import os
-import zipfile
-import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from rookery.populations.api import Program
 from rookery.qd.api import Scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Repertoire, empty
-from rookery.runs import build, folder, leaves, record
+from rookery.runs import archives, build, folder, leaves, record
 from rookery.runs.checkpoint import Checkpointer
 
 FORMAT = 1
@@ -88,7 +87,7 @@ def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
         evaluation), or its genotypes are others.
     """
     path = _file(path)
-    header, arrays = _read(path)
+    header, arrays = archives.read(path, FORMAT, _listed, _DAMAGED)
     task = _task(scoring)
     if header["task"] != task:
         told = "; ".join(
@@ -122,15 +121,9 @@ def _file(path: str | Path) -> Path:
     return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
-    try:
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            header = json.loads(str(file["header"]))
-            if header["format"] != FORMAT:
-                raise ValueError(f"format {header['format']}")
-            return header, [file[str(index)] for index in range(len(header["leaves"]))]
-    except (ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is no repertoire, damaged, or of another version of rookery ({error}); put a copy of it back."
-        ) from error
+def _listed(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The header, and the leaves in its order."""
+    return header, [arrays[str(index)] for index in range(len(header["leaves"]))]
+
+
+_DAMAGED = "{path} is no repertoire, damaged, or of another version of rookery ({error}); put a copy of it back."
