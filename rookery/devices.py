@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -166,7 +166,7 @@ def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
 
 
 def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
-    spec, of_share = PartitionSpec(AXIS), partial(moved, rows=Rows(_take_share, _put_share), in_place=in_place)
+    spec, of_share = PartitionSpec(AXIS), partial(moved, rows=rows_of_shares(AXIS), in_place=in_place)
     moving = jax.shard_map(of_share, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
     return moving(tree, sources)
 
@@ -186,23 +186,32 @@ def rows(over: Mesh, divided: bool) -> Rows:
             lambda tree, indices, rows: _everywhere(over, trees.scatter, tree, indices, rows),
         )
     spec, whole = PartitionSpec(AXIS), PartitionSpec()
-    take = jax.shard_map(_take_share, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
-    put = jax.shard_map(_put_share, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)
+    of_shares = rows_of_shares(AXIS)
+    take = jax.shard_map(of_shares.take, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
+    put = jax.shard_map(of_shares.put, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)
     return Rows(take, put)
 
 
-def _take_share(tree: PyTree, indices: Array) -> PyTree:
+def rows_of_shares(axis: str) -> Rows:
+    """Rows of a whole whose equal shares lie along a mapped axis, for functions that run inside of it.
+
+    Either is given this device's share, and numbers of rows in the whole that are the same on all devices.
+    """
+    return Rows(partial(_take_share, axis), partial(_put_share, axis))
+
+
+def _take_share(axis: str, tree: PyTree, indices: Array) -> PyTree:
     """Rows from whichever device has them: one gives the row's bits, the others zeros, and integers add up exactly."""
-    local, mine, _ = _own_share(tree, indices)
+    local, mine, _ = _own_share(axis, tree, indices)
     found = jax.tree.map(_as_bits, trees.take(tree, jnp.where(mine, local, 0)))
-    everybodys = jax.lax.psum(trees.where(mine, found, jax.tree.map(jnp.zeros_like, found)), AXIS)
+    everybodys = jax.lax.psum(trees.where(mine, found, jax.tree.map(jnp.zeros_like, found)), axis)
     return jax.tree.map(_from_bits, everybodys, tree)
 
 
-def _own_share(tree: PyTree, indices: Array) -> tuple[Array, Array, int]:
+def _own_share(axis: str, tree: PyTree, indices: Array) -> tuple[Array, Array, int]:
     """Where rows of the whole lie among this device's, `[N]`; which are this device's, `[N]` bool; how many it has."""
     count = jax.tree.leaves(tree)[0].shape[0]
-    local = indices - jax.lax.axis_index(AXIS) * count
+    local = indices - jax.lax.axis_index(axis) * count
     return local, (local >= 0) & (local < count), count
 
 
@@ -216,11 +225,29 @@ def _from_bits(bits: Array, like: Array) -> Array:
     return bits.astype(bool) if like.dtype == bool else jax.lax.bitcast_convert_type(bits, like.dtype)
 
 
-def _put_share(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
+def _put_share(axis: str, tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
     """Every device writes the rows of its own cells, in place."""
-    local, mine, count = _own_share(tree, indices)
+    local, mine, count = _own_share(axis, tree, indices)
     beyond = count + jnp.arange(indices.shape[0])  # unique, and never written
     return trees.scatter(tree, jnp.where(mine, local, beyond), rows)
+
+
+def map_over(function: Callable[..., PyTree], axis: str, devices: Sequence[Any] | None = None) -> Callable[..., PyTree]:
+    """A compiled function whose arguments and results have a leading axis of devices, one row for each.
+
+    Args:
+      function: is given rows without that axis, and may exchange over `axis`.
+      axis: its name inside.
+      devices: all of this process by default.
+    """
+    over, spec = Mesh(np.asarray(jax.local_devices() if devices is None else devices), (axis,)), PartitionSpec(axis)
+
+    def of_one(arguments: tuple) -> PyTree:
+        result = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: leaf[None], result)
+
+    mapped = jax.jit(jax.shard_map(of_one, mesh=over, in_specs=(spec,), out_specs=spec, check_vma=False))
+    return lambda *arguments: mapped(arguments)
 
 
 class Compiled(NamedTuple):

@@ -147,14 +147,15 @@ class Agent(NamedTuple):
     minibatches: int = 0  # parts that an on-policy agent cuts a rollout into; 0 for one that learns off-policy
 
 
-def check_hidden_sizes(hidden_sizes: tuple[int, ...]) -> None:
+def check_hidden_sizes(hidden_sizes: tuple[int, ...], critic_hidden_sizes: tuple[int, ...] | None = None) -> None:
     """Refuse layers without units.
 
     Raises:
       ValueError: a size is below 1.
     """
-    if min(hidden_sizes, default=1) < 1:
-        raise ValueError(f"hidden_sizes must all be at least 1, got {hidden_sizes}.")
+    for name, sizes in (("hidden_sizes", hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
+        if min(sizes, default=1) < 1:
+            raise ValueError(f"{name} must all be at least 1, got {sizes}.")
 
 
 def check_output_scale(output_scale: float) -> None:

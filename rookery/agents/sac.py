@@ -27,6 +27,8 @@ class SacConfig:
 
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of the policy and of each critic (at least 1)."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the hidden layers of each critic, where they differ from the policy's (at least 1)."""
     alpha_init: float = 1.0
     """Initial temperature of the entropy bonus (above 0, in units of reward per nat)."""
     fix_alpha: bool = False
@@ -41,7 +43,7 @@ class SacConfig:
         """Check the ranges."""
         if self.alpha_init <= 0:
             raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
-        check_hidden_sizes(self.hidden_sizes)
+        check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
         check_output_scale(self.output_scale)
 
 
@@ -253,9 +255,10 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
     config = config or SacConfig()
     check_continuous(spec, "SAC")
     sizes = spec.observation_size, spec.action_size
+    critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
     nets = SacNetworks(
         policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale),
-        critic=networks.twin(networks.mlp(sizes, config.hidden_sizes, 1)),
+        critic=networks.twin(networks.mlp(sizes, critic_sizes, 1)),
     )
     space = SPACE
     if config.fix_alpha:

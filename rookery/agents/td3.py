@@ -27,6 +27,8 @@ class Td3Config:
 
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of the policy and of each critic (at least 1)."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the hidden layers of each critic, where they differ from the policy's (at least 1)."""
     policy_delay: int = 2
     """Updates of the critics per update of the policy and of all targets (at least 1)."""
     output_scale: float = 0.01
@@ -37,7 +39,7 @@ class Td3Config:
         """Check the ranges."""
         if self.policy_delay < 1:
             raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
-        check_hidden_sizes(self.hidden_sizes)
+        check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
         check_output_scale(self.output_scale)
 
 
@@ -253,7 +255,8 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
     config = config or Td3Config()
     check_continuous(spec, "TD3")
     sizes = spec.observation_size, spec.action_size
-    value = networks.mlp(sizes, config.hidden_sizes, 1)
+    critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
+    value = networks.mlp(sizes, critic_sizes, 1)
     nets = Td3Networks(
         policy=networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale),
         critic=networks.twin(value),

@@ -126,14 +126,26 @@ def step(parts: Parts, member: Member, bank: Bank, key: Key, generation: Array) 
       The member, and metrics `[]`: the agent's, averaged over the updates; `reward`, the mean per environment step;
       `broken_steps`, how many steps the physics broke in.
     """
-    config = parts.config
-    living = parts._replace(environment=envs.auto_reset(parts.environment, bank))
-    iterations = generation * config.iterations + jnp.arange(config.iterations)
-    keys = jax.random.split(key, config.iterations)
-    member, (learned, metrics, reward, broken) = jax.lax.scan(partial(_iterate, living), member, (iterations, keys))
+    iterations = generation * parts.config.iterations + jnp.arange(parts.config.iterations)
+    member, (learned, metrics, reward, broken) = live(parts, member, bank, key, iterations)
     count = jnp.maximum(jnp.sum(learned), 1.0)
     averages = jax.tree.map(lambda values: jnp.sum(values) / count, metrics)
     return member, {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+
+
+def live(parts: Parts, member: Member, bank: Bank, key: Key, iterations: Array) -> tuple[Member, tuple]:
+    """Some iterations, each a step of every environment and then U updates.
+
+    Args:
+      iterations: `[T]` int32, how many came before each in the whole life; never batched.
+
+    Returns:
+      The member; and for each iteration, `[T]`: whether it learned (1 or 0), the agent's metrics averaged over the
+      updates, the mean reward of a step, and in how many steps the physics broke.
+    """
+    living = parts._replace(environment=envs.auto_reset(parts.environment, bank))
+    keys = jax.random.split(key, iterations.shape[0])
+    return jax.lax.scan(partial(_iterate, living), member, (iterations, keys))
 
 
 def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[Member, tuple]:

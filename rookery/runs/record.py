@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Any
 
 from rookery.runs.kinds import KINDS, AnyRun, as_flags, choices, kind_of
@@ -27,8 +28,8 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
     """A config from what `to_record` gave, after a round trip through JSON.
 
     Raises:
-      ValueError: the kind or a field is unknown here, or a field is missing: another version wrote it; or the run was
-        started from Python.
+      ValueError: the kind or a field is unknown here, or a field without a default is missing: another version wrote
+        it; or the run was started from Python.
     """
     values = {name: value for name, value in record.items() if name not in (SCHEDULE, DESCRIPTOR)}
     kind = values.pop("kind", None)
@@ -41,15 +42,18 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
 
 
 def _revive(cls: type, values: Mapping[str, Any], where: str) -> Any:
-    names = [entry.name for entry in dataclasses.fields(cls)]
-    strange = sorted(set(values) ^ set(names))
+    fields = dataclasses.fields(cls)
+    names = {entry.name for entry in fields}
+    needed = {entry.name for entry in fields if entry.default is MISSING and entry.default_factory is MISSING}
+    strange = sorted((set(values) - names) | (needed - set(values)))
     if strange:
         raise ValueError(
             f"config.json was written by an incompatible version of rookery: {where} differs in {', '.join(strange)}; "
             "use the version that wrote it (it stands in config.json)."
         )
     types = typing.get_type_hints(cls)
-    return cls(**{name: _revive_value(types[name], values[name], name) for name in names})
+    # A field that came after the run was recorded takes its default, which is what the run was made with.
+    return cls(**{name: _revive_value(types[name], value, name) for name, value in values.items()})
 
 
 def _revive_value(hint: Any, value: Any, name: str) -> Any:
