@@ -197,6 +197,14 @@ def test_an_action_that_does_not_exist_is_never_taken() -> None:
     assert int(mind.act(state.params, seen.at[3:].set(jnp.asarray([1.0, 1.0, 1.0])))) == 1
 
 
+def test_actions_are_clipped_only_where_they_are_bounded() -> None:
+    bias, zero = [3.0, -0.5], [[0.0] * 2] * 3
+    params = ppo.PpoParams(Policy(layer(zero, bias), jnp.zeros(2)), ())
+    for unbounded, expected in ((False, [1.0, -0.5]), (True, bias)):
+        nets = nets_of(SPEC._replace(unbounded=unbounded))
+        assert ppo.act(nets, params, jnp.zeros(3)).tolist() == expected
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_policy_that_is_not_finite_says_so(mind: Mind, bad: float) -> None:
     network = jax.tree.map(lambda leaf: jnp.full_like(leaf, bad), mind.state.params.policy.network)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from rookery import distributions, gradients, hyperparams, networks, normalize, returns
 from rookery.agents.actor_critic import ActorCritic, Policy, distribution, log_prob_and_entropy, see, unroll
 from rookery.agents.api import Agent, check_hidden_sizes
-from rookery.agents.epochs import Improvement, epoch, guarded_epoch, shuffle
+from rookery.agents.epochs import Improvement, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
 from rookery.envs.api import EnvSpec, Noted
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
@@ -140,6 +140,19 @@ class Rows(NamedTuple):
     begins: Array  # bool: the first step of an episode
 
 
+def clipped_objective(log_ratio: Array, advantage: Array, clip_epsilon: Scalar) -> Array:
+    """The clipped surrogate objective of each row, `[...]` (Schulman 2017, Eq. 7)."""
+    ratio = jnp.exp(log_ratio)
+    bound = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
+    return jnp.minimum(ratio * advantage, bound * advantage)
+
+
+def divergence(log_ratio: Array) -> Array:
+    """Of each row, `[...]`: an estimate of the divergence from who acted, in nats, that is never negative (Schulman
+    2020, "Approximating KL Divergence", k3)."""
+    return jnp.expm1(log_ratio) - log_ratio
+
+
 def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) -> tuple[Array, Metrics]:
     """The clipped surrogate objective with an entropy bonus, negated (Schulman 2017, Eq. 7 and 9).
 
@@ -149,8 +162,8 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
       rows: `[L, B, ...]`.
 
     Returns:
-      Scalar `[]`, and metrics `[]`: actor_loss; entropy, in nats; kl from the policy that acted, in nats, by an
-      estimate that is never negative (Schulman 2020, "Approximating KL Divergence", k3); clipped, a share of the rows.
+      Scalar `[]`, and metrics `[]`: actor_loss; entropy, in nats; kl from the policy that acted, in nats; clipped, a
+      share of the rows.
     Deviation: none.
     """
     seen = see(nets, rows.observation)
@@ -158,16 +171,14 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
     parameters = distribution(nets, policy, outputs, seen.exists)
     log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, seen.exists)
     log_ratio = jnp.where(rows.counts, log_prob - rows.log_prob, 0.0)
-    ratio = jnp.exp(log_ratio)
     mean = partial(normalize.mean_of, rows.counts)
     centred = rows.advantage - mean(rows.advantage)
     advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
-    bound = jnp.clip(ratio, 1.0 - hyper.clip_epsilon, 1.0 + hyper.clip_epsilon)
-    surrogate = mean(jnp.minimum(ratio * advantage, bound * advantage))
+    surrogate = mean(clipped_objective(log_ratio, advantage, hyper.clip_epsilon))
     loss = -surrogate - hyper.entropy_coefficient * mean(entropy)
-    clipped = (jnp.abs(ratio - 1.0) > hyper.clip_epsilon).astype(jnp.float32)
-    kl = mean(jnp.expm1(log_ratio) - log_ratio)
-    return loss, {"actor_loss": loss, "entropy": mean(entropy), "kl": kl, "clipped": mean(clipped)}
+    clipped = mean((jnp.abs(jnp.exp(log_ratio) - 1.0) > hyper.clip_epsilon).astype(jnp.float32))
+    kl = mean(divergence(log_ratio))
+    return loss, {"actor_loss": loss, "entropy": mean(entropy), "kl": kl, "clipped": clipped}
 
 
 def critic_loss(
@@ -226,14 +237,15 @@ def explore(nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Ar
 
 
 def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
-    """The most probable action: `[A]` in [-1, 1], or `[]` int32; NaN or -1 where the outputs are not finite."""
+    """The most probable action: `[A]` within its bounds, or `[]` int32; NaN or -1 where the outputs are not finite."""
     seen = see(nets, observation)
     memory, outputs = nets.policy.apply(params.policy.network, seen.policy_memory, seen.sensed)
     if nets.spec.discrete:
         logits = distribution(nets, params.policy, outputs, seen.exists)
         action = jnp.where(jnp.isfinite(outputs).all(), jnp.argmax(logits), -1).astype(jnp.int32)
     else:
-        action = jnp.where(jnp.isfinite(outputs), jnp.clip(outputs, -1.0, 1.0), jnp.nan)
+        bounded = outputs if nets.spec.unbounded else jnp.clip(outputs, -1.0, 1.0)
+        action = jnp.where(jnp.isfinite(outputs), bounded, jnp.nan)
     if not nets.policy.memory_size:
         return action
     return Noted(action, jnp.concatenate([memory, seen.critic_memory]))
@@ -268,13 +280,13 @@ def update(
     left = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
     loss = partial(policy_loss, nets=nets, hyper=hyper)
-    how = Improvement(loss, hyper.actor_lr * left, hyper.max_grad_norm)
-    begun, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, how, rows, hyper.kl_threshold)
+    how = Improvement(loss, partial(clipped_adam, hyper.actor_lr * left, hyper.max_grad_norm), partial(cut_rows, rows))
+    begun, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, how, hyper.kl_threshold)
     (policy, _), (made, of_policy) = jax.lax.scan(policy_epoch, begun, shuffled[: config.actor_epochs])
 
     loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
-    how = Improvement(loss, hyper.critic_lr * left, hyper.max_grad_norm)
-    critic, of_critic = jax.lax.scan(partial(epoch, how, rows), state.critic, shuffled[: config.critic_epochs])
+    how = how._replace(loss=loss, move=partial(clipped_adam, hyper.critic_lr * left, hyper.max_grad_norm))
+    critic, of_critic = jax.lax.scan(partial(epoch, how), state.critic, shuffled[: config.critic_epochs])
     metrics = {**jax.tree.map(partial(normalize.mean_of, made), of_policy), **jax.tree.map(jnp.mean, of_critic)}
     return state._replace(policy=policy, critic=critic), {**metrics, "actor_epochs": jnp.sum(made.astype(jnp.float32))}
 

@@ -58,7 +58,7 @@ class EnvSpec(NamedTuple):
 
     name: str
     observation_size: int
-    action_size: int  # dimensions, each in [-1, 1]; or the number of discrete actions
+    action_size: int  # dimensions, each in [-1, 1] unless `unbounded`; or the number of discrete actions
     episode_length: int  # steps until truncation
     discrete: bool = False
     descriptor: DescriptorSpec | None = None
@@ -67,6 +67,7 @@ class EnvSpec(NamedTuple):
     team: Team | None = None  # None: a world for one agent
     masked: bool = False  # whether observations say which actions there are, see `sensed_size`
     memory_size: int = 0  # numbers that an agent notes in each step and is shown in the next, see `envs/memory.py`
+    unbounded: bool = False  # continuous actions are any real numbers, and nobody clips them
 
     @property
     def descriptor_size(self) -> int:

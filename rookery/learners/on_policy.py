@@ -145,7 +145,8 @@ def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors
     keys = jax.random.split(explore_key, parts.config.num_envs)
     choose = jax.vmap(parts.agent.explore, in_axes=(None, None, 0, 0))
     action, log_prob = choose(member.state, member.hyper, seen, keys)
-    lives, rows, stepped = rollout.advance(parts.environment, actors.lives, _bounded(action), env_key)
+    given = action if parts.environment.spec.unbounded else _bounded(action)
+    lives, rows, stepped = rollout.advance(parts.environment, actors.lives, given, env_key)
     discount = jnp.broadcast_to(member.hyper.discount, stepped.reward.shape)
     accumulated = stepped.reward + discount * actors.accumulated
     ended = stepped.ended | ~actors.counts
