@@ -2,9 +2,10 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
-from rookery.runs.progress import Reporter
+from rookery.runs.progress import Reporter, bar
 
 ROW = {"steps_per_second": 12345.6, "seconds": 2.0, "best_fitness": 1047.6, "median_fitness": -0.01234, "diverged": 0.0}
 
@@ -42,3 +43,14 @@ def test_quiet_says_nothing():
         reporter.update(1, ROW)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_counts_what_is_done_for_a_terminal_only(terminal: bool):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
+    with bar("updates", 12, console) as moved:
+        moved(4)
+        moved(5)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert ("updates" in shown) == ("9/12" in shown) == terminal

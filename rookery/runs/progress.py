@@ -1,9 +1,20 @@
 """The line that one watches: live on a terminal, plain lines elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 _SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
@@ -69,6 +80,15 @@ class Reporter:
     def say(self, message: str) -> None:
         """Print a message above the line."""
         self.console.print(message, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def bar(what: str, total: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+    """Show how many of `total` are done; yields a function that adds some. Only a terminal is shown anything."""
+    console = console or Console()
+    columns = (SpinnerColumn(), TextColumn(what), MofNCompleteColumn(), BarColumn(bar_width=20), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as live:
+        yield partial(live.advance, live.add_task(what, total=total))
 
 
 class _TimeLeft(ProgressColumn):
