@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rookery import trees
 from rookery.populations import api
-from rookery.populations.placement import HERE, Placement, Rows, moved
+from rookery.populations.placement import HERE, Placement, Rows, Shares, moved
 from rookery.types import Array, Key, Metrics, PyTree
 
 AXIS = "population"
@@ -166,7 +166,7 @@ def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
 
 
 def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
-    spec, of_share = PartitionSpec(AXIS), partial(moved, rows=rows_of_shares(AXIS), in_place=in_place)
+    spec, of_share = PartitionSpec(AXIS), partial(moved, rows=shares(AXIS).rows, in_place=in_place)
     moving = jax.shard_map(of_share, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
     return moving(tree, sources)
 
@@ -186,18 +186,28 @@ def rows(over: Mesh, divided: bool) -> Rows:
             lambda tree, indices, rows: _everywhere(over, trees.scatter, tree, indices, rows),
         )
     spec, whole = PartitionSpec(AXIS), PartitionSpec()
-    of_shares = rows_of_shares(AXIS)
+    of_shares = shares(AXIS).rows
     take = jax.shard_map(of_shares.take, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
     put = jax.shard_map(of_shares.put, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)
     return Rows(take, put)
 
 
-def rows_of_shares(axis: str) -> Rows:
-    """Rows of a whole whose equal shares lie along a mapped axis, for functions that run inside of it.
+def shares(axis: str) -> Shares:
+    """Of a whole whose equal shares lie along a mapped axis, for functions that run inside of it.
 
-    Either is given this device's share, and numbers of rows in the whole that are the same on all devices.
+    Numbers of rows are those in the whole, and the same on all devices.
     """
-    return Rows(partial(_take_share, axis), partial(_put_share, axis))
+    rows = Rows(partial(_take_share, axis), partial(_put_share, axis))
+    gather = partial(jax.tree.map, partial(jax.lax.all_gather, axis_name=axis, tiled=True))
+    return Shares(rows, gather, partial(_own_rows, axis))
+
+
+def _own_rows(axis: str, tree: PyTree) -> PyTree:
+    def own(leaf: Array) -> Array:
+        count = leaf.shape[0] // jax.lax.axis_size(axis)
+        return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index(axis) * count, count)
+
+    return jax.tree.map(own, tree)
 
 
 def _take_share(axis: str, tree: PyTree, indices: Array) -> PyTree:
@@ -242,12 +252,12 @@ def map_over(function: Callable[..., PyTree], axis: str, devices: Sequence[Any] 
     """
     over, spec = Mesh(np.asarray(jax.local_devices() if devices is None else devices), (axis,)), PartitionSpec(axis)
 
-    def of_one(arguments: tuple) -> PyTree:
-        result = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
-        return jax.tree.map(lambda leaf: leaf[None], result)
+    def of_one(arguments: tuple, named: dict) -> PyTree:
+        arguments, named = jax.tree.map(lambda leaf: leaf[0], (arguments, named))
+        return jax.tree.map(lambda leaf: leaf[None], function(*arguments, **named))
 
-    mapped = jax.jit(jax.shard_map(of_one, mesh=over, in_specs=(spec,), out_specs=spec, check_vma=False))
-    return lambda *arguments: mapped(arguments)
+    mapped = jax.jit(jax.shard_map(of_one, mesh=over, in_specs=(spec, spec), out_specs=spec, check_vma=False))
+    return lambda *arguments, **named: mapped(arguments, named)
 
 
 class Compiled(NamedTuple):

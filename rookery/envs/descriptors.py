@@ -7,6 +7,7 @@ are told apart by a boolean.
 
 from typing import Literal, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 
 from rookery.types import Array
@@ -73,3 +74,13 @@ KINDS: dict[str, Descriptor] = {
     "mean": Descriptor(init, accumulate_mean, finish),  # e.g. the share of steps that a foot touches the ground
     "final": Descriptor(init, accumulate_final, finish),  # e.g. where the episode ended
 }
+
+
+def summarise(kind: Kind, descriptor_t: Array, alive_t: Array) -> Array:
+    """The descriptor `[D]` of a stored episode: what its steps said, `[T, D]`, and which of them lived, `[T]` bool."""
+    how = KINDS[kind]
+
+    def follow(summary: Summary, step: tuple[Array, Array]) -> tuple[Summary, None]:
+        return how.accumulate(summary, *step), None
+
+    return how.finish(jax.lax.scan(follow, how.init(descriptor_t.shape[-1]), (descriptor_t, alive_t))[0])

@@ -169,13 +169,14 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
         sensed = rows.observation[:, : parts.environment.spec.sensed_size]
         member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
 
-    learn = partial(_learn, parts, member, learn_key, iteration)
+    first = (iteration - config.warmup_iterations) * config.updates
+    learning_now = partial(learn, parts, member, learn_key, first)
     if config.warmup_steps:
-        metrics = jax.eval_shape(learn)[1]
+        metrics = jax.eval_shape(learning_now)[1]
         skip = partial(_skip, member.state, metrics)
-        state, metrics = jax.lax.cond(learning, learn, skip)
+        state, metrics = jax.lax.cond(learning, learning_now, skip)
     else:
-        state, metrics = learn()
+        state, metrics = learning_now()
     member = member._replace(state=state)
     return member, (learning.astype(jnp.float32), metrics, jnp.mean(stepped.reward), jnp.sum(stepped.broken))
 
@@ -184,8 +185,15 @@ def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
     return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
 
 
-def _learn(parts: Parts, member: Member, key: Key, iteration: Array) -> tuple[PyTree, Metrics]:
-    """U updates; their indices and noise are drawn at once, their rows gathered one batch at a time."""
+def learn(parts: Parts, member: Member, key: Key, first: Array) -> tuple[PyTree, Metrics]:
+    """U updates; their indices and noise are drawn at once, their rows gathered one batch at a time.
+
+    Args:
+      first: `[]` int32, updates before these; never batched.
+
+    Returns:
+      The agent's state, and its metrics `[]` averaged over the updates.
+    """
     config = parts.config
     index_key, noise_key = jax.random.split(key)
     indices = parts.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
@@ -193,7 +201,7 @@ def _learn(parts: Parts, member: Member, key: Key, iteration: Array) -> tuple[Py
         lambda leaf: leaf.reshape(config.updates, config.batch_size, *leaf.shape[1:]),
         parts.agent.noise(noise_key, config.updates * config.batch_size),
     )
-    steps = (iteration - config.warmup_iterations) * config.updates + jnp.arange(config.updates)
+    steps = first + jnp.arange(config.updates)
     state, metrics = jax.lax.scan(partial(_update, parts, member), member.state, (indices, noise, steps))
     return state, jax.tree.map(jnp.mean, metrics)
 

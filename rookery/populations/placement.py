@@ -37,6 +37,14 @@ HERE = Rows(trees.take, trees.scatter)
 """On one device."""
 
 
+class Shares(NamedTuple):
+    """How a function that is given a share `[N, ...]` of a population reaches the whole of it."""
+
+    rows: Rows  # by number in the whole
+    gather: Callable[[PyTree], PyTree]  # everybody's shares, one after the other
+    own: Callable[[PyTree], PyTree]  # this share of the whole
+
+
 class MoveFn(Protocol):
     """A tree `[P, ...]` whose row i is row `sources[i]` of the given one; see `moved`."""
 
@@ -99,6 +107,15 @@ _MOST_BYTES = 64 * 2**20
 def move_here(tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
     """`moved` on one device."""
     return moved(tree, sources, HERE, in_place)
+
+
+def unchanged(tree: PyTree) -> PyTree:
+    """The tree itself."""
+    return tree
+
+
+WHOLE = Shares(HERE, unchanged, unchanged)
+"""A share that is all there is."""
 
 
 def call(function: Callable, *arguments: Any) -> Any:

@@ -1,0 +1,346 @@
+"""SAC, TD3, populations of either, and DIAYN as classes in the documented form, over this library's agents."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import buffers, normalize, types
+from rookery.agents import diayn, sac, td3
+from rookery.agents.api import Agent
+from rookery.compat.records import (
+    PBTTrainingState,
+    QDTransition,
+    ReplayBuffer,
+    SacTrainingState,
+    TD3TrainingState,
+    Transition,
+)
+from rookery.envs import api as envs
+from rookery.envs.batch import BatchState, first_episodes, unroll
+from rookery.gradients import Learned
+from rookery.learners import off_policy, rollout
+from rookery.learners.api import Member
+from rookery.qd.scoring import descriptor_of
+from rookery.records import check, in_step, split, typed
+from rookery.types import Array, Hyper, Key, Metrics, PyTree
+
+
+@dataclass(frozen=True)
+class PBTSacConfig:
+    """Of a population of SAC agents; the rest evolves."""
+
+    batch_size: int
+    episode_length: int
+    tau: float = 0.005
+    normalize_observations: bool = False
+    alpha_init: float = 1.0
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    fix_alpha: bool = False
+
+
+@dataclass(frozen=True)
+class SacConfig:
+    """Of one SAC agent."""
+
+    batch_size: int
+    episode_length: int
+    tau: float = 0.005
+    normalize_observations: bool = False
+    learning_rate: float = 3e-4
+    alpha_init: float = 1.0
+    discount: float = 0.97
+    reward_scaling: float = 1.0
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+    fix_alpha: bool = False
+
+
+@dataclass(frozen=True)
+class DiaynConfig(SacConfig):
+    """SAC's, and what skills are told apart by; the discriminator has the critics' widths."""
+
+    num_skills: int = 5
+    descriptor_full_state: bool = False
+
+
+@dataclass(frozen=True)
+class PBTTD3Config:
+    """Of a population of TD3 agents; the rest evolves."""
+
+    episode_length: int = 1000
+    batch_size: int = 256
+    policy_delay: int = 2
+    reward_scaling: float = 1.0
+    soft_tau_update: float = 0.005
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """Of one TD3 agent."""
+
+    episode_length: int = 1000
+    batch_size: int = 256
+    policy_delay: int = 2
+    soft_tau_update: float = 0.005
+    expl_noise: float = 0.1
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+    critic_learning_rate: float = 3e-4
+    policy_learning_rate: float = 3e-4
+    discount: float = 0.99
+    noise_clip: float = 0.5
+    policy_noise: float = 0.2
+    reward_scaling: float = 1.0
+
+
+_RATES = ("policy_lr", "critic_lr", "alpha_lr", "discriminator_lr")
+_NAMES = {
+    **{"expl_noise": "exploration_noise", "soft_tau_update": "tau"},
+    **{"policy_learning_rate": "policy_lr", "critic_learning_rate": "critic_lr"},
+}
+
+
+class Acting(NamedTuple):
+    """As much of an agent's state as acting needs: `Learned` to explore, parameters to act without."""
+
+    policy: PyTree
+
+
+class Learner:
+    """What all share: one of the library's agents, built for the sizes that it meets."""
+
+    kind: ClassVar[Any]  # of training states
+
+    def __init__(self, config: Any, action_size: int) -> None:
+        self._config, self._action_size = config, action_size
+        for name in ("batch_size", "episode_length"):
+            check(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}.")
+        self._agent(1 + getattr(config, "num_skills", 0), 1)  # a mistake in the configuration shows now
+
+    def _mind(self, observation_size: int) -> Agent:
+        """Who acts: SAC or TD3."""
+        config, spec = self._config, envs.EnvSpec("", observation_size, self._action_size, self._config.episode_length)
+        sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
+        if self.kind.mind is td3:
+            return td3.td3(spec, td3.Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
+        return sac.sac(spec, sac.SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
+
+    def _agent(self, observation_size: int, descriptor_size: int) -> Agent:
+        """Who learns: the same, or DIAYN around it."""
+        agent, config = self._mind(observation_size), self._config
+        if isinstance(config, DiaynConfig):
+            skill, size = envs.SkillSpec("one-hot", config.num_skills), max(descriptor_size, 1)
+            descriptor = envs.descriptor_spec("what the buffer says", "mean", (0.0,) * size, (1.0,) * size)
+            spec = envs.EnvSpec("", observation_size, self._action_size, config.episode_length, False, descriptor)
+            looks = diayn.DiaynConfig(config.descriptor_full_state, True, tuple(config.critic_hidden_layer_size))
+            agent = diayn.diayn(agent, spec._replace(skill=skill), looks)
+        return agent._replace(update=partial(_update_and_measure, agent.update))
+
+    def _newborn(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
+        made_for, config = self._action_size, vars(self._config)
+        check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
+        told = dict.fromkeys(_RATES, config.get("learning_rate", 0.0)) | {
+            _NAMES.get(name, name): config[name] for name in config
+        }
+        known = {name: told[name] for name in agent.space.defaults._fields if name in told}
+        hyper = jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), agent.space.defaults._replace(**known))
+        key, agent_key = split(key)
+        statistics = normalize.init(observation_size) if config.get("normalize_observations") else None
+        return self.kind(agent.start(agent.init(agent_key)), hyper, key, jnp.zeros((), jnp.int32), statistics)
+
+    def _choose(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
+        """Actions `[..., A]` for observations `[..., O]`."""
+        mind = self._mind(obs.shape[-1])
+        if deterministic:
+            return mind.act(Acting(policy_params), obs)
+        flat, state = obs.reshape(-1, obs.shape[-1]), Acting(Learned(policy_params, ()))
+        return rollout.explore(mind, state, hyper, flat, typed(key)).reshape(*obs.shape[:-1], -1)
+
+    def _play(
+        self, before: BatchState, agent: Any, env: Any, deterministic: bool, evaluation: bool, skills: Array
+    ) -> tuple:
+        """A step: the environments' states, the training state, and the fields of the transitions."""
+        key, action_key = split(agent.key)
+        statistics, obs = agent.normalization_running_stats, jnp.concatenate([before.obs, skills], axis=-1)
+        seen = rollout.view(statistics, obs)
+        actions = self._choose(agent.policy_params, agent.hyper, seen, action_key, deterministic)
+        after = env.step(before, actions)
+        if statistics is not None and not evaluation:
+            statistics = normalize.update(statistics, before.obs.reshape(-1, before.obs.shape[-1]))
+        reached = jnp.concatenate([after.info.get("final_obs", after.obs), skills], axis=-1)
+        fields = {"rewards": after.reward, "dones": after.done, "truncations": after.info["truncation"]}
+        fields |= {"obs": obs, "next_obs": reached, "actions": actions}
+        return after, agent.replace(key=key, normalization_running_stats=statistics), fields
+
+    def update(self, training_state: Any, replay_buffer: ReplayBuffer) -> tuple[Any, ReplayBuffer, Metrics]:
+        """One gradient update from a batch drawn from the buffer.
+
+        Returns:
+          The training state, the buffer as it was, and metrics `[]`: `actor_loss`, `critic_loss`, what else the agent
+          tells, and `obs_mean` and `obs_std` of the batch as the networks see it.
+        """
+        rows, (key, learn_key) = replay_buffer.state.rows, split(training_state.key)
+        descriptor_size = rows.next_state_desc.shape[-1] if isinstance(rows, QDTransition) else 0
+        config = self._life(1, 1, 1.0)
+        parts = off_policy.Parts(self._agent(rows.obs.shape[-1], descriptor_size), None, RING, config)
+        member, steps = member_of(training_state, replay_buffer, ()), training_state.steps
+        learned, metrics = off_policy.learn(parts, member, learn_key, in_step(steps))
+        return training_state.replace(learned=learned, key=key, steps=steps + 1), replay_buffer, metrics
+
+    def _life(self, num_envs: int, iterations: int, updates_per_step: float) -> off_policy.OffPolicyConfig:
+        return off_policy.OffPolicyConfig(
+            num_envs=num_envs,
+            steps_per_generation=iterations * num_envs,
+            updates_per_step=updates_per_step,
+            batch_size=self._config.batch_size,
+            buffer_size=num_envs,  # of no account: whoever has a buffer made it
+            warmup_steps=0,
+            normalize_observations=getattr(self._config, "normalize_observations", False),
+        )
+
+
+def member_of(training_state: Any, replay_buffer: ReplayBuffer, env_state: PyTree) -> Member:
+    """A training state in the library's life.
+
+    Raises:
+      ValueError: its optimisers were emptied.
+    """
+    remedy = "give them some: jax.vmap(states.init_optimizers_states)(states)."
+    check(training_state.policy_optimizer_state != (), f"these training states have no optimisers; {remedy}")
+    told = training_state.learned, training_state.hyper, training_state.normalization_running_stats
+    return Member(*told, env_state, replay_buffer.state)
+
+
+def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:
+    state, metrics = update(state, hyper, batch, noise, step)
+    return state, {**metrics, "obs_mean": jnp.mean(batch.observation), "obs_std": jnp.std(batch.observation)}
+
+
+def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferState:
+    """Write the library's rows, whose extras say what was truncated."""
+    dones, truncations = (flags.astype(jnp.float32) for flags in (rows.terminated | rows.extras, rows.extras))
+    told = rows.observation, rows.next_observation, rows.reward, dones, truncations, rows.action
+    return buffers.add(state, Transition(*told))
+
+
+def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
+    """Rows as the library learns from them; extras say what a discriminator looks at."""
+    rows = buffers.take(state, indices)
+    terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
+    reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
+    return types.Transition(rows.obs, rows.actions, rows.rewards, rows.next_obs, terminated, reached)
+
+
+RING = buffers.Buffer(buffers.init, _add, buffers.draw, _take)
+"""A replay buffer's state as the library's learners use it."""
+
+
+class Single(Learner):
+    """What SAC and TD3 share."""
+
+    def init(self, key: Key, action_size: int, observation_size: int) -> Any:
+        """A newborn training state; of a population's agent with hyper-parameters drawn.
+
+        Raises:
+          ValueError: the action size is not the one that this was made for.
+        """
+        newborn = self._newborn(key, action_size, observation_size, self._mind(observation_size))
+        return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, PBTTrainingState) else newborn
+
+    def play_step_fn(
+        self,
+        env_state: BatchState,
+        training_state: Any,
+        env: Any,
+        deterministic: bool = False,
+        evaluation: bool = False,
+    ) -> tuple[BatchState, Any, Transition]:
+        """One step of the environments.
+
+        Args:
+          env_state: `[E, ...]`, or one alone.
+          training_state: of one agent.
+          env: from `environments.create`.
+          deterministic: do not explore.
+          evaluation: leave the statistics of observations as they are.
+
+        Returns:
+          Both states after it, and the transitions `[E, ...]`.
+        """
+        skills = env_state.obs[..., :0]
+        after, agent, fields = self._play(env_state, training_state, env, deterministic, evaluation, skills)
+        return after, agent, Transition(**fields)
+
+    def play_qd_step_fn(
+        self,
+        env_state: BatchState,
+        training_state: Any,
+        env: Any,
+        deterministic: bool = False,
+        evaluation: bool = False,
+    ) -> tuple[BatchState, Any, QDTransition]:
+        """The same with state descriptors.
+
+        Raises:
+          ValueError: the environment has none.
+        """
+        descriptor_of(env.world.spec)
+        after, agent, played = self.play_step_fn(env_state, training_state, env, deterministic, evaluation)
+        told = env_state.info["state_descriptor"], after.info["final_state_descriptor"]
+        return after, agent, QDTransition(*vars(played).values(), *told)
+
+    def eval_policy_fn(
+        self, training_state: Any, eval_env_first_state: BatchState, play_step_fn: Callable
+    ) -> tuple[Array, Array]:
+        """An episode in each environment: mean return `[]`, returns `[E]`; NaN where an action was not finite."""
+        told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
+        each, _ = first_episodes(told.rewards, told.dones, told.actions)
+        return jnp.mean(each), each
+
+    def eval_qd_policy_fn(
+        self,
+        training_state: Any,
+        eval_env_first_state: BatchState,
+        play_step_fn: Callable,
+        descriptor_extraction_fn: Callable,
+    ) -> tuple[Array, Array, Array, Array]:
+        """Likewise mean return `[]`, mean descriptor `[D]`, returns `[E]`, descriptors `[E, D]`.
+
+        Args:
+          descriptor_extraction_fn: transitions `[E, T, ...]` and a mask `[E, T]` bool, set after each episode's end,
+            -> descriptors `[E, D]`.
+        """
+        told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
+        each, after = first_episodes(told.rewards, told.dones, told.actions)
+        by_episode = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), told)
+        descriptors = descriptor_extraction_fn(by_episode, after.T)
+        return jnp.mean(each), jnp.mean(descriptors, axis=0), each, descriptors
+
+
+class SAC(Single):
+    """Soft actor-critic."""
+
+    kind = SacTrainingState
+
+    def select_action(self, obs: Array, policy_params: PyTree, key: Key, deterministic: bool = False) -> Array:
+        """Actions `[..., A]` for observations `[..., O]`, as the networks see them; the key is consumed."""
+        return self._choose(policy_params, sac.SacHyper(), obs, key, deterministic)
+
+
+class TD3(Single):
+    """Twin delayed deep deterministic policy gradient."""
+
+    kind = TD3TrainingState
+
+    def select_action(
+        self, obs: Array, policy_params: PyTree, key: Key, expl_noise: float | Array, deterministic: bool = False
+    ) -> Array:
+        """Actions `[..., A]` for observations `[..., O]`, with noise of this deviation; the key is consumed."""
+        return self._choose(policy_params, td3.Td3Hyper(exploration_noise=expl_noise), obs, key, deterministic)

@@ -1,0 +1,196 @@
+"""The documented classes of QDax for PBT, ME-PBT and DIAYN: change the import, and code written for them runs here.
+
+Differences, and the library's own way, stand in `docs/migrating.md`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rookery.agents import diayn
+from rookery.compat import environments
+from rookery.compat.algorithms import SAC, TD3, DiaynConfig, Learner, PBTSacConfig, PBTTD3Config, SacConfig, TD3Config
+from rookery.compat.map_elites import (
+    DistributedMAPElites,
+    MAPElites,
+    MapElitesRepertoire,
+    PBTEmitter,
+    PBTEmitterConfig,
+    PBTEmitterState,
+    compute_cvt_centroids,
+    compute_euclidean_centroids,
+    default_qd_metrics,
+    isoline_variation,
+    sac_pbt_variation_fn,
+    td3_pbt_variation_fn,
+)
+from rookery.compat.populations import PBT, PBTSAC, PBTTD3
+from rookery.compat.records import (
+    DiaynTrainingState,
+    PBTSacTrainingState,
+    PBTTD3TrainingState,
+    PBTTrainingState,
+    QDTransition,
+    ReplayBuffer,
+    SacTrainingState,
+    TD3TrainingState,
+    Transition,
+)
+from rookery.envs import api as envs
+from rookery.envs.batch import BatchState, first_episodes, unroll
+from rookery.records import check
+from rookery.types import Array, Key, Metrics, PyTree
+
+__all__ = [
+    "DIAYN",
+    "PBT",
+    "PBTSAC",
+    "PBTTD3",
+    "SAC",
+    "TD3",
+    "DiaynConfig",
+    "DiaynTrainingState",
+    "DistributedMAPElites",
+    "MAPElites",
+    "MapElitesRepertoire",
+    "PBTEmitter",
+    "PBTEmitterConfig",
+    "PBTEmitterState",
+    "PBTSacConfig",
+    "PBTSacTrainingState",
+    "PBTTD3Config",
+    "PBTTD3TrainingState",
+    "PBTTrainingState",
+    "QDTransition",
+    "ReplayBuffer",
+    "SacConfig",
+    "SacTrainingState",
+    "TD3Config",
+    "TD3TrainingState",
+    "Transition",
+    "compute_cvt_centroids",
+    "compute_euclidean_centroids",
+    "default_qd_metrics",
+    "do_iteration_fn",
+    "environments",
+    "isoline_variation",
+    "sac_pbt_variation_fn",
+    "td3_pbt_variation_fn",
+    "warmstart_buffer",
+]
+
+
+class DIAYN(Learner):
+    """Skill discovery around SAC (Eysenbach 2018, arXiv:1802.06070)."""
+
+    kind = DiaynTrainingState
+    select_action = SAC.select_action
+
+    def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> DiaynTrainingState:
+        """A newborn training state.
+
+        Args:
+          observation_size: without the skill.
+          descriptor_size: of what the discriminator looks at; the observation's with `descriptor_full_state`.
+        """
+        config, size = self._config, observation_size
+        fits = not config.descriptor_full_state or descriptor_size == size
+        check(
+            fits, f"descriptor_full_state looks at observations of size {size}; descriptor_size is {descriptor_size}."
+        )
+        agent = self._agent(observation_size + config.num_skills, descriptor_size)
+        return self._newborn(key, action_size, observation_size, agent)
+
+    def play_step_fn(
+        self, env_state: BatchState, training_state: Any, skills: Array, env: Any, deterministic: bool = False
+    ) -> tuple[BatchState, Any, QDTransition]:
+        """One step of the environments, each under its skill, `[E, num_skills]`, which the observations end in.
+
+        Raises:
+          ValueError: the skills do not fit, or the environment has no descriptor and `descriptor_full_state` is off.
+        """
+        fitting = (*env_state.reward.shape, self._config.num_skills)
+        check(skills.shape == fitting, f"skills must be {fitting} here, got {skills.shape}.")
+        named, full = "state_descriptor" in env_state.info, self._config.descriptor_full_state
+        check(named or full, f"{env.name} has no descriptor; take a task that has one, or descriptor_full_state=True.")
+        after, agent, fields = self._play(env_state, training_state, env, deterministic, False, skills)
+        nothing = jnp.zeros((*env_state.reward.shape, 2))
+        before, reached = (
+            env_state.info.get("state_descriptor", nothing),
+            after.info.get("final_state_descriptor", nothing),
+        )
+        return after, agent, QDTransition(**fields, state_desc=before, next_state_desc=reached)
+
+    def eval_policy_fn(
+        self, training_state: Any, eval_env_first_state: BatchState, play_step_fn: Callable, env_batch_size: int
+    ) -> tuple[Array, Array, Array, Array]:
+        """An episode in each environment: mean true return `[]`, true returns `[E]`, diversity returns `[E]`, and the
+        state descriptors before each step `[T, E, D]`; after an episode's end its last one stays."""
+        size = eval_env_first_state.reward.shape[0]
+        check(
+            size == env_batch_size, f"env_batch_size is {env_batch_size}, but there are states of {size} environments."
+        )
+        told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
+        returns, after = first_episodes(told.rewards, told.dones, told.actions)
+        rewards = self._compute_diversity_reward(told, training_state.discriminator_params)
+        diverse, _ = first_episodes(rewards, told.dones, told.actions)
+        last = jnp.minimum(jnp.arange(after.shape[0])[:, None], jnp.sum(~after, axis=0)[None] - 1)
+        reached = jnp.take_along_axis(told.state_desc, last[..., None], axis=0)
+        return jnp.mean(returns), returns, diverse, reached
+
+    def _compute_diversity_reward(
+        self, transition: QDTransition, discriminator_params: PyTree, add_log_p_z: bool = True
+    ) -> Array:
+        """`log q(z | s') - log p(z)`, or without the latter, of transitions `[..., O + K]`; `[...]`, in nats."""
+        config, obs = self._config, transition.next_obs
+        agent = self._agent(obs.shape[-1], transition.next_state_desc.shape[-1])
+        skill = obs[..., -config.num_skills :]
+        step = envs.first_step(obs, transition.next_state_desc)._replace(pursued=envs.Pursued(skill, jnp.zeros(())))
+        assert agent.curiosity is not None
+        reward = agent.curiosity.measure(diayn.DiaynParams((), discriminator_params), step)["diversity_return"]
+        return reward if add_log_p_z else reward + diayn.log_prior(envs.SkillSpec("one-hot", config.num_skills))
+
+
+def warmstart_buffer(
+    replay_buffer: ReplayBuffer,
+    training_state: Any,
+    env_state: BatchState,
+    play_step_fn: Callable,
+    num_warmstart_steps: int,
+    env_batch_size: int,
+) -> tuple[ReplayBuffer, BatchState, Any]:
+    """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into the buffer."""
+    rounds = -(-num_warmstart_steps // env_batch_size)
+    env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
+    return replay_buffer.insert(told), env_state, training_state
+
+
+def do_iteration_fn(
+    training_state: Any,
+    env_state: BatchState,
+    replay_buffer: ReplayBuffer,
+    env_batch_size: int,
+    grad_updates_per_step: float,
+    play_step_fn: Callable,
+    update_fn: Callable,
+) -> tuple[Any, BatchState, ReplayBuffer, Metrics]:
+    """A step of E = `env_batch_size` environments, then `int(grad_updates_per_step * E)` updates, whose metrics are
+    `[updates]`.
+
+    Raises:
+      ValueError: there would be less than one update, though some were asked for.
+    """
+    updates = int(grad_updates_per_step * env_batch_size)
+    product = f"grad_updates_per_step x env_batch_size = {grad_updates_per_step} x {env_batch_size}"
+    check(updates > 0 or grad_updates_per_step == 0, f"{product} is less than one update; raise one of them.")
+    env_state, training_state, transitions = play_step_fn(env_state, training_state)
+
+    def learn(carry: tuple, _: None) -> tuple[tuple, Metrics]:
+        *carry, metrics = update_fn(*carry)
+        return tuple(carry), metrics
+
+    begun = (training_state, replay_buffer.insert(transitions))
+    (training_state, replay_buffer), metrics = jax.lax.scan(learn, begun, length=updates)
+    return training_state, env_state, replay_buffer, metrics

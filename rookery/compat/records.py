@@ -1,0 +1,171 @@
+"""Transitions, the replay buffer and training states in the documented form; a population of them is `[P, ...]`."""
+
+from types import ModuleType
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from rookery import buffers, hyperparams
+from rookery.agents import sac, td3
+from rookery.gradients import Learned
+from rookery.records import Record, check, split, static, typed
+from rookery.types import Array, Hyper, Key, PyTree
+
+
+class Transition(Record):
+    """Environment steps; `next_obs` is the true successor, also where the episode ended there."""
+
+    obs: Array  # [..., O]
+    next_obs: Array  # [..., O]
+    rewards: Array  # [...]
+    dones: Array  # [...] 1 where the episode ended, for either reason
+    truncations: Array  # [...] 1 where the clock ended it
+    actions: Array  # [..., A]
+
+    @classmethod
+    def init_dummy(cls, observation_dim: int, action_dim: int) -> "Transition":
+        """A batch of one, of zeros, that tells a buffer its shapes."""
+        obs, scalar = jnp.zeros((1, observation_dim)), jnp.zeros((1,))
+        return Transition(obs, obs, scalar, scalar, scalar, jnp.zeros((1, action_dim)))
+
+
+class QDTransition(Transition):
+    """With the state descriptors before the step and of its true successor."""
+
+    state_desc: Array  # [..., D]
+    next_state_desc: Array  # [..., D]
+
+    @classmethod
+    def init_dummy(cls, observation_dim: int, action_dim: int, descriptor_dim: int) -> "QDTransition":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A batch of one, of zeros, that tells a buffer its shapes."""
+        descriptor = jnp.zeros((1, descriptor_dim))
+        return QDTransition(*vars(Transition.init_dummy(observation_dim, action_dim)).values(), descriptor, descriptor)
+
+
+class ReplayBuffer(Record):
+    """A ring of transitions: an insert costs what it inserts, and leaves out what is not finite."""
+
+    state: buffers.BufferState
+    buffer_size: int = static()
+
+    @classmethod
+    def init(cls, buffer_size: int, transition: Transition) -> "ReplayBuffer":
+        """Room for `buffer_size` transitions like this one, which is alone or in a batch."""
+        alone = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[transition.rewards.ndim :])[0], transition)
+        return cls(buffers.init(buffer_size, alone), buffer_size)
+
+    @property
+    def current_size(self) -> Array:
+        """Transitions held, `[]` int32."""
+        return self.state.size
+
+    @property
+    def current_position(self) -> Array:
+        """Where the next one goes, `[]` int32."""
+        return self.state.position
+
+    def insert(self, transitions: Transition) -> "ReplayBuffer":
+        """Write transitions over the oldest, whatever their leading axes.
+
+        Raises:
+          ValueError: they are more than the buffer holds, or of another class than it was made for.
+        """
+        made_for, given = type(self.state.rows).__name__, type(transitions).__name__
+        check(made_for == given, f"this buffer was made for a {made_for}, and was given a {given}.")
+        rows = jax.tree.map(lambda leaf, row: leaf.reshape(-1, *row.shape[1:]), transitions, self.state.rows)
+        return self.replace(state=buffers.add(self.state, rows)) if rows.rewards.size else self
+
+    def sample(self, key: Key, sample_size: int) -> Any:
+        """Transitions `[sample_size, ...]`, uniform over those held, with replacement; the key is consumed."""
+        return buffers.take(self.state, buffers.draw(self.state, typed(key), (sample_size,)))
+
+
+def _paths(*learned: str, within: tuple[str, ...] = ("learned",), **others: str) -> dict[str, tuple[str, ...]]:
+    """Where the documented names lie: two of each part that is learned, and what else is told."""
+    paths = {}
+    for name in learned:
+        word = name.removeprefix("log_")
+        paths |= {f"{word}_params": (*within, name, "params"), f"{word}_optimizer_state": (*within, name, "moments")}
+    return paths | {name: (*within, path) if path[:6] == "target" else ("hyper", path) for name, path in others.items()}
+
+
+_SAC = ("policy", "critic", "log_alpha")
+_SAC_HYPER = {name: name for name in sac.SPACE.domains}
+_TD3_HYPER = {name.replace("exploration", "expl"): name for name in td3.SPACE.domains}
+
+
+class TrainingState(Record):
+    """One agent, its key included, which moves on whenever it is used.
+
+    Besides the fields it has, to read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise for
+    `critic`, `alpha` (SAC) and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3).
+    """
+
+    mind: ClassVar[ModuleType]
+
+    learned: PyTree  # the library's state of the agent
+    hyper: Hyper  # the library's hyper-parameters, [] each
+    key: Array  # [2] uint32
+    steps: Array  # [] int32, updates made
+    normalization_running_stats: PyTree  # None without observation normalisation
+
+
+class SacTrainingState(TrainingState):
+    """Of SAC."""
+
+    mind = sac
+    paths = _paths(*_SAC, target_critic_params="target_critic")
+
+
+class TD3TrainingState(TrainingState):
+    """Of TD3."""
+
+    mind = td3
+    paths = _paths("policy", "critic", target_critic_params="target_critic", target_policy_params="target_policy")
+
+
+class DiaynTrainingState(TrainingState):
+    """Of DIAYN around SAC."""
+
+    mind = sac
+    paths = _paths(*_SAC, within=("learned", "agent"), target_critic_params="target_critic") | _paths("discriminator")
+
+
+class PBTTrainingState(TrainingState):
+    """With hyper-parameters that evolve; the class methods are of one state, `jax.vmap` maps them over many."""
+
+    @classmethod
+    def resample_hyperparams(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
+        """Draw every hyper-parameter afresh, on its own scale."""
+        key, draw_key = split(training_state.key)
+        space = training_state.mind.SPACE
+        drawn = hyperparams.sample(space, draw_key)
+        evolved = training_state.hyper._replace(**{name: getattr(drawn, name) for name in space.domains})
+        return training_state.replace(key=key, hyper=evolved)
+
+    @classmethod
+    def init_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
+        """Fresh optimisers; targets equal to what they follow."""
+        return training_state.replace(learned=training_state.mind.start(training_state.learned.params))
+
+    @classmethod
+    def empty_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
+        """Without optimisers and targets, as a repertoire keeps it."""
+        parts = training_state.learned._asdict().items()
+        bare = {name: Learned(part.params, ()) if isinstance(part, Learned) else () for name, part in parts}
+        return training_state.replace(learned=training_state.learned._replace(**bare))
+
+
+class PBTSacTrainingState(PBTTrainingState):
+    """Of one SAC agent of a population: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`, `[]`."""
+
+    mind = sac
+    paths = _paths(*_SAC, target_critic_params="target_critic", **_SAC_HYPER)
+
+
+class PBTTD3TrainingState(PBTTrainingState):
+    """Of one TD3 agent of a population: `discount`, the rates, `noise_clip`, `policy_noise`, `expl_noise`, `[]`."""
+
+    mind = td3
+    paths = TD3TrainingState.paths | _paths(**_TD3_HYPER)
