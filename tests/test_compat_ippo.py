@@ -12,10 +12,12 @@ import optax
 import pytest
 
 from rookery import returns
+from rookery.agents.api import Lived
 from rookery.compat import jaxagents as documented
 from rookery.compat import jaxagents_agent as binding
 from rookery.compat import jaxagents_life as lives
 from rookery.compat.jaxagents import IPPO, AgentConfig, HyperParameters, OptimizerParams, Runner, TruncationWrapper
+from rookery.types import Transition as Rows
 from tests.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal
 
@@ -106,7 +108,6 @@ def test_an_agent_tells_its_configuration():
     assert "batch_size: 8" in lines
     assert len(lines) == 1 + len(AgentConfig._fields)
     assert shared().n_actors == 2
-    assert shared().config is CONFIG
 
 
 # --- a training
@@ -240,6 +241,52 @@ def test_returns_stop_where_advantages_do():
     np.testing.assert_allclose(whole[:, 2], reward[:, 2] + gamma * whole[:, 3], rtol=1e-5)
     np.testing.assert_allclose(whole[0, 1], reward[0, 1], rtol=1e-5)  # terminated
     np.testing.assert_allclose(whole[1, 1], reward[1, 1] + gamma * following[1, 1], rtol=1e-5)  # truncated
+
+
+def test_rollouts_are_told_in_the_documented_axes():
+    parts, (runner, _) = shared()._life.parts, trained()
+    size = (3, 8, 2)  # time, environments, actors
+    seen = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
+    ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
+    terminated = jnp.zeros(size, bool).at[0, 1].set(True)
+    number = jax.random.normal(jax.random.key(2), size)
+    lived = Lived(number + 1.0, ended, jnp.ones(size, bool), number)
+    batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
+    minds = binding.Minds(runner.actor_training, runner.critic_training)
+    traj = binding._trajectories(parts, minds, binding.Hyper(runner.hyperparams.gamma, runner.hyperparams), batch)
+    assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
+    np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
+    np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
+    np.testing.assert_array_equal(traj.log_prob[5, 2], number[2, 5] + 1.0)
+    np.testing.assert_array_equal(traj.reward[5, 2], number[2, 5] + 2.0)
+    assert np.argwhere(traj.terminated).tolist() == [[1, 0]]
+    assert np.argwhere(traj.truncated).tolist() == [[2, 1]]
+    critic = runner.critic_training
+    np.testing.assert_allclose(traj.value[5, 2], critic.apply_fn(critic.params, seen[0, 2, 5, :1]), rtol=1e-5)
+    np.testing.assert_allclose(traj.next_value[5, 2], critic.apply_fn(critic.params, seen[1, 2, 5, :1]), rtol=1e-5)
+    at_the_end = traj.reward[2, 1] + 0.9 * traj.next_value[2, 1] - traj.value[2, 1]
+    np.testing.assert_allclose(traj.advantage[2, 1], at_the_end, rtol=1e-4, atol=1e-6)
+
+
+class Opinionated(Continuous):
+    """With losses of its own: the actors' says that they went far, the critics' that nothing is wrong."""
+
+    def _actor_loss(self, *given: Any) -> tuple[jax.Array, jax.Array]:
+        return IPPO._actor_loss(self, *given)[0], jnp.float32(1e9)
+
+    def _critic_loss(self, training: Any, obs: Any, targets: Any, hyperparams: Any) -> jax.Array:
+        return 0.0 * IPPO._critic_loss(self, training, obs, targets, hyperparams)
+
+
+def test_a_users_own_losses_are_what_is_learned_from():
+    own = agent(Opinionated, judged=False, n_steps=1)
+    runner, metrics = own.train(jax.random.key(0), HYPER)
+    born = lives.begin(own._life, jax.random.key(0), HYPER)
+    assert metrics == {}
+    assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
+    assert_equal(numbers(runner.critic_training.params), numbers(born.critic_training.params))
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), runner.actor_training.params, born.actor_training.params)
+    assert all(jax.tree.leaves(moved))
 
 
 def test_minibatches_are_of_whole_rollouts_anew_in_every_epoch():
@@ -403,6 +450,8 @@ def test_what_does_not_fit_the_actors_is_refused_in_training(changes: dict[str, 
 def test_calls_that_cannot_be_meant_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match=r"^nobody is trained yet; collect_training\(runner, metrics\) or restore\(\)"):
         agent().eval(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"^collect_training needs the runner that train returned; got None\.$"):
+        agent().collect_training()
     with pytest.raises(ValueError, match=r"^there is nothing to restore from; give checkpoint_dir"):
         agent().restore("last")
     with pytest.raises(ValueError, match=r"^a hyper-parameter has shape \(2,\); train sets by jax\.vmap"):

@@ -287,7 +287,12 @@ class IPPOBase(ABC):
         return self._judged(n_evals, rng, self.actor_training)
 
     def collect_training(self, runner: Any = None, metrics: Any = None, previous_training_max_step: int = 0) -> None:
-        """Keep what `train` returned, to evaluate and act by; with steps before it, `train` will go on from there."""
+        """Keep what `train` returned, to evaluate and act by; with steps before it, `train` will go on from there.
+
+        Raises:
+          ValueError: there is no runner.
+        """
+        check(runner is not None, "collect_training needs the runner that train returned; got None.")
         self.agent_trained, self.previous_training_max_step = True, int(previous_training_max_step)
         self.training_runner, self.training_metrics = runner, metrics
         self.actor_training, self.critic_training = runner.actor_training, runner.critic_training
