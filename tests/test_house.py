@@ -12,8 +12,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Imports go only to an earlier room, or stay within one. The tools know nothing of each other.
 TOOLS = ["networks", "distributions", "returns", "normalize", "buffers", "gradients"]
-ROOMS = ["types", "trees", "hyperparams", TOOLS, "envs", "agents", "learners", "populations", "qd", "devices"]
-ROOMS += ["runs", "report", "compat", "commands", "cli"]
+ROOMS = ["types", "trees", "records", "hyperparams", TOOLS, "envs", "agents", "learners", "populations", "qd"]
+ROOMS += ["devices", "runs", "report", "compat", "commands", "cli"]
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in (room if isinstance(room, list) else [room])}
 ONLY_IN = {
     "flax": {"networks.py"},
