@@ -218,7 +218,8 @@ def update(
 
     move = partial(_move_policy_and_targets, nets, hyper, batch.observation)
     due = (step + 1) % config.policy_delay == 0
-    state, actor_loss = jax.lax.cond(due, move, lambda state: (state, jnp.zeros(())), state)
+    nothing = jnp.zeros_like(metrics["critic_loss"])
+    state, actor_loss = jax.lax.cond(due, move, lambda state: (state, nothing), state)
     return state, {**metrics, "actor_loss": config.policy_delay * actor_loss}
 
 

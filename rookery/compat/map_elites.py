@@ -272,7 +272,8 @@ class PBTEmitter:
         members = jax.vmap(type(states).empty_optimizers_states)(states)
         if not count:
             return members, {}
-        first_key, second_key, vary_key = jax.random.split(typed(key), 3)
+        key = jax.random.fold_in(typed(key), emitter_state.key[0])  # should the caller's be the same every time
+        first_key, second_key, vary_key = jax.random.split(key, 3)
         first, second = (repertoire.select(k, count, self._selector).genotypes for k in (first_key, second_key))
         children = self._vary(first, second, vary_key)
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), children, members), {}

@@ -220,7 +220,9 @@ class PBT:
         held = fitness.shape[0]
         check(held == self._size, f"population_size is {self._size}, but there are returns of {held} members.")
         check_population(returns, states.steps, replay_buffer.state.size)
-        parents_key, own_key = jax.random.split(common(key, shares))
+        # Mixed with a key that moves on, since programs are known that pass the same one in every generation.
+        key = jax.random.fold_in(common(key, shares), shares.gather(states.key[:1])[0, 0])
+        parents_key, own_key = jax.random.split(key)
         parents = selection.truncation(fitness, parents_key, max(self._best, 1), self._worst)
         states, replay_buffer = moved((states, replay_buffer), parents, shares.rows, in_place=True)
         return renewed(states, parents != jnp.arange(held), own_key, shares), replay_buffer
