@@ -56,15 +56,14 @@ class Tower(nn.Module):
 
 
 class Towers(nn.Module):
-    """Everybody's."""
+    """Everybody's, one after the other as in jaxagents' example."""
 
     config: Any
     gain: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        each = nn.vmap(Tower, variable_axes={"params": 0}, split_rngs={"params": True})
-        return each(self.gain)(x.reshape(2, -1))[:, 0]
+        return jnp.concatenate([Tower(self.gain)(part) for part in jnp.split(x, 2, axis=-1)], axis=-1)
 
 
 class Normal(IPPO):
