@@ -38,7 +38,7 @@ class Record:
         result = dataclasses.replace(self, **plain)  # pyright: ignore[reportArgumentType]
         for name in changes.keys() - plain.keys():
             field, *path = self.paths[name]
-            changed = _put(getattr(result, field), path, changes[name])
+            changed = _put(getattr(result, field), path, changes[name]) if path else changes[name]
             result = dataclasses.replace(result, **{field: changed})  # pyright: ignore[reportArgumentType]
         return result
 

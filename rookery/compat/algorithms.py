@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers, normalize, types
+from rookery import buffers, types
 from rookery.agents import diayn, sac, td3
 from rookery.agents.api import Agent
 from rookery.compat.records import (
@@ -20,12 +20,11 @@ from rookery.compat.records import (
     Transition,
 )
 from rookery.envs import api as envs
-from rookery.envs.batch import BatchState, first_episodes, unroll
+from rookery.envs.batch import Batch, BatchState, first_episodes, unroll
 from rookery.gradients import Learned
-from rookery.learners import off_policy, rollout
-from rookery.learners.api import Member
+from rookery.learners import by_hand
 from rookery.qd.scoring import descriptor_of
-from rookery.records import check, in_step, split, typed
+from rookery.records import check
 from rookery.types import Array, Hyper, Key, Metrics, PyTree
 
 
@@ -108,7 +107,7 @@ _NAMES = {
 
 
 class Acting(NamedTuple):
-    """As much of an agent's state as acting needs: `Learned` to explore, parameters to act without."""
+    """As much of an agent's state, or of its parameters, as acting needs."""
 
     policy: PyTree
 
@@ -122,62 +121,49 @@ class Learner:
         self._config, self._action_size = config, action_size
         for name in ("batch_size", "episode_length"):
             check(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}.")
-        self._agent(1 + getattr(config, "num_skills", 0), 1)  # a mistake in the configuration shows now
+        self._agent(1 + getattr(config, "num_skills", 0))  # a mistake in the configuration shows now
 
-    def _mind(self, observation_size: int) -> Agent:
-        """Who acts: SAC or TD3."""
-        config, spec = self._config, envs.EnvSpec("", observation_size, self._action_size, self._config.episode_length)
+    def _agent(self, observation_size: int, descriptor_size: int = 1) -> Agent:
+        """SAC, TD3, or DIAYN around SAC."""
+        config = self._config
+        spec = envs.EnvSpec(type(self).__name__, observation_size, self._action_size, config.episode_length)
         sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
         if self.kind.mind is td3:
-            return td3.td3(spec, td3.Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
-        return sac.sac(spec, sac.SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
-
-    def _agent(self, observation_size: int, descriptor_size: int) -> Agent:
-        """Who learns: the same, or DIAYN around it."""
-        agent, config = self._mind(observation_size), self._config
+            agent = td3.td3(spec, td3.Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
+        else:
+            agent = sac.sac(spec, sac.SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
         if isinstance(config, DiaynConfig):
-            skill, size = envs.SkillSpec("one-hot", config.num_skills), max(descriptor_size, 1)
-            descriptor = envs.descriptor_spec("what the buffer says", "mean", (0.0,) * size, (1.0,) * size)
-            spec = envs.EnvSpec("", observation_size, self._action_size, config.episode_length, False, descriptor)
-            looks = diayn.DiaynConfig(config.descriptor_full_state, True, tuple(config.critic_hidden_layer_size))
-            agent = diayn.diayn(agent, spec._replace(skill=skill), looks)
+            limits = (0.0,) * descriptor_size, (1.0,) * descriptor_size
+            descriptor = envs.descriptor_spec("what the buffer says", "mean", *limits)
+            spec = spec._replace(descriptor=descriptor, skill=envs.SkillSpec("one-hot", config.num_skills))
+            agent = diayn.diayn(agent, spec, diayn.DiaynConfig(config.descriptor_full_state, True, sizes[1]))
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
     def _newborn(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
         made_for, config = self._action_size, vars(self._config)
         check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
-        told = dict.fromkeys(_RATES, config.get("learning_rate", 0.0)) | {
+        told = dict.fromkeys(_RATES, config.get("learning_rate")) | {
             _NAMES.get(name, name): config[name] for name in config
         }
-        known = {name: told[name] for name in agent.space.defaults._fields if name in told}
-        hyper = jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), agent.space.defaults._replace(**known))
-        key, agent_key = split(key)
-        statistics = normalize.init(observation_size) if config.get("normalize_observations") else None
-        return self.kind(agent.start(agent.init(agent_key)), hyper, key, jnp.zeros((), jnp.int32), statistics)
+        known = {name: told[name] for name in agent.space.defaults._fields if told.get(name) is not None}
+        statistics_of = observation_size if config.get("normalize_observations") else 0
+        return by_hand.born(self.kind, agent, key, agent.space.defaults._replace(**known), statistics_of)
 
     def _choose(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
-        """Actions `[..., A]` for observations `[..., O]`."""
-        mind = self._mind(obs.shape[-1])
+        agent = self._agent(obs.shape[-1])
         if deterministic:
-            return mind.act(Acting(policy_params), obs)
-        flat, state = obs.reshape(-1, obs.shape[-1]), Acting(Learned(policy_params, ()))
-        return rollout.explore(mind, state, hyper, flat, typed(key)).reshape(*obs.shape[:-1], -1)
+            return agent.act(_inside(self._config, Acting(policy_params)), obs)
+        return by_hand.choose(agent, _inside(self._config, Acting(Learned(policy_params, ()))), hyper, obs, key)
 
     def _play(
-        self, before: BatchState, agent: Any, env: Any, deterministic: bool, evaluation: bool, skills: Array
-    ) -> tuple:
+        self, before: BatchState, agent: Any, env: Batch, deterministic: bool, evaluation: bool, skills: Array
+    ) -> tuple[BatchState, Any, dict[str, Array]]:
         """A step: the environments' states, the training state, and the fields of the transitions."""
-        key, action_key = split(agent.key)
-        statistics, obs = agent.normalization_running_stats, jnp.concatenate([before.obs, skills], axis=-1)
-        seen = rollout.view(statistics, obs)
-        actions = self._choose(agent.policy_params, agent.hyper, seen, action_key, deterministic)
-        after = env.step(before, actions)
-        if statistics is not None and not evaluation:
-            statistics = normalize.update(statistics, before.obs.reshape(-1, before.obs.shape[-1]))
-        reached = jnp.concatenate([after.info.get("final_obs", after.obs), skills], axis=-1)
+        mind = self._agent(before.obs.shape[-1] + skills.shape[-1])
+        after, agent, played = by_hand.play(mind, env, before, agent, skills, not deterministic, not evaluation)
         fields = {"rewards": after.reward, "dones": after.done, "truncations": after.info["truncation"]}
-        fields |= {"obs": obs, "next_obs": reached, "actions": actions}
-        return after, agent.replace(key=key, normalization_running_stats=statistics), fields
+        seen = dict(zip(("obs", "actions", "next_obs"), played, strict=True))
+        return after, agent, {**seen, **fields}
 
     def update(self, training_state: Any, replay_buffer: ReplayBuffer) -> tuple[Any, ReplayBuffer, Metrics]:
         """One gradient update from a batch drawn from the buffer.
@@ -186,36 +172,16 @@ class Learner:
           The training state, the buffer as it was, and metrics `[]`: `actor_loss`, `critic_loss`, what else the agent
           tells, and `obs_mean` and `obs_std` of the batch as the networks see it.
         """
-        rows, (key, learn_key) = replay_buffer.state.rows, split(training_state.key)
-        descriptor_size = rows.next_state_desc.shape[-1] if isinstance(rows, QDTransition) else 0
-        config = self._life(1, 1, 1.0)
-        parts = off_policy.Parts(self._agent(rows.obs.shape[-1], descriptor_size), None, RING, config)
-        member, steps = member_of(training_state, replay_buffer, ()), training_state.steps
-        learned, metrics = off_policy.learn(parts, member, learn_key, in_step(steps))
-        return training_state.replace(learned=learned, key=key, steps=steps + 1), replay_buffer, metrics
-
-    def _life(self, num_envs: int, iterations: int, updates_per_step: float) -> off_policy.OffPolicyConfig:
-        return off_policy.OffPolicyConfig(
-            num_envs=num_envs,
-            steps_per_generation=iterations * num_envs,
-            updates_per_step=updates_per_step,
-            batch_size=self._config.batch_size,
-            buffer_size=num_envs,  # of no account: whoever has a buffer made it
-            warmup_steps=0,
-            normalize_observations=getattr(self._config, "normalize_observations", False),
-        )
+        rows, size = replay_buffer.state.rows, self._config.batch_size
+        looks_at = rows.next_state_desc.shape[-1] if isinstance(rows, QDTransition) else 1
+        agent = self._agent(rows.obs.shape[-1], looks_at)
+        learned, metrics = by_hand.learn(agent, RING, training_state, replay_buffer.state, size)
+        return learned, replay_buffer, metrics
 
 
-def member_of(training_state: Any, replay_buffer: ReplayBuffer, env_state: PyTree) -> Member:
-    """A training state in the library's life.
-
-    Raises:
-      ValueError: its optimisers were emptied.
-    """
-    remedy = "give them some: jax.vmap(states.init_optimizers_states)(states)."
-    check(training_state.policy_optimizer_state != (), f"these training states have no optimisers; {remedy}")
-    told = training_state.learned, training_state.hyper, training_state.normalization_running_stats
-    return Member(*told, env_state, replay_buffer.state)
+def _inside(config: Any, acting: Acting) -> Any:
+    """What DIAYN acts with: as SAC does, beside a discriminator that nobody asks."""
+    return diayn.DiaynParams(acting, ()) if isinstance(config, DiaynConfig) else acting
 
 
 def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:
@@ -231,7 +197,7 @@ def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferSt
 
 
 def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
-    """Rows as the library learns from them; extras say what a discriminator looks at."""
+    """Rows as the library learns from them; extras are what a discriminator looks at."""
     rows = buffers.take(state, indices)
     terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
     reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
@@ -239,7 +205,7 @@ def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
 
 
 RING = buffers.Buffer(buffers.init, _add, buffers.draw, _take)
-"""A replay buffer's state as the library's learners use it."""
+"""What a replay buffer holds, as the library's learners use it."""
 
 
 class Single(Learner):
@@ -251,7 +217,7 @@ class Single(Learner):
         Raises:
           ValueError: the action size is not the one that this was made for.
         """
-        newborn = self._newborn(key, action_size, observation_size, self._mind(observation_size))
+        newborn = self._newborn(key, action_size, observation_size, self._agent(observation_size))
         return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, PBTTrainingState) else newborn
 
     def play_step_fn(

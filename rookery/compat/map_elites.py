@@ -9,10 +9,12 @@ import jax.numpy as jnp
 
 from rookery import buffers, trees
 from rookery import devices as placing
-from rookery.compat.populations import Population, check_population, common, renewed
+from rookery.compat.populations import Population
 from rookery.compat.records import ReplayBuffer
 from rookery.envs.batch import Batch, BatchState, restarted
+from rookery.learners.by_hand import check_population
 from rookery.populations.api import member_keys
+from rookery.populations.by_hand import common, renewed
 from rookery.populations.placement import WHOLE, moved
 from rookery.qd import centroids as cells
 from rookery.qd import pbt_emitter, variation
@@ -291,15 +293,15 @@ class PBTEmitter:
         size, states = self._config.pg_population_size_per_device, emitter_state.training_states
         shares = placing.shares("p") if self._config.num_devices > 1 else WHOLE
         fitness = shares.gather(fitnesses.reshape(-1)[-size:])
-        kept, keys = split(emitter_state.key, 4)
-        parents_key, elites_key, new_key = (common(key, shares) for key in keys)
+        kept, own_key = split(emitter_state.key)
+        parents_key, elites_key, new_key = jax.random.split(common(own_key, states, shares), 3)
         parents, revived = pbt_emitter.origins(self._counts, fitness, parents_key)
         states = moved(states, parents, shares.rows, in_place=True)
         elites = repertoire.select(elites_key, fitness.shape[0], self._selector).genotypes
         elites = jax.vmap(type(states).init_optimizers_states)(shares.own(elites))
         states = trees.where(shares.own(revived), elites, states)
         is_new = revived | (parents != jnp.arange(fitness.shape[0]))
-        states = renewed(states, is_new, new_key, shares)
+        states = renewed(states, is_new, new_key, type(states).resample_hyperparams, shares)
         diverged = shares.own(is_new & ~jnp.isfinite(fitness))  # whose data is not to be trusted
         held = emitter_state.replay_buffers
         clean = held.replace(state=trees.where(diverged, jax.vmap(buffers.clear)(held.state), held.state))

@@ -1,4 +1,4 @@
-"""Populations of SAC and TD3 in the documented form: train, evaluate, and let the worst inherit from the best."""
+"""Populations of SAC and TD3 in the documented form, and Population Based Training of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,145 +9,97 @@ import jax.numpy as jnp
 
 from rookery import devices, trees
 from rookery.agents.api import Curiosity
-from rookery.compat.algorithms import RING, SAC, TD3, Acting, member_of
+from rookery.compat.algorithms import RING, SAC, TD3
 from rookery.compat.environments import Extractor
 from rookery.compat.records import PBTSacTrainingState, PBTTD3TrainingState, ReplayBuffer, Transition
-from rookery.envs.batch import Batch, BatchState, continued, starts
-from rookery.learners import off_policy, rollout
-from rookery.populations import selection
-from rookery.populations.api import member_keys
-from rookery.populations.placement import WHOLE, Shares, moved
+from rookery.envs.batch import Batch, BatchState
+from rookery.learners import by_hand
+from rookery.populations.by_hand import truncate
+from rookery.populations.placement import WHOLE, Shares
 from rookery.qd.scoring import descriptor_of
-from rookery.records import check, in_step, typed
-from rookery.types import Array, Evaluation, Genotype, Key, Metrics
+from rookery.records import check, typed
+from rookery.types import Array, Key, Metrics
 
 
 class Population:
     """What populations of one kind of agent can do; everything is `[P, ...]`."""
 
-    def get_init_fn(
-        self: Any, population_size: int, action_size: int, observation_size: int, buffer_size: int
-    ) -> Callable[[Key], tuple[Any, ReplayBuffer]]:
+    def get_init_fn(self: Any, population_size: int, action_size: int, observation_size: int, buffer_size: int) -> Any:
         """A function of a key: training states and empty replay buffers."""
 
         def init(key: Key) -> tuple[Any, ReplayBuffer]:
             newborn = partial(self.init, action_size=action_size, observation_size=observation_size)
-            keys = jax.random.split(typed(key), population_size)
             empty = ReplayBuffer.init(buffer_size, Transition.init_dummy(observation_size, action_size))
+            keys = jax.random.split(typed(key), population_size)
             return jax.vmap(newborn)(keys), trees.stack([empty] * population_size)
 
         return init
 
     def get_eval_fn(self: Any, eval_env: Batch) -> Callable[[Any, BatchState], tuple[Array, Array]]:
-        """A function of training states and first environment states `[P, E, ...]`: mean returns `[P]` and returns
-        `[P, E]` of deterministic episodes; NaN for an agent one of whose actions was not finite.
+        """A function of training states and first environment states `[P, E, ...]`: mean returns `[P]`, NaN where an
+        action was not finite, and returns `[P, E]`, of one deterministic episode in each environment.
 
         Raises:
           ValueError: the environment's episodes are not as long as the configuration says.
         """
         judge = self._judge(eval_env)
-
-        def evaluate(states: Any, first_env_states: BatchState) -> tuple[Array, Array]:
-            evaluation = judge(states, first_env_states)
-            return evaluation.fitness, evaluation.returns
-
-        return evaluate
+        return lambda states, first_env_states: judge(states, first_env_states)[::2]
 
     def get_eval_qd_fn(self: Any, eval_env: Batch, descriptor_extraction_fn: Callable) -> Callable:
-        """Likewise mean returns `[P]`, mean descriptors `[P, D]`, returns `[P, E]` and descriptors `[P, E, D]`.
-
-        With the task's own descriptor (`environments.descriptor_extractor`) no transition is stored, and an agent that
-        broke the physics has a mean return of NaN.
+        """Likewise mean returns `[P]`, mean descriptors `[P, D]`, returns `[P, E]` and descriptors `[P, E, D]`. By the
+        task's own descriptor, of `environments.descriptor_extractor`, no transition is stored.
 
         Raises:
           ValueError: the environment has no descriptor, or its episodes are not as long as the configuration says.
         """
         own, judge = Extractor(descriptor_of(eval_env.world.spec).kind), self._judge(eval_env)
-        if descriptor_extraction_fn != own:
-            play = partial(self.play_qd_step_fn, env=eval_env, deterministic=True, evaluation=True)
-            evaluate_one = partial(self.eval_qd_policy_fn, play_step_fn=play)
-            return jax.vmap(partial(evaluate_one, descriptor_extraction_fn=descriptor_extraction_fn))
+        if descriptor_extraction_fn == own:
+            return judge
+        play = partial(self.play_qd_step_fn, env=eval_env, deterministic=True, evaluation=True)
+        told = {"play_step_fn": play, "descriptor_extraction_fn": descriptor_extraction_fn}
+        return jax.vmap(partial(self.eval_qd_policy_fn, **told))
 
-        def evaluate(states: Any, first_env_states: BatchState) -> tuple[Array, Array, Array, Array]:
-            evaluation = judge(states, first_env_states)
-            fitness = jnp.where(evaluation.broken == 0, evaluation.fitness, jnp.nan)
-            return fitness, evaluation.descriptor, evaluation.returns, evaluation.episodes["descriptors"]
+    def _judge(self: Any, eval_env: Batch) -> Callable[[Any, BatchState], tuple[Array, ...]]:
+        asked, length = self._config.episode_length, eval_env.episode_length
+        check(asked == length, f"episode_length is {asked}, but episodes of this {eval_env.name} have {length} steps.")
 
-        return evaluate
+        def judge(states: Any, first: BatchState) -> tuple[Array, ...]:
+            told = by_hand.judge(self._agent(eval_env.observation_size), eval_env, states, first)
+            fitness = jnp.where(told.broken == 0, told.fitness, jnp.nan)  # who breaks the physics has shown nothing
+            return fitness, told.descriptor, told.returns, told.episodes["descriptors"]
 
-    def _judge(self: Any, eval_env: Batch) -> Callable[[Any, BatchState], Evaluation]:
-        length, theirs = self._config.episode_length, eval_env.episode_length
-        check(
-            length == theirs, f"episode_length is {length}, but an episode of this {eval_env.name} has {theirs} steps."
-        )
-
-        def judge(agent: Any, first: BatchState) -> Evaluation:
-            act, config = self._mind(first.obs.shape[-1]).act, rollout.EvaluationConfig()
-            judge = rollout.Judge(act, eval_env.world, config, first.obs.shape[0])
-            genotype = Genotype(Acting(agent.policy_params), (), agent.normalization_running_stats)
-            return rollout.evaluate(judge, genotype, starts(first), typed(first.info["rng"][0]))
-
-        def judge_all(states: Any, first_env_states: BatchState) -> Evaluation:
-            _check_sizes(states, first_env_states)
-            return jax.vmap(judge)(states, first_env_states)
-
-        return judge_all
+        return judge
 
     def get_train_fn(
         self: Any, env: Batch, num_iterations: int, env_batch_size: int, grad_updates_per_step: float
     ) -> Callable[[Any, BatchState, ReplayBuffer], tuple[tuple[Any, BatchState, ReplayBuffer], Metrics]]:
         """A function of training states, environment states `[P, E, ...]` and replay buffers: those three after
-        `num_iterations` steps of E = `env_batch_size` environments, with `int(grad_updates_per_step * E)` updates after
-        each; and metrics `[P, num_iterations]`, means over the updates. Resets begin from states drawn in each call.
+        `num_iterations` steps of E = `env_batch_size` environments with `int(grad_updates_per_step * E)` updates after
+        each, and metrics `[P, num_iterations]`, means over updates. Resets begin from states drawn in each call.
 
         Raises:
-          ValueError: there would be no update, or the environment does not reset itself or counts episodes. When the
-            function is called: the states are of another number of environments, or of different populations.
+          ValueError: less than one update, or an environment that does not reset itself or that counts episodes; when
+            the function is called, states of other environments or of different populations.
         """
-        updates = int(grad_updates_per_step * env_batch_size)
-        product = f"grad_updates_per_step x env_batch_size = {grad_updates_per_step} x {env_batch_size}"
-        check(updates >= 1, f"{product} is less than one update per iteration; raise one of them.")
+        updates = updates_of(grad_updates_per_step, env_batch_size)
         plain = env.options.auto_reset and not env.options.eval_metrics
         check(plain, "training needs an environment with auto_reset=True and eval_metrics=False.")
-        agent = self._agent(env.observation_size, 0)._replace(curiosity=Curiosity(_keep, _observe, None, None))  # pyright: ignore[reportArgumentType]
-        life = self._life(env_batch_size, num_iterations, updates / env_batch_size)
-        return partial(_train, off_policy.Parts(agent, env.world, RING, life), env)
+        agent = self._agent(env.observation_size)._replace(curiosity=Curiosity(_keep, _observe, _nothing, _nothing))
+        config = by_hand.life(self._config.batch_size, env_batch_size, num_iterations, updates)
+
+        def train(states: Any, env_states: BatchState, replay_buffers: ReplayBuffer) -> tuple:
+            told = by_hand.train(agent, env, RING, config, states, env_states, replay_buffers.state)
+            return (*told[:2], replay_buffers.replace(state=told[2])), told[3]
+
+        return train
 
 
-def _train(
-    parts: off_policy.Parts, env: Batch, training_state: Any, env_state: BatchState, replay_buffer: ReplayBuffer
-) -> tuple[tuple[Any, BatchState, ReplayBuffer], Metrics]:
-    config = parts.config
-    _check_sizes(training_state, env_state, replay_buffer, envs=config.num_envs)
-    keys = jax.vmap(lambda key: jax.random.split(typed(key), 3))(training_state.key)
-    bank = env.start_states(keys[0, 2], config.start_states)
-    done = jax.vmap(in_step, out_axes=None)(training_state.steps) // config.updates
-    members = member_of(training_state, replay_buffer, rollout.Lives(env_state.pipeline_state, env_state.obs))
-    live = partial(off_policy.live, parts, iterations=done + jnp.arange(config.iterations))
-    members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: live(member, bank, key))(members, keys[:, 1])
-    after = training_state.replace(
-        learned=members.state,
-        normalization_running_stats=members.normalizer,
-        key=jax.random.key_data(keys[:, 0]),
-        steps=training_state.steps + config.iterations * config.updates,
-    )
-    lives, told = members.env_state, {**metrics, "reward": reward, "broken_steps": broken}
-    env_state = continued(env_state, lives.state, lives.observation)
-    return (after, env_state, replay_buffer.replace(state=members.buffer)), told
-
-
-def _check_sizes(states: Any, env_states: BatchState, *more: Any, envs: int | None = None) -> None:
-    """Refuse what does not belong to one population, or has another number of environments than was said."""
-    shape = env_states.reward.shape
-    check(len(shape) == 2, f"environment states must be [P, E, ...], got {shape}; reshape what reset gave.")
-    check_population(states.steps, env_states.reward, *(buffer.state.size for buffer in more))
-    check(envs in (None, shape[1]), f"env_batch_size is {envs}, but the states have {shape[1]} environments each.")
-
-
-def check_population(*arrays: Array) -> None:
-    """Refuse what is not of one population, `[P, ...]` each."""
-    sizes = [array.shape[:1] for array in arrays]
-    check(len(set(sizes)) == 1, f"all that is of one population needs one leading axis, got {sizes}.")
+def updates_of(grad_updates_per_step: float, env_batch_size: int) -> int:
+    """Updates after a step of all environments, rounded down, but not to 0."""
+    count = int(grad_updates_per_step * env_batch_size)
+    product = f"grad_updates_per_step x env_batch_size = {grad_updates_per_step} x {env_batch_size}"
+    check(count >= 1, f"{product} is less than one update; raise one of them.")
+    return count
 
 
 def _keep(step: Any) -> Array:
@@ -157,6 +109,10 @@ def _keep(step: Any) -> Array:
 def _observe(state: Any, steps: Any) -> Any:
     del steps
     return state
+
+
+def _nothing(*_: Any) -> Any:
+    return {}
 
 
 class PBTSAC(Population, SAC):
@@ -172,23 +128,18 @@ class PBTTD3(Population, TD3):
 
 
 class PBT:
-    """Population Based Training by truncation (Jaderberg 2017, arXiv:1711.09846).
-
-    Args:
-      population_size: P, of all devices.
-      num_best_to_replace_from: parents are drawn from so many of the best.
-      num_worse_to_replace: so many of the worst are replaced; 0 replaces nobody.
+    """Population Based Training by truncation (Jaderberg 2017, arXiv:1711.09846); counts are of the whole population.
 
     Raises:
-      ValueError: both together exceed the population, or one is negative.
+      ValueError: the best to take parents from and the worst to replace exceed the population, or one is negative.
     """
 
     def __init__(self, population_size: int, num_best_to_replace_from: int, num_worse_to_replace: int) -> None:
-        best, worst = num_best_to_replace_from, num_worse_to_replace
-        told = f"{best} best and {worst} replaced members"
-        check(min(best, worst) >= 0, f"{told} must not be negative.")
-        check(best + worst <= population_size, f"{told} exceed the population of {population_size}; lower one of them.")
-        self._size, self._best, self._worst = population_size, best, worst
+        counts = num_best_to_replace_from, num_worse_to_replace
+        told = f"{counts[0]} best and {counts[1]} replaced members"
+        check(min(counts) >= 0, f"{told} must not be negative.")
+        check(sum(counts) <= population_size, f"{told} exceed the population of {population_size}; lower one of them.")
+        self._size, self._counts = population_size, counts
 
     def update_states_and_buffer(
         self, key: Key, population_returns: Array, training_state: Any, replay_buffer: ReplayBuffer
@@ -204,43 +155,17 @@ class PBT:
         Raises:
           ValueError: these are of another population.
         """
-        return self._exploit(key, population_returns, training_state, replay_buffer, WHOLE)
+        return self._update(key, population_returns, training_state, replay_buffer, WHOLE)
 
     def update_states_and_buffer_pmap(
         self, key: Key, population_returns: Array, training_state: Any, replay_buffer: ReplayBuffer
     ) -> tuple[Any, ReplayBuffer]:
-        """The same inside a mapped axis `"p"`: each device gives its share, and the whole population is ranked.
+        """The same inside a mapped axis `"p"`, where each device gives its share and all are ranked together."""
+        return self._update(key, population_returns, training_state, replay_buffer, devices.shares("p"))
 
-        The key is the first device's, so that it does not matter how many there are.
-        """
-        return self._exploit(key, population_returns, training_state, replay_buffer, devices.shares("p"))
-
-    def _exploit(self, key: Key, returns: Array, states: Any, replay_buffer: ReplayBuffer, shares: Shares) -> tuple:
-        fitness = shares.gather(jnp.ravel(returns))
-        held = fitness.shape[0]
+    def _update(self, key: Key, returns: Array, states: Any, replay_buffer: ReplayBuffer, shares: Shares) -> tuple:
+        by_hand.check_population(returns, states.steps, replay_buffer.state.size)
+        held = jax.eval_shape(shares.gather, returns).shape[0]
         check(held == self._size, f"population_size is {self._size}, but there are returns of {held} members.")
-        check_population(returns, states.steps, replay_buffer.state.size)
-        # Mixed with a key that moves on, since programs are known that pass the same one in every generation.
-        key = jax.random.fold_in(common(key, shares), shares.gather(states.key[:1])[0, 0])
-        parents_key, own_key = jax.random.split(key)
-        parents = selection.truncation(fitness, parents_key, max(self._best, 1), self._worst)
-        states, replay_buffer = moved((states, replay_buffer), parents, shares.rows, in_place=True)
-        return renewed(states, parents != jnp.arange(held), own_key, shares), replay_buffer
-
-
-def common(key: Key, shares: Shares) -> Key:
-    """The first device's key, for decisions that all must make alike."""
-    return typed(shares.gather(jax.random.key_data(typed(key))[None])[0])
-
-
-def renewed(states: Any, is_new: Array, key: Key, shares: Shares) -> Any:
-    """Newcomers with keys and hyper-parameters of their own, each drawn for its place in the whole population.
-
-    Args:
-      states: this share of the training states.
-      is_new: `[P]` bool, of the whole population.
-      key: the same on all devices; consumed.
-    """
-    fresh, new = shares.own((jax.random.key_data(member_keys(key, is_new.shape[0])), is_new))
-    drawn = jax.vmap(type(states).resample_hyperparams)(states.replace(key=fresh))
-    return trees.where(new, drawn, states)
+        renew = type(states).resample_hyperparams
+        return truncate(returns, states, replay_buffer, key, self._counts, renew, shares)

@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers, hyperparams
+from rookery import buffers
 from rookery.agents import sac, td3
 from rookery.gradients import Learned
-from rookery.records import Record, check, split, static, typed
-from rookery.types import Array, Hyper, Key, PyTree
+from rookery.learners import by_hand
+from rookery.learners.by_hand import Apprentice
+from rookery.records import Record, check, static, typed
+from rookery.types import Array, Key
 
 
 class Transition(Record):
@@ -83,7 +85,7 @@ class ReplayBuffer(Record):
 
 def _paths(*learned: str, within: tuple[str, ...] = ("learned",), **others: str) -> dict[str, tuple[str, ...]]:
     """Where the documented names lie: two of each part that is learned, and what else is told."""
-    paths = {}
+    paths = {"normalization_running_stats": ("normalizer",)}
     for name in learned:
         word = name.removeprefix("log_")
         paths |= {f"{word}_params": (*within, name, "params"), f"{word}_optimizer_state": (*within, name, "moments")}
@@ -95,20 +97,15 @@ _SAC_HYPER = {name: name for name in sac.SPACE.domains}
 _TD3_HYPER = {name.replace("exploration", "expl"): name for name in td3.SPACE.domains}
 
 
-class TrainingState(Record):
+class TrainingState(Apprentice):
     """One agent, its key included, which moves on whenever it is used.
 
-    Besides the fields it has, to read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise for
-    `critic`, `alpha` (SAC) and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3).
+    There are, to read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise for `critic`, `alpha` (SAC)
+    and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3); `normalization_running_stats`,
+    None without normalisation; `key` `[2]` uint32 and `steps`, the updates made.
     """
 
     mind: ClassVar[ModuleType]
-
-    learned: PyTree  # the library's state of the agent
-    hyper: Hyper  # the library's hyper-parameters, [] each
-    key: Array  # [2] uint32
-    steps: Array  # [] int32, updates made
-    normalization_running_stats: PyTree  # None without observation normalisation
 
 
 class SacTrainingState(TrainingState):
@@ -138,11 +135,7 @@ class PBTTrainingState(TrainingState):
     @classmethod
     def resample_hyperparams(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
         """Draw every hyper-parameter afresh, on its own scale."""
-        key, draw_key = split(training_state.key)
-        space = training_state.mind.SPACE
-        drawn = hyperparams.sample(space, draw_key)
-        evolved = training_state.hyper._replace(**{name: getattr(drawn, name) for name in space.domains})
-        return training_state.replace(key=key, hyper=evolved)
+        return by_hand.resample(training_state.mind.SPACE, training_state)
 
     @classmethod
     def init_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":

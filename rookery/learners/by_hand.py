@@ -1,0 +1,180 @@
+"""Off-policy agents for loops of one's own: an apprentice carries its key and its counts, and `jax.vmap` makes many.
+
+Programs (`pbt`, `me_pbt`, ...) do without: they pass keys in, and nothing is forgotten when a run is resumed.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import hyperparams, normalize
+from rookery.agents.api import Agent
+from rookery.buffers import Buffer, BufferState
+from rookery.envs.batch import Batch, BatchState, continued, starts
+from rookery.gradients import Learned
+from rookery.hyperparams import Space
+from rookery.learners import off_policy, rollout
+from rookery.learners.api import Member
+from rookery.records import Record, check, in_step, split, typed
+from rookery.types import Array, Evaluation, Genotype, Hyper, Key, Metrics, PyTree
+
+
+class Apprentice(Record):
+    """One agent. Its key moves on whenever it is used."""
+
+    learned: PyTree  # the agent's state
+    hyper: Hyper  # [] each
+    key: Array  # [2] uint32
+    steps: Array  # [] int32, updates made
+    normalizer: PyTree  # running statistics of the observations, or None
+
+
+class Played(NamedTuple):
+    """What was seen and done in a step of E environments."""
+
+    observation: Array  # [E, O]
+    action: Array  # [E, A]
+    next_observation: Array  # [E, O] the true successor
+
+
+def born(kind: type, agent: Agent, key: Key, hyper: Hyper, statistics_of: int = 0) -> Any:
+    """A newborn `kind` of apprentice.
+
+    Args:
+      statistics_of: how many numbers of an observation to normalise, 0 for none.
+    """
+    own, agent_key = split(key)
+    hyper = jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), hyper)
+    normalizer = normalize.init(statistics_of) if statistics_of else None
+    return kind(agent.start(agent.init(agent_key)), hyper, own, jnp.zeros((), jnp.int32), normalizer)
+
+
+def resample(space: Space, one: Any) -> Any:
+    """The same apprentice with every hyper-parameter that evolves drawn afresh, on its own scale."""
+    key, draw_key = split(one.key)
+    drawn = hyperparams.sample(space, draw_key)
+    return one.replace(key=key, hyper=one.hyper._replace(**{name: getattr(drawn, name) for name in space.domains}))
+
+
+def choose(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+    """Exploring actions `[..., A]` for observations `[..., O]`; the key is consumed."""
+    flat = observation.reshape(-1, observation.shape[-1])
+    return rollout.explore(agent, state, hyper, flat, typed(key)).reshape(*observation.shape[:-1], -1)
+
+
+def play(
+    agent: Agent, batch: Batch, state: BatchState, one: Any, skill: Array, explore: bool = True, observe: bool = True
+) -> tuple[BatchState, Any, Played]:
+    """One step of E environments, or of one alone.
+
+    Args:
+      skill: `[E, S]`, what observations end in besides; S may be 0.
+      explore: otherwise it acts as it is judged.
+      observe: count the observations into its statistics.
+    """
+    key, explore_key = split(one.key)
+    observation = jnp.concatenate([state.obs, skill], axis=-1)
+    seen = rollout.view(one.normalizer, observation)
+    if explore:
+        action = choose(agent, one.learned, one.hyper, seen, explore_key)
+    else:
+        action = agent.act(one.learned.params, seen)
+    after, normalizer = batch.step(state, action), one.normalizer
+    if observe and normalizer is not None:
+        normalizer = normalize.update(normalizer, state.obs.reshape(-1, state.obs.shape[-1]))
+    reached = jnp.concatenate([after.info["final_obs"], skill], axis=-1)
+    return after, one.replace(key=key, normalizer=normalizer), Played(observation, action, reached)
+
+
+def life(batch_size: int, num_envs: int = 1, iterations: int = 1, updates: int = 1) -> off_policy.OffPolicyConfig:
+    """The trip counts of `learn` and `train`: steps of each environment, and updates after each."""
+    return off_policy.OffPolicyConfig(
+        num_envs=num_envs,
+        steps_per_generation=iterations * num_envs,
+        updates_per_step=updates / num_envs,
+        batch_size=batch_size,
+        buffer_size=num_envs,  # of no account: whoever has a buffer made it
+        warmup_steps=0,
+    )
+
+
+def learn(agent: Agent, buffer: Buffer, one: Any, held: BufferState, batch_size: int) -> tuple[Any, Metrics]:
+    """One update from a batch drawn from what a buffer holds; the apprentice and its metrics `[]`."""
+    key, learn_key = split(one.key)
+    parts = off_policy.Parts(agent, None, buffer, life(batch_size))  # pyright: ignore[reportArgumentType] - nobody acts
+    learned, metrics = off_policy.learn(parts, _member(one, (), held), learn_key, in_step(one.steps))
+    return one.replace(learned=learned, key=key, steps=one.steps + 1), metrics
+
+
+def train(
+    agent: Agent, batch: Batch, buffer: Buffer, config: off_policy.OffPolicyConfig, many: Any, *where: Any
+) -> tuple[Any, BatchState, BufferState, Metrics]:
+    """A population acts, stores and learns in its environments; resets begin from states drawn afresh.
+
+    Args:
+      agent: its `curiosity` says what is kept of a step beside the rest.
+      config: from `life`.
+      many: apprentices `[P, ...]`.
+      where: states of the environments `[P, E, ...]`, and what the buffers hold, `[P, ...]`.
+
+    Returns:
+      The three after it, and metrics `[P, iterations]`, averages over updates.
+
+    Raises:
+      ValueError: these are of different populations, or the states of another number of environments.
+    """
+    state, held = where
+    check_population(many.steps, state.reward, held.size)
+    each = state.reward.shape[1:]
+    check(each == (config.num_envs,), f"there should be {config.num_envs} environments each, got states of {each}.")
+    keys = jax.vmap(lambda key: jax.random.split(typed(key), 3))(many.key)
+    bank = batch.start_states(keys[0, 2], config.start_states)
+    done = jax.vmap(in_step, out_axes=None)(many.steps) // config.updates
+    config = dataclasses.replace(config, normalize_observations=many.normalizer is not None)
+    parts = off_policy.Parts(agent, batch.world, buffer, config)
+    live = partial(off_policy.live, parts, iterations=done + jnp.arange(config.iterations))
+    members = _member(many, rollout.Lives(state.pipeline_state, state.obs), held)
+    members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: live(member, bank, key))(members, keys[:, 1])
+    many = many.replace(
+        learned=members.state,
+        normalizer=members.normalizer,
+        key=jax.random.key_data(keys[:, 0]),
+        steps=many.steps + config.iterations * config.updates,
+    )
+    state = continued(state, members.env_state.state, members.env_state.observation)
+    return many, state, members.buffer, {**metrics, "reward": reward, "broken_steps": broken}
+
+
+def judge(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluation:
+    """Judge a population `[P, ...]` by one full deterministic episode from each first state `[P, E, ...]`.
+
+    Raises:
+      ValueError: these are of different populations.
+    """
+    check_population(many.steps, first.reward)
+    check(
+        first.reward.ndim > 1, f"first states must be [P, E, ...], got {first.reward.shape}; reshape what reset gave."
+    )
+    judge = rollout.Judge(agent.act, batch.world, rollout.EvaluationConfig(), first.reward.shape[1])
+
+    def of_one(one: Any, first: BatchState) -> Evaluation:
+        genotype = Genotype(one.learned.params, (), one.normalizer)
+        return rollout.evaluate(judge, genotype, starts(first), typed(first.info["rng"][0]))
+
+    return jax.vmap(of_one)(many, first)
+
+
+def check_population(*arrays: Array) -> None:
+    """Refuse what is not of one population, `[P, ...]` each."""
+    sizes = [array.shape[:1] for array in arrays]
+    check(len(set(sizes)) == 1 and sizes[0] != (), f"what is of one population needs one leading axis, got {sizes}.")
+
+
+def _member(one: Any, lives: PyTree, held: BufferState) -> Member:
+    parts = jax.tree.leaves(one.learned, is_leaf=lambda tree: isinstance(tree, Learned))
+    bare = any(isinstance(part, Learned) and part.moments == () for part in parts)
+    check(not bare, "these agents have no optimisers; agent.start, or init_optimizers_states, gives them some.")
+    return Member(one.learned, one.hyper, one.normalizer, lives, held)
