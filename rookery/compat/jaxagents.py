@@ -261,9 +261,9 @@ class IPPOBase(ABC):
         )
         runner, row = self._opened(rng, hyperparams, begun)
         rows = [row]
-        if not begun:
-            self._save(0, runner, row)
         with progress.bar("updates", self.config.n_steps) as moved, self._store or contextlib.nullcontext():
+            if not begun:
+                self._save(0, runner, row)
             for count in self._stretches:
                 runner, row = jax.block_until_ready(self._learned(count, runner))
                 rows, done = [*rows, row], done + count
