@@ -20,12 +20,15 @@ from rookery.compat.records import (
     Transition,
 )
 from rookery.envs import api as envs
-from rookery.envs.batch import Batch, BatchState, first_episodes, unroll
+from rookery.envs.batch import Batch, first_episodes, unroll
+from rookery.envs.batch import BatchState as State
 from rookery.gradients import Learned
 from rookery.learners import by_hand
 from rookery.qd.scoring import descriptor_of
 from rookery.records import check
 from rookery.types import Array, Hyper, Key, Metrics, PyTree
+
+__all__ = ["SAC", "TD3", "DiaynConfig", "PBTSacConfig", "PBTTD3Config", "SacConfig", "TD3Config"]
 
 
 @dataclass(frozen=True)
@@ -100,16 +103,19 @@ class TD3Config:
 
 
 _RATES = ("policy_lr", "critic_lr", "alpha_lr", "discriminator_lr")
-_NAMES = {
-    **{"expl_noise": "exploration_noise", "soft_tau_update": "tau"},
-    **{"policy_learning_rate": "policy_lr", "critic_learning_rate": "critic_lr"},
-}
+_NAMES = {"policy_learning_rate": "policy_lr", "critic_learning_rate": "critic_lr"}
+_NAMES |= {"expl_noise": "exploration_noise", "soft_tau_update": "tau"}
 
 
 class Acting(NamedTuple):
-    """As much of an agent's state, or of its parameters, as acting needs."""
+    """As much of an agent's state, or of its parameters, as acting needs; also of an agent that DIAYN is around."""
 
     policy: PyTree
+
+    @property
+    def agent(self) -> "Acting":
+        """Whom DIAYN is around."""
+        return self
 
 
 class Learner:
@@ -142,46 +148,35 @@ class Learner:
     def _newborn(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
         made_for, config = self._action_size, vars(self._config)
         check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
-        told = dict.fromkeys(_RATES, config.get("learning_rate")) | {
-            _NAMES.get(name, name): config[name] for name in config
-        }
-        known = {name: told[name] for name in agent.space.defaults._fields if told.get(name) is not None}
+        told = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
+        told |= {_NAMES.get(name, name): value for name, value in config.items()}
+        known = {name: told[name] for name in agent.space.defaults._fields if name in told}
         statistics_of = observation_size if config.get("normalize_observations") else 0
         return by_hand.born(self.kind, agent, key, agent.space.defaults._replace(**known), statistics_of)
 
     def _choose(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
         agent = self._agent(obs.shape[-1])
         if deterministic:
-            return agent.act(_inside(self._config, Acting(policy_params)), obs)
-        return by_hand.choose(agent, _inside(self._config, Acting(Learned(policy_params, ()))), hyper, obs, key)
+            return agent.act(Acting(policy_params), obs)
+        return by_hand.choose(agent, Acting(Learned(policy_params, ())), hyper, obs, key)
 
     def _play(
-        self, before: BatchState, agent: Any, env: Batch, deterministic: bool, evaluation: bool, skills: Array
-    ) -> tuple[BatchState, Any, dict[str, Array]]:
-        """A step: the environments' states, the training state, and the fields of the transitions."""
+        self, before: State, agent: Any, env: Batch, deterministic: bool, evaluation: bool, skills: Array
+    ) -> tuple[State, Any, tuple[Array, ...]]:
+        """A step: the environments' states, the training state, and what makes a transition."""
         mind = self._agent(before.obs.shape[-1] + skills.shape[-1])
-        after, agent, played = by_hand.play(mind, env, before, agent, skills, not deterministic, not evaluation)
-        fields = {"rewards": after.reward, "dones": after.done, "truncations": after.info["truncation"]}
-        seen = dict(zip(("obs", "actions", "next_obs"), played, strict=True))
-        return after, agent, {**seen, **fields}
+        after, agent, told = by_hand.play(mind, env, before, agent, skills, not deterministic, not evaluation)
+        ended = after.reward, after.done, after.info["truncation"]
+        return after, agent, (told.observation, told.next_observation, *ended, told.action)
 
     def update(self, training_state: Any, replay_buffer: ReplayBuffer) -> tuple[Any, ReplayBuffer, Metrics]:
-        """One gradient update from a batch drawn from the buffer.
-
-        Returns:
-          The training state, the buffer as it was, and metrics `[]`: `actor_loss`, `critic_loss`, what else the agent
-          tells, and `obs_mean` and `obs_std` of the batch as the networks see it.
-        """
-        rows, size = replay_buffer.state.rows, self._config.batch_size
-        looks_at = rows.next_state_desc.shape[-1] if isinstance(rows, QDTransition) else 1
-        agent = self._agent(rows.obs.shape[-1], looks_at)
-        learned, metrics = by_hand.learn(agent, RING, training_state, replay_buffer.state, size)
+        """One gradient update from a batch drawn from the buffer: the training state, the buffer as it was, and metrics
+        `[]`: the agent's (`actor_loss`, `critic_loss`, ...), and `obs_mean` and `obs_std` as the networks see them."""
+        rows = replay_buffer.state.rows
+        agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
+        batch_size = self._config.batch_size
+        learned, metrics = by_hand.learn(agent, RING, training_state, replay_buffer.state, batch_size)
         return learned, replay_buffer, metrics
-
-
-def _inside(config: Any, acting: Acting) -> Any:
-    """What DIAYN acts with: as SAC does, beside a discriminator that nobody asks."""
-    return diayn.DiaynParams(acting, ()) if isinstance(config, DiaynConfig) else acting
 
 
 def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:
@@ -212,58 +207,31 @@ class Single(Learner):
     """What SAC and TD3 share."""
 
     def init(self, key: Key, action_size: int, observation_size: int) -> Any:
-        """A newborn training state; of a population's agent with hyper-parameters drawn.
-
-        Raises:
-          ValueError: the action size is not the one that this was made for.
-        """
+        """A newborn training state; of a population's agent with hyper-parameters drawn. An action size that this was
+        not made for is a `ValueError`."""
         newborn = self._newborn(key, action_size, observation_size, self._agent(observation_size))
         return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, PBTTrainingState) else newborn
 
     def play_step_fn(
-        self,
-        env_state: BatchState,
-        training_state: Any,
-        env: Any,
-        deterministic: bool = False,
-        evaluation: bool = False,
-    ) -> tuple[BatchState, Any, Transition]:
-        """One step of the environments.
-
-        Args:
-          env_state: `[E, ...]`, or one alone.
-          training_state: of one agent.
-          env: from `environments.create`.
-          deterministic: do not explore.
-          evaluation: leave the statistics of observations as they are.
-
-        Returns:
-          Both states after it, and the transitions `[E, ...]`.
-        """
+        self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
+    ) -> tuple[State, Any, Transition]:
+        """One step of the environments `[E, ...]`, or of one alone, from `environments.create`: both states after it,
+        and the transitions. An evaluation leaves the statistics of observations as they are."""
         skills = env_state.obs[..., :0]
         after, agent, fields = self._play(env_state, training_state, env, deterministic, evaluation, skills)
-        return after, agent, Transition(**fields)
+        return after, agent, Transition(*fields)
 
     def play_qd_step_fn(
-        self,
-        env_state: BatchState,
-        training_state: Any,
-        env: Any,
-        deterministic: bool = False,
-        evaluation: bool = False,
-    ) -> tuple[BatchState, Any, QDTransition]:
-        """The same with state descriptors.
-
-        Raises:
-          ValueError: the environment has none.
-        """
+        self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
+    ) -> tuple[State, Any, QDTransition]:
+        """The same with state descriptors; an environment without one is a `ValueError`."""
         descriptor_of(env.world.spec)
         after, agent, played = self.play_step_fn(env_state, training_state, env, deterministic, evaluation)
         told = env_state.info["state_descriptor"], after.info["final_state_descriptor"]
         return after, agent, QDTransition(*vars(played).values(), *told)
 
     def eval_policy_fn(
-        self, training_state: Any, eval_env_first_state: BatchState, play_step_fn: Callable
+        self, training_state: Any, eval_env_first_state: State, play_step_fn: Callable
     ) -> tuple[Array, Array]:
         """An episode in each environment: mean return `[]`, returns `[E]`; NaN where an action was not finite."""
         told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
@@ -273,16 +241,12 @@ class Single(Learner):
     def eval_qd_policy_fn(
         self,
         training_state: Any,
-        eval_env_first_state: BatchState,
+        eval_env_first_state: State,
         play_step_fn: Callable,
         descriptor_extraction_fn: Callable,
     ) -> tuple[Array, Array, Array, Array]:
-        """Likewise mean return `[]`, mean descriptor `[D]`, returns `[E]`, descriptors `[E, D]`.
-
-        Args:
-          descriptor_extraction_fn: transitions `[E, T, ...]` and a mask `[E, T]` bool, set after each episode's end,
-            -> descriptors `[E, D]`.
-        """
+        """Likewise mean return `[]`, mean descriptor `[D]`, returns `[E]`, descriptors `[E, D]`, as the function says
+        of transitions `[E, T, ...]` and a mask `[E, T]` bool, set after each episode's end."""
         told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
         each, after = first_episodes(told.rewards, told.dones, told.actions)
         by_episode = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), told)

@@ -8,17 +8,19 @@ import jax
 import jax.numpy as jnp
 
 from rookery import devices, trees
-from rookery.agents.api import Curiosity
 from rookery.compat.algorithms import RING, SAC, TD3
 from rookery.compat.environments import Extractor
 from rookery.compat.records import PBTSacTrainingState, PBTTD3TrainingState, ReplayBuffer, Transition
-from rookery.envs.batch import Batch, BatchState
+from rookery.envs.batch import Batch
+from rookery.envs.batch import BatchState as State
 from rookery.learners import by_hand
 from rookery.populations.by_hand import truncate
 from rookery.populations.placement import WHOLE, Shares
 from rookery.qd.scoring import descriptor_of
 from rookery.records import check, typed
 from rookery.types import Array, Key, Metrics
+
+__all__ = ["PBT", "PBTSAC", "PBTTD3"]
 
 
 class Population:
@@ -35,23 +37,17 @@ class Population:
 
         return init
 
-    def get_eval_fn(self: Any, eval_env: Batch) -> Callable[[Any, BatchState], tuple[Array, Array]]:
+    def get_eval_fn(self: Any, eval_env: Batch) -> Callable[[Any, State], tuple[Array, Array]]:
         """A function of training states and first environment states `[P, E, ...]`: mean returns `[P]`, NaN where an
-        action was not finite, and returns `[P, E]`, of one deterministic episode in each environment.
-
-        Raises:
-          ValueError: the environment's episodes are not as long as the configuration says.
-        """
+        action was not finite, and returns `[P, E]`, of one deterministic episode in each environment. Episodes of
+        another length than the configuration's are a `ValueError`."""
         judge = self._judge(eval_env)
         return lambda states, first_env_states: judge(states, first_env_states)[::2]
 
     def get_eval_qd_fn(self: Any, eval_env: Batch, descriptor_extraction_fn: Callable) -> Callable:
         """Likewise mean returns `[P]`, mean descriptors `[P, D]`, returns `[P, E]` and descriptors `[P, E, D]`. By the
-        task's own descriptor, of `environments.descriptor_extractor`, no transition is stored.
-
-        Raises:
-          ValueError: the environment has no descriptor, or its episodes are not as long as the configuration says.
-        """
+        task's own descriptor, of `environments.descriptor_extractor`, no transition is stored. An environment without
+        a descriptor is a `ValueError`."""
         own, judge = Extractor(descriptor_of(eval_env.world.spec).kind), self._judge(eval_env)
         if descriptor_extraction_fn == own:
             return judge
@@ -59,11 +55,11 @@ class Population:
         told = {"play_step_fn": play, "descriptor_extraction_fn": descriptor_extraction_fn}
         return jax.vmap(partial(self.eval_qd_policy_fn, **told))
 
-    def _judge(self: Any, eval_env: Batch) -> Callable[[Any, BatchState], tuple[Array, ...]]:
+    def _judge(self: Any, eval_env: Batch) -> Callable[[Any, State], tuple[Array, ...]]:
         asked, length = self._config.episode_length, eval_env.episode_length
         check(asked == length, f"episode_length is {asked}, but episodes of this {eval_env.name} have {length} steps.")
 
-        def judge(states: Any, first: BatchState) -> tuple[Array, ...]:
+        def judge(states: Any, first: State) -> tuple[Array, ...]:
             told = by_hand.judge(self._agent(eval_env.observation_size), eval_env, states, first)
             fitness = jnp.where(told.broken == 0, told.fitness, jnp.nan)  # who breaks the physics has shown nothing
             return fitness, told.descriptor, told.returns, told.episodes["descriptors"]
@@ -72,47 +68,18 @@ class Population:
 
     def get_train_fn(
         self: Any, env: Batch, num_iterations: int, env_batch_size: int, grad_updates_per_step: float
-    ) -> Callable[[Any, BatchState, ReplayBuffer], tuple[tuple[Any, BatchState, ReplayBuffer], Metrics]]:
+    ) -> Callable[[Any, State, ReplayBuffer], tuple[tuple[Any, State, ReplayBuffer], Metrics]]:
         """A function of training states, environment states `[P, E, ...]` and replay buffers: those three after
         `num_iterations` steps of E = `env_batch_size` environments with `int(grad_updates_per_step * E)` updates after
-        each, and metrics `[P, num_iterations]`, means over updates. Resets begin from states drawn in each call.
+        each, and metrics `[P, num_iterations]`, means over updates; see `by_hand.train` for its errors."""
+        agent = self._agent(env.observation_size)
+        config = by_hand.life(self._config.batch_size, env_batch_size, num_iterations, grad_updates_per_step)
 
-        Raises:
-          ValueError: less than one update, or an environment that does not reset itself or that counts episodes; when
-            the function is called, states of other environments or of different populations.
-        """
-        updates = updates_of(grad_updates_per_step, env_batch_size)
-        plain = env.options.auto_reset and not env.options.eval_metrics
-        check(plain, "training needs an environment with auto_reset=True and eval_metrics=False.")
-        agent = self._agent(env.observation_size)._replace(curiosity=Curiosity(_keep, _observe, _nothing, _nothing))
-        config = by_hand.life(self._config.batch_size, env_batch_size, num_iterations, updates)
-
-        def train(states: Any, env_states: BatchState, replay_buffers: ReplayBuffer) -> tuple:
+        def train(states: Any, env_states: State, replay_buffers: ReplayBuffer) -> tuple:
             told = by_hand.train(agent, env, RING, config, states, env_states, replay_buffers.state)
             return (*told[:2], replay_buffers.replace(state=told[2])), told[3]
 
         return train
-
-
-def updates_of(grad_updates_per_step: float, env_batch_size: int) -> int:
-    """Updates after a step of all environments, rounded down, but not to 0."""
-    count = int(grad_updates_per_step * env_batch_size)
-    product = f"grad_updates_per_step x env_batch_size = {grad_updates_per_step} x {env_batch_size}"
-    check(count >= 1, f"{product} is less than one update; raise one of them.")
-    return count
-
-
-def _keep(step: Any) -> Array:
-    return step.truncated
-
-
-def _observe(state: Any, steps: Any) -> Any:
-    del steps
-    return state
-
-
-def _nothing(*_: Any) -> Any:
-    return {}
 
 
 class PBTSAC(Population, SAC):
@@ -144,17 +111,8 @@ class PBT:
     def update_states_and_buffer(
         self, key: Key, population_returns: Array, training_state: Any, replay_buffer: ReplayBuffer
     ) -> tuple[Any, ReplayBuffer]:
-        """The worst take state and buffer of a parent drawn from the best, and hyper-parameters of their own.
-
-        Args:
-          key: consumed.
-          population_returns: `[P]`; what is not finite ranks last, is replaced and is never a parent.
-          training_state: `[P, ...]`.
-          replay_buffer: `[P, ...]`.
-
-        Raises:
-          ValueError: these are of another population.
-        """
+        """The worst take state and buffer of a parent drawn from the best, and hyper-parameters of their own. Returns
+        `[P]` that are not finite rank last, are replaced and never a parent's. Other populations are a `ValueError`."""
         return self._update(key, population_returns, training_state, replay_buffer, WHOLE)
 
     def update_states_and_buffer_pmap(

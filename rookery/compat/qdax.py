@@ -10,76 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from rookery.agents import diayn
-from rookery.compat import environments
-from rookery.compat.algorithms import SAC, TD3, DiaynConfig, Learner, PBTSacConfig, PBTTD3Config, SacConfig, TD3Config
-from rookery.compat.map_elites import (
-    DistributedMAPElites,
-    MAPElites,
-    MapElitesRepertoire,
-    PBTEmitter,
-    PBTEmitterConfig,
-    PBTEmitterState,
-    compute_cvt_centroids,
-    compute_euclidean_centroids,
-    default_qd_metrics,
-    isoline_variation,
-    sac_pbt_variation_fn,
-    td3_pbt_variation_fn,
-)
-from rookery.compat.populations import PBT, PBTSAC, PBTTD3
-from rookery.compat.records import (
-    DiaynTrainingState,
-    PBTSacTrainingState,
-    PBTTD3TrainingState,
-    PBTTrainingState,
-    QDTransition,
-    ReplayBuffer,
-    SacTrainingState,
-    TD3TrainingState,
-    Transition,
-)
+from rookery.compat import environments  # noqa: F401
+from rookery.compat.algorithms import *  # noqa: F403 - what each module names in __all__ is documented
+from rookery.compat.algorithms import SAC, Learner
+from rookery.compat.map_elites import *  # noqa: F403
+from rookery.compat.populations import *  # noqa: F403
+from rookery.compat.records import *  # noqa: F403
+from rookery.compat.records import DiaynTrainingState, QDTransition, ReplayBuffer
 from rookery.envs import api as envs
-from rookery.envs.batch import BatchState, first_episodes, unroll
+from rookery.envs.batch import BatchState as State
+from rookery.envs.batch import first_episodes, unroll
+from rookery.learners import by_hand
 from rookery.records import check
 from rookery.types import Array, Key, Metrics, PyTree
-
-__all__ = [
-    "DIAYN",
-    "PBT",
-    "PBTSAC",
-    "PBTTD3",
-    "SAC",
-    "TD3",
-    "DiaynConfig",
-    "DiaynTrainingState",
-    "DistributedMAPElites",
-    "MAPElites",
-    "MapElitesRepertoire",
-    "PBTEmitter",
-    "PBTEmitterConfig",
-    "PBTEmitterState",
-    "PBTSacConfig",
-    "PBTSacTrainingState",
-    "PBTTD3Config",
-    "PBTTD3TrainingState",
-    "PBTTrainingState",
-    "QDTransition",
-    "ReplayBuffer",
-    "SacConfig",
-    "SacTrainingState",
-    "TD3Config",
-    "TD3TrainingState",
-    "Transition",
-    "compute_cvt_centroids",
-    "compute_euclidean_centroids",
-    "default_qd_metrics",
-    "do_iteration_fn",
-    "environments",
-    "isoline_variation",
-    "sac_pbt_variation_fn",
-    "td3_pbt_variation_fn",
-    "warmstart_buffer",
-]
 
 
 class DIAYN(Learner):
@@ -89,12 +32,8 @@ class DIAYN(Learner):
     select_action = SAC.select_action
 
     def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> DiaynTrainingState:
-        """A newborn training state.
-
-        Args:
-          observation_size: without the skill.
-          descriptor_size: of what the discriminator looks at; the observation's with `descriptor_full_state`.
-        """
+        """A newborn training state. The observation is without a skill; the descriptor is what the discriminator looks at,
+        the observation itself with `descriptor_full_state`."""
         config, size = self._config, observation_size
         fits = not config.descriptor_full_state or descriptor_size == size
         check(
@@ -104,13 +43,10 @@ class DIAYN(Learner):
         return self._newborn(key, action_size, observation_size, agent)
 
     def play_step_fn(
-        self, env_state: BatchState, training_state: Any, skills: Array, env: Any, deterministic: bool = False
-    ) -> tuple[BatchState, Any, QDTransition]:
-        """One step of the environments, each under its skill, `[E, num_skills]`, which the observations end in.
-
-        Raises:
-          ValueError: the skills do not fit, or the environment has no descriptor and `descriptor_full_state` is off.
-        """
+        self, env_state: State, training_state: Any, skills: Array, env: Any, deterministic: bool = False
+    ) -> tuple[State, Any, QDTransition]:
+        """One step of the environments, each under its skill, `[E, num_skills]`, which observations end in. Without a
+        descriptor, and with `descriptor_full_state` off, an environment is a `ValueError`."""
         fitting = (*env_state.reward.shape, self._config.num_skills)
         check(skills.shape == fitting, f"skills must be {fitting} here, got {skills.shape}.")
         named, full = "state_descriptor" in env_state.info, self._config.descriptor_full_state
@@ -121,10 +57,10 @@ class DIAYN(Learner):
             env_state.info.get("state_descriptor", nothing),
             after.info.get("final_state_descriptor", nothing),
         )
-        return after, agent, QDTransition(**fields, state_desc=before, next_state_desc=reached)
+        return after, agent, QDTransition(*fields, before, reached)
 
     def eval_policy_fn(
-        self, training_state: Any, eval_env_first_state: BatchState, play_step_fn: Callable, env_batch_size: int
+        self, training_state: Any, eval_env_first_state: State, play_step_fn: Callable, env_batch_size: int
     ) -> tuple[Array, Array, Array, Array]:
         """An episode in each environment: mean true return `[]`, true returns `[E]`, diversity returns `[E]`, and the
         state descriptors before each step `[T, E, D]`; after an episode's end its last one stays."""
@@ -154,13 +90,13 @@ class DIAYN(Learner):
 
 
 def warmstart_buffer(
-    replay_buffer: ReplayBuffer,
+    replay_buffer: Any,
     training_state: Any,
-    env_state: BatchState,
-    play_step_fn: Callable,
+    env_state: Any,
+    play_step_fn: Any,
     num_warmstart_steps: int,
     env_batch_size: int,
-) -> tuple[ReplayBuffer, BatchState, Any]:
+) -> tuple[ReplayBuffer, State, Any]:
     """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into the buffer."""
     rounds = -(-num_warmstart_steps // env_batch_size)
     env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
@@ -169,22 +105,16 @@ def warmstart_buffer(
 
 def do_iteration_fn(
     training_state: Any,
-    env_state: BatchState,
+    env_state: State,
     replay_buffer: ReplayBuffer,
     env_batch_size: int,
     grad_updates_per_step: float,
     play_step_fn: Callable,
     update_fn: Callable,
-) -> tuple[Any, BatchState, ReplayBuffer, Metrics]:
+) -> tuple[Any, State, ReplayBuffer, Metrics]:
     """A step of E = `env_batch_size` environments, then `int(grad_updates_per_step * E)` updates, whose metrics are
-    `[updates]`.
-
-    Raises:
-      ValueError: there would be less than one update, though some were asked for.
-    """
-    updates = int(grad_updates_per_step * env_batch_size)
-    product = f"grad_updates_per_step x env_batch_size = {grad_updates_per_step} x {env_batch_size}"
-    check(updates > 0 or grad_updates_per_step == 0, f"{product} is less than one update; raise one of them.")
+    `[updates]`; to ask for some and for less than one is a `ValueError`."""
+    updates = by_hand.updates_of(grad_updates_per_step, env_batch_size) if grad_updates_per_step else 0
     env_state, training_state, transitions = play_step_fn(env_state, training_state)
 
     def learn(carry: tuple, _: None) -> tuple[tuple, Metrics]:

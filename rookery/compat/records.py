@@ -14,6 +14,9 @@ from rookery.learners.by_hand import Apprentice
 from rookery.records import Record, check, static, typed
 from rookery.types import Array, Key
 
+__all__ = ["DiaynTrainingState", "PBTSacTrainingState", "PBTTD3TrainingState", "PBTTrainingState", "QDTransition"]
+__all__ += ["ReplayBuffer", "SacTrainingState", "TD3TrainingState", "Transition"]
+
 
 class Transition(Record):
     """Environment steps; `next_obs` is the true successor, also where the episode ended there."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.envs import api
+from rookery.envs import api, tasks
 from rookery.records import Record, check, split, typed
 from rookery.types import Array, Key, PyTree
 
@@ -125,6 +125,38 @@ class Batch:
         if self.options.eval_metrics:
             info["completed_eval_metrics"] = _counted(info["completed_eval_metrics"], step.reward, done)
         return BatchState(now, step.observation, step.reward, done, {}, info)
+
+
+def make(
+    env_name: str,
+    *,
+    batch_size: int | None = None,
+    episode_length: int = 1000,
+    auto_reset: bool = True,
+    eval_metrics: bool = False,
+    fixed_init_state: bool = False,
+    backend: str = "spring",
+    **overrides: Any,
+) -> Batch:
+    """A batch of environments of one task, e.g. `walker2d_uni`; outside of any trace.
+
+    Args:
+      env_name: one of `rookery envs`, with continuous actions and one agent.
+      batch_size: E, at least 1; None for one environment without a leading axis.
+      episode_length: steps until truncation, at least 1.
+      auto_reset: begin the next episode in the step that ends the last one.
+      eval_metrics: count finished episodes and their returns, see `EvalMetrics`.
+      fixed_init_state: every episode begins in the same state.
+      backend: of Brax's physics; other tasks have none.
+      **overrides: what else the task lets one choose.
+
+    Raises:
+      ImportError: the task's suite is not installed.
+      ValueError: there is no such task, or a value is out of its range.
+    """
+    physics = {"backend": backend} if "backend" in tasks.find(env_name).overrides else {}
+    world = tasks.make(env_name, episode_length=episode_length, **physics, **overrides)
+    return Batch(world, batch_size, Options(auto_reset, eval_metrics, fixed_init_state))
 
 
 def unroll(play: Callable[..., tuple], state: BatchState, agent: PyTree, length: int) -> tuple[BatchState, PyTree, Any]:

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, normalize
-from rookery.agents.api import Agent
+from rookery.agents.api import Agent, Curiosity
 from rookery.buffers import Buffer, BufferState
+from rookery.envs.api import Step
 from rookery.envs.batch import Batch, BatchState, continued, starts
 from rookery.gradients import Learned
 from rookery.hyperparams import Space
@@ -89,12 +90,25 @@ def play(
     return after, one.replace(key=key, normalizer=normalizer), Played(observation, action, reached)
 
 
-def life(batch_size: int, num_envs: int = 1, iterations: int = 1, updates: int = 1) -> off_policy.OffPolicyConfig:
-    """The trip counts of `learn` and `train`: steps of each environment, and updates after each."""
+def updates_of(updates_per_step: float, num_envs: int) -> int:
+    """Updates after a step of all environments: the product, rounded down.
+
+    Raises:
+      ValueError: it is below 1.
+    """
+    product = f"updates per step x environments = {updates_per_step} x {num_envs}"
+    check(updates_per_step * num_envs >= 1, f"{product} is less than one update in each iteration; raise one of them.")
+    return int(updates_per_step * num_envs)
+
+
+def life(
+    batch_size: int, num_envs: int = 1, iterations: int = 1, updates_per_step: float = 1.0
+) -> off_policy.OffPolicyConfig:
+    """The trip counts of `learn` and `train`: steps of each environment, with `updates_of` updates after each."""
     return off_policy.OffPolicyConfig(
         num_envs=num_envs,
         steps_per_generation=iterations * num_envs,
-        updates_per_step=updates / num_envs,
+        updates_per_step=updates_of(updates_per_step, num_envs) / num_envs,
         batch_size=batch_size,
         buffer_size=num_envs,  # of no account: whoever has a buffer made it
         warmup_steps=0,
@@ -115,7 +129,8 @@ def train(
     """A population acts, stores and learns in its environments; resets begin from states drawn afresh.
 
     Args:
-      agent: its `curiosity` says what is kept of a step beside the rest.
+      agent: judged by the environment's reward; no `curiosity` of its own.
+      buffer: rows come with `extras`, whether the clock ended the episode, bool.
       config: from `life`.
       many: apprentices `[P, ...]`.
       where: states of the environments `[P, E, ...]`, and what the buffers hold, `[P, ...]`.
@@ -124,9 +139,12 @@ def train(
       The three after it, and metrics `[P, iterations]`, averages over updates.
 
     Raises:
-      ValueError: these are of different populations, or the states of another number of environments.
+      ValueError: these are of different populations, the states of another number of environments; or the batch does
+        not reset itself, or counts episodes.
     """
     state, held = where
+    plain = batch.options.auto_reset and not batch.options.eval_metrics
+    check(plain, "training needs environments with auto_reset=True and eval_metrics=False.")
     check_population(many.steps, state.reward, held.size)
     each = state.reward.shape[1:]
     check(each == (config.num_envs,), f"there should be {config.num_envs} environments each, got states of {each}.")
@@ -134,7 +152,7 @@ def train(
     bank = batch.start_states(keys[0, 2], config.start_states)
     done = jax.vmap(in_step, out_axes=None)(many.steps) // config.updates
     config = dataclasses.replace(config, normalize_observations=many.normalizer is not None)
-    parts = off_policy.Parts(agent, batch.world, buffer, config)
+    parts = off_policy.Parts(agent._replace(curiosity=_CLOCK), batch.world, buffer, config)
     live = partial(off_policy.live, parts, iterations=done + jnp.arange(config.iterations))
     members = _member(many, rollout.Lives(state.pipeline_state, state.obs), held)
     members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: live(member, bank, key))(members, keys[:, 1])
@@ -171,6 +189,22 @@ def check_population(*arrays: Array) -> None:
     """Refuse what is not of one population, `[P, ...]` each."""
     sizes = [array.shape[:1] for array in arrays]
     check(len(set(sizes)) == 1 and sizes[0] != (), f"what is of one population needs one leading axis, got {sizes}.")
+
+
+def _keep(step: Step) -> Array:
+    return step.truncated
+
+
+def _observe(state: PyTree, steps: Step) -> PyTree:
+    del steps
+    return state
+
+
+def _nothing(*_: Any) -> Any:
+    raise AssertionError("who trains by hand is not judged by its curiosity")
+
+
+_CLOCK = Curiosity(_keep, _observe, _nothing, _nothing)
 
 
 def _member(one: Any, lives: PyTree, held: BufferState) -> Member:

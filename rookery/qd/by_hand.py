@@ -1,0 +1,86 @@
+"""MAP-Elites for loops of one's own: whoever has genotypes scored by the batch, in a simulator of theirs or elsewhere.
+
+Programs (`map_elites`, `me_pbt`) score genotype by genotype and run by themselves. On one device, or inside a mapped
+axis where each device scores its share and all have the same repertoire (`devices.shares`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import trees
+from rookery.populations.by_hand import RenewFn, common, renewed
+from rookery.populations.placement import WHOLE, Shares, moved
+from rookery.qd import pbt_emitter
+from rookery.types import Array, Key, Metrics, PyTree
+
+Scored = tuple[Array, Array, PyTree]
+"""Of a batch: fitnesses `[B]`, descriptors `[B, D]`, and what else is known of each."""
+
+
+class Loop(NamedTuple):
+    """What one turn of MAP-Elites consists of; every genotype axis is this device's share.
+
+    `emitter` has `init(key, repertoire, genotypes, *scored)`, `emit(repertoire, state, key)`, which gives genotypes and
+    what else is known of them, and `state_update(state, repertoire, genotypes, *scored)`.
+    """
+
+    score: Callable[[PyTree, Key], Scored]
+    emitter: Any
+    measure: Callable[[Any], Metrics]  # of the repertoire
+    shares: Shares = WHOLE
+
+    def begin(self, genotypes: PyTree, fill: Callable[..., Any], key: Key) -> tuple[Any, Any, Metrics]:
+        """Score the first genotypes and `fill(genotypes, fitnesses, descriptors)` a repertoire with everybody's."""
+        score_key, emitter_key = jax.random.split(key)
+        scored = self.score(genotypes, score_key)
+        repertoire = fill(*self.shares.gather((genotypes, *scored[:2])))
+        state = self.emitter.init(emitter_key, repertoire, genotypes, *scored)
+        return self._tell(repertoire, state, genotypes, scored)
+
+    def turn(self, repertoire: Any, state: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        """Emit, score, add, tell the emitter; `repertoire.add(genotypes, descriptors, fitnesses)`."""
+        emit_key, score_key = jax.random.split(key)
+        genotypes, known = self.emitter.emit(repertoire, state, emit_key)
+        fitnesses, descriptors, more = self.score(genotypes, score_key)
+        repertoire = repertoire.add(*self.shares.gather((genotypes, descriptors, fitnesses)))
+        return self._tell(repertoire, state, genotypes, (fitnesses, descriptors, {**more, **known}))
+
+    def _tell(self, repertoire: Any, state: Any, genotypes: PyTree, scored: Scored) -> tuple[Any, Any, Metrics]:
+        state = self.emitter.state_update(state, repertoire, genotypes, *scored)
+        return repertoire, state, self.measure(repertoire)
+
+
+def exploit(
+    counts: pbt_emitter.Counts,
+    fitness: Array,
+    many: Any,
+    elites: Callable[[Key, int], Any],
+    key: Key,
+    renew: RenewFn,
+    shares: Shares = WHOLE,
+) -> tuple[Any, Array]:
+    """ME-PBT's exploit (Pierrot 2023, arXiv:2303.12803) over apprentices: the worst take a parent from the best, the
+    next worst an elite, each with a key and hyper-parameters of its own.
+
+    Args:
+      counts: of the whole population.
+      fitness: this share's.
+      many: this share's apprentices.
+      elites: a key and how many -> apprentices drawn from the repertoire, revived.
+      key: consumed.
+      renew: see `RenewFn`.
+
+    Returns:
+      This share's apprentices, and which of them took the place of one whose fitness was not finite, bool.
+    """
+    everybodys = shares.gather(fitness)
+    size = everybodys.shape[0]
+    parents_key, elites_key, new_key = jax.random.split(common(key, many, shares), 3)
+    parents, revived = pbt_emitter.origins(counts, everybodys, parents_key)
+    many = moved(many, parents, shares.rows, in_place=True)
+    many = trees.where(shares.own(revived), shares.own(elites(elites_key, size)), many)
+    is_new = revived | (parents != jnp.arange(size))
+    return renewed(many, is_new, new_key, renew, shares), shares.own(is_new & ~jnp.isfinite(everybodys))
