@@ -141,7 +141,7 @@ def learn(parts: off_policy.Parts, member: Member, carry: tuple[PyTree, Key]) ->
     key, learn_key = jax.random.split(key)
 
     def block(state: PyTree, key: Key) -> tuple[PyTree, Metrics]:
-        return off_policy._learn(parts, member._replace(state=state), key, jnp.zeros((), jnp.int32))
+        return off_policy.learn(parts, member._replace(state=state), key, jnp.zeros((), jnp.int32))
 
     state, metrics = jax.lax.scan(block, state, jax.random.split(learn_key, parts.config.iterations))
     return (state, key), metrics

@@ -111,7 +111,7 @@ def update_block(parts: off_policy.Parts, buffer: PyTree, carry: tuple[Member, K
     keys = api.member_keys(update_key, people.hyper.discount.shape[0])
 
     def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-        return off_policy._learn(parts, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
+        return off_policy.learn(parts, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
 
     state, metrics = api.vmap(learn, (people, buffer, keys), ())
     return (people._replace(state=state), key), metrics
