@@ -146,11 +146,11 @@ class Learner:
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
     def _newborn(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
-        made_for, config = self._action_size, vars(self._config)
+        made_for, config = self._action_size, dict(vars(self._config))
         check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
         told = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
         told |= {_NAMES.get(name, name): value for name, value in config.items()}
-        known = {name: told[name] for name in agent.space.defaults._fields if name in told}
+        known: dict[str, Any] = {name: told[name] for name in agent.space.defaults._fields if name in told}
         statistics_of = observation_size if config.get("normalize_observations") else 0
         return by_hand.born(self.kind, agent, key, agent.space.defaults._replace(**known), statistics_of)
 
@@ -199,7 +199,7 @@ def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
     return types.Transition(rows.obs, rows.actions, rows.rewards, rows.next_obs, terminated, reached)
 
 
-RING = buffers.Buffer(buffers.init, _add, buffers.draw, _take)
+RING = buffers.ring(1)._replace(add=_add, take=_take)
 """What a replay buffer holds, as the library's learners use it."""
 
 
@@ -227,8 +227,8 @@ class Single(Learner):
         """The same with state descriptors; an environment without one is a `ValueError`."""
         descriptor_of(env.world.spec)
         after, agent, played = self.play_step_fn(env_state, training_state, env, deterministic, evaluation)
-        told = env_state.info["state_descriptor"], after.info["final_state_descriptor"]
-        return after, agent, QDTransition(*vars(played).values(), *told)
+        before, reached = env_state.info["state_descriptor"], after.info["final_state_descriptor"]
+        return after, agent, QDTransition(**vars(played), state_desc=before, next_state_desc=reached)
 
     def eval_policy_fn(
         self, training_state: Any, eval_env_first_state: State, play_step_fn: Callable

@@ -32,7 +32,8 @@ def compute_cvt_centroids(
     num_descriptors: int, num_init_cvt_samples: int, num_centroids: int, minval: Limits, maxval: Limits, key: Key
 ) -> Array:
     """Centroids `[C, D]` of a centroidal Voronoi tessellation between limits, numbers or `[D]`; see `centroids.cvt`."""
-    return cells.cvt(typed(key), num_centroids, *_limits(num_descriptors, minval, maxval), num_init_cvt_samples)
+    lower, upper = _limits(num_descriptors, minval, maxval)
+    return cells.cvt(typed(key), num_centroids, lower, upper, num_init_cvt_samples)
 
 
 def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Limits, maxval: Limits) -> Array:
@@ -128,9 +129,10 @@ class MAPElites:
 
     def scan_update(self, carry: tuple, _: Any) -> tuple[tuple, Metrics]:
         """`update` for `jax.lax.scan`; the carry is repertoire, emitter state and key."""
-        kept, own = jax.random.split(carry[2])
-        *after, metrics = self.update(*carry[:2], own)
-        return (*after, kept), metrics
+        repertoire, emitter_state, key = carry
+        kept, own = jax.random.split(key)
+        repertoire, emitter_state, metrics = self.update(repertoire, emitter_state, own)
+        return (repertoire, emitter_state, kept), metrics
 
 
 class DistributedMAPElites(MAPElites):
@@ -222,9 +224,8 @@ class PBTEmitter:
         members = jax.vmap(type(states).empty_optimizers_states)(states)
         if not count:
             return members, {}
-        keys = jax.random.split(
-            jax.random.fold_in(typed(key), emitter_state.key[0]), 3
-        )  # also if it is always the same
+        # Mixed, as there are loops that pass the same key in every generation.
+        keys = jax.random.split(jax.random.fold_in(typed(key), emitter_state.key[0]), 3)
         first, second = (repertoire.select(keys[i], count, self._selector).genotypes for i in range(2))
         children = self._vary(first, second, keys[2])
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), children, members), {}

@@ -32,8 +32,7 @@ class DIAYN(Learner):
     select_action = SAC.select_action
 
     def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> DiaynTrainingState:
-        """A newborn training state. The observation is without a skill; the descriptor is what the discriminator looks at,
-        the observation itself with `descriptor_full_state`."""
+        """A newborn training state; observations are without a skill, descriptors what the discriminator looks at."""
         config, size = self._config, observation_size
         fits = not config.descriptor_full_state or descriptor_size == size
         check(
@@ -57,7 +56,7 @@ class DIAYN(Learner):
             env_state.info.get("state_descriptor", nothing),
             after.info.get("final_state_descriptor", nothing),
         )
-        return after, agent, QDTransition(*fields, before, reached)
+        return after, agent, QDTransition(*fields, before, reached)  # pyright: ignore[reportCallIssue]
 
     def eval_policy_fn(
         self, training_state: Any, eval_env_first_state: State, play_step_fn: Callable, env_batch_size: int
@@ -118,8 +117,8 @@ def do_iteration_fn(
     env_state, training_state, transitions = play_step_fn(env_state, training_state)
 
     def learn(carry: tuple, _: None) -> tuple[tuple, Metrics]:
-        *carry, metrics = update_fn(*carry)
-        return tuple(carry), metrics
+        *after, metrics = update_fn(*carry)
+        return tuple(after), metrics
 
     begun = (training_state, replay_buffer.insert(transitions))
     (training_state, replay_buffer), metrics = jax.lax.scan(learn, begun, length=updates)

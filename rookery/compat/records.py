@@ -45,7 +45,8 @@ class QDTransition(Transition):
     def init_dummy(cls, observation_dim: int, action_dim: int, descriptor_dim: int) -> "QDTransition":  # pyright: ignore[reportIncompatibleMethodOverride]
         """A batch of one, of zeros, that tells a buffer its shapes."""
         descriptor = jnp.zeros((1, descriptor_dim))
-        return QDTransition(*vars(Transition.init_dummy(observation_dim, action_dim)).values(), descriptor, descriptor)
+        row = vars(Transition.init_dummy(observation_dim, action_dim))
+        return QDTransition(**row, state_desc=descriptor, next_state_desc=descriptor)
 
 
 class ReplayBuffer(Record):
@@ -86,18 +87,23 @@ class ReplayBuffer(Record):
         return buffers.take(self.state, buffers.draw(self.state, typed(key), (sample_size,)))
 
 
-def _paths(*learned: str, within: tuple[str, ...] = ("learned",), **others: str) -> dict[str, tuple[str, ...]]:
-    """Where the documented names lie: two of each part that is learned, and what else is told."""
-    paths = {"normalization_running_stats": ("normalizer",)}
+Paths = dict[str, tuple[str, ...]]
+
+
+def _paths(*learned: str, within: tuple[str, ...] = ("learned",), targets: tuple[str, ...] = ()) -> Paths:
+    """Where the documented names lie."""
+    paths: Paths = {f"{name}_params": (*within, name) for name in targets}
     for name in learned:
         word = name.removeprefix("log_")
         paths |= {f"{word}_params": (*within, name, "params"), f"{word}_optimizer_state": (*within, name, "moments")}
-    return paths | {name: (*within, path) if path[:6] == "target" else ("hyper", path) for name, path in others.items()}
+    return {**paths, "normalization_running_stats": ("normalizer",)}
 
 
-_SAC = ("policy", "critic", "log_alpha")
-_SAC_HYPER = {name: name for name in sac.SPACE.domains}
-_TD3_HYPER = {name.replace("exploration", "expl"): name for name in td3.SPACE.domains}
+_SAC, _TARGET = ("policy", "critic", "log_alpha"), ("target_critic",)
+_SAC_PATHS = _paths(*_SAC, targets=_TARGET)
+_TD3_PATHS = _paths("policy", "critic", targets=("target_critic", "target_policy"))
+_SAC_HYPER: Paths = {name: ("hyper", name) for name in sac.SPACE.domains}
+_TD3_HYPER: Paths = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
 
 
 class TrainingState(Apprentice):
@@ -115,21 +121,21 @@ class SacTrainingState(TrainingState):
     """Of SAC."""
 
     mind = sac
-    paths = _paths(*_SAC, target_critic_params="target_critic")
+    paths = _SAC_PATHS
 
 
 class TD3TrainingState(TrainingState):
     """Of TD3."""
 
     mind = td3
-    paths = _paths("policy", "critic", target_critic_params="target_critic", target_policy_params="target_policy")
+    paths = _TD3_PATHS
 
 
 class DiaynTrainingState(TrainingState):
     """Of DIAYN around SAC."""
 
     mind = sac
-    paths = _paths(*_SAC, within=("learned", "agent"), target_critic_params="target_critic") | _paths("discriminator")
+    paths = _paths(*_SAC, within=("learned", "agent"), targets=_TARGET) | _paths("discriminator")
 
 
 class PBTTrainingState(TrainingState):
@@ -157,11 +163,11 @@ class PBTSacTrainingState(PBTTrainingState):
     """Of one SAC agent of a population: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`, `[]`."""
 
     mind = sac
-    paths = _paths(*_SAC, target_critic_params="target_critic", **_SAC_HYPER)
+    paths = _SAC_PATHS | _SAC_HYPER
 
 
 class PBTTD3TrainingState(PBTTrainingState):
     """Of one TD3 agent of a population: `discount`, the rates, `noise_clip`, `policy_noise`, `expl_noise`, `[]`."""
 
     mind = td3
-    paths = TD3TrainingState.paths | _paths(**_TD3_HYPER)
+    paths = _TD3_PATHS | _TD3_HYPER

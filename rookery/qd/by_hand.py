@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.populations.by_hand import RenewFn, common, renewed
+from rookery.populations.by_hand import RenewFn, common, renewed, sound
 from rookery.populations.placement import WHOLE, Shares, moved
 from rookery.qd import pbt_emitter
 from rookery.types import Array, Key, Metrics, PyTree
@@ -76,7 +76,7 @@ def exploit(
     Returns:
       This share's apprentices, and which of them took the place of one whose fitness was not finite, bool.
     """
-    everybodys = shares.gather(fitness)
+    everybodys = shares.gather(sound(fitness, many))
     size = everybodys.shape[0]
     parents_key, elites_key, new_key = jax.random.split(common(key, many, shares), 3)
     parents, revived = pbt_emitter.origins(counts, everybodys, parents_key)
