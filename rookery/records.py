@@ -1,6 +1,7 @@
 """Frozen records that JAX can map, for whoever writes classes around pure functions; and the keys that they keep."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -75,7 +76,7 @@ def in_step(count: Array) -> Array:
 @in_step.def_vmap
 def _in_step(size: int, batched: list[bool], count: Array) -> tuple[Array, bool]:
     del size
-    return (count[0] if batched[0] else count), False
+    return in_step(count[0] if batched[0] else count), False  # of the axes further out as well
 
 
 def check(holds: bool, otherwise: str) -> None:
@@ -86,3 +87,15 @@ def check(holds: bool, otherwise: str) -> None:
     """
     if not holds:
         raise ValueError(otherwise)
+
+
+def by_agent(what: str, count: int, numbers: Array, leading: int = 0) -> Array:
+    """Numbers `[..., I]` from code of a user's own, which gave them for each of so many leading axes.
+
+    Raises:
+      ValueError: it gave another number of them.
+    """
+    numbers = jnp.asarray(numbers)
+    shape = numbers.shape[leading:]
+    check(math.prod(shape) == count, f"{what} gives shape {shape} for {count} actors; make it ({count},).")
+    return numbers.reshape(*numbers.shape[:leading], count)

@@ -12,11 +12,11 @@ import optax
 import pytest
 
 from rookery import returns
+from rookery.agents import joint
 from rookery.agents.api import Lived
 from rookery.compat import jaxagents as documented
-from rookery.compat import jaxagents_agent as binding
-from rookery.compat import jaxagents_life as lives
 from rookery.compat.jaxagents import IPPO, AgentConfig, HyperParameters, OptimizerParams, Runner, TruncationWrapper
+from rookery.learners import joint as lives
 from rookery.types import Transition as Rows
 from tests.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal
@@ -252,8 +252,8 @@ def test_rollouts_are_told_in_the_documented_axes():
     number = jax.random.normal(jax.random.key(2), size)
     lived = Lived(number + 1.0, ended, jnp.ones(size, bool), number)
     batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
-    minds = binding.Minds(runner.actor_training, runner.critic_training)
-    traj = binding._trajectories(parts, minds, binding.Hyper(runner.hyperparams.gamma, runner.hyperparams), batch)
+    minds = joint.Minds(runner.actor_training, runner.critic_training)
+    traj = joint.rollouts(parts, minds, runner.hyperparams, batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
@@ -338,7 +338,7 @@ def test_the_optimizer_is_given_what_it_takes():
         "a partial": (partial(optax.sgd, momentum=0.0), OptimizerParams(0.25, grad_clip=100.0), -1.0),
     }
     for factory, params, expected in taking.values():
-        made = binding._optimizer(agent(optimizer=factory)._life.parts, params)
+        made = joint.optimizer(factory, params)
         update: Any = made.update(jnp.asarray([4.0]), made.init(jnp.zeros(1)))
         assert float(update[0][0]) == pytest.approx(expected)
     with pytest.raises(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rookery.compat.jaxagents import IPPO
-from rookery.runs import manifest
+from rookery.runs import history, manifest
 from tests.goals import CONFIG, HYPER, Continuous, Goals, Params, numbers
 from tests.tiny import assert_equal
 
@@ -68,15 +68,15 @@ class Killed(BaseException):
 
 def test_what_was_finished_before_a_kill_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     killed, saved = agent(tmp_path), []
-    save = killed._save
+    save = history.save
 
-    def dying(step: int, runner: Any, row: Any) -> None:
+    def dying(store: Any, step: int, runner: Any, row: Any) -> None:
         if step == 4:
             raise Killed
         saved.append(runner)
-        save(step, runner, row)
+        save(store, step, runner, row)
 
-    monkeypatch.setattr(killed, "_save", dying)
+    monkeypatch.setattr(history, "save", dying)
     with pytest.raises(Killed):
         killed.train(jax.random.key(0), HYPER)
     second = agent(tmp_path, restore_agent=True)

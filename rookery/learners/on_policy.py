@@ -70,7 +70,11 @@ class Actors(NamedTuple):
 
 def begin(parts: Parts, bank: Bank, key: Key) -> Actors:
     """Episodes begun from the bank; the key is consumed."""
-    lives = rollout.begin(parts.environment, bank, key, parts.config.num_envs)
+    return going_on(rollout.begin(parts.environment, bank, key, parts.config.num_envs))
+
+
+def going_on(lives: rollout.Lives) -> Actors:
+    """Episodes in the middle, in which everybody's task goes on; discounted sums begin here."""
     shape = lives.observation.shape[:-1]
     return Actors(lives, jnp.ones(shape, bool), jnp.zeros(shape))
 
