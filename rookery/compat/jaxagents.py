@@ -98,6 +98,8 @@ class IPPOBase(ABC):
         self.n_actors, self.config, self.env_params = env.n_actors, config, env_params
         self.eval_during_training = eval_during_training
         self.env = TruncationWrapper(env, config.max_episode_steps)
+        # Without a `jit` of its own: published subclasses call its actions static, which traced ones are not.
+        self._density = MethodType(inspect.unwrap(type(self)._log_prob), self)
         self.agent_trained, self.previous_training_max_step = False, 0
         self.training_runner = self.training_metrics = self.eval_steps_in_training = None
         self.actor_training = self.critic_training = None
@@ -156,11 +158,6 @@ class IPPOBase(ABC):
 
     def _returns(self, traj: Transition, gamma: Array, gae_lambda: Array) -> Array:
         return usual.lambda_returns(self._trajectory_returns, traj, gamma, gae_lambda)
-
-    @property
-    def _density(self) -> Callable[..., Array]:
-        """`_log_prob` without a `jit` of its own: published subclasses call actions static, and traced ones are not."""
-        return MethodType(inspect.unwrap(type(self)._log_prob), self)
 
     @cached_property
     def _life(self) -> lives.Life:
@@ -284,8 +281,8 @@ def _check_config(config: AgentConfig, judged: bool) -> None:
         check(value >= 1, f"{name} must be at least 1, got {value}.")
     batch, minibatch, evals, mode = config.batch_size, config.minibatch_size, config.n_evals, config.deterministic_mode
     check(batch % minibatch == 0, f"minibatch_size must divide batch_size ({batch}), got {minibatch}.")
-    steps = minibatch * config.rollout_length
-    check(steps > 1, "a minibatch of one step has no spread to normalise by; make minibatch_size or rollout_length 2.")
+    remedy = "make minibatch_size or rollout_length 2."
+    check(minibatch * config.rollout_length > 1, f"a minibatch of one step has no spread to normalise by; {remedy}")
     missing = " and ".join(name for name in ("eval_rng", "n_evals") if judged and getattr(config, name) is None)
     check(not missing, f"evaluations while training need {missing}; give them, or eval_during_training=False.")
     check(not judged or (evals or 0) >= 1, f"n_evals must be at least 1, got {evals}.")
