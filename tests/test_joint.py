@@ -109,7 +109,8 @@ def test_the_genome_alone_can_be_judged_by_the_learner():
 
 def test_who_was_given_no_optimiser_is_told_how():
     there = life()
-    born: api.Member = by_stages.begin(there.learner, jax.random.key(0), Hyper()).member
+    hyper = joint.Hyper(Hyper(), jnp.ones(()))
+    born: api.Member = by_stages.begin(there.learner, jax.random.key(0), hyper).member
     bank = there.learner.start_states(jax.random.key(2))
     with pytest.raises(ValueError, match=r"^these agents have no optimisers; agents\.joint\.equip gives them some\."):
         there.learner.step(born, bank, jax.random.key(1), jnp.zeros((), jnp.int32))

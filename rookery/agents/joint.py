@@ -3,7 +3,7 @@
 Whoever has these functions for one observation of all agents, and losses for minibatches, has an `Agent` that any
 on-policy life can lead in the world that `envs.joint.team` makes. The actors are one network, the critics another.
 
-Hyper-parameters are any tree of one's own with `discount` and `kl_threshold`, `[]` each, among its attributes.
+Hyper-parameters are any tree of one's own, with `kl_threshold`, in nats, among its attributes.
 """
 
 import inspect
@@ -39,6 +39,13 @@ class TrainState(Record):
     opt_state: PyTree
     step: Array  # [] int32, optimiser's steps
     apply_fn: Callable[..., Array] = static()
+
+
+class Hyper(NamedTuple):
+    """Hyper-parameters of one's own as a life carries them."""
+
+    own: Any
+    discount: Array  # [] of the sums in `Lived.accumulated`, which nobody here looks at
 
 
 class Minds(NamedTuple):
@@ -160,7 +167,7 @@ def act(parts: Parts, params: tuple[PyTree, PyTree], observation: Array) -> Arra
     return follow(parts, start(parts, params).actor, observation)
 
 
-def _explore(parts: Parts, state: Minds, hyper: Any, observation: Array, key: Key) -> tuple[Array, Array]:
+def _explore(parts: Parts, state: Minds, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, Array]:
     del hyper
     obs = observation[0].reshape(parts.obs.shape)
     action = parts.own.sample(key, state.actor, obs)
@@ -203,21 +210,22 @@ def rollouts(parts: Parts, state: Minds, hyper: Any, batch: Transition) -> Rollo
 
 
 def _update(
-    parts: Parts, state: Minds, hyper: Any, batch: Transition, noise: Key, step: Array
+    parts: Parts, state: Minds, hyper: Hyper, batch: Transition, noise: Key, step: Array
 ) -> tuple[Minds, Metrics]:
     """All epochs of one rollout; see `agents.api.UpdateFn`."""
     del step
+    chosen = hyper.own
     check(state.actor.opt_state != (), "these agents have no optimisers; agents.joint.equip gives them some.")
-    own, lived, optimizers = parts.own, rollouts(parts, state, hyper, batch), parts.own.optimizers(hyper)
+    own, lived, optimizers = parts.own, rollouts(parts, state, chosen, batch), parts.own.optimizers(chosen)
     actor_key, critic_key = jax.random.split(noise)
 
-    rows = partial(_cut, own.actor_rows, lived, state, hyper)
+    rows = partial(_cut, own.actor_rows, lived, state, chosen)
     how = epochs.Improvement(partial(_actor_loss, own, state.actor), partial(_move, optimizers[0]), rows)
     keys, begun = jax.random.split(actor_key, parts.epochs[0]), (state.actor, jnp.asarray(False))
-    one = partial(epochs.guarded_epoch, how, hyper.kl_threshold)
+    one = partial(epochs.guarded_epoch, how, chosen.kl_threshold)
     (actor, _), (made, of_actor) = jax.lax.scan(one, begun, keys)
 
-    rows = partial(_cut, own.critic_rows, lived, state, hyper)
+    rows = partial(_cut, own.critic_rows, lived, state, chosen)
     how = epochs.Improvement(partial(_critic_loss, own, state.critic), partial(_move, optimizers[1]), rows)
     keys = jax.random.split(critic_key, parts.epochs[1])
     critic, of_critic = jax.lax.scan(partial(epochs.epoch, how), state.critic, keys)

@@ -48,8 +48,6 @@ class HyperParameters(NamedTuple):
     critic_optimizer_params: Any
     vf_coeff: Any = 1.0
 
-    discount = property(lambda self: self.gamma)
-
 
 class AgentConfig(NamedTuple):
     """What decides shapes and trip counts."""
@@ -161,7 +159,7 @@ class IPPOBase(ABC):
 
     @cached_property
     def _life(self) -> lives.Life:
-        config, count = self.config, self.config.batch_size // self.config.minibatch_size
+        config, make = self.config, partial(joint.optimizer, self.config.optimizer)
         own = joint.Own(
             sample=self._sample_actions,
             policy=self.policy,
@@ -171,10 +169,11 @@ class IPPOBase(ABC):
             critic_rows=partial(_rows, self._critic_loss_input),
             actor_loss=self._actor_loss,
             critic_loss=self._critic_loss,
-            optimizers=lambda chosen: tuple(joint.optimizer(config.optimizer, params) for params in chosen[5:7]),
+            optimizers=lambda chosen: (make(chosen.actor_optimizer_params), make(chosen.critic_optimizer_params)),
         )
         networks = config.actor_network(config), config.critic_network(config)
-        sizes = lives.Sizes(config.batch_size, config.rollout_length, config.actor_epochs, config.critic_epochs, count)
+        epochs, count = (config.actor_epochs, config.critic_epochs), config.batch_size // config.minibatch_size
+        sizes = lives.Sizes(config.batch_size, config.rollout_length, *epochs, count)
         episodes = (config.n_evals or 0) if self.eval_during_training else 0
         return lives.life(own, networks, self.env, self.env_params, sizes, episodes, config.eval_rng)
 

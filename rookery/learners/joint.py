@@ -86,10 +86,9 @@ def life(
 
 
 def begin(life: Life, rng: Key, hyper: Any) -> Runner:
-    """Nothing learned yet; the key, raw or typed, is consumed. Leaves of `hyper` are `[]`, with `discount` and
-    `kl_threshold` among its attributes."""
+    """Nothing learned yet; the key, raw or typed, is consumed. Leaves of `hyper` are `[]`."""
     hyper = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), hyper)
-    member, rng = by_stages.begin(life.learner, rng, hyper)
+    member, rng = by_stages.begin(life.learner, rng, joint.Hyper(hyper, jnp.ones(())))
     member = member._replace(state=joint.equip(life.parts, member.state, hyper))
     return _runner(life, by_stages.Underway(member, rng), jnp.zeros((1,)), jnp.zeros((1,)))
 
@@ -99,7 +98,7 @@ def learn(life: Life, updates: int, runner: Runner) -> Runner:
     seen = jax.vmap(partial(worlds.shown, life.parts.count))(runner.obs)
     member = Member(
         state=Minds(runner.actor_training, runner.critic_training),
-        hyper=runner.hyperparams,
+        hyper=joint.Hyper(runner.hyperparams, jnp.ones(())),
         normalizer=None,
         env_state=going_on(rollout.Lives(runner.envstate, seen)),
         buffer=(),
@@ -116,7 +115,7 @@ def _runner(life: Life, now: by_stages.Underway, actor_loss: Array, critic_loss:
         envstate=lives.state,
         obs=lives.observation[:, 0].reshape(-1, *life.parts.obs.shape),
         rng=now.key,
-        hyperparams=member.hyper,
+        hyperparams=member.hyper.own,
         actor_loss=actor_loss,
         critic_loss=critic_loss,
     )
