@@ -11,14 +11,8 @@ import jax.numpy as jnp
 from rookery import buffers, types
 from rookery.agents import diayn, sac, td3
 from rookery.agents.api import Agent
-from rookery.compat.records import (
-    PBTTrainingState,
-    QDTransition,
-    ReplayBuffer,
-    SacTrainingState,
-    TD3TrainingState,
-    Transition,
-)
+from rookery.compat import records
+from rookery.compat.records import QDTransition, ReplayBuffer, Transition
 from rookery.envs import api as envs
 from rookery.envs.batch import Batch, first_episodes, unroll
 from rookery.envs.batch import BatchState as State
@@ -108,14 +102,10 @@ _NAMES |= {"expl_noise": "exploration_noise", "soft_tau_update": "tau"}
 
 
 class Acting(NamedTuple):
-    """As much of an agent's state, or of its parameters, as acting needs; also of an agent that DIAYN is around."""
+    """As much of an agent's state, or of its parameters, as acting needs."""
 
     policy: PyTree
-
-    @property
-    def agent(self) -> "Acting":
-        """Whom DIAYN is around."""
-        return self
+    agent: PyTree = ()  # the same, of an agent that DIAYN is around
 
 
 class Learner:
@@ -148,17 +138,16 @@ class Learner:
     def _newborn(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
         made_for, config = self._action_size, dict(vars(self._config))
         check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
-        told = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
+        told: Any = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
         told |= {_NAMES.get(name, name): value for name, value in config.items()}
-        known: dict[str, Any] = {name: told[name] for name in agent.space.defaults._fields if name in told}
-        statistics_of = observation_size if config.get("normalize_observations") else 0
-        return by_hand.born(self.kind, agent, key, agent.space.defaults._replace(**known), statistics_of)
+        defaults, size = agent.space.defaults, config.get("normalize_observations", False) * observation_size
+        hyper = defaults._replace(**{name: told[name] for name in defaults._fields if name in told})
+        return by_hand.born(self.kind, agent, key, hyper, size)
 
     def _choose(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
-        agent = self._agent(obs.shape[-1])
-        if deterministic:
-            return agent.act(Acting(policy_params), obs)
-        return by_hand.choose(agent, Acting(Learned(policy_params, ())), hyper, obs, key)
+        agent, policy = self._agent(obs.shape[-1]), policy_params if deterministic else Learned(policy_params, ())
+        acting = Acting(policy, Acting(policy))
+        return agent.act(acting, obs) if deterministic else by_hand.choose(agent, acting, hyper, obs, key)
 
     def _play(
         self, before: State, agent: Any, env: Batch, deterministic: bool, evaluation: bool, skills: Array
@@ -210,7 +199,7 @@ class Single(Learner):
         """A newborn training state; of a population's agent with hyper-parameters drawn. An action size that this was
         not made for is a `ValueError`."""
         newborn = self._newborn(key, action_size, observation_size, self._agent(observation_size))
-        return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, PBTTrainingState) else newborn
+        return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, records.PBTTrainingState) else newborn
 
     def play_step_fn(
         self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
@@ -257,7 +246,7 @@ class Single(Learner):
 class SAC(Single):
     """Soft actor-critic."""
 
-    kind = SacTrainingState
+    kind = records.SacTrainingState
 
     def select_action(self, obs: Array, policy_params: PyTree, key: Key, deterministic: bool = False) -> Array:
         """Actions `[..., A]` for observations `[..., O]`, as the networks see them; the key is consumed."""
@@ -267,7 +256,7 @@ class SAC(Single):
 class TD3(Single):
     """Twin delayed deep deterministic policy gradient."""
 
-    kind = TD3TrainingState
+    kind = records.TD3TrainingState
 
     def select_action(
         self, obs: Array, policy_params: PyTree, key: Key, expl_noise: float | Array, deterministic: bool = False

@@ -12,9 +12,8 @@ from rookery import devices as placing
 from rookery.compat.records import ReplayBuffer
 from rookery.envs.batch import Batch, BatchState, restarted
 from rookery.learners.by_hand import check_population
-from rookery.populations.api import member_keys
 from rookery.populations.placement import WHOLE
-from rookery.qd import by_hand, pbt_emitter, variation
+from rookery.qd import by_hand, pbt_emitter
 from rookery.qd import centroids as cells
 from rookery.qd import repertoire as repertoires
 from rookery.records import Record, check, split, typed
@@ -25,23 +24,20 @@ __all__ += ["PBTEmitterState", "compute_cvt_centroids", "compute_euclidean_centr
 __all__ += ["isoline_variation", "sac_pbt_variation_fn", "td3_pbt_variation_fn"]
 
 
-Limits = float | Sequence[float]
-
-
 def compute_cvt_centroids(
-    num_descriptors: int, num_init_cvt_samples: int, num_centroids: int, minval: Limits, maxval: Limits, key: Key
+    num_descriptors: int, num_init_cvt_samples: int, num_centroids: int, minval: Any, maxval: Any, key: Key
 ) -> Array:
     """Centroids `[C, D]` of a centroidal Voronoi tessellation between limits, numbers or `[D]`; see `centroids.cvt`."""
     lower, upper = _limits(num_descriptors, minval, maxval)
     return cells.cvt(typed(key), num_centroids, lower, upper, num_init_cvt_samples)
 
 
-def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Limits, maxval: Limits) -> Array:
+def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval: Any) -> Array:
     """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`; the last dimension varies fastest."""
     return cells.grid(tuple(grid_shape), *_limits(len(grid_shape), minval, maxval))
 
 
-def _limits(size: int, *limits: Limits) -> list[list[float]]:
+def _limits(size: int, *limits: Any) -> list[list[float]]:
     return [jnp.broadcast_to(jnp.asarray(limit, jnp.float32), size).tolist() for limit in limits]
 
 
@@ -87,13 +83,7 @@ def default_qd_metrics(repertoire: MapElitesRepertoire, qd_offset: float) -> Met
     return {"qd_score": score, "max_fitness": told["max_fitness"], "coverage": told["coverage"]}
 
 
-def isoline_variation(
-    x1: PyTree, x2: PyTree, key: Key, iso_sigma: float, line_sigma: float, minval: Any = None, maxval: Any = None
-) -> PyTree:
-    """Children `[B, ...]` of pairs of parents by iso+line (Vassiliades 2018), kept in bounds; the key is consumed."""
-    keys = member_keys(typed(key), jax.tree.leaves(x1)[0].shape[0])
-    breed = partial(variation.iso_line, config=variation.VariationConfig(iso_sigma, line_sigma))
-    return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), jax.vmap(breed)(x1, x2, keys))
+isoline_variation = by_hand.isoline_variation
 
 
 def sac_pbt_variation_fn(
@@ -165,7 +155,7 @@ class PBTEmitterState(Record):
 
 
 class PBTEmitterConfig(Record):
-    """Sizes are of one device, fractions of the population of all devices; `fraction_sort_exchange` is not needed."""
+    """Sizes are of one device, fractions of the population of all devices; the last is not needed."""
 
     buffer_size: int
     num_training_iterations: int
@@ -183,9 +173,8 @@ class PBTEmitterConfig(Record):
 class PBTEmitter:
     """ME-PBT: a population that trains, and breeds with the repertoire that it fills (Pierrot 2023, arXiv:2303.12803).
 
-    With more devices than one it is used inside a mapped axis `"p"`. `variation_fn` makes children of parents, parents
-    and a key. Fractions that exceed the population, or not P x E environments, are a `ValueError`.
-    """
+    With several devices, inside a mapped axis `"p"`. Fractions that exceed the population, or other than P x E
+    environments, are a `ValueError`."""
 
     def __init__(
         self, pbt_agent: Any, config: PBTEmitterConfig, env: Batch, variation_fn: Callable, selector: Any = None
@@ -222,7 +211,7 @@ class PBTEmitter:
         """Variations of elites, then the members that have trained, as genotypes."""
         states, count = emitter_state.training_states, self._config.ga_population_size_per_device
         members = jax.vmap(type(states).empty_optimizers_states)(states)
-        if not count:
+        if count == 0:
             return members, {}
         # Mixed, as there are loops that pass the same key in every generation.
         keys = jax.random.split(jax.random.fold_in(typed(key), emitter_state.key[0]), 3)
@@ -237,10 +226,7 @@ class PBTEmitter:
         del genotypes, descriptors, extra_scores
         kept, own_key = split(emitter_state.key)
         states, held = emitter_state.training_states, emitter_state.replay_buffers
-
-        def elites(key: Key, count: int) -> Any:
-            return _alive(repertoire.select(key, count, self._selector).genotypes)
-
+        elites = partial(_revived, repertoire, self._selector)
         shares = placing.shares("p") if self._config.num_devices > 1 else WHOLE
         fitness, renew = fitnesses.reshape(-1)[-self._size :], type(states).resample_hyperparams
         states, diverged = by_hand.exploit(self._counts, fitness, states, elites, own_key, renew, shares)
@@ -249,6 +235,10 @@ class PBTEmitter:
         env_states = restarted(emitter_state.env_states, diverged)
         (states, env_states, held), _ = self._train(states, env_states, held.replace(state=cleared))
         return PBTEmitterState(held, env_states, states, kept)
+
+
+def _revived(repertoire: MapElitesRepertoire, selector: Any, key: Key, count: int) -> Any:
+    return _alive(repertoire.select(key, count, selector).genotypes)
 
 
 def _alive(genotypes: Any) -> Any:

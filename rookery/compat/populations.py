@@ -95,18 +95,14 @@ class PBTTD3(Population, TD3):
 
 
 class PBT:
-    """Population Based Training by truncation (Jaderberg 2017, arXiv:1711.09846); counts are of the whole population.
-
-    Raises:
-      ValueError: the best to take parents from and the worst to replace exceed the population, or one is negative.
-    """
+    """Population Based Training by truncation (Jaderberg 2017, arXiv:1711.09846); counts are of the whole population,
+    and to exceed it is a `ValueError`."""
 
     def __init__(self, population_size: int, num_best_to_replace_from: int, num_worse_to_replace: int) -> None:
-        counts = num_best_to_replace_from, num_worse_to_replace
-        told = f"{counts[0]} best and {counts[1]} replaced members"
-        check(min(counts) >= 0, f"{told} must not be negative.")
-        check(sum(counts) <= population_size, f"{told} exceed the population of {population_size}; lower one of them.")
-        self._size, self._counts = population_size, counts
+        self._size, self._counts = population_size, (num_best_to_replace_from, num_worse_to_replace)
+        told = "{} best and {} replaced members".format(*self._counts)
+        check(min(self._counts) >= 0, f"{told} must not be negative.")
+        check(sum(self._counts) <= population_size, f"{told} exceed the population of {population_size}; lower one.")
 
     def update_states_and_buffer(
         self, key: Key, population_returns: Array, training_state: Any, replay_buffer: ReplayBuffer

@@ -6,7 +6,6 @@ Differences, and the library's own way, stand in `docs/migrating.md`.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from rookery.agents import diayn
@@ -16,13 +15,13 @@ from rookery.compat.algorithms import SAC, Learner
 from rookery.compat.map_elites import *  # noqa: F403
 from rookery.compat.populations import *  # noqa: F403
 from rookery.compat.records import *  # noqa: F403
-from rookery.compat.records import DiaynTrainingState, QDTransition, ReplayBuffer
+from rookery.compat.records import DiaynTrainingState, QDTransition
 from rookery.envs import api as envs
 from rookery.envs.batch import BatchState as State
 from rookery.envs.batch import first_episodes, unroll
 from rookery.learners import by_hand
 from rookery.records import check
-from rookery.types import Array, Key, Metrics, PyTree
+from rookery.types import Array, Key, PyTree
 
 
 class DIAYN(Learner):
@@ -88,38 +87,4 @@ class DIAYN(Learner):
         return reward if add_log_p_z else reward + diayn.log_prior(envs.SkillSpec("one-hot", config.num_skills))
 
 
-def warmstart_buffer(
-    replay_buffer: Any,
-    training_state: Any,
-    env_state: Any,
-    play_step_fn: Any,
-    num_warmstart_steps: int,
-    env_batch_size: int,
-) -> tuple[ReplayBuffer, State, Any]:
-    """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into the buffer."""
-    rounds = -(-num_warmstart_steps // env_batch_size)
-    env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
-    return replay_buffer.insert(told), env_state, training_state
-
-
-def do_iteration_fn(
-    training_state: Any,
-    env_state: State,
-    replay_buffer: ReplayBuffer,
-    env_batch_size: int,
-    grad_updates_per_step: float,
-    play_step_fn: Callable,
-    update_fn: Callable,
-) -> tuple[Any, State, ReplayBuffer, Metrics]:
-    """A step of E = `env_batch_size` environments, then `int(grad_updates_per_step * E)` updates, whose metrics are
-    `[updates]`; to ask for some and for less than one is a `ValueError`."""
-    updates = by_hand.updates_of(grad_updates_per_step, env_batch_size) if grad_updates_per_step else 0
-    env_state, training_state, transitions = play_step_fn(env_state, training_state)
-
-    def learn(carry: tuple, _: None) -> tuple[tuple, Metrics]:
-        *after, metrics = update_fn(*carry)
-        return tuple(after), metrics
-
-    begun = (training_state, replay_buffer.insert(transitions))
-    (training_state, replay_buffer), metrics = jax.lax.scan(learn, begun, length=updates)
-    return training_state, env_state, replay_buffer, metrics
+warmstart_buffer, do_iteration_fn = by_hand.warmstart_buffer, by_hand.do_iteration_fn

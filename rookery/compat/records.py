@@ -1,5 +1,6 @@
 """Transitions, the replay buffer and training states in the documented form; a population of them is `[P, ...]`."""
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -16,6 +17,9 @@ from rookery.types import Array, Key
 
 __all__ = ["DiaynTrainingState", "PBTSacTrainingState", "PBTTD3TrainingState", "PBTTrainingState", "QDTransition"]
 __all__ += ["ReplayBuffer", "SacTrainingState", "TD3TrainingState", "Transition"]
+
+
+Paths = Mapping[str, tuple[str, ...]]
 
 
 class Transition(Record):
@@ -52,6 +56,8 @@ class QDTransition(Transition):
 class ReplayBuffer(Record):
     """A ring of transitions: an insert costs what it inserts, and leaves out what is not finite."""
 
+    paths: ClassVar[Paths] = {"current_size": ("state", "size"), "current_position": ("state", "position")}
+
     state: buffers.BufferState
     buffer_size: int = static()
 
@@ -61,22 +67,9 @@ class ReplayBuffer(Record):
         alone = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[transition.rewards.ndim :])[0], transition)
         return cls(buffers.init(buffer_size, alone), buffer_size)
 
-    @property
-    def current_size(self) -> Array:
-        """Transitions held, `[]` int32."""
-        return self.state.size
-
-    @property
-    def current_position(self) -> Array:
-        """Where the next one goes, `[]` int32."""
-        return self.state.position
-
     def insert(self, transitions: Transition) -> "ReplayBuffer":
-        """Write transitions over the oldest, whatever their leading axes.
-
-        Raises:
-          ValueError: they are more than the buffer holds, or of another class than it was made for.
-        """
+        """Write transitions over the oldest, whatever their leading axes. More than the buffer holds, or another class
+        than it was made for, are a `ValueError`."""
         made_for, given = type(self.state.rows).__name__, type(transitions).__name__
         check(made_for == given, f"this buffer was made for a {made_for}, and was given a {given}.")
         rows = jax.tree.map(lambda leaf, row: leaf.reshape(-1, *row.shape[1:]), transitions, self.state.rows)
@@ -87,12 +80,11 @@ class ReplayBuffer(Record):
         return buffers.take(self.state, buffers.draw(self.state, typed(key), (sample_size,)))
 
 
-Paths = dict[str, tuple[str, ...]]
-
-
-def _paths(*learned: str, within: tuple[str, ...] = ("learned",), targets: tuple[str, ...] = ()) -> Paths:
+def _paths(
+    *learned: str, within: tuple[str, ...] = ("learned",), targets: tuple[str, ...] = ()
+) -> dict[str, tuple[str, ...]]:
     """Where the documented names lie."""
-    paths: Paths = {f"{name}_params": (*within, name) for name in targets}
+    paths = {f"{name}_params": (*within, name) for name in targets}
     for name in learned:
         word = name.removeprefix("log_")
         paths |= {f"{word}_params": (*within, name, "params"), f"{word}_optimizer_state": (*within, name, "moments")}
@@ -102,16 +94,15 @@ def _paths(*learned: str, within: tuple[str, ...] = ("learned",), targets: tuple
 _SAC, _TARGET = ("policy", "critic", "log_alpha"), ("target_critic",)
 _SAC_PATHS = _paths(*_SAC, targets=_TARGET)
 _TD3_PATHS = _paths("policy", "critic", targets=("target_critic", "target_policy"))
-_SAC_HYPER: Paths = {name: ("hyper", name) for name in sac.SPACE.domains}
-_TD3_HYPER: Paths = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
+_SAC_HYPER = {name: ("hyper", name) for name in sac.SPACE.domains}
+_TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
 
 
 class TrainingState(Apprentice):
-    """One agent, its key included, which moves on whenever it is used.
+    """One agent, with its key `[2]` uint32, and `steps`, the updates made.
 
-    There are, to read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise for `critic`, `alpha` (SAC)
-    and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3); `normalization_running_stats`,
-    None without normalisation; `key` `[2]` uint32 and `steps`, the updates made.
+    To read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise of `critic`, `alpha` (SAC) and
+    `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3); `normalization_running_stats`.
     """
 
     mind: ClassVar[ModuleType]

@@ -4,6 +4,7 @@ Programs (`pbt`, `me_pbt`, ...) do without: they pass keys in, and nothing is fo
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,13 +15,16 @@ from rookery import hyperparams, normalize
 from rookery.agents.api import Agent, Curiosity
 from rookery.buffers import Buffer, BufferState
 from rookery.envs.api import Step
-from rookery.envs.batch import Batch, BatchState, continued, starts
+from rookery.envs.batch import Batch, BatchState, continued, starts, unroll
 from rookery.gradients import Learned
 from rookery.hyperparams import Space
 from rookery.learners import off_policy, rollout
 from rookery.learners.api import Member
 from rookery.records import Record, check, in_step, split, typed
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, Metrics, PyTree
+
+PlayFn = Callable[[BatchState, Any], tuple[BatchState, Any, Any]]
+"""Environments and who acts in them -> both after a step, and the transitions."""
 
 
 class Apprentice(Record):
@@ -164,6 +168,54 @@ def train(
     )
     state = continued(state, members.env_state.state, members.env_state.observation)
     return many, state, members.buffer, {**metrics, "reward": reward, "broken_steps": broken}
+
+
+def warmstart_buffer(
+    replay_buffer: Any,
+    training_state: Any,
+    env_state: BatchState,
+    play_step_fn: PlayFn,
+    num_warmstart_steps: int,
+    env_batch_size: int,
+) -> tuple[Any, BatchState, Any]:
+    """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into a buffer with `insert`."""
+    rounds = -(-num_warmstart_steps // env_batch_size)
+    env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
+    return replay_buffer.insert(told), env_state, training_state
+
+
+def do_iteration_fn(
+    training_state: Any,
+    env_state: BatchState,
+    replay_buffer: Any,
+    env_batch_size: int,
+    grad_updates_per_step: float,
+    play_step_fn: PlayFn,
+    update_fn: Callable[[Any, Any], tuple[Any, Any, Metrics]],
+) -> tuple[Any, BatchState, Any, Metrics]:
+    """A step of E = `env_batch_size` environments, then `int(grad_updates_per_step * E)` updates.
+
+    Args:
+      replay_buffer: has `insert`.
+      grad_updates_per_step: 0 for no update at all.
+      update_fn: one who learns and a buffer -> both after an update, and metrics.
+
+    Returns:
+      Who learns, the environments, the buffer, and metrics `[updates, ...]`.
+
+    Raises:
+      ValueError: updates were asked for, but less than one.
+    """
+    updates = updates_of(grad_updates_per_step, env_batch_size) if grad_updates_per_step else 0
+    env_state, training_state, transitions = play_step_fn(env_state, training_state)
+
+    def update(carry: tuple, _: None) -> tuple[tuple, Metrics]:
+        *after, metrics = update_fn(*carry)
+        return tuple(after), metrics
+
+    begun = (training_state, replay_buffer.insert(transitions))
+    (training_state, replay_buffer), metrics = jax.lax.scan(update, begun, length=updates)
+    return training_state, env_state, replay_buffer, metrics
 
 
 def judge(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluation:

@@ -5,15 +5,18 @@ axis where each device scores its share and all have the same repertoire (`devic
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.populations.api import member_keys
 from rookery.populations.by_hand import RenewFn, common, renewed, sound
 from rookery.populations.placement import WHOLE, Shares, moved
-from rookery.qd import pbt_emitter
+from rookery.qd import pbt_emitter, variation
+from rookery.records import typed
 from rookery.types import Array, Key, Metrics, PyTree
 
 Scored = tuple[Array, Array, PyTree]
@@ -51,6 +54,30 @@ class Loop(NamedTuple):
     def _tell(self, repertoire: Any, state: Any, genotypes: PyTree, scored: Scored) -> tuple[Any, Any, Metrics]:
         state = self.emitter.state_update(state, repertoire, genotypes, *scored)
         return repertoire, state, self.measure(repertoire)
+
+
+def isoline_variation(
+    x1: PyTree,
+    x2: PyTree,
+    key: Key,
+    iso_sigma: float,
+    line_sigma: float,
+    minval: float | None = None,
+    maxval: float | None = None,
+) -> PyTree:
+    """Children `[B, ...]` of B pairs of parents, see `variation.iso_line`, kept between bounds where there are some.
+
+    Args:
+      x1: first parents, `[B, ...]`.
+      x2: second parents, `[B, ...]`.
+      key: of either kind; consumed.
+    """
+    keys = member_keys(typed(key), jax.tree.leaves(x1)[0].shape[0])
+    breed = partial(variation.iso_line, config=variation.VariationConfig(iso_sigma, line_sigma))
+    children = jax.vmap(breed)(x1, x2, keys)
+    if minval is None and maxval is None:
+        return children
+    return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), children)
 
 
 def exploit(
