@@ -189,7 +189,7 @@ def test_what_does_not_fit_a_population_is_refused(kind: Any):
     with pytest.raises(ValueError, match=r"0\.2 x 4 is less than one update"):
         learner.get_train_fn(env, 2, 4, 0.2)
     with pytest.raises(ValueError, match="auto_reset=True and eval_metrics=False"):
-        learner.get_train_fn(room(auto_reset=False), 2, 4, 1.0)
+        learner.get_train_fn(room(4 * P, auto_reset=False), 2, 4, 1.0)(states, first, buffers)
     with pytest.raises(ValueError, match=r"episode_length is 5, but .* point_room ha(s|ve) 6 steps"):
         learner.get_eval_fn(room(episode_length=6))
     with pytest.raises(ValueError, match="probe_both has no descriptor"):
