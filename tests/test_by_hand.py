@@ -19,7 +19,7 @@ from rookery.populations.placement import WHOLE
 from rookery.qd import by_hand as breeding
 from rookery.qd import centroids, pbt_emitter
 from rookery.qd import repertoire as repertoires
-from rookery.records import Record, split
+from rookery.records import split
 
 P, E, T = 4, 3, 6
 CONFIG = off_policy.OffPolicyConfig(
@@ -130,15 +130,6 @@ def test_the_same_key_twice_makes_other_children(agent: Any):
     assert once.hyper.discount[0] == twice.hyper.discount[0] == many.hyper.discount[0]
 
 
-class Cells(Record):
-    """A repertoire as a loop sees it."""
-
-    inside: repertoires.Repertoire
-
-    def add(self, genotypes: Any, descriptors: Any, fitnesses: Any) -> "Cells":
-        return Cells(repertoires.add(self.inside, genotypes, fitnesses, descriptors)[0])
-
-
 class Drift:
     """Proposes what it has, moved by its own count of turns."""
 
@@ -162,15 +153,14 @@ def test_a_loop_scores_by_the_batch_and_keeps_the_best_of_each_cell():
         return -jnp.abs(genotypes), genotypes[:, None] / 10.0, {"seen": genotypes}
 
     places = centroids.grid((10,), [0.0], [1.0])
-    loop = breeding.Loop(score, Drift(), lambda cells: repertoires.metrics(cells.inside))
-    empty = repertoires.empty(jnp.zeros(()), places)
+    loop = breeding.Loop(score, Drift(), lambda cells: repertoires.metrics(cells.repertoire))
     cells, state, told = loop.begin(
-        jnp.asarray([0.5, 3.5]), lambda *scored: Cells(empty).add(scored[0], scored[2], scored[1]), jax.random.key(0)
+        jnp.asarray([0.5, 3.5]), partial(breeding.Cells.init, centroids=places), jax.random.key(0)
     )
     assert float(told["coverage"]) == 20.0
     for key in jax.random.split(jax.random.key(1), 2):
         cells, state, told = loop.turn(cells, state, key)
-    assert sorted(cells.inside.genotypes[cells.inside.occupied].tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+    assert sorted(cells.genotypes[cells.repertoire.occupied].tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
     assert int(state[1]) == 3
 
 

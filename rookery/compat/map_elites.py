@@ -41,44 +41,13 @@ def _limits(size: int, *limits: Any) -> list[list[float]]:
     return [jnp.broadcast_to(jnp.asarray(limit, jnp.float32), size).tolist() for limit in limits]
 
 
-class MapElitesRepertoire(Record):
+class MapElitesRepertoire(by_hand.Cells):
     """C cells, each with the best genotype found there."""
-
-    genotypes: PyTree  # leaves [C, ...]
-    fitnesses: Array  # [C]; -inf where a cell is empty
-    descriptors: Array  # [C, D]
-    centroids: Array  # [C, D]
-
-    @classmethod
-    def init_default(cls, genotype: PyTree, centroids: Array) -> "MapElitesRepertoire":
-        """Empty cells for genotypes like this one."""
-        return cls(*repertoires.empty(genotype, centroids))
-
-    @classmethod
-    def init(cls, genotypes: PyTree, fitnesses: Array, descriptors: Array, centroids: Array) -> "MapElitesRepertoire":
-        """Cells with the best of a first batch, `[B, ...]`."""
-        return cls.init_default(trees.take(genotypes, 0), centroids).add(genotypes, descriptors, fitnesses)
-
-    def add(self, batch_of_genotypes: PyTree, batch_of_descriptors: Array, batch_of_fitnesses: Array) -> Any:
-        """Let a batch `[B, ...]` compete for the cells; what is not finite stays out, ties go to who was there."""
-        batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
-        return MapElitesRepertoire(*repertoires.add(self.library, *batch)[0])
-
-    def select(self, key: Key, num_samples: int, selector: Any = None) -> "MapElitesRepertoire":
-        """Rows `[num_samples, ...]` of occupied cells, drawn uniformly or by `selector.select`; the key is consumed."""
-        if selector is not None:
-            return selector.select(self, key, num_samples)
-        return trees.take(self, repertoires.sample(self.library, typed(key), num_samples))
-
-    @property
-    def library(self) -> repertoires.Repertoire:
-        """The same as the library has it."""
-        return repertoires.Repertoire(*vars(self).values())
 
 
 def default_qd_metrics(repertoire: MapElitesRepertoire, qd_offset: float) -> Metrics:
     """`qd_score`, the sum over elites of fitness plus offset; `max_fitness`; `coverage` in percent."""
-    told, occupied = repertoires.metrics(repertoire.library), repertoire.library.occupied
+    told, occupied = repertoires.metrics(repertoire.repertoire), repertoire.repertoire.occupied
     score = jnp.sum(jnp.where(occupied, repertoire.fitnesses + qd_offset, 0.0))
     return {"qd_score": score, "max_fitness": told["max_fitness"], "coverage": told["coverage"]}
 

@@ -6,7 +6,7 @@ axis where each device scores its share and all have the same repertoire (`devic
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,55 @@ from rookery.populations.api import member_keys
 from rookery.populations.by_hand import RenewFn, common, renewed, sound
 from rookery.populations.placement import WHOLE, Shares, moved
 from rookery.qd import pbt_emitter, variation
-from rookery.records import typed
+from rookery.qd import repertoire as repertoires
+from rookery.qd.repertoire import Repertoire
+from rookery.records import Record, typed
 from rookery.types import Array, Key, Metrics, PyTree
 
 Scored = tuple[Array, Array, PyTree]
 """Of a batch: fitnesses `[B]`, descriptors `[B, D]`, and what else is known of each."""
+
+
+class Cells(Record):
+    """A `Repertoire` with its functions as methods; C cells, each with the best genotype found there."""
+
+    genotypes: PyTree  # leaves [C, ...]
+    fitnesses: Array  # [C]; -inf where a cell is empty
+    descriptors: Array  # [C, D]
+    centroids: Array  # [C, D]
+
+    @classmethod
+    def init_default(cls, genotype: PyTree, centroids: Array) -> Self:
+        """Empty cells for genotypes like this one."""
+        return cls(*repertoires.empty(genotype, centroids))
+
+    @classmethod
+    def init(cls, genotypes: PyTree, fitnesses: Array, descriptors: Array, centroids: Array) -> Self:
+        """Cells with the best of a first batch, `[B, ...]`."""
+        return cls.init_default(trees.take(genotypes, 0), centroids).add(genotypes, descriptors, fitnesses)
+
+    def add(self, batch_of_genotypes: PyTree, batch_of_descriptors: Array, batch_of_fitnesses: Array) -> Self:
+        """Let a batch `[B, ...]` compete for the cells, see `repertoire.add`."""
+        batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
+        return type(self)(*repertoires.add(self.repertoire, *batch)[0])
+
+    def select(self, key: Key, num_samples: int, selector: Any = None) -> Self:
+        """Rows `[num_samples, ...]` of occupied cells, drawn uniformly or by `selector.select(self, key, num_samples)`.
+
+        Args:
+          key: of either kind; consumed.
+
+        Raises:
+          ValueError: all cells are empty, and this is known.
+        """
+        if selector is not None:
+            return selector.select(self, key, num_samples)
+        return trees.take(self, repertoires.sample(self.repertoire, typed(key), num_samples))
+
+    @property
+    def repertoire(self) -> Repertoire:
+        """The same for the functions."""
+        return Repertoire(self.genotypes, self.fitnesses, self.descriptors, self.centroids)
 
 
 class Loop(NamedTuple):
