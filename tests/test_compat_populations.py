@@ -258,7 +258,7 @@ def test_children_of_one_parent_differ_also_where_a_program_repeats_its_key(kind
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ((4, 3, 2), "3 best and 2 replaced members exceed the population of 4; lower one of them"),
+        ((4, 3, 2), "3 best and 2 replaced members exceed the population of 4; lower one"),
         ((4, -1, 2), "-1 best and 2 replaced members must not be negative"),
     ],
 )

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from rookery.compat.qdax import (
+    DIAYN,
     SAC,
     TD3,
+    DiaynConfig,
     QDTransition,
     ReplayBuffer,
     Transition,
@@ -18,7 +20,7 @@ from rookery.compat.qdax import (
     environments,
     warmstart_buffer,
 )
-from tests.documented import T, agent, room, rows
+from tests.documented import NETS, T, agent, room, rows
 from tests.tiny import assert_equal
 
 # --- environments
@@ -289,3 +291,38 @@ def test_a_buffer_is_warmed_with_at_least_so_many_steps():
     buffer, env_state, trained = warmstart_buffer(ReplayBuffer.init(16, rows(1)), 0, jnp.int32(0), count_play, 9, 4)
     assert (int(buffer.current_size), int(trained), held(buffer)) == (12, 0, {0.0, 1.0, 2.0})
     assert env_state == 3
+
+
+# --- skills
+
+
+def discoverer(**changes: Any) -> DIAYN:
+    return DIAYN(DiaynConfig(8, T, num_skills=3, **NETS, **changes), 2)
+
+
+def test_a_discriminator_that_cannot_tell_gives_no_reward():
+    made, env = discoverer(), room(3)
+    state = made.init(jax.random.key(0), action_size=2, observation_size=2, descriptor_size=2)
+    begun, skills = env.reset(jax.random.key(1)), jnp.eye(3)
+    _, _, told = made.play_step_fn(begun, state, skills, env)
+    assert_equal(told.obs, jnp.concatenate([begun.obs, skills], axis=1))
+    assert_equal(told.next_obs[:, 2:], skills)
+    assert_equal(told.next_state_desc, told.next_obs[:, :2])
+    blind = jax.tree.map(jnp.zeros_like, state.discriminator_params)
+    np.testing.assert_allclose(made._compute_diversity_reward(told, blind), jnp.zeros(3), atol=1e-6)
+    without = made._compute_diversity_reward(told, blind, add_log_p_z=False)
+    np.testing.assert_allclose(without, jnp.full(3, -np.log(3)), rtol=1e-5)
+
+
+def test_what_skills_cannot_be_told_by_is_refused():
+    made, env, whole = discoverer(), room(3), discoverer(descriptor_full_state=True)
+    state, begun = made.init(jax.random.key(0), 2, 2, 2), env.reset(jax.random.key(1))
+    with pytest.raises(ValueError, match=r"skills must be \(3, 3\) here, got \(4, 3\)"):
+        made.play_step_fn(begun, state, jnp.zeros((4, 3)), env)
+    probe = room(3, "probe_both")
+    with pytest.raises(ValueError, match=r"probe_both has no descriptor; .*descriptor_full_state=True"):
+        made.play_step_fn(probe.reset(jax.random.key(0)), state, jnp.eye(3), probe)
+    with pytest.raises(ValueError, match="observations of size 2; descriptor_size is 3"):
+        whole.init(jax.random.key(0), 2, 2, 3)
+    with pytest.raises(ValueError, match="env_batch_size is 4, but there are states of 3 environments"):
+        made.eval_policy_fn(state, begun, partial(made.play_step_fn, skills=jnp.eye(3), env=env), 4)
