@@ -198,8 +198,22 @@ def shares(axis: str) -> Shares:
     Numbers of rows are those in the whole, and the same on all devices.
     """
     rows = Rows(partial(_take_share, axis), partial(_put_share, axis))
-    gather = partial(jax.tree.map, partial(jax.lax.all_gather, axis_name=axis, tiled=True))
-    return Shares(rows, gather, partial(_own_rows, axis))
+    return Shares(rows, partial(_gather, axis), partial(_own_rows, axis))
+
+
+def axis_size(axis: str) -> int:
+    """How many devices share a mapped axis, 1 outside of it."""
+    try:
+        return jax.lax.axis_size(axis)
+    except NameError:
+        return 1
+
+
+def _gather(axis: str, tree: PyTree) -> PyTree:
+    try:
+        return jax.tree.map(partial(jax.lax.all_gather, axis_name=axis, tiled=True), tree)
+    except NameError as error:
+        raise ValueError(f"this works inside a mapped axis {axis!r} only, of jax.pmap or jax.shard_map.") from error
 
 
 def _own_rows(axis: str, tree: PyTree) -> PyTree:
@@ -257,7 +271,14 @@ def map_over(function: Callable[..., PyTree], axis: str, devices: Sequence[Any] 
         return jax.tree.map(lambda leaf: leaf[None], function(*arguments, **named))
 
     mapped = jax.jit(jax.shard_map(of_one, mesh=over, in_specs=(spec, spec), out_specs=spec, check_vma=False))
-    return lambda *arguments, **named: mapped(arguments, named)
+
+    def checked(*arguments: PyTree, **named: PyTree) -> PyTree:
+        rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((arguments, named))}
+        if rows != {(over.devices.size,)}:
+            raise ValueError(f"arguments need a row for each of {over.devices.size} devices, got leading axes {rows}.")
+        return mapped(arguments, named)
+
+    return checked
 
 
 class Compiled(NamedTuple):

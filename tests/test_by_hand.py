@@ -15,7 +15,6 @@ from rookery.envs import batch, descriptors
 from rookery.learners import by_hand, off_policy
 from rookery.learners.api import genotype
 from rookery.populations import by_hand as peoples
-from rookery.populations.placement import WHOLE
 from rookery.qd import by_hand as breeding
 from rookery.qd import centroids, pbt_emitter
 from rookery.qd import repertoire as repertoires
@@ -166,13 +165,18 @@ def test_a_loop_scores_by_the_batch_and_keeps_the_best_of_each_cell():
 
 def test_exploit_revives_elites_for_exactly_so_many(agent: Any):
     many, counts = newborns(agent), pbt_emitter.Counts(best=1, replaced=1, sampled=2)
-    elites = jax.vmap(lambda one: one.replace(learned=agent.start(one.learned.params)))(newborns(agent))
-    elites = elites.replace(steps=jnp.full((P,), 50, jnp.int32))
-    fitness = jnp.asarray([1.0, 4.0, 2.0, 3.0])
-    after, diverged = breeding.exploit(
-        counts, fitness, many, lambda *_: elites, jax.random.key(0), partial(renew, agent), WHOLE
+    born = newborns(agent)
+    elites = breeding.Elites(
+        True, lambda *_: born.replace(hyper=born.hyper._replace(tau=jnp.full((P,), 0.5))), lambda one: one
     )
-    assert after.steps.tolist() == [0, 0, 50, 50]  # the last takes its parent's, the two above it an elite's
+    fitness = jnp.asarray([1.0, 4.0, 2.0, 3.0])
+    step = partial(breeding.exploit, counts, fitness, many, key=jax.random.key(0), renew=partial(renew, agent))
+    after, diverged = step(elites=elites)
+    tau = float(many.hyper.tau[0])  # the last takes its parent's, the two above it an elite's; it does not evolve
+    assert after.hyper.tau.tolist() == [tau, tau, 0.5, 0.5]
+    assert after.steps.tolist() == [0] * P
+    alone, _ = step(elites=elites._replace(exist=False))
+    assert alone.hyper.tau.tolist() == [tau] * P  # without elites only parents are taken
     assert not diverged.any()
     assert len(np.unique(np.asarray(after.key)[:, 0])) == P
 
@@ -190,3 +194,18 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
     assert not own.any()
     assert last.tolist() == [[2.0 * over.size - 1]] * over.size
     assert named.tolist() == (rows + 1).tolist()
+    with pytest.raises(ValueError, match="arguments need a row for each of"):
+        devices.map_over(inside, "p")(rows[:1], plus=jnp.ones((1, 1)))
+    with pytest.raises(ValueError, match="inside a mapped axis 'p' only"):
+        devices.shares("p").gather(rows)
+
+
+def test_an_empty_repertoire_gives_others_instead_of_zeros():
+    cells = breeding.Cells.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
+    others, draw = (
+        jnp.asarray([4.0, 5.0]),
+        jax.jit(lambda cells, others: cells.genotypes_or(others, jax.random.key(0), 3)),
+    )
+    assert draw(cells, others).tolist() == [4.0, 5.0, 4.0]
+    filled = cells.add(jnp.asarray([7.0]), jnp.asarray([[0.5]]), jnp.asarray([1.0]))
+    assert draw(filled, others).tolist() == [7.0] * 3

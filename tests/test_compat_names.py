@@ -28,6 +28,7 @@ from rookery.compat.qdax import (
 
 EMPTY = inspect.Parameter.empty
 NO_DEFAULT: dict[str, Any] = {"deterministic": False, "selector": None, "evaluation": False, "add_log_p_z": True}
+NO_DEFAULT |= {"batch_of_extra_scores": None}
 PLAY = "env_state training_state env deterministic evaluation"
 CENTROIDS = "num_descriptors num_init_cvt_samples num_centroids minval maxval key"
 EMITTED = "genotypes fitnesses descriptors extra_scores"
@@ -59,7 +60,7 @@ SIGNATURES = [
     (MAPElites.update, "repertoire emitter_state key"),
     (DistributedMAPElites.get_distributed_init_fn, "centroids devices"),
     (DistributedMAPElites.get_distributed_update_fn, "num_iterations devices"),
-    (MapElitesRepertoire.add, "batch_of_genotypes batch_of_descriptors batch_of_fitnesses"),
+    (MapElitesRepertoire.add, "batch_of_genotypes batch_of_descriptors batch_of_fitnesses batch_of_extra_scores"),
     (qdax.compute_cvt_centroids, CENTROIDS),
     (qdax.compute_euclidean_centroids, "grid_shape minval maxval"),
     (qdax.sac_pbt_variation_fn, "training_state1 training_state2 key iso_sigma line_sigma"),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.compat.qdax import PBT, PBTSAC, PBTTD3, environments
+from rookery.compat.qdax import PBT, PBTSAC, PBTTD3, QDTransition, ReplayBuffer, environments
 from tests.documented import agent, population, reshaped, room
 from tests.tiny import assert_equal
 
@@ -178,18 +178,21 @@ def test_what_does_not_fit_a_population_is_refused(kind: Any):
     env = room(4 * P)
     flat = env.reset(jax.random.key(0))
     first, train = reshaped(flat, P, 4), learner.get_train_fn(env, 2, 4, 1.0)
-    with pytest.raises(ValueError, match=r"needs one leading axis, got \[\(8,\), \(32,\), \(8,\)\]"):
+    with pytest.raises(ValueError, match=r"must be \[P, 4, ...\], got \(32,\); reshape what reset gave"):
         train(states, flat, buffers)
-    with pytest.raises(ValueError, match=r"2 environments each, .*4"):
+    with pytest.raises(ValueError, match=r"states of 2 environments each must be \[P, 2, ...\], got \(8, 4\)"):
         learner.get_train_fn(env, 2, 2, 1.0)(states, first, buffers)
     with pytest.raises(ValueError, match=r"needs one leading axis, got \[\(8,\), \(4,\), \(8,\)\]"):
-        train(states, reshaped(flat, 4, 8), buffers)
+        train(states, jax.tree.map(lambda leaf: leaf[:4], first), buffers)
+    others = jax.vmap(lambda _: ReplayBuffer.init(8, QDTransition.init_dummy(2, 2, 2)))(jnp.arange(P))
+    with pytest.raises(ValueError, match="stores a Transition, and the buffers were made for a QDTransition"):
+        train(states, first, others)
     with pytest.raises(ValueError, match=r"no optimisers; .*init_optimizers_states"):
         train(states.empty_optimizers_states(states), first, buffers)
     with pytest.raises(ValueError, match=r"0\.2 x 4 is less than one update"):
         learner.get_train_fn(env, 2, 4, 0.2)
     with pytest.raises(ValueError, match="auto_reset=True and eval_metrics=False"):
-        learner.get_train_fn(room(4 * P, auto_reset=False), 2, 4, 1.0)(states, first, buffers)
+        learner.get_train_fn(room(4 * P, auto_reset=False), 2, 4, 1.0)
     with pytest.raises(ValueError, match=r"episode_length is 5, but .* point_room ha(s|ve) 6 steps"):
         learner.get_eval_fn(room(episode_length=6))
     with pytest.raises(ValueError, match="probe_both has no descriptor"):

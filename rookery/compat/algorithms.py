@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers, types
+from rookery import buffers, hyperparams, types
 from rookery.agents import diayn, sac, td3
 from rookery.agents.api import Agent
 from rookery.compat import records
@@ -112,6 +112,7 @@ class Learner:
     """What all share: one of the library's agents, built for the sizes that it meets."""
 
     kind: ClassVar[Any]  # of training states
+    row: ClassVar[type] = Transition  # of buffers
 
     def __init__(self, config: Any, action_size: int) -> None:
         self._config, self._action_size = config, action_size
@@ -140,9 +141,11 @@ class Learner:
         check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
         told: Any = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
         told |= {_NAMES.get(name, name): value for name, value in config.items()}
-        defaults, size = agent.space.defaults, config.get("normalize_observations", False) * observation_size
-        hyper = defaults._replace(**{name: told[name] for name in defaults._fields if name in told})
-        return by_hand.born(self.kind, agent, key, hyper, size)
+        known = {name: told[name] for name in agent.space.fields if name in told}
+        hyper = hyperparams.choose(agent.space, **known).defaults
+        return by_hand.born(
+            self.kind, agent, key, hyper, config.get("normalize_observations", False) * observation_size
+        )
 
     def _choose(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
         agent, policy = self._agent(obs.shape[-1]), policy_params if deterministic else Learned(policy_params, ())
@@ -161,11 +164,11 @@ class Learner:
     def update(self, training_state: Any, replay_buffer: ReplayBuffer) -> tuple[Any, ReplayBuffer, Metrics]:
         """One gradient update from a batch drawn from the buffer: the training state, the buffer as it was, and metrics
         `[]`: the agent's (`actor_loss`, `critic_loss`, ...), and `obs_mean` and `obs_std` as the networks see them."""
-        rows = replay_buffer.state.rows
+        rows, needed = replay_buffer.state.rows, self.row.__name__
+        check(isinstance(rows, self.row), f"this learns from a {needed}, and the buffer holds a {type(rows).__name__}.")
         agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
-        batch_size = self._config.batch_size
-        learned, metrics = by_hand.learn(agent, RING, training_state, replay_buffer.state, batch_size)
-        return learned, replay_buffer, metrics
+        told = by_hand.learn(agent, RING, training_state, replay_buffer.state, self._config.batch_size)
+        return told[0], replay_buffer, told[1]
 
 
 def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:

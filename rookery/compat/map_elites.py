@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import buffers, trees
 from rookery import devices as placing
-from rookery.compat.records import ReplayBuffer
+from rookery.compat.records import ReplayBuffer, Transition
 from rookery.envs.batch import Batch, BatchState, restarted
 from rookery.learners.by_hand import check_population
 from rookery.populations.placement import WHOLE
@@ -38,6 +39,8 @@ def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval
 
 
 def _limits(size: int, *limits: Any) -> list[list[float]]:
+    fit = all(np.ndim(limit) == 0 or len(limit) == size for limit in limits)
+    check(fit, f"limits of {size} dimensions must be numbers or {size} of them, got {limits}.")
     return [jnp.broadcast_to(jnp.asarray(limit, jnp.float32), size).tolist() for limit in limits]
 
 
@@ -69,8 +72,7 @@ td3_pbt_variation_fn = sac_pbt_variation_fn  # of TD3 policy and critics
 
 
 class MAPElites:
-    """MAP-Elites on one device (Mouret 2015, arXiv:1504.04909). Genotypes `[B, ...]` and a key are scored as fitnesses
-    `[B]`, descriptors `[B, D]` and extra scores; see `qd.by_hand.Loop` for emitters."""
+    """MAP-Elites on one device (Mouret 2015, arXiv:1504.04909); see `qd.by_hand.Loop` for scores and emitters."""
 
     axis: str | None = None
 
@@ -142,8 +144,7 @@ class PBTEmitterConfig(Record):
 class PBTEmitter:
     """ME-PBT: a population that trains, and breeds with the repertoire that it fills (Pierrot 2023, arXiv:2303.12803).
 
-    With several devices, inside a mapped axis `"p"`. Fractions that exceed the population, or other than P x E
-    environments, are a `ValueError`."""
+    With several devices, inside a mapped axis `"p"`."""
 
     def __init__(
         self, pbt_agent: Any, config: PBTEmitterConfig, env: Batch, variation_fn: Callable, selector: Any = None
@@ -173,18 +174,23 @@ class PBTEmitter:
         env_states = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), env.reset(reset_key))
         members = jax.tree.map(lambda leaf: leaf[-self._size :], genotypes)
         check_population(members.steps, env_states.reward)
-        empty = self._agent.get_init_fn(self._size, env.action_size, env.observation_size, self._config.buffer_size)
-        return PBTEmitterState(empty(reset_key)[1], env_states, _alive(members), key)
+        bare = members.policy_optimizer_state == ()
+        check(bare, "genotypes have no optimisers here: jax.vmap(states.empty_optimizers_states)(states) first.")
+        row = Transition.init_dummy(env.observation_size, env.action_size)
+        held = trees.stack([ReplayBuffer.init(self._config.buffer_size, row)] * self._size)
+        return PBTEmitterState(held, env_states, jax.vmap(type(members).init_optimizers_states)(members), key)
+
+    def _stripped(self, states: Any) -> Any:
+        return jax.vmap(type(states).empty_optimizers_states)(states)
 
     def emit(self, repertoire: MapElitesRepertoire, emitter_state: PBTEmitterState, key: Key) -> tuple[Any, dict]:
         """Variations of elites, then the members that have trained, as genotypes."""
-        states, count = emitter_state.training_states, self._config.ga_population_size_per_device
-        members = jax.vmap(type(states).empty_optimizers_states)(states)
+        count, members = self._config.ga_population_size_per_device, self._stripped(emitter_state.training_states)
         if count == 0:
             return members, {}
         # Mixed, as there are loops that pass the same key in every generation.
         keys = jax.random.split(jax.random.fold_in(typed(key), emitter_state.key[0]), 3)
-        first, second = (repertoire.select(keys[i], count, self._selector).genotypes for i in range(2))
+        first, second = (repertoire.genotypes_or(members, keys[i], count, self._selector) for i in range(2))
         children = self._vary(first, second, keys[2])
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), children, members), {}
 
@@ -195,8 +201,11 @@ class PBTEmitter:
         del genotypes, descriptors, extra_scores
         kept, own_key = split(emitter_state.key)
         states, held = emitter_state.training_states, emitter_state.replay_buffers
-        elites = partial(_revived, repertoire, self._selector)
-        shares = placing.shares("p") if self._config.num_devices > 1 else WHOLE
+        asked, there = self._config.num_devices, placing.axis_size("p")
+        check(asked == there, f"num_devices is {asked}, but {there} devices share the axis 'p'.")
+        shares = placing.shares("p") if asked > 1 else WHOLE
+        draw = partial(repertoire.genotypes_or, self._stripped(states), selector=self._selector)
+        elites = by_hand.Elites(repertoire.repertoire.occupied.any(), draw, type(states).init_optimizers_states)
         fitness, renew = fitnesses.reshape(-1)[-self._size :], type(states).resample_hyperparams
         states, diverged = by_hand.exploit(self._counts, fitness, states, elites, own_key, renew, shares)
         # Whose predecessor diverged does not trust its data.
@@ -204,11 +213,3 @@ class PBTEmitter:
         env_states = restarted(emitter_state.env_states, diverged)
         (states, env_states, held), _ = self._train(states, env_states, held.replace(state=cleared))
         return PBTEmitterState(held, env_states, states, kept)
-
-
-def _revived(repertoire: MapElitesRepertoire, selector: Any, key: Key, count: int) -> Any:
-    return _alive(repertoire.select(key, count, selector).genotypes)
-
-
-def _alive(genotypes: Any) -> Any:
-    return jax.vmap(type(genotypes).init_optimizers_states)(genotypes)

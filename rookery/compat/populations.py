@@ -39,21 +39,26 @@ class Population:
 
     def get_eval_fn(self: Any, eval_env: Batch) -> Callable[[Any, State], tuple[Array, Array]]:
         """A function of training states and first environment states `[P, E, ...]`: mean returns `[P]`, NaN where an
-        action was not finite, and returns `[P, E]`, of one deterministic episode in each environment. Episodes of
-        another length than the configuration's are a `ValueError`."""
+        action was not finite, and returns `[P, E]`, of a deterministic episode in each environment."""
         judge = self._judge(eval_env)
         return lambda states, first_env_states: judge(states, first_env_states)[::2]
 
     def get_eval_qd_fn(self: Any, eval_env: Batch, descriptor_extraction_fn: Callable) -> Callable:
         """Likewise mean returns `[P]`, mean descriptors `[P, D]`, returns `[P, E]` and descriptors `[P, E, D]`. By the
-        task's own descriptor, of `environments.descriptor_extractor`, no transition is stored. An environment without
-        a descriptor is a `ValueError`."""
+        task's own descriptor, of `environments.descriptor_extractor`, no transition is stored; by another the
+        episodes are played twice. An environment without a descriptor is a `ValueError`."""
         own, judge = Extractor(descriptor_of(eval_env.world.spec).kind), self._judge(eval_env)
         if descriptor_extraction_fn == own:
             return judge
         play = partial(self.play_qd_step_fn, env=eval_env, deterministic=True, evaluation=True)
         told = {"play_step_fn": play, "descriptor_extraction_fn": descriptor_extraction_fn}
-        return jax.vmap(partial(self.eval_qd_policy_fn, **told))
+        describe = jax.vmap(partial(self.eval_qd_policy_fn, **told))
+
+        def evaluate(states: Any, first_env_states: State) -> tuple[Array, ...]:
+            judged, played = judge(states, first_env_states), describe(states, first_env_states)
+            return judged[0], played[1], judged[2], played[3]
+
+        return evaluate
 
     def _judge(self: Any, eval_env: Batch) -> Callable[[Any, State], tuple[Array, ...]]:
         asked, length = self._config.episode_length, eval_env.episode_length
@@ -72,10 +77,13 @@ class Population:
         """A function of training states, environment states `[P, E, ...]` and replay buffers: those three after
         `num_iterations` steps of E = `env_batch_size` environments with `int(grad_updates_per_step * E)` updates after
         each, and metrics `[P, num_iterations]`, means over updates; see `by_hand.train` for its errors."""
+        by_hand.check_training(env)
         agent = self._agent(env.observation_size)
         config = by_hand.life(self._config.batch_size, env_batch_size, num_iterations, grad_updates_per_step)
 
         def train(states: Any, env_states: State, replay_buffers: ReplayBuffer) -> tuple:
+            rows = type(replay_buffers.state.rows)
+            check(rows is Transition, f"this stores a Transition, and the buffers were made for a {rows.__name__}.")
             told = by_hand.train(agent, env, RING, config, states, env_states, replay_buffers.state)
             return (*told[:2], replay_buffers.replace(state=told[2])), told[3]
 
@@ -118,6 +126,7 @@ class PBT:
         return self._update(key, population_returns, training_state, replay_buffer, devices.shares("p"))
 
     def _update(self, key: Key, returns: Array, states: Any, replay_buffer: ReplayBuffer, shares: Shares) -> tuple:
+        check(jnp.ndim(returns) == 1, f"population_returns must be the means, [P], got {jnp.shape(returns)}.")
         by_hand.check_population(returns, states.steps, replay_buffer.state.size)
         held = jax.eval_shape(shares.gather, returns).shape[0]
         check(held == self._size, f"population_size is {self._size}, but there are returns of {held} members.")

@@ -1,7 +1,4 @@
-"""The documented classes of QDax for PBT, ME-PBT and DIAYN: change the import, and code written for them runs here.
-
-Differences, and the library's own way, stand in `docs/migrating.md`.
-"""
+"""QDax's documented classes for PBT, ME-PBT and DIAYN; `docs/migrating.md` has the differences and our own way."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +16,7 @@ from rookery.compat.records import DiaynTrainingState, QDTransition
 from rookery.envs import api as envs
 from rookery.envs.batch import BatchState as State
 from rookery.envs.batch import first_episodes, unroll
-from rookery.learners import by_hand
+from rookery.learners import by_hand, rollout
 from rookery.records import check
 from rookery.types import Array, Key, PyTree
 
@@ -27,16 +24,14 @@ from rookery.types import Array, Key, PyTree
 class DIAYN(Learner):
     """Skill discovery around SAC (Eysenbach 2018, arXiv:1802.06070)."""
 
-    kind = DiaynTrainingState
+    kind, row = DiaynTrainingState, QDTransition
     select_action = SAC.select_action
 
     def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> DiaynTrainingState:
         """A newborn training state; observations are without a skill, descriptors what the discriminator looks at."""
         config, size = self._config, observation_size
         fits = not config.descriptor_full_state or descriptor_size == size
-        check(
-            fits, f"descriptor_full_state looks at observations of size {size}; descriptor_size is {descriptor_size}."
-        )
+        check(fits, f"descriptor_full_state looks at observations of size {size}, not of {descriptor_size}.")
         agent = self._agent(observation_size + config.num_skills, descriptor_size)
         return self._newborn(key, action_size, observation_size, agent)
 
@@ -49,7 +44,7 @@ class DIAYN(Learner):
         check(skills.shape == fitting, f"skills must be {fitting} here, got {skills.shape}.")
         named, full = "state_descriptor" in env_state.info, self._config.descriptor_full_state
         check(named or full, f"{env.name} has no descriptor; take a task that has one, or descriptor_full_state=True.")
-        after, agent, fields = self._play(env_state, training_state, env, deterministic, False, skills)
+        after, agent, fields = self._play(env_state, training_state, env, deterministic, deterministic, skills)
         nothing = jnp.zeros((*env_state.reward.shape, 2))
         before, reached = (
             env_state.info.get("state_descriptor", nothing),
@@ -68,7 +63,8 @@ class DIAYN(Learner):
         )
         told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
         returns, after = first_episodes(told.rewards, told.dones, told.actions)
-        rewards = self._compute_diversity_reward(told, training_state.discriminator_params)
+        seen = told.replace(next_obs=rollout.view(training_state.normalizer, told.next_obs))
+        rewards = self._compute_diversity_reward(seen, training_state.discriminator_params)
         diverse, _ = first_episodes(rewards, told.dones, told.actions)
         last = jnp.minimum(jnp.arange(after.shape[0])[:, None], jnp.sum(~after, axis=0)[None] - 1)
         reached = jnp.take_along_axis(told.state_desc, last[..., None], axis=0)

@@ -65,13 +65,17 @@ class ReplayBuffer(Record):
     def init(cls, buffer_size: int, transition: Transition) -> "ReplayBuffer":
         """Room for `buffer_size` transitions like this one, which is alone or in a batch."""
         alone = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[transition.rewards.ndim :])[0], transition)
-        return cls(buffers.init(buffer_size, alone), buffer_size)
+        return cls(buffers.ring(buffer_size).init(alone), buffer_size)
 
     def insert(self, transitions: Transition) -> "ReplayBuffer":
         """Write transitions over the oldest, whatever their leading axes. More than the buffer holds, or another class
         than it was made for, are a `ValueError`."""
         made_for, given = type(self.state.rows).__name__, type(transitions).__name__
         check(made_for == given, f"this buffer was made for a {made_for}, and was given a {given}.")
+        rank, held = transitions.rewards.ndim, vars(self.state.rows)
+        for name, leaf in vars(transitions).items():
+            fits = leaf.shape[rank:] == held[name].shape[1:]
+            check(fits, f"{name} of this buffer are {held[name].shape[1:]}, got {leaf.shape[rank:]}.")
         rows = jax.tree.map(lambda leaf, row: leaf.reshape(-1, *row.shape[1:]), transitions, self.state.rows)
         return self.replace(state=buffers.add(self.state, rows)) if rows.rewards.size else self
 

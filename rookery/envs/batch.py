@@ -113,6 +113,7 @@ class Batch:
         """
         fitting = (*state.reward.shape, self.action_size)
         check(action.shape == fitting, f"actions of {self.name} must be {fitting} here, got {action.shape}.")
+        check(len(fitting) <= 2, f"states {state.reward.shape} are of more than one batch; map step with jax.vmap.")
         if len(fitting) == 1:
             return trees.take(self.step(jax.tree.map(lambda leaf: leaf[None], state), action[None]), 0)
         own, keys = jax.vmap(split)(state.info["rng"])

@@ -147,11 +147,11 @@ def train(
         not reset itself, or counts episodes.
     """
     state, held = where
-    plain = batch.options.auto_reset and not batch.options.eval_metrics
-    check(plain, "training needs environments with auto_reset=True and eval_metrics=False.")
+    check_training(batch)
+    shape, each = state.reward.shape, config.num_envs
+    fits = len(shape) == 2 and shape[1] == each
+    check(fits, f"states of {each} environments each must be [P, {each}, ...], got {shape}; reshape what reset gave.")
     check_population(many.steps, state.reward, held.size)
-    each = state.reward.shape[1:]
-    check(each == (config.num_envs,), f"there should be {config.num_envs} environments each, got states of {each}.")
     keys = jax.vmap(lambda key: jax.random.split(typed(key), 3))(many.key)
     bank = batch.start_states(keys[0, 2], config.start_states)
     done = jax.vmap(in_step, out_axes=None)(many.steps) // config.updates
@@ -181,6 +181,7 @@ def warmstart_buffer(
     """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into a buffer with `insert`."""
     rounds = -(-num_warmstart_steps // env_batch_size)
     env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
+    _check_count(env_batch_size, told.rewards)
     return replay_buffer.insert(told), env_state, training_state
 
 
@@ -208,6 +209,7 @@ def do_iteration_fn(
     """
     updates = updates_of(grad_updates_per_step, env_batch_size) if grad_updates_per_step else 0
     env_state, training_state, transitions = play_step_fn(env_state, training_state)
+    _check_count(env_batch_size, transitions.rewards)
 
     def update(carry: tuple, _: None) -> tuple[tuple, Metrics]:
         *after, metrics = update_fn(*carry)
@@ -237,10 +239,22 @@ def judge(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluatio
     return jax.vmap(of_one)(many, first)
 
 
+def check_training(batch: Batch) -> None:
+    """Refuse environments that end for good, and those that count episodes, which training would not."""
+    plain = batch.options.auto_reset and not batch.options.eval_metrics
+    check(plain, "training needs environments with auto_reset=True and eval_metrics=False; create others to judge in.")
+
+
 def check_population(*arrays: Array) -> None:
     """Refuse what is not of one population, `[P, ...]` each."""
     sizes = [array.shape[:1] for array in arrays]
-    check(len(set(sizes)) == 1 and sizes[0] != (), f"what is of one population needs one leading axis, got {sizes}.")
+    remedy = f"got {sizes}; reshape what reset gave to [P, E, ...]."
+    check(len(set(sizes)) == 1 and sizes[0] != (), f"what is of one population needs one leading axis, {remedy}")
+
+
+def _check_count(env_batch_size: int, rewards: Array) -> None:
+    played = rewards.shape[-1:]
+    check(played == (env_batch_size,), f"env_batch_size is {env_batch_size}, but {played} environments were played.")
 
 
 def _keep(step: Step) -> Array:

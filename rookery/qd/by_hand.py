@@ -19,7 +19,7 @@ from rookery.qd import pbt_emitter, variation
 from rookery.qd import repertoire as repertoires
 from rookery.qd.repertoire import Repertoire
 from rookery.records import Record, typed
-from rookery.types import Array, Key, Metrics, PyTree
+from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
 Scored = tuple[Array, Array, PyTree]
 """Of a batch: fitnesses `[B]`, descriptors `[B, D]`, and what else is known of each."""
@@ -43,8 +43,15 @@ class Cells(Record):
         """Cells with the best of a first batch, `[B, ...]`."""
         return cls.init_default(trees.take(genotypes, 0), centroids).add(genotypes, descriptors, fitnesses)
 
-    def add(self, batch_of_genotypes: PyTree, batch_of_descriptors: Array, batch_of_fitnesses: Array) -> Self:
-        """Let a batch `[B, ...]` compete for the cells, see `repertoire.add`."""
+    def add(
+        self,
+        batch_of_genotypes: PyTree,
+        batch_of_descriptors: Array,
+        batch_of_fitnesses: Array,
+        batch_of_extra_scores: PyTree = None,
+    ) -> Self:
+        """Let a batch `[B, ...]` compete for the cells, see `repertoire.add`; what else is known is not kept."""
+        del batch_of_extra_scores
         batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
         return type(self)(*repertoires.add(self.repertoire, *batch)[0])
 
@@ -60,6 +67,14 @@ class Cells(Record):
         if selector is not None:
             return selector.select(self, key, num_samples)
         return trees.take(self, repertoires.sample(self.repertoire, typed(key), num_samples))
+
+    def genotypes_or(self, others: PyTree, key: Key, count: int, selector: Any = None) -> PyTree:
+        """As `select`, but from an empty repertoire the `others` `[M, ...]` in turn, also where this is not known."""
+        if selector is not None:
+            return selector.select(self, key, count).genotypes
+        drawn = trees.take(self.genotypes, repertoires.draw(self.repertoire, key, count))
+        size = jax.tree.leaves(others)[0].shape[0]
+        return trees.where(self.repertoire.occupied.any(), drawn, trees.take(others, jnp.arange(count) % size))
 
     @property
     def repertoire(self) -> Repertoire:
@@ -104,8 +119,8 @@ def isoline_variation(
     x1: PyTree,
     x2: PyTree,
     key: Key,
-    iso_sigma: float,
-    line_sigma: float,
+    iso_sigma: Scalar,
+    line_sigma: Scalar,
     minval: float | None = None,
     maxval: float | None = None,
 ) -> PyTree:
@@ -117,18 +132,26 @@ def isoline_variation(
       key: of either kind; consumed.
     """
     keys = member_keys(typed(key), jax.tree.leaves(x1)[0].shape[0])
-    breed = partial(variation.iso_line, config=variation.VariationConfig(iso_sigma, line_sigma))
+    breed = partial(variation.iso_line, config=variation.Sigmas(iso_sigma, line_sigma))
     children = jax.vmap(breed)(x1, x2, keys)
     if minval is None and maxval is None:
         return children
     return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), children)
 
 
+class Elites(NamedTuple):
+    """How elites come to live again."""
+
+    exist: Array | bool  # [] bool
+    draw: Callable[[Key, int], PyTree]  # genotypes, of the whole repertoire
+    revive: Callable[[PyTree], Any]  # one genotype -> an apprentice
+
+
 def exploit(
     counts: pbt_emitter.Counts,
     fitness: Array,
     many: Any,
-    elites: Callable[[Key, int], Any],
+    elites: Elites,
     key: Key,
     renew: RenewFn,
     shares: Shares = WHOLE,
@@ -140,7 +163,7 @@ def exploit(
       counts: of the whole population.
       fitness: this share's.
       many: this share's apprentices.
-      elites: a key and how many -> apprentices drawn from the repertoire, revived.
+      elites: see `Elites`; where there are none, only parents are taken.
       key: consumed.
       renew: see `RenewFn`.
 
@@ -150,8 +173,10 @@ def exploit(
     everybodys = shares.gather(sound(fitness, many))
     size = everybodys.shape[0]
     parents_key, elites_key, new_key = jax.random.split(common(key, many, shares), 3)
-    parents, revived = pbt_emitter.origins(counts, everybodys, parents_key)
+    parents, revived = pbt_emitter.origins(counts, everybodys, parents_key, elites_exist=elites.exist)
     many = moved(many, parents, shares.rows, in_place=True)
-    many = trees.where(shares.own(revived), shares.own(elites(elites_key, size)), many)
+    arrived = jax.vmap(elites.revive)(shares.own(elites.draw(elites_key, size)))
+    arrived = arrived.replace(steps=many.steps)  # their updates go on with everybody's
+    many = trees.where(shares.own(revived), arrived, many)
     is_new = revived | (parents != jnp.arange(size))
     return renewed(many, is_new, new_key, renew, shares), shares.own(is_new & ~jnp.isfinite(everybodys))

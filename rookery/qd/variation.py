@@ -1,11 +1,12 @@
 """Variation: a child from two parents."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rookery.types import Array, Genotype, Key, PyTree
+from rookery.types import Array, Genotype, Key, PyTree, Scalar
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,14 @@ class VariationConfig:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
 
 
-def iso_line(first: PyTree, second: PyTree, key: Key, config: VariationConfig) -> PyTree:
+class Sigmas(NamedTuple):
+    """What a `VariationConfig` says, where the numbers may be traced."""
+
+    iso_sigma: Scalar
+    line_sigma: Scalar
+
+
+def iso_line(first: PyTree, second: PyTree, key: Key, config: VariationConfig | Sigmas) -> PyTree:
     """`x1 + iso_sigma N(0, I) + line_sigma N(0, 1) (x2 - x1)` over all parameters of one pair of parents.
 
     Source: Vassiliades 2018, "Discovering the Elite Hypervolume by Leveraging Interspecies Correlation"
@@ -51,7 +59,7 @@ def iso_line(first: PyTree, second: PyTree, key: Key, config: VariationConfig) -
     return jax.tree.unflatten(structure, children)
 
 
-def _leaf(first: Array, second: Array, step: Array, key: Key, iso_sigma: float) -> Array:
+def _leaf(first: Array, second: Array, step: Array, key: Key, iso_sigma: Scalar) -> Array:
     noise = jax.random.normal(key, first.shape, first.dtype)
     return first + iso_sigma * noise + step * (second - first)
 
