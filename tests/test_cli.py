@@ -347,6 +347,9 @@ def test_a_config_survives_json():
     record = to_record(written)
     assert record["space"] == {"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01}
     assert from_record(json.loads(json.dumps(record))) == written
+    older = json.loads(json.dumps(record))
+    del older["agent"]["critic_hidden_sizes"]  # as of a run that was recorded before there was such a setting
+    assert from_record(older) == written
     with pytest.raises(ValueError, match="knows no run of kind 'dqn'"):
         from_record({"kind": "dqn"})
     with pytest.raises(ValueError, match="started from Python; continue it there"):
