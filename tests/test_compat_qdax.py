@@ -322,7 +322,7 @@ def test_what_skills_cannot_be_told_by_is_refused():
     probe = room(3, "probe_both")
     with pytest.raises(ValueError, match=r"probe_both has no descriptor; .*descriptor_full_state=True"):
         made.play_step_fn(probe.reset(jax.random.key(0)), state, jnp.eye(3), probe)
-    with pytest.raises(ValueError, match="observations of size 2; descriptor_size is 3"):
+    with pytest.raises(ValueError, match="observations of size 2, not of 3"):
         whole.init(jax.random.key(0), 2, 2, 3)
     with pytest.raises(ValueError, match="env_batch_size is 4, but there are states of 3 environments"):
         made.eval_policy_fn(state, begun, partial(made.play_step_fn, skills=jnp.eye(3), env=env), 4)
