@@ -105,9 +105,10 @@ def take(state: BufferState, indices: Array) -> PyTree:
     return trees.take(state.rows, indices)
 
 
-def clear(state: BufferState) -> BufferState:
-    """Forget all rows, in O(1)."""
-    return state._replace(position=jnp.zeros_like(state.position), size=jnp.zeros_like(state.size))
+def clear(state: BufferState, needed: Array | bool = True) -> BufferState:
+    """Forget all rows where `needed`, `[]` bool, in O(1); of rings `[P, ...]` each by its own `[P]`."""
+    position, size = (jnp.where(needed, jnp.zeros_like(count), count) for count in (state.position, state.size))
+    return state._replace(position=position, size=size)
 
 
 def _capacity(state: BufferState) -> int:

@@ -1,10 +1,5 @@
 """QDax's documented functions give the same however JAX maps them: compiled, batched, scanned, and over devices."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,24 +8,13 @@ import numpy as np
 import pytest
 
 from rookery.compat.qdax import PBTTD3
+from tests import apart
 from tests.documented import population
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
 def mapped() -> dict[str, Any]:
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.mapped"],
-        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"]},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return apart.told_by("tests.mapped", timeout=600)
 
 
 def test_any_layout_gives_the_same_next_population(mapped):

@@ -1,11 +1,9 @@
 """One code path for 1..N devices (law 10), on virtual ones."""
 
-import json
 import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +20,12 @@ from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.repertoire import empty
 from rookery.qd.scoring import learner_scoring
-from tests import tiny, walks
+from tests import apart, tiny, walks
 
 
 @pytest.fixture(scope="module")
 def layouts() -> dict:
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.layouts"],
-        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"]},
-        cwd=Path(__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return apart.told_by("tests.layouts", timeout=900)
 
 
 def test_member_by_member_any_number_of_devices_gives_the_same_bits(layouts):

@@ -149,8 +149,7 @@ class PBTEmitter:
     def __init__(
         self, pbt_agent: Any, config: PBTEmitterConfig, env: Batch, variation_fn: Callable, selector: Any = None
     ) -> None:
-        self._agent, self._config, self._env = pbt_agent, config, env
-        self._vary, self._selector = variation_fn, selector
+        self._config, self._env, self._vary, self._selector = config, env, variation_fn, selector
         self._size, each = config.pg_population_size_per_device, config.env_batch_size
         shares = config.fraction_to_replace_from_best, config.fraction_best_to_replace_from
         fractions = pbt_emitter.MePbtConfig(*shares, config.fraction_to_replace_from_samples)
@@ -180,12 +179,9 @@ class PBTEmitter:
         held = trees.stack([ReplayBuffer.init(self._config.buffer_size, row)] * self._size)
         return PBTEmitterState(held, env_states, jax.vmap(type(members).init_optimizers_states)(members), key)
 
-    def _stripped(self, states: Any) -> Any:
-        return jax.vmap(type(states).empty_optimizers_states)(states)
-
     def emit(self, repertoire: MapElitesRepertoire, emitter_state: PBTEmitterState, key: Key) -> tuple[Any, dict]:
         """Variations of elites, then the members that have trained, as genotypes."""
-        count, members = self._config.ga_population_size_per_device, self._stripped(emitter_state.training_states)
+        count, members = self._config.ga_population_size_per_device, _stripped(emitter_state.training_states)
         if count == 0:
             return members, {}
         # Mixed, as there are loops that pass the same key in every generation.
@@ -204,12 +200,17 @@ class PBTEmitter:
         asked, there = self._config.num_devices, placing.axis_size("p")
         check(asked == there, f"num_devices is {asked}, but {there} devices share the axis 'p'.")
         shares = placing.shares("p") if asked > 1 else WHOLE
-        draw = partial(repertoire.genotypes_or, self._stripped(states), selector=self._selector)
+        draw = partial(repertoire.genotypes_or, _stripped(states), selector=self._selector)
         elites = by_hand.Elites(repertoire.repertoire.occupied.any(), draw, type(states).init_optimizers_states)
         fitness, renew = fitnesses.reshape(-1)[-self._size :], type(states).resample_hyperparams
         states, diverged = by_hand.exploit(self._counts, fitness, states, elites, own_key, renew, shares)
         # Whose predecessor diverged does not trust its data.
-        cleared = trees.where(diverged, jax.vmap(buffers.clear)(held.state), held.state)
+        held = held.replace(state=buffers.clear(held.state, diverged))
         env_states = restarted(emitter_state.env_states, diverged)
-        (states, env_states, held), _ = self._train(states, env_states, held.replace(state=cleared))
+        (states, env_states, held), _ = self._train(states, env_states, held)
         return PBTEmitterState(held, env_states, states, kept)
+
+
+def _stripped(states: Any) -> Any:
+    """As genotypes."""
+    return jax.vmap(type(states).empty_optimizers_states)(states)

@@ -152,18 +152,18 @@ def train(
     fits = len(shape) == 2 and shape[1] == each
     check(fits, f"states of {each} environments each must be [P, {each}, ...], got {shape}; reshape what reset gave.")
     check_population(many.steps, state.reward, held.size)
-    keys = jax.vmap(lambda key: jax.random.split(typed(key), 3))(many.key)
-    bank = batch.start_states(keys[0, 2], config.start_states)
+    kept, keys = jax.vmap(partial(split, count=3))(many.key)
+    bank = batch.start_states(keys[0, 1], config.start_states)
     done = jax.vmap(in_step, out_axes=None)(many.steps) // config.updates
     config = dataclasses.replace(config, normalize_observations=many.normalizer is not None)
     parts = off_policy.Parts(agent._replace(curiosity=_CLOCK), batch.world, buffer, config)
     live = partial(off_policy.live, parts, iterations=done + jnp.arange(config.iterations))
     members = _member(many, rollout.Lives(state.pipeline_state, state.obs), held)
-    members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: live(member, bank, key))(members, keys[:, 1])
+    members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: live(member, bank, key))(members, keys[:, 0])
     many = many.replace(
         learned=members.state,
         normalizer=members.normalizer,
-        key=jax.random.key_data(keys[:, 0]),
+        key=kept,
         steps=many.steps + config.iterations * config.updates,
     )
     state = continued(state, members.env_state.state, members.env_state.observation)

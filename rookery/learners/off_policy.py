@@ -109,13 +109,8 @@ def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
 def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Fresh environment states and an empty buffer where `needed`; touches no stored row."""
     fresh = rollout.begin(parts.environment, bank, key, parts.config.num_envs)
-    empty = buffers.clear(member.buffer)
     return member._replace(
-        env_state=trees.where(needed, fresh, member.env_state),
-        buffer=member.buffer._replace(
-            position=jnp.where(needed, empty.position, member.buffer.position),
-            size=jnp.where(needed, empty.size, member.buffer.size),
-        ),
+        env_state=trees.where(needed, fresh, member.env_state), buffer=buffers.clear(member.buffer, needed)
     )
 
 

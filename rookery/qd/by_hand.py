@@ -72,7 +72,7 @@ class Cells(Record):
         """As `select`, but from an empty repertoire the `others` `[M, ...]` in turn, also where this is not known."""
         if selector is not None:
             return selector.select(self, key, count).genotypes
-        drawn = trees.take(self.genotypes, repertoires.draw(self.repertoire, key, count))
+        drawn = trees.take(self.genotypes, repertoires.draw(self.repertoire, typed(key), count))
         size = jax.tree.leaves(others)[0].shape[0]
         return trees.where(self.repertoire.occupied.any(), drawn, trees.take(others, jnp.arange(count) % size))
 

@@ -1,0 +1,27 @@
+"""What must run in a process of its own, for the sake of other virtual devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def told_by(module: str, timeout: float) -> dict[str, Any]:
+    """The JSON object that a module prints; it shares the session's compilation cache.
+
+    Args:
+      timeout: seconds.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", module],
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"]},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
