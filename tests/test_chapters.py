@@ -27,6 +27,28 @@ def numbers(part, *names):
 
 
 class TestLearning:
+    def test_independent_members_have_an_interval_over_their_own_steps_and_no_best(self, tmp_path):
+        config = {"kind": "sac", "draw_hyper": False, "population": 2}
+        page = told(write(tmp_path, config, members=MEMBERS))
+        learning = page["learning"]
+        assert numbers(learning, "env_steps") == [[50, 100, 150]]
+        assert (learning["best"], learning["seeds"]["count"], learning["seeds"]["points"]) == (None, 2, [0, 1, 2])
+        assert numbers(learning["seeds"], "value", "low", "high") == [[0.5, 1, 1.5], [0, -1, 1], [1, 3, 2]]
+        assert page["populations"][0]["winner"] is None
+        assert page["result"] == (
+            "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2), after 150 environment steps of each of 2 seeds"
+        )
+
+    def test_a_long_run_has_its_interval_at_points_that_it_names(self, tmp_path):
+        count = 400
+        steps = np.arange(1, count + 1) * 100.0
+        metrics = {name: steps if name == "env_steps" else np.ones(count) for name in METRICS}
+        generation, member = np.divmod(np.arange(2 * count), 2)
+        members = {"generation": generation, "member": member, "parent": member, "fitness": 1.0 * generation + member}
+        seeds = told(write(tmp_path, {"kind": "sac", "draw_hyper": False}, metrics, members))["learning"]["seeds"]
+        assert (len(seeds["points"]), seeds["points"][0], seeds["points"][-1]) == (150, 0, count - 1)
+        np.testing.assert_allclose(unpacked(seeds["value"]), np.asarray(seeds["points"]) + 0.5)
+
     def test_quartiles_of_the_members_by_steps_and_by_the_clock(self, tmp_path):
         learning = told(write(tmp_path, metrics=METRICS | {"seconds_tables": (0.5, 0.0, 1.0)}, members=MEMBERS))[
             "learning"
@@ -295,6 +317,18 @@ class TestComparison:
         assert numbers(groups["good"]["curve"], "value") == [[0, 0, 3]]
         (pair,) = room["pairs"]
         assert (pair["first"], pair["second"], pair["value"], pair["clear"]) == ("good", "bad", 1.0, False)
+
+    def test_members_of_one_folder_are_runs_with_names_of_their_own(self, tmp_path):
+        config = {"kind": "sac", "draw_hyper": False, "population": 2}
+        path = write(tmp_path / "seeds", config, members=MEMBERS)
+        pbt = write(
+            tmp_path / "pbt", {"kind": "pbt-sac", "population": 2}, METRICS | {"env_steps": (50.0, 100.0, 150.0)}
+        )
+        (room,) = comparison_chapter([path, pbt], resamples=20)["environments"]
+        seeds, selected = room["groups"]
+        assert (seeds["runs"], seeds["scores"], seeds["chosen"]) == (["seeds:0", "seeds:1"], [2.0, 1.0], "")
+        assert (selected["runs"], selected["scores"], selected["chosen"]) == (["pbt"], [2.0], "best of 2")
+        assert numbers(seeds, "steps") == [[50, 100, 150]]
 
     def test_environments_are_drawn_apart_and_that_is_said(self, tmp_path):
         runs = [write(tmp_path / env, {"world": {"env": env}}) for env in ("room", "maze")]

@@ -1,13 +1,19 @@
 """Comparing runs: who belongs together, at what budget they are scored, and what is said of it."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from rookery.populations.pbt import pbt
+from rookery.populations.seeds import seeds
 from rookery.report import compare_picture
 from rookery.report.compare import compare, groups, tables
+from rookery.runs.folder import open_existing
+from rookery.runs.loop import run
+from tests import walks
 
 NAN = float("nan")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -131,6 +137,137 @@ class TestGroups:
         assert found[0].runs[0].seed == 4
 
 
+@pytest.fixture
+def write_members(write):
+    """Write the folder of members that evolve by themselves: `fitness` is `[generations][members]`."""
+
+    def write_run(name, fitness, steps=100, draw_hyper=False, **settings):
+        best = [max((value for value in row if np.isfinite(value)), default=NAN) for row in fitness]
+        size = len(fitness[0])
+        settings = {"population": size, "draw_hyper": draw_hyper, **settings}
+        path = write(name, best, steps=steps * size, **settings)
+        rows = [f"{g},{m},{m},{fitness[g][m]!r}" for g in range(len(fitness)) for m in range(size)]
+        (path / "lineage.csv").write_text("\n".join(["generation,member,parent,fitness", *rows, ""]))
+        return path
+
+    return write_run
+
+
+class TestIndependentMembers:
+    """Each is a run: its own score, its own environment steps, the interval over them."""
+
+    def test_each_member_is_a_run_with_its_own_fitness_and_its_own_steps(self, write_members):
+        path = write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])
+        (group,) = groups([path])
+        assert [(run.path, run.member, run.column) for run in group.runs] == [(path, i, "fitness") for i in range(3)]
+        assert [run.best_fitness.tolist() for run in group.runs] == [[1.0, 2.0], [5.0, 4.0], [3.0, 9.0]]
+        assert [run.env_steps.tolist() for run in group.runs] == [[100.0, 200.0]] * 3
+        assert (group.population, group.label) == ("1", "sac hopper")
+
+    def test_the_interval_is_over_the_members_and_not_at_the_best_of_them(self, write_members):
+        comparison = compare([write_members("seeds", [[0.0, 10.0, 20.0, 90.0]])])
+        (row,) = comparison.rows
+        assert row.scores.tolist() == [0.0, 10.0, 20.0, 90.0]
+        assert (row.interquartile_mean.value, row.median.value, row.env_steps) == (15.0, 15.0, 100.0)
+        assert row.interquartile_mean.low < 15.0 < row.interquartile_mean.high
+        assert (row.chosen, comparison.notes) == ("", [])
+        assert comparison.settings["hopper"].score == "fitness"
+
+    def test_members_pool_with_single_runs_and_with_those_of_other_folders(self, write_members):
+        paths = [
+            write_members("three", [[1.0, 2.0, 3.0]], seed=0),
+            write_members("two", [[4.0, 5.0]], seed=1),
+            write_members("alone", [[6.0]], seed=2),
+        ]
+        comparison = compare(paths)
+        (row,) = comparison.rows
+        assert row.scores.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+        assert comparison.settings["hopper"].budget == 100.0
+        assert comparison.notes == []
+
+    def test_a_population_that_selects_stays_one_run_of_all_its_steps(self, write, write_members):
+        members = write_members("seeds", [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]])
+        pbt = [write(f"pbt{seed}", [3.5, 4.5], kind="pbt-sac", population=4, steps=50, seed=seed) for seed in range(2)]
+        comparison = compare([members, *pbt])
+        alone, selected = comparison.rows
+        assert comparison.settings["hopper"].budget == 100.0, "of the population; each member made 200 steps"
+        assert (alone.scores.tolist(), alone.env_steps) == ([1.0, 2.0, 3.0, 4.0], 100.0)
+        assert (selected.scores.tolist(), selected.env_steps, selected.chosen) == (
+            [4.5, 4.5],
+            100.0,
+            "best of 4",
+        )
+        (pair,) = comparison.pairs
+        assert (pair.first.name, pair.probability.value) == ("pbt-sac", 1.0)
+        assert comparison.settings["hopper"].score == "fitness, of a population its best member's"
+        text = " ".join(comparison.notes)
+        assert "pbt-sac: 100; sac: 200" in text.replace("sac: 200; pbt-sac: 100", "pbt-sac: 100; sac: 200")
+        assert "differ in size (1, 4)" in text
+        assert "a score of pbt-sac hopper is the highest of several noisy evaluations, which is optimistic" in text
+        assert "best of 4" in printed(comparison)
+
+    def test_random_search_is_one_run_scored_by_the_best_it_drew(self, write_members):
+        paths = [write_members("drawn", [[1.0, 7.0]], draw_hyper=True, steps=50), write_members("seeds", [[1.0, 7.0]])]
+        comparison = compare(paths)
+        drawn, alone = comparison.rows
+        assert (drawn.group.name, drawn.scores.tolist()) == ("sac, draw_hyper=true, population=2", [7.0])
+        assert (drawn.chosen, drawn.env_steps) == ("best of 2", 100.0)
+        assert (alone.group.name, alone.scores.tolist()) == ("sac, draw_hyper=false", [1.0, 7.0])
+
+    def test_what_config_json_records_decides_where_it_says_so(self, write_members):
+        told = write_members("python", [[1.0, 7.0]], kind="python", draw_hyper=None, independent=True)
+        not_told = write_members("older", [[1.0, 7.0]], kind="python", draw_hyper=None)
+        fixed = write_members("fixed", [[2.0, 8.0]], draw_hyper=True, independent=True)
+        assert [len(group.runs) for group in groups([told, not_told, fixed])] == [2, 1, 2]
+
+    @pytest.mark.parametrize(
+        ("make", "runs"),
+        [
+            (partial(seeds, population_size=3), 3),
+            (partial(seeds, population_size=3, draw_hyper=True), 1),
+            (partial(seeds, population_size=3, draw_hyper=True, space=walks.SPACE._replace(domains={})), 3),
+            (partial(pbt, population_size=3, exploit="none"), 1),
+            (partial(pbt, population_size=3, space=walks.SPACE._replace(domains={}), replace_count=1), 1),
+        ],
+        ids=["seeds", "random search", "nothing to draw", "the same by pbt", "selection alone"],
+    )
+    def test_a_program_from_python_records_whether_its_members_are_independent(self, tmp_path, make, runs):
+        run(make(walks.learner()), generations=2, run_dir=str(tmp_path / "run"), quiet=True)
+        (group,) = groups([tmp_path / "run"])
+        assert (len(group.runs), open_existing(tmp_path / "run").config["independent"]) == (runs, runs == 3)
+
+    def test_a_member_that_diverged_is_the_worst_run(self, write_members):
+        comparison = compare([write_members("seeds", [[4.0, 6.0, 1.5], [5.0, NAN, 2.5]])])
+        (row,) = comparison.rows
+        assert (row.scores.tolist(), row.diverged) == ([5.0, 1.5, 2.5], 1)
+        assert "1 of 3 runs of sac hopper diverged" in comparison.notes[0]
+
+    def test_their_curve_is_over_their_own_steps(self, write_members):
+        (group,) = groups([write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])])
+        steps, fitness = compare_picture.curve(group.runs, floor=0.0)
+        assert steps.tolist() == [100.0, 200.0]
+        assert fitness.value.tolist() == [3.0, 5.0]
+        assert (fitness.low[1], fitness.high[1]) == (2.0, 9.0)
+
+    def test_members_of_one_seed_are_independent_and_copies_of_one_are_not(self, write_members):
+        paths = [write_members("a", [[1.0, 2.0]], seed=3), write_members("b", [[3.0]], seed=3)]
+        (note,) = compare(paths).notes
+        assert "several runs of sac hopper have the seed 3" in note
+
+    def test_by_a_column_of_all_members_a_folder_is_one_run_and_that_is_said(self, write_members):
+        comparison = compare([write_members("seeds", [[1.0, 5.0]])], score="best_fitness")
+        (row,) = comparison.rows
+        assert (row.scores.tolist(), row.env_steps) == ([5.0], 200.0)
+        assert "best_fitness describes all members of a folder together" in " ".join(comparison.notes)
+
+    def test_a_run_that_goes_on_has_the_generations_of_which_all_members_are_written(self, write_members):
+        path = write_members("seeds", [[1.0, 5.0], [2.0, 6.0]])
+        table = (path / "lineage.csv").read_text().splitlines()
+        (path / "lineage.csv").write_text("\n".join([*table[:-1], ""]))
+        (group,) = groups([path])
+        assert [run.env_steps.tolist() for run in group.runs] == [[100.0]] * 2
+
+
 class TestScores:
     def test_the_last_generation_counts_where_budgets_are_equal(self, write):
         paths = [write(f"a{seed}", [9.0, value], seed=seed) for seed, value in enumerate([1.0, 2.0, 3.0, 40.0])]
@@ -174,7 +311,9 @@ class TestScores:
 
     def test_a_run_beyond_the_common_budget_from_its_start_is_an_error(self, write):
         paths = [write("coarse", [1.0], steps=1000), write("fine", [1.0], kind="td3")]
-        with pytest.raises(ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100\."):
+        with pytest.raises(
+            ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100; run that one on"
+        ):
             compare(paths)
 
     def test_copies_of_a_seed_are_said(self, write):
@@ -276,7 +415,7 @@ class TestPicture:
     def test_a_curve_is_the_mean_of_the_middle_runs(self, write):
         columns = [[0.0, 4.0], [1.0, 5.0], [3.0, 7.0], [90.0, -80.0]]
         (group,) = groups([write(f"a{seed}", values, seed=seed) for seed, values in enumerate(columns)])
-        steps, fitness = compare_picture.curve(group, floor=-1.0)
+        steps, fitness = compare_picture.curve(group.runs, floor=-1.0)
         assert steps.tolist() == [100.0, 200.0]
         assert fitness.value.tolist() == [2.0, 4.5]
         assert (fitness.low <= fitness.value).all()
@@ -287,19 +426,19 @@ class TestPicture:
         paths = [write("a", [1.0, 2.0, 3.0, 4.0]), write("b", [5.0, 6.0, 7.0], seed=1, run=goal)]
         paths.append(write("c", [9.0, NAN], seed=2, run=goal))
         (group,) = groups(paths)
-        steps, fitness = compare_picture.curve(group, floor=-2.0)
+        steps, fitness = compare_picture.curve(group.runs, floor=-2.0)
         assert steps.tolist() == [100.0, 200.0, 300.0]
         np.testing.assert_allclose(fitness.value, [5.0, 2.0, 8.0 / 3.0])
 
     def test_a_group_that_diverged_is_drawn_to_its_end(self, write):
         (group,) = groups([write("a", [1.0, 3.0, NAN])])
-        steps, fitness = compare_picture.curve(group, floor=-2.0)
+        steps, fitness = compare_picture.curve(group.runs, floor=-2.0)
         assert steps.tolist() == [100.0, 200.0, 300.0]
         assert fitness.value.tolist() == [1.0, 3.0, -2.0]
 
     def test_a_long_curve_keeps_its_ends(self, write):
         (group,) = groups([write("a", [float(value) for value in range(1000)])])
-        steps, fitness = compare_picture.curve(group, floor=0.0)
+        steps, fitness = compare_picture.curve(group.runs, floor=0.0)
         assert len(steps) == 150
         assert (steps[0], steps[-1], fitness.value[-1]) == (100.0, 100_000.0, 999.0)
 

@@ -79,3 +79,14 @@ def test_a_run_without_a_generation_is_refused(tmp_path):
     (tmp_path / "metrics.csv").write_text("generation,env_steps,best_fitness,median_fitness\n")
     with pytest.raises(ValueError, match="has no finished generation to draw"):
         curves.draw_curves(tmp_path)
+
+
+def test_independent_members_have_an_interval_and_no_best(tmp_path):
+    path = write(tmp_path, {}, {"kind": "sac", "draw_hyper": False})
+    first = curves._figure(open_existing(path)).axes[0]
+    (middle,) = [line for line in first.lines if line.get_label().startswith("interquartile mean of 2 seeds, 95 %")]
+    assert (middle.get_xdata().tolist(), middle.get_ydata().tolist()) == ([5.0, 10.0], [0.5, 0.5])
+    assert len(first.collections) == 1, "the band"
+    labels = [text.get_text() for text in first.get_legend().get_texts()]
+    assert labels == ["interquartile mean of 2 seeds, 95 % band"]
+    assert first.get_xlabel() == "environment steps of each seed"

@@ -35,7 +35,7 @@ SECTIONS = {  # section -> its pictures, in their order
     },
     "ippo": {
         "episode": ["episodes"],
-        "learning": ["learning", "best_fitness", "episode_length", "metrics"],
+        "learning": ["learning", "median_fitness", "episode_length", "metrics"],
         **SYSTEM,
     },
 }
@@ -43,7 +43,7 @@ HEADS = {
     "pbt-sac": ("pbt-sac on inverted_pendulum", "Best fitness "),
     "me-pbt-sac": ("me-pbt-sac on point_room", " cells covered, best "),
     "diayn": ("diayn on point_room", "3 skills told apart in "),
-    "ippo": ("ippo on pursuit_continuous", "Returns: predator "),
+    "ippo": ("ippo on pursuit_continuous", "Mean returns of 2 seeds: predator "),
 }
 
 

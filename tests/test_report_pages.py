@@ -19,6 +19,7 @@ from rookery.runs.log import read_csv
 from tests import browser as browsing
 from tests.browser import opened, picture, see_everything, shown
 from tests.short_runs import KINDS, command
+from tests.written_runs import METRICS, write
 
 browsing.require()
 if TYPE_CHECKING:
@@ -68,6 +69,29 @@ def test_the_numbers_of_a_picture_are_saved_as_they_are_in_the_table(
         values = [float(text or "nan") for text in texts]
         finite = np.where(np.isfinite(wanted[column]), wanted[column], np.nan)  # an empty cell is an empty field
         np.testing.assert_allclose(values, finite, rtol=1e-6, err_msg=column)
+
+
+def test_independent_members_are_drawn_by_their_interval(browser: "Browser", tmp_path: Path) -> None:
+    generation, member = np.divmod(np.arange(600), 2)
+    members = {"generation": generation, "member": member, "parent": member, "fitness": 1.0 * generation + member}
+    metrics = {name: np.arange(1, 301) * 100.0 if name == "env_steps" else np.ones(300) for name in METRICS}
+    config = {"kind": "sac", "draw_hyper": False, "population": 2, "run": {"seed": 0, "generations": 300}}
+    page_file = write_report([write(tmp_path / "seeds", config, metrics, members)])
+    with shown(browser, page_file) as page:
+        assert str(page.locator(".result").text_content()).endswith("after 15k environment steps of each of 2 seeds")
+        figure = picture(page, "learning")
+        assert "Interquartile mean of 2 independent seeds and its 95 % bootstrap interval." in figure.inner_text()
+        found = saved(page, figure)
+        chart = figure.locator(".chart")
+        box = chart.bounding_box()
+        assert box is not None
+        chart.hover(position={"x": box["width"] - 20, "y": box["height"] / 2})
+        tip = chart.locator("div:has(> .tip-head)").last
+        tip.wait_for()
+        assert tip.inner_text().split("\n") == ["15k steps, generation 300", "interquartile mean 299.5"]
+    assert list(found) == ["generation", "env_steps", "seconds", "iqm", "low", "high"]
+    assert (len(found["iqm"]), found["generation"][-1], found["env_steps"][-1]) == (150, "299", "15000")
+    assert [found[name][-1] for name in ("iqm", "low", "high")] == ["299.5", "299", "300"]
 
 
 def test_every_picture_can_be_saved(browser: "Browser", short_runs: Runs) -> None:
@@ -134,7 +158,7 @@ def test_runs_of_two_environments_are_drawn_apart_and_it_says_so(browser: "Brows
         assert charts.locator(".chart[data-drawn=true] canvas").count() == 2
         see_everything(page)
         groups = [saved(page, figure) for figure in side.locator("figure[data-name=groups]").all()]
-        assert [group["runs"] for group in groups] == [["pbt-sac other seed"], ["ippo"]]
+        assert [group["runs"] for group in groups] == [["pbt-sac other seed"], ["ippo:0 ippo:1"]]
         assert [page.locator("h1").text_content()] == ["pbt-sac on inverted_pendulum"]
         page.get_by_label("Run", exact=True).select_option("2")
         assert page.locator("h1").text_content() == "ippo on pursuit_continuous"

@@ -3,12 +3,14 @@
 import json
 import shlex
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rookery.cli import parse
 from rookery.report import story
+from rookery.report.groups import Run
 from rookery.runs.folder import open_existing
 from rookery.runs.kinds import KINDS, usual_space
 from rookery.runs.record import to_record
@@ -61,6 +63,25 @@ def metrics(**more):
 )
 def test_the_result_is_one_line(last, config, said):
     assert story.result(config, arrays(LAST | last)) == f"{said}, after 1.5M environment steps"
+
+
+def runs(*fitness):
+    """Independent members, each with its fitness in the last two generations."""
+    return [Run(Path("run"), 0, np.asarray([1.0, 2.0]), np.asarray(values)) for values in fitness]
+
+
+@pytest.mark.parametrize(
+    ("last", "fitness", "said"),
+    [
+        ({}, [(0.0, 1.0), (0.0, 2.0)], "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2)"),
+        ({}, [(0.0, 1.0), (0.0, NAN)], "Fitness 0.5 (interquartile mean, 95 % interval 0 to 1)"),
+        ({"best_fitness": NAN}, [(0.0, NAN), (0.0, NAN)], "No member was finite in the end"),
+        (TEAM, [(0.0, 1.0), (0.0, 2.0)], "Mean returns of 2 seeds: prey 10, predator -10.5"),
+    ],
+)
+def test_the_result_of_independent_members_names_no_best(last, fitness, said):
+    told = story.result({}, arrays(LAST | last), runs(*fitness))
+    assert told == f"{said}, after 750k environment steps of each of 2 seeds"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +154,12 @@ class TestFacts:
             ["versions", "rookery 0.1, jax 0.9"],
             ["begun", "2026-01-02 03:04"],
         ]
+
+    def test_independent_members_have_steps_of_each(self):
+        told = dict(story.facts({"population": 3}, {}, [], metrics(), seeds=3))
+        assert told["independent members"] == "3"
+        assert told["environment steps"] == "300, 100 each"
+        assert "population" not in told
 
     def test_an_accelerator_is_named_by_its_kind(self):
         told = dict(

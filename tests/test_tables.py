@@ -3,7 +3,8 @@
 import numpy as np
 from rich.console import Console
 
-from rookery.report.tables import examination, skill_examination
+from rookery.report.tables import examination, examined_scores, skill_examination, summary, team_examination
+from tests.written_runs import MEMBERS, METRICS, write
 
 NAN = float("nan")
 
@@ -114,3 +115,78 @@ class TestSkillExamination:
         title, _, *rows = lines(skill_examination(uneven, member=1))
         assert title == ["1", "to", "3", "episodes", "per", "skill,", "member", "1"]
         assert [row[:2] for row in rows] == [["0", "20.0"], ["7", "60.0"], ["mean", "40.0"]]
+
+
+def text(parts, width=400):
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    return capture.get()
+
+
+SEEDS = {"kind": "sac", "draw_hyper": False, "population": 2}
+
+
+class TestSummary:
+    def test_of_independent_members_the_middle_and_its_interval(self, tmp_path):
+        printed = lines(summary(write(tmp_path, SEEDS, members=MEMBERS | {"rate": (0.1,) * 6})))
+        rows = {" ".join(words[:-1]): words[-1] for words in printed}
+        assert rows["interquartile mean of the fitness"] == "1.5"
+        assert rows["95 % interval 1 to"] == rows["lowest to highest 1 to"] == "2"
+        assert (rows["rate"], rows["2 independent"]) == ("0.1", "members")
+        assert not {"best", "worst"} & {word for row in rows for word in row.split()}
+
+    def test_a_member_that_diverged_counts_as_the_worst_ever_and_is_counted(self, tmp_path):
+        fitness = (1.0, 0.0, 3.0, -1.0, 2.0, NAN)
+        rows = lines(summary(write(tmp_path, SEEDS, members=MEMBERS | {"fitness": fitness})))
+        assert ["interquartile", "mean", "of", "the", "fitness", "0.5"] in rows
+        assert ["diverged", "1"] in rows
+
+    def test_of_a_population_the_best_median_and_worst(self, tmp_path):
+        drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
+        assert lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))[1] == ["best", "median", "worst"]
+
+
+class TestExaminedScores:
+    def test_independent_members_have_an_interval(self):
+        told = text(examined_scores(members([[1.0], [2.0], [6.0]], independent=True, best_member=2)))
+        assert "3 independent members" in told
+        assert "interquartile mean of the fitness │ 3 " in told
+        assert "optimistic" not in told
+
+    def test_the_best_of_a_population_is_said_to_be_optimistic(self):
+        (note,) = examined_scores(members([[1.0], [2.0], [6.0]], independent=False, best_member=1))
+        assert note == (
+            "note: the first row is the best of 3 on these same episodes, which is optimistic; member 1 was the best "
+            "in the run's own evaluation, and for it these episodes are fresh: 2."
+        )
+
+    def test_a_repertoire_says_it_of_its_elites(self):
+        (note,) = examined_scores({"stored_fitness": np.ones(4), "fitness": np.ones(4)})
+        assert "the stored best is the highest of many noisy evaluations, which is optimistic" in str(note)
+
+    def test_one_member_was_not_selected(self):
+        assert examined_scores(members([[1.0]], independent=True, best_member=0)) == []
+        assert examined_scores(members([[1.0], [2.0]])) == [], "of roles that evolve apart"
+
+
+class TestTeams:
+    def told(self, **more):
+        returns = np.asarray([[1.0, 3.0], [5.0, 7.0], [10.0, 30.0]], np.float32)  # means 2, 6 and 20
+        agent = {"return/fox": returns, "final_reward/fox": returns, "terminated/fox": returns > 4}
+        agent |= {"truncated/fox": returns < 4}
+        metrics = {"agents": np.asarray(["fox"]), "fitness": returns.mean(axis=1), **agent, **more}
+        return lines(team_examination(metrics))
+
+    def test_of_independent_teams_all_count(self):
+        title, *header, row = self.told(independent=np.asarray(True))
+        assert title == "3 independent teams, 2 episodes per agent, 95 % intervals".split()
+        assert [word for words in header for word in words] == (
+            "IQM interval interval final agent return low high lowest highest reward terminated truncated".split()
+        )
+        assert row == ["fox", "9.3", "2.0", "20.0", "2.0", "20.0", "9.33", "67", "%", "33", "%"]
+
+    def test_of_a_population_the_best(self):
+        title, *_, row = self.told(independent=np.asarray(False))
+        assert (" ".join(title), row[:2]) == ("2 episodes per agent, team 2", ["fox", "20.0"])

@@ -5,9 +5,11 @@
 Every contender trains P members for the same generations, with the same life, in the same world; they differ only in
 how hyper-parameters are chosen. `defaults` are P members with the agent's default hyper-parameters, `random search` P
 members with drawn ones. All search the agent's default space. A run's score is the mean return of its best member (by
-the last generation's evaluation) over fresh episodes, so that the luck of being chosen does not count. Run folders stay
-behind for `rookery compare`. A run that is there already is not made again, so the benchmark can be stopped and goes
-on, and two processes can share the work, one agent each.
+the last generation's evaluation) over fresh episodes, so that the luck of being chosen does not count; of the defaults
+that is the `best of 8 defaults`. Their members are independent, so that each is a run of its own share of the steps as
+well: `defaults`. Run folders stay behind for `rookery compare`, which scores runs by these rules. A run that is there
+already is not made again, so the benchmark can be stopped and goes on, and two processes can share the work, one agent
+each.
 """
 
 import argparse
@@ -39,6 +41,10 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
 }
 
 
+SELECTED = "best of 8 defaults"
+"""A run of the defaults, scored by the best of its members, at the steps of all of them."""
+
+
 class Budget(NamedTuple):
     """What a task is given."""
 
@@ -67,6 +73,7 @@ def main() -> None:
     made.add_argument("--seeds", type=int, default=5)
     made.add_argument("--runs", default="runs/learning")
     made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    made.add_argument("--earlier", help="results whose scores stand for the contenders of whom there are no runs")
     made.add_argument("--pictures", help="folder for a picture of each agent's runs")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
@@ -114,12 +121,13 @@ def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
 
 
 def judge(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
-    """The best member's mean return over fresh episodes, and what it seemed to be when it was chosen."""
+    """Mean returns over fresh episodes: the best member's, beside what it seemed to be when it was chosen, and all."""
     fitness = result.history[-1]["fitness"]
     best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
-    returns = fresh_returns(built, result, seed)[best]  # the best member of a generation always survives its exploit
+    returns = fresh_returns(built, result, seed).mean(axis=1)
+    score = float(returns[best])  # the best member of a generation always survives its exploit
     steps = len(result.history) * built.program.steps_per_generation
-    return {"score": float(returns.mean()), "seemed": float(fitness[best]), "env_steps": steps}
+    return {"score": score, "members": returns.tolist(), "seemed": float(fitness[best]), "env_steps": steps}
 
 
 def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndarray:
@@ -132,12 +140,16 @@ def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndar
 def report(options: argparse.Namespace) -> None:
     """The table: interquartile mean with its interval, and the probability of improving on the two baselines."""
     scored = [json.loads(path.read_text()) for path in sorted(Path(options.runs).glob("*/score.json"))]
+    earlier = json.loads(Path(options.earlier).read_text())["rows"] if options.earlier else []
     rows = []
     for agent in options.agents:
         for env in options.envs:
             mine = [row for row in scored if (row["agent"], row["env"]) == (agent, env)]
             scores = {name: np.array([r["score"] for r in mine if r["contender"] == name]) for name in CONTENDERS}
-            scores = {name: values for name, values in scores.items() if len(values)}
+            alone = [score for r in mine if r["contender"] == "defaults" for score in r["members"]]
+            scores |= {SELECTED: scores["defaults"], "defaults": np.array(alone)}
+            told = {r["contender"]: np.array(r["scores"]) for r in earlier if (r["agent"], r["env"]) == (agent, env)}
+            scores = told | {name: values for name, values in scores.items() if len(values)}
             rows += [summary(agent, env, name, scores) for name in scores]
     harness.report("learning_population", options, rows, harness.load())
     for agent in options.agents if options.pictures else []:
@@ -168,7 +180,7 @@ def summary(agent: str, env: str, name: str, scores: Mapping[str, np.ndarray]) -
     row = {"agent": agent, "env": env, "contender": name, "runs": len(scores[name])}
     row |= {"iqm": middle.value, "low": middle.low, "high": middle.high}
     row |= {"scores": scores[name].tolist()}
-    for other in ("defaults", "random search"):
+    for other in ("defaults", SELECTED, "random search"):
         if other in scores and other != name:
             tasks = {env: scores[name]}, {env: scores[other]}
             better = statistics.estimate(statistics.probability_of_improvement, *tasks)

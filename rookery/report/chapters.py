@@ -1,12 +1,13 @@
 """What a page shows of one run, as JSON values: learning, the population, skills, episodes. Nothing is run for it."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rookery.report import story
+from rookery.report import compare_picture, story
+from rookery.report.groups import Run, independent_runs, worst_fitness
 from rookery.report.packing import packed, rounded
 from rookery.report.repertoire_chapter import repertoire_chapter
 from rookery.report.skills_picture import read_trajectories, view_of
@@ -28,13 +29,15 @@ def chapters(folder: RunFolder) -> dict[str, Any]:
       ValueError: no generation is finished yet, or a table is damaged.
     """
     metrics = read_metrics(folder)
+    seeds = independent_runs(folder)
     family = lineage(folder.path, apart=True) if folder.lineage_file.exists() else None
     whole = folder.config.get("member") != "agent"  # quartiles over agents of several roles would tell nothing
+    populations = [] if family is None else _populations(family, metrics, whole, bool(seeds))
     return {
-        **story.head(folder, metrics),
+        **story.head(folder, metrics, seeds),
         "metrics": {name: packed(values, precise=True) for name, values in metrics.items()},
-        "learning": _learning(folder, metrics, family if whole else None),
-        "populations": [] if family is None else _populations(family, metrics, whole),
+        "learning": _learning(folder, metrics, family if whole else None, seeds),
+        "populations": populations,
         "repertoire": repertoire_chapter(folder),
         "skills": _skills(folder),
         "episodes": _episodes(folder),
@@ -56,17 +59,21 @@ def read_metrics(folder: RunFolder) -> dict[str, np.ndarray]:
     return metrics
 
 
-def _learning(folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Lineage | None) -> dict[str, Any]:
-    """Best, median and quartiles of each generation, by environment steps and by wall-clock time."""
+def _learning(
+    folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Lineage | None, seeds: Sequence[Run]
+) -> dict[str, Any]:
+    """Best, median and quartiles of each generation, by environment steps and by wall-clock time; of independent
+    members their interquartile mean with its interval instead, by the steps of each."""
     told = {
-        "env_steps": packed(metrics["env_steps"], precise=True),
+        "env_steps": packed(metrics["env_steps"] / max(len(seeds), 1), precise=True),
         "seconds": packed(np.cumsum(story.seconds(metrics)), precise=True),
-        "best": packed(metrics["best_fitness"]),
+        "seeds": _seeds(seeds),
+        "best": None if seeds else packed(metrics["best_fitness"]),
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
         "agents": {name.removeprefix(_AGENT): name for name in metrics if name.startswith(_AGENT)},
         "label": _FITNESS.get(str(folder.config.get("diayn", {}).get("fitness")), "fitness"),
     }
-    if family is None or family.fitness.shape[1] < 2:
+    if seeds or family is None or family.fitness.shape[1] < 2:
         return told
     finite = np.where(np.isfinite(family.fitness), family.fitness, np.nan)
     anybody = np.isfinite(finite).any(axis=1)
@@ -76,14 +83,26 @@ def _learning(folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Line
     return told | {name: packed(values) for name, values in zip(names, quartiles, strict=True)}
 
 
+def _seeds(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The interquartile mean of independent members with its 95 % interval: `points` says of which generations."""
+    floor = worst_fitness(runs)
+    if not np.isfinite(floor):
+        return None
+    steps, fitness = compare_picture.curve(runs, floor)
+    curve = {name: packed(np.asarray(values, float)) for name, values in fitness._asdict().items()}
+    return {"count": len(runs), "points": np.searchsorted(runs[0].env_steps, steps).tolist(), **curve}
+
+
 _FITNESS = {"accuracy": "discriminator accuracy", "diversity": "diversity return, nats", "return": "mean return"}
 
 
-def _populations(family: Lineage, metrics: Mapping[str, np.ndarray], whole: bool) -> list[dict[str, Any]]:
+def _populations(
+    family: Lineage, metrics: Mapping[str, np.ndarray], whole: bool, independent: bool
+) -> list[dict[str, Any]]:
     """The population; or where roles breed apart that of each, whose agent of slot p stands at `p I + i`."""
     names = [name.removeprefix(_AGENT) for name in metrics if name.startswith(_AGENT)]
     if whole or not names:
-        return [{"name": None, **_population(family)}]
+        return [{"name": None, **_population(family, independent)}]
     count = len(names)
     told = []
     for role, name in enumerate(names):
@@ -96,8 +115,9 @@ def _populations(family: Lineage, metrics: Mapping[str, np.ndarray], whole: bool
     return told
 
 
-def _population(family: Lineage) -> dict[str, Any]:
-    """Every member of every generation `[G, P]`: fitness, parent, hyper-parameters; the winner's ancestors `[G]`."""
+def _population(family: Lineage, independent: bool = False) -> dict[str, Any]:
+    """Every member of every generation `[G, P]`: fitness, parent, hyper-parameters; the winner's ancestors `[G]`, which
+    independent members have not."""
     parents = family.parents
     evolving = {name: values for name, values in family.hyper.items() if len(np.unique(values)) > 1}
     finite = np.isfinite(family.fitness[-1]).any()
@@ -105,7 +125,7 @@ def _population(family: Lineage) -> dict[str, Any]:
         "fitness": packed(family.fitness),
         "parents": packed(parents),
         "descends": packed(family.has_descendants),
-        "winner": packed(family.ancestors()) if finite else None,
+        "winner": packed(family.ancestors()) if finite and not independent else None,
         "hyper": {name: packed(values) for name, values in evolving.items()},
         "bred": bool((parents[1:] != np.arange(parents.shape[1])).any()),
     }

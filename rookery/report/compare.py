@@ -1,7 +1,10 @@
 """`rookery compare`: which of several groups of runs is better, by how much, and how sure that is.
 
-A run's score is the fitness of its best finite member, which is what one would deploy. Within an environment every run
-is scored at the same budget of environment steps: the largest that all of them reached.
+A run's score is the fitness of its best finite member, which is what one would deploy. Independent members
+(`--seeds 8`) are runs by themselves, each with its own fitness and its own environment steps; those of one folder share
+the start states that they are evaluated from. Within an environment every run is scored at the same budget of
+environment steps: the largest that all of them reached. The highest of several noisy evaluations is optimistic; what
+was selected by them can be scored by fresh episodes instead.
 """
 
 import itertools
@@ -16,10 +19,13 @@ from rich import box, console, markup
 from rich.table import Table
 
 from rookery.report import compare_picture, statistics
-from rookery.report.groups import Group, Run, groups
+from rookery.report.compare_notes import MIXED, notes
+from rookery.report.fresh import Fresh, evaluate_groups
+from rookery.report.groups import Group, Run, groups, worst_fitness
 from rookery.report.statistics import Estimate
+from rookery.report.style import significant
 
-__all__ = ["Comparison", "Pair", "Row", "Setting", "compare", "groups", "tables"]
+__all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "groups", "tables"]
 
 _NO_INTERVAL = "1 run, no interval"
 
@@ -32,6 +38,7 @@ class Setting(NamedTuple):
     floor: float  # what a run that diverged is worth
     unequal: bool  # whether the runs had different budgets
     score: str  # what runs are held against each other by, in words
+    fresh: int = 0  # fresh episodes behind each score; 0 where the runs' own evaluations score
 
 
 class Row(NamedTuple):
@@ -50,6 +57,12 @@ class Row(NamedTuple):
     mean: Estimate
     optimality_gap: Estimate
     final: Estimate
+
+    @property
+    def chosen(self) -> str:
+        """Of how many members a run's score is the highest; "" where it is that of one, or of an elite."""
+        several = self.group.selected and self.group.population != "1"
+        return f"best of {self.group.population}" if several else ""
 
 
 class Pair(NamedTuple):
@@ -88,6 +101,7 @@ def compare(
     resamples: int = 5000,
     gamma: float | None = None,
     score: str | None = None,
+    fresh: Fresh | None = None,
 ) -> Comparison:
     """Compare runs: grouped by configuration, groups held against each other within each environment.
 
@@ -100,27 +114,35 @@ def compare(
       picture: where to draw all this, a file; None draws nothing.
       resamples: of the bootstrap, at least 1.
       gamma: fitness that is good enough, for the optimality gap; by default the best score on each environment.
-      score: a column of `metrics.csv` instead of the best fitness, e.g. `qd_score` or `coverage`.
+      score: a column of `metrics.csv` instead of the best fitness, e.g. `qd_score` or `coverage`; a folder of
+        independent members is one run then, since the column describes all of them.
+      fresh: score each run by fresh episodes of one checkpoint, whatever its environment steps, instead of by its own
+        evaluations at the common budget.
 
     Returns:
       The numbers. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
 
     Raises:
       ValueError: what `groups` raises; every run of an environment diverged; a run has no generation within the common
-        budget; no resamples; or the picture cannot be written.
+        budget; no resamples; the picture cannot be written; both `score` and `fresh` are given; or a run cannot be
+        evaluated, of which CheckpointError and ImportError tell as well.
     """
+    if score is not None and fresh is not None:
+        raise ValueError(f"fresh episodes give a fitness and no {score}; leave out --fresh or --score.")
     found = groups(run_dirs, score)
+    if fresh is not None:
+        found = evaluate_groups(found, fresh)
     settings = {}
     for environment in dict.fromkeys(group.environment for group in found):
         runs = [run for group in found if group.environment == environment for run in group.runs]
-        settings[environment] = _setting(environment, runs, gamma)
+        settings[environment] = _setting(environment, runs, gamma, fresh)
     rows = [_row(group, settings[group.environment], resamples) for group in found]
     pairs = [
         Pair(first.group, second.group, _improvement(first, second, resamples))
         for first, second in itertools.combinations(_ranked(rows), 2)
         if first.group.environment == second.group.environment
     ]
-    comparison = Comparison(found, settings, rows, pairs, _notes(rows, settings), None)
+    comparison = Comparison(found, settings, rows, pairs, notes(rows, settings), None)
     if picture is None:
         return comparison
     return comparison._replace(picture=compare_picture.draw(comparison, picture))
@@ -138,36 +160,38 @@ def tables(comparison: Comparison) -> list[console.RenderableType]:
     return parts
 
 
-def _setting(environment: str, runs: Sequence[Run], gamma: float | None) -> Setting:
-    """The common budget, and what is good and bad on an environment."""
-    ends = {float(run.env_steps[-1]): run for run in runs if not run.diverged}
+def _setting(environment: str, runs: Sequence[Run], gamma: float | None, fresh: Fresh | None) -> Setting:
+    """The common budget, and what is good and bad on an environment; of fresh episodes the most steps of a run."""
+    ends = {run.end.env_steps: run for run in runs if not run.diverged}
     if not ends:
         raise ValueError(f"every run on {environment} diverged, so there is nothing to compare.")
-    budget = min(ends)
-    for run in runs:
+    budget = min(ends) if fresh is None else max(ends)
+    for run in runs if fresh is None else ():
         if run.env_steps[0] > budget:
             raise ValueError(
                 f"{run.path} cannot be compared at an equal budget: its first generation ends at "
-                f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}."
+                f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}; run "
+                "that one on, or compare what both came to with --fresh 100."
             )
-    floor = min(float(np.nanmin(run.best_fitness)) for run in runs if np.isfinite(run.best_fitness).any())
-    scores = [_score(run, budget, floor) for run in runs]
-    columns = {run.column for run in runs}
-    label = _SCORES.get(next(iter(columns)), next(iter(columns))) if len(columns) == 1 else _MIXED
-    return Setting(budget, max(scores) if gamma is None else gamma, floor, len(ends) > 1, label)
+    floor = np.nanmin([worst_fitness(runs), *(run.fresh.fitness for run in runs if run.fresh is not None)])
+    scores = [_score(run, budget, float(floor)) for run in runs]
+    label = _label({run.column for run in runs})
+    gamma = max(scores) if gamma is None else gamma
+    return Setting(budget, gamma, float(floor), len(ends) > 1, label, fresh.episodes if fresh else 0)
+
+
+def _label(columns: set[str]) -> str:
+    """What the runs of an environment are held against each other by, in words."""
+    if len(columns) == 1:
+        return _SCORES.get(next(iter(columns)), next(iter(columns)))
+    return "fitness, of a population its best member's" if columns == {"fitness", "best_fitness"} else MIXED
 
 
 _SCORES = {"best_fitness": "best member's fitness", "max_fitness": "best elite's fitness"}
-_MIXED = "best fitness"
-
-
-def _at(run: Run, budget: float) -> int:
-    """The last generation of a run within a budget."""
-    return int(np.searchsorted(run.env_steps, budget, side="right")) - 1
 
 
 def _score(run: Run, budget: float, floor: float) -> float:
-    fitness = float(run.best_fitness[_at(run, budget)])
+    fitness = run.score(budget).fitness
     return fitness if np.isfinite(fitness) else floor
 
 
@@ -175,7 +199,7 @@ def _row(group: Group, setting: Setting, resamples: int) -> Row:
     budget, gamma, floor = setting.budget, setting.gamma, setting.floor
     scores = np.asarray([_score(run, budget, floor) for run in group.runs])
     last = np.asarray([_score(run, np.inf, floor) for run in group.runs])
-    diverged = sum(bool(np.isnan(run.best_fitness[_at(run, budget)])) for run in group.runs)
+    diverged = sum(not np.isfinite(run.score(budget).fitness) for run in group.runs)
     iqm, median, mean, gap, final = (
         statistics.estimate(statistic, {group.environment: values}, resamples=resamples)
         for statistic, values in (
@@ -186,7 +210,7 @@ def _row(group: Group, setting: Setting, resamples: int) -> Row:
             (statistics.interquartile_mean, last),
         )
     )
-    env_steps = max(float(run.env_steps[_at(run, budget)]) for run in group.runs)
+    env_steps = max(run.score(budget).env_steps for run in group.runs)
     return Row(group, env_steps, scores, diverged, iqm, median, mean, gap, final)
 
 
@@ -200,67 +224,17 @@ def _improvement(first: Row, second: Row, resamples: int) -> Estimate:
     return statistics.estimate(statistics.probability_of_improvement, *samples, resamples=resamples)
 
 
-def _notes(rows: Sequence[Row], settings: dict[str, Setting]) -> list[str]:
-    notes = []
-    for environment, setting in settings.items():
-        if setting.unequal:
-            here = [row.group for row in rows if row.group.environment == environment]
-            budgets = "; ".join(f"{group.name}: {_budget(group)}" for group in here)
-            notes.append(
-                f"the runs on {environment} had unequal budgets of environment steps ({budgets}), so each is scored at "
-                f"its last generation within {setting.budget:,.0f} steps, the most that all of them reached."
-            )
-        if setting.score == _MIXED:
-            notes.append(
-                f"on {environment} runs with a repertoire are scored by the best elite that they ever stored, the "
-                "others by their best member of a generation; and what judging took is not among the steps, which is "
-                "more where variations are judged as well."
-            )
-        sizes = {row.group.name: row.group.population for row in rows if row.group.environment == environment}
-        if len(set(sizes.values())) > 1:
-            told = ", ".join(sorted(set(sizes.values()), key=float))
-            notes.append(
-                f"the populations on {environment} differ in size ({told}): equal steps of a population are unequal "
-                "steps of a member, and the best of many evaluations looks better than the best of few."
-            )
-    for row in rows:
-        label, runs = row.group.label, row.group.runs
-        if row.diverged:
-            notes.append(
-                f"{row.diverged} of {_runs(len(runs))} of {label} diverged; that counts as the worst fitness that any "
-                f"run had on {row.group.environment}: {_number(settings[row.group.environment].floor)}."
-            )
-        seeds = [run.seed for run in runs if run.seed is not None]
-        repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if repeated:
-            notes.append(
-                f"several runs of {label} have the seed {', '.join(map(str, repeated))}: they are no independent "
-                "runs, and the intervals are too narrow."
-            )
-        if None in [run.seed for run in runs] and len(runs) > 1:
-            notes.append(
-                f"config.json of {label} names no seed, and perhaps no settings: its {len(runs)} runs count as "
-                "independent runs of one configuration; `run(..., record=...)` can tell them apart."
-            )
-    return notes
-
-
-def _budget(group: Group) -> str:
-    ends = sorted({float(run.env_steps[-1]) for run in group.runs if not run.diverged})
-    if not ends:
-        return "diverged"
-    return f"{ends[0]:,.0f}" if len(ends) == 1 else f"{ends[0]:,.0f} to {ends[-1]:,.0f}"
-
-
 def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Table:
-    caption = f"{setting.score}, 95 % bootstrap intervals; optimality gap to {_number(setting.gamma)}"
-    out = _new_table(f"{environment} at {setting.budget:,.0f} environment steps", caption)
+    caption = f"{setting.score}, 95 % bootstrap intervals; optimality gap to {significant(setting.gamma)}"
+    where = f"over {setting.fresh} fresh episodes" if setting.fresh else f"at {setting.budget:,.0f} environment steps"
+    out = _new_table(f"{environment} {where}", caption)
     out.add_column("", justify="right")
     out.add_column("group", overflow="fold")
     for name in ("runs", "steps", "IQM", "median", "mean", "gap"):
         out.add_column(name, justify="right")
     for place, row in enumerate(rows, start=1):
-        remarks = [f"{row.diverged} diverged"] if row.diverged else []
+        remarks = [row.chosen] if row.chosen else []
+        remarks += [f"{row.diverged} diverged"] if row.diverged else []
         remarks += [_NO_INTERVAL] if len(row.scores) == 1 else []
         name = "\n".join([row.group.name, *remarks])
         cells = [_cell(part) for part in (row.interquartile_mean, row.median, row.mean, row.optimality_gap)]
@@ -296,14 +270,5 @@ def _new_table(title: str, caption: str | None) -> Table:
 
 def _cell(estimate: Estimate) -> str:
     """A number over its interval."""
-    interval = f"\n{_number(estimate.low)} to {_number(estimate.high)}" if estimate.has_interval else ""
-    return _number(estimate.value) + interval
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"
-
-
-def _number(value: float) -> str:
-    """Four significant digits, without an exponent where a reader expects none."""
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
+    interval = f"\n{significant(estimate.low)} to {significant(estimate.high)}" if estimate.has_interval else ""
+    return significant(estimate.value) + interval

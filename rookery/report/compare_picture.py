@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rookery.report import statistics
-from rookery.report.groups import Group
+from rookery.report.groups import Group, Run
 from rookery.report.style import INK, PALETTE, QUIET, tidy
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ def draw(comparison: "Comparison", path: str | Path) -> Path:
 
     Left: the interquartile mean over runs of the best fitness, against environment steps, with its 95 % band; what a
     diverged run is worth is drawn on after its end, and a dashed line marks the common budget if budgets were unequal.
-    Right: the interquartile mean at the common budget with its 95 % interval, best group on top; its labels explain
-    the colours of both. Below: the probability of improvement of each pair, with more than six pairs as a matrix.
+    Right: the interquartile mean at the common budget, or over fresh episodes, with its 95 % interval, best group on
+    top; its labels explain the colours of both. Below: the probability of improvement of each pair, with more than six
+    pairs as a matrix.
 
     Args:
       comparison: what `compare` gave.
@@ -77,27 +78,27 @@ def steps_text(steps: float) -> str:
     return f"{steps:.0f}"
 
 
-def curve(group: Group, floor: float) -> tuple[np.ndarray, statistics.Estimate]:
-    """The interquartile mean over a group's runs, as far as all of them went.
+def curve(runs: Sequence[Run], floor: float) -> tuple[np.ndarray, statistics.Estimate]:
+    """The interquartile mean over the runs of a group, as far as all of them went.
 
     Args:
-      group: a run that diverged goes on as the floor, as far as the others.
+      runs: at least one; a run that diverged goes on as the floor, as far as the others.
       floor: what a run without a finite member is worth.
 
     Returns:
       Environment steps `[points]`, at most 150, and the best fitness there, each field `[points]`.
     """
-    ends = [run.env_steps[-1] for run in group.runs if not run.diverged] or [run.env_steps[-1] for run in group.runs]
-    steps = np.unique(np.concatenate([run.env_steps for run in group.runs]))
-    steps = steps[(steps >= max(run.env_steps[0] for run in group.runs)) & (steps <= min(ends))]
+    alive = [run for run in runs if np.isfinite(run.best_fitness[-1])]
+    ends = [run.env_steps[-1] for run in alive or runs]
+    steps = np.unique(np.concatenate([run.env_steps for run in runs]))
+    steps = steps[(steps >= max(run.env_steps[0] for run in runs)) & (steps <= min(ends))]
     if len(steps) > _MOST_POINTS:
         steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int))]
-    values = np.empty((len(steps), len(group.runs)))
-    for index, run in enumerate(group.runs):
+    values = np.empty((len(steps), len(runs)))
+    for index, run in enumerate(runs):
         reached = np.searchsorted(run.env_steps, steps, side="right") - 1
-        values[:, index] = np.nan_to_num(run.best_fitness[reached], nan=floor)
-    scores = {group.environment: values}
-    return steps, statistics.estimate(statistics.interquartile_mean, scores, resamples=_RESAMPLES)
+        values[:, index] = run.best_fitness[reached]
+    return steps, statistics.over_runs(values, floor, _RESAMPLES)
 
 
 def _heights(rows: Sequence["Row"], pairs: Sequence["Pair"]) -> list[float]:
@@ -114,17 +115,17 @@ def _draw_curves(axes, rows: Sequence["Row"], setting: "Setting", colours: Mappi
     crowded = len(rows) > 5
     for row in reversed(rows):  # the best is drawn last, on top
         colour = colours[row.group.name]
-        steps, fitness = curve(row.group, setting.floor)
+        steps, fitness = curve(row.group.runs, setting.floor)
         marker = "o" if len(steps) == 1 else None
         axes.plot(steps, fitness.value, color=colour, linewidth=1.4 if crowded else 1.8, marker=marker, markersize=4)
         if fitness.has_interval:
             axes.fill_between(steps, fitness.low, fitness.high, color=colour, alpha=0.08 if crowded else 0.15, lw=0)
-    if setting.unequal:
+    if setting.unequal and not setting.fresh:
         axes.axvline(setting.budget, color=QUIET, linewidth=1.2, linestyle="--")
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
         axes.annotate("compared here", (setting.budget, 0.0), (-3, 5), color=INK, fontsize=8, rotation=90, **place)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
-    axes.set_xlabel("environment steps of the population", fontsize=9)
+    axes.set_xlabel("environment steps of a run", fontsize=9)
     axes.set_ylabel(setting.score, fontsize=9)
     _finish(axes, "interquartile mean over runs, 95 % band")
 
@@ -139,7 +140,8 @@ def _draw_intervals(axes, rows: Sequence["Row"], setting: "Setting", colours: Ma
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(setting.score, fontsize=9)
-    _finish(axes, f"the same at {steps_text(setting.budget)} steps; strokes are runs")
+    where = f"over {setting.fresh} fresh episodes" if setting.fresh else f"at {steps_text(setting.budget)} steps"
+    _finish(axes, f"the same {where}; strokes are runs")
 
 
 def _draw_pairs(axes, pairs: Sequence["Pair"], colours: Mapping[str, str]) -> None:
@@ -203,8 +205,9 @@ def _finish(axes, title: str) -> None:
 
 def _runs(row: "Row") -> str:
     count = len(row.scores)
+    chosen = f", {row.chosen}" if row.chosen else ""
     diverged = f", {row.diverged} diverged" if row.diverged else ""
-    return f"{count} run{'s' * (count > 1)}{diverged}".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{count} run{'s' * (count > 1)}{chosen}{diverged}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _wrapped(name: str, width: int = 32) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from rookery.report import compare_picture
 from rookery.report.compare import Comparison, Row, compare
+from rookery.report.groups import Run
 from rookery.report.packing import packed
 from rookery.report.statistics import Estimate
 
@@ -45,12 +46,19 @@ def _environment(found: Comparison, name: str) -> dict[str, Any]:
 
 
 def _group(row: Row, floor: float) -> dict[str, Any]:
-    steps, fitness = compare_picture.curve(row.group, floor)
+    steps, fitness = compare_picture.curve(row.group.runs, floor)
     curve = {name: packed(np.asarray(values, float)) for name, values in fitness._asdict().items()}
-    told = {"runs": [run.path.name for run in row.group.runs], "scores": row.scores.tolist(), "diverged": row.diverged}
+    told = {"runs": _names(row.group.runs), "scores": row.scores.tolist(), "diverged": row.diverged}
+    told |= {"chosen": row.chosen}
     aggregates = {"iqm": row.interquartile_mean, "median": row.median, "mean": row.mean, "gap": row.optimality_gap}
     estimates = {name: _told(estimate) for name, estimate in aggregates.items()}
     return {"name": row.group.name, **told, **estimates, "steps": packed(steps, precise=True), "curve": curve}
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Folders, each with its member where it holds several runs."""
+    folders = [run.path for run in runs]
+    return [run.path.name if folders.count(run.path) == 1 else f"{run.path.name}:{run.member}" for run in runs]
 
 
 def _told(estimate: Estimate) -> dict[str, float]:

@@ -1,13 +1,14 @@
 """`curves.png`: fitness of every member, and the hyper-parameters that the population found."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rookery.report import style
-from rookery.report.compare_picture import steps_text
+from rookery.report.compare_picture import curve, steps_text
+from rookery.report.groups import Run, independent_runs, worst_fitness
 from rookery.runs.folder import RunFolder, open_existing
 from rookery.runs.log import read_csv
 
@@ -16,11 +17,11 @@ def draw_curves(run_dir: str | Path) -> Path:
     """Draw a run's learning curves beside its tables.
 
     One panel shows fitness over environment steps: each member a thin line along its own slot, the median thick, the
-    best member's envelope, and the best elite where there is a repertoire; then two panels show how full that is and
-    how good, or where there are skills two of what else is known of them: accuracy, return, diversity return. Of a team
-    the first panel shows what each agent returns, and fitness comes with the length of episodes below. One panel
-    per hyper-parameter that varied shows its values over generations on its own scale, coloured by the rank of their
-    member.
+    best member's envelope (of independent members their interquartile mean with its 95 % band), and the best elite
+    where there is a repertoire; then two panels show how full that is and how good, or where there are skills two of
+    what else is known of them: accuracy, return, diversity return. Of a team the first panel shows what each agent
+    returns, and fitness comes with the length of episodes below. One panel per hyper-parameter that varied shows its
+    values over generations on its own scale, coloured by the rank of their member.
 
     Returns:
       The picture's path.
@@ -41,6 +42,8 @@ def _figure(folder: RunFolder) -> Any:
     metrics = read_csv(folder.metrics_file)
     if not len(metrics["generation"]):
         raise ValueError(f"{folder.path} has no finished generation to draw.")
+    seeds = independent_runs(folder)
+    metrics["env_steps"] = metrics["env_steps"] / max(len(seeds), 1)
     lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
     hyper = _evolving(lineage)
     fitness = _fitness(folder.config)
@@ -54,11 +57,11 @@ def _figure(folder: RunFolder) -> Any:
     if agents:
         _draw_agents(figure.add_subplot(grid[0, :]), metrics, agents)
     else:
-        _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage, _SKILLS[fitness or "true_return"])
+        _draw_fitness(figure.add_subplot(grid[0, :]), metrics, lineage, _SKILLS[fitness or "true_return"], seeds)
     for index, name in enumerate([*panels, *hyper]):
         axes = figure.add_subplot(grid[1 + index // 2, index % 2])
         if name == _TEAM:
-            _draw_fitness(axes, metrics, lineage, panels[name])
+            _draw_fitness(axes, metrics, lineage, panels[name], seeds)
         elif name in panels:
             _draw_metric(axes, panels[name], metrics["env_steps"], metrics[name])
         else:
@@ -130,7 +133,9 @@ def _per_member(lineage: dict[str, np.ndarray], name: str) -> np.ndarray:
     return lineage[name].reshape(-1, population)
 
 
-def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray], label: str) -> None:
+def _draw_fitness(
+    axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.ndarray], label: str, seeds: Sequence[Run]
+) -> None:
     steps = metrics["env_steps"]
     marker = "o" if len(steps) == 1 else None
     if lineage:
@@ -138,13 +143,28 @@ def _draw_fitness(axes, metrics: dict[str, np.ndarray], lineage: dict[str, np.nd
         axes.plot(steps, fitness, color=style.QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
     if "max_fitness" in metrics:
         axes.plot(steps, metrics["max_fitness"], color=style.PALETTE[1], label="best elite", marker=marker)
-    axes.plot(steps, metrics["best_fitness"], color=style.PALETTE[0], linewidth=1.6, label="best", marker=marker)
-    axes.plot(steps, metrics["median_fitness"], color=style.INK, linewidth=2.2, label="median", marker=marker)
-    axes.set_xlabel("environment steps of the population" if lineage else "environment steps (evaluations)")
+    if seeds:
+        _draw_seeds(axes, seeds, marker)
+    else:
+        axes.plot(steps, metrics["best_fitness"], color=style.PALETTE[0], linewidth=1.6, label="best", marker=marker)
+        axes.plot(steps, metrics["median_fitness"], color=style.INK, linewidth=2.2, label="median", marker=marker)
+    whose = "of each seed" if seeds else "of the population"
+    axes.set_xlabel(f"environment steps {whose}" if lineage else "environment steps (evaluations)")
     axes.set_ylabel(label)
     axes.legend(frameon=False, loc="upper left")
     _count_steps(axes)
     style.tidy(axes)
+
+
+def _draw_seeds(axes, seeds: Sequence[Run], marker: str | None) -> None:
+    """The interquartile mean of independent members, and its interval."""
+    floor = worst_fitness(seeds)
+    if not np.isfinite(floor):
+        return
+    steps, fitness = curve(seeds, floor)
+    label = f"interquartile mean of {len(seeds)} seeds, 95 % band"
+    axes.fill_between(steps, fitness.low, fitness.high, color=style.INK, alpha=0.15, linewidth=0)
+    axes.plot(steps, fitness.value, color=style.INK, linewidth=2.2, label=label, marker=marker)
 
 
 def _ranks(lineage: dict[str, np.ndarray]) -> np.ndarray:

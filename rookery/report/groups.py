@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery.runs.folder import RunFolder, RunFolderError, open_existing
+from rookery.runs.lineage import lineage
 from rookery.runs.log import read_csv
-from rookery.runs.record import DESCRIPTOR, SCHEDULE
+from rookery.runs.record import DESCRIPTOR, INDEPENDENT, PYTHON, SCHEDULE, are_independent
 from rookery.runs.settings import flat
 
 # Settings that change nothing of what is learned, or (`devices` without `exact`) its rounding only.
@@ -21,19 +22,40 @@ _WITHOUT_EFFECT = {
 }
 
 
+class Score(NamedTuple):
+    """What a run is scored by."""
+
+    env_steps: float  # at which
+    fitness: float  # NaN where nothing was finite
+
+
 class Run(NamedTuple):
-    """What a run folder says of how well the run went."""
+    """How well a run went: that of a folder, or of one of the independent members that a folder holds."""
 
     path: Path  # absolute
     seed: int | None  # None if config.json does not name it
-    env_steps: np.ndarray  # [G], environment steps of the whole population so far
+    env_steps: np.ndarray  # [G], environment steps so far: of the whole population, or of the independent member
     best_fitness: np.ndarray  # [G], of the best finite member, or the score asked for; NaN where nothing was finite
-    column: str = "best_fitness"  # of metrics.csv, that this is
+    column: str = "best_fitness"  # of metrics.csv, that this is; "fitness" of an independent member
+    member: int | None = None  # which independent member; None where the folder is one run
+    fresh: Score | None = None  # of fresh episodes, where these were asked for
+
+    def score(self, budget: float) -> Score:
+        """By fresh episodes; without any by the last generation within a budget of environment steps."""
+        if self.fresh is not None:
+            return self.fresh
+        last = int(np.searchsorted(self.env_steps, budget, side="right")) - 1
+        return Score(float(self.env_steps[last]), float(self.best_fitness[last]))
+
+    @property
+    def end(self) -> Score:
+        """What the run came to."""
+        return self.score(np.inf)
 
     @property
     def diverged(self) -> bool:
-        """Whether no member was finite in the last generation."""
-        return not np.isfinite(self.best_fitness[-1])
+        """Whether nothing was finite in the end."""
+        return not np.isfinite(self.end.fitness)
 
 
 class Group(NamedTuple):
@@ -44,8 +66,8 @@ class Group(NamedTuple):
         their flag where that says enough (`pbt-sac hopper, perturb=pb2`); unique among the groups.
       name: the same without the environment, for where all groups share it.
       environment: the task, with what else shapes it (`hopper, backend=mjx`); scores compare within it only.
-      runs: in the order given.
-      population: members of each run.
+      runs: in the order given; each independent member of a folder is a run.
+      population: members that the score of each run is taken from.
     """
 
     label: str
@@ -53,6 +75,13 @@ class Group(NamedTuple):
     environment: str
     runs: tuple[Run, ...]
     population: str = "1"  # members, as the settings say
+    independent: bool = False  # whether the members of a folder are independent
+
+    @property
+    def selected(self) -> bool:
+        """Whether a run's score is the highest of several evaluations."""
+        columns = {run.column for run in self.runs}
+        return "max_fitness" in columns or ("best_fitness" in columns and self.population != "1")
 
 
 def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Group]:
@@ -62,10 +91,14 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
     learned: folder, checkpoints kept, devices, output. A setting that is null, or an empty list, counts as absent. Runs
     started from Python say nothing of their program unless `run` was given a `record`: all those stand in one group.
 
+    Each independent member of a folder (`--seeds 8`) is a run, whose environment steps are its share of the folder's;
+    how many members a folder holds then divides no group.
+
     Args:
       run_dirs: a folder that is given twice counts once.
       score: the column of `metrics.csv` that says how good a run is; by default the fitness of its best elite if it has
-        a repertoire, else of its best member.
+        a repertoire, of an independent member its own, else of its best member. A column describes all members of a
+        folder together, so that with one a folder of independent members counts as one run.
 
     Raises:
       ValueError: no folder, a folder that is no run or whose files are damaged, a run without a finished generation, or
@@ -75,16 +108,40 @@ def groups(run_dirs: Iterable[str | Path], score: str | None = None) -> list[Gro
     if not paths:
         raise ValueError("there is no run to compare; give the folders of at least one.")
     sorted_runs: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    independent = {}
     for path in paths:
-        everything = _told(_open(path))
-        key = tuple(sorted((name, _text(value)) for name, value in everything.items() if name not in _WITHOUT_EFFECT))
-        run = _read(path, everything.get("run.seed", everything.get("seed")), score)
-        sorted_runs.setdefault(key, []).append(run)
+        folder = open_run(path)
+        apart = score is None and are_independent(folder.config)
+        everything = _told(_settings(folder.config))
+        without_effect = _WITHOUT_EFFECT | {"population"} if apart else _WITHOUT_EFFECT
+        key = tuple(sorted((name, _text(value)) for name, value in everything.items() if name not in without_effect))
+        seed = everything.get("run.seed", everything.get("seed"))
+        runs = _members(path, seed) if apart else [_read(path, seed, score)]
+        sorted_runs.setdefault(key, []).extend(runs)
+        independent[key] = are_independent(folder.config)
     configurations = [dict(key) for key in sorted_runs]
     return [
-        _group(settings, configurations, runs)
-        for settings, runs in zip(configurations, sorted_runs.values(), strict=True)
+        _group(dict(key), configurations, runs)._replace(independent=independent[key])
+        for key, runs in sorted_runs.items()
     ]
+
+
+def independent_runs(folder: RunFolder) -> tuple[Run, ...]:
+    """The runs that a folder of several independent members holds; () of a folder that is one run.
+
+    Raises:
+      ValueError: a table is damaged, or no generation is finished.
+    """
+    runs = _members(folder.path, None) if are_independent(folder.config) and folder.lineage_file.exists() else []
+    return tuple(runs) if len(runs) > 1 else ()
+
+
+def worst_fitness(runs: Iterable[Run]) -> float:
+    """The least fitness that any of the runs had in any generation, which is what a diverged one counts as; NaN where
+    nothing was ever finite."""
+    return min(
+        (float(np.nanmin(run.best_fitness)) for run in runs if np.isfinite(run.best_fitness).any()), default=np.nan
+    )
 
 
 def open_run(path: Path) -> RunFolder:
@@ -107,22 +164,41 @@ def open_run(path: Path) -> RunFolder:
         raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {there}.") from error
 
 
-def _open(path: Path) -> dict[str, Any]:
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A run's settings; a schedule that it replays is told by its numbers, in short, and not by where it came from."""
-    config = {name: value for name, value in open_run(path).config.items() if name != DESCRIPTOR}
+    settings = {name: value for name, value in config.items() if name not in (DESCRIPTOR, INDEPENDENT)}
     if SCHEDULE in config:
         digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
-        config |= {SCHEDULE: digest[:6], "replay_schedule": None}
-    return config
+        settings |= {SCHEDULE: digest[:6], "replay_schedule": None}
+    if config.get("kind") == PYTHON and are_independent(config):  # other settings may not tell it from a population
+        settings[INDEPENDENT] = True
+    return settings
 
 
-def _read(path: Path, seed: int | None, score: str | None) -> Run:
+def _metrics(path: Path) -> dict[str, np.ndarray]:
+    """`metrics.csv`, with one finished generation or more."""
     try:
         metrics = read_csv(path / "metrics.csv")
     except FileNotFoundError:
         metrics = {}
     if not metrics or not len(metrics["generation"]):
         raise ValueError(f"{path} has no finished generation to compare.")
+    return metrics
+
+
+def _members(path: Path, seed: int | None) -> list[Run]:
+    """Each independent member of a folder as a run, with its own fitness and its share of the environment steps."""
+    fitness = lineage(path).fitness  # read first: while a run goes on, lineage.csv is written after metrics.csv
+    env_steps = _metrics(path)["env_steps"][: len(fitness)]
+    values = np.where(np.isfinite(fitness), fitness, np.nan)[: len(env_steps)]
+    population = values.shape[1]
+    return [
+        Run(path, seed, env_steps / population, values[:, member], "fitness", member) for member in range(population)
+    ]
+
+
+def _read(path: Path, seed: int | None, score: str | None) -> Run:
+    metrics = _metrics(path)
     column = score or ("max_fitness" if "max_fitness" in metrics else "best_fitness")
     for name in ("env_steps", column):
         if name not in metrics:

@@ -162,6 +162,26 @@ def estimate(
     return Estimate(value, low, high)
 
 
+def over_runs(scores: npt.ArrayLike, floor: float | None = None, resamples: int = 5000) -> Estimate:
+    """Interquartile mean over the runs of one configuration with its 95 % interval.
+
+    Args:
+      scores: `[..., runs]`.
+      floor: what a score that is not finite counts as; by default the least of the finite ones.
+      resamples: of the bootstrap, at least 1.
+
+    Raises:
+      ValueError: no score is finite and no floor is given, there is no run, or no resamples.
+    """
+    scores = np.asarray(scores, np.float64)
+    finite = np.isfinite(scores)
+    if floor is None:
+        if not finite.any():
+            raise ValueError("no score is finite; decide first what a diverged run is worth.")
+        floor = float(scores[finite].min())
+    return estimate(interquartile_mean, {"": np.where(finite, scores, floor)}, resamples=resamples)
+
+
 def _resample(rng: np.random.Generator, values: np.ndarray, resamples: int) -> np.ndarray:
     """Runs drawn with replacement: `[..., runs]` to `[..., resamples, runs]`."""
     runs = values.shape[-1]

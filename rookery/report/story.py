@@ -5,26 +5,28 @@ import datetime
 import itertools
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rookery.report import style
 from rookery.report.compare_picture import steps_text
+from rookery.report.groups import Run, worst_fitness
+from rookery.report.statistics import over_runs
 from rookery.report.style import number
 from rookery.runs.config import FLAG
 from rookery.runs.folder import RunFolder
 from rookery.runs.journal import read_journal
 from rookery.runs.kinds import KINDS, usual_space
-from rookery.runs.record import DESCRIPTOR, SCHEDULE, to_record
+from rookery.runs.record import DESCRIPTOR, INDEPENDENT, SCHEDULE, to_record
 from rookery.runs.settings import flat
 
 Metrics = Mapping[str, np.ndarray]
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; an older run has only the first."""
-_UNTOLD = {"kind", "space", SCHEDULE, DESCRIPTOR}  # told elsewhere
+_UNTOLD = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT}  # told elsewhere
 _WHERE = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # nobody's result depends on them
 _WRONGS = {
     "diverged": "members whose fitness was not finite",
@@ -36,24 +38,25 @@ _WRONGS = {
 }
 
 
-def head(folder: RunFolder, metrics: Metrics) -> dict[str, Any]:
+def head(folder: RunFolder, metrics: Metrics, seeds: Sequence[Run] = ()) -> dict[str, Any]:
     """What stands above everything else, as JSON values.
 
     Args:
       folder: of the run.
       metrics: its `metrics.csv`, with a generation at least.
+      seeds: its independent members.
     """
     config, journal = folder.config, read_journal(folder)
     return {
         "name": folder.path.name,
         "kind": config.get("kind", "run"),
         "env": _part(config, "world").get("env", ""),
-        "result": result(config, metrics),
+        "result": result(config, metrics, seeds),
         "state": state(config, journal, metrics),
         "command": command(config, journal),
         "settings": differences(config),
         "space": space(config),
-        "facts": facts(config, folder.versions, journal, metrics),
+        "facts": facts(config, folder.versions, journal, metrics, len(seeds)),
         "events": [_event(event) for event in journal],
         "wrongs": wrongs(metrics, journal),
         "memory": next((event["memory"] for event in reversed(journal) if event.get("memory")), None),
@@ -109,22 +112,27 @@ def _flag(name: str, value: Any) -> list[str]:
     return [f"--{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
-def result(config: Mapping[str, Any], metrics: Metrics) -> str:
-    """One line: what came of the run until now."""
+def result(config: Mapping[str, Any], metrics: Metrics, seeds: Sequence[Run] = ()) -> str:
+    """One line: what came of the run until now; of independent members what came of them together."""
     last = {name: values[-1] for name, values in metrics.items()}
-    after = f"after {steps_text(last['env_steps'])} environment steps"
+    steps = f"{steps_text(last['env_steps'] / max(len(seeds), 1))} environment steps"
+    after = f"after {steps} of each of {len(seeds)} seeds" if seeds else f"after {steps}"
     if "coverage" in last:
         parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", f"best {number(last['max_fitness'])}"]
         return f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
     agents = {name.removeprefix("return/"): value for name, value in last.items() if name.startswith("return/")}
     if 1 < len(agents) <= _MOST_AGENTS:
         told = ", ".join(f"{name} {number(value)}" for name, value in agents.items())
-        return f"Returns: {told}, {after}"
+        return f"{f'Mean returns of {len(seeds)} seeds' if seeds else 'Returns'}: {told}, {after}"
     if "accuracy" in last:
         skills = _part(config, "skills").get("num_skills")
         return f"{skills or 'Its'} skills told apart in {100 * last['accuracy']:.0f} % of steps, {after}"
     if not np.isfinite(last["best_fitness"]):
         return f"No member was finite in the end, {after}"
+    if seeds:
+        middle = over_runs([run.end.fitness for run in seeds], worst_fitness(seeds))
+        interval = f"{number(middle.low)} to {number(middle.high)}"
+        return f"Fitness {number(middle.value)} (interquartile mean, 95 % interval {interval}), {after}"
     best = f"Best fitness {number(last['best_fitness'])}"
     of_many = "" if last["best_fitness"] == last["worst_fitness"] else f", median {number(last['median_fitness'])}"
     return f"{best}{of_many}, {after}"
@@ -151,16 +159,21 @@ def state(config: Mapping[str, Any], journal: list[dict[str, Any]], metrics: Met
 
 
 def facts(
-    config: Mapping[str, Any], versions: Mapping[str, str], journal: list[dict[str, Any]], metrics: Metrics
+    config: Mapping[str, Any],
+    versions: Mapping[str, str],
+    journal: list[dict[str, Any]],
+    metrics: Metrics,
+    seeds: int = 0,
 ) -> list[list[str]]:
-    """Label and value of what one wants to know at a glance."""
+    """Label and value of what one wants to know at a glance; `seeds` is how many runs the members are, if they are."""
+    steps = metrics["env_steps"][-1]
     starts = [event for event in journal if event.get("event") == "began"] or [{}]
     hardware, versions = _part(starts[-1], "hardware"), {**versions, **_part(starts[-1], "versions")}
     packages = [f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions]
     told = [
-        ["population", str(config.get("population", ""))],
+        ["independent members" if seeds else "population", str(seeds or config.get("population", ""))],
         ["seed", str(_part(config, "run").get("seed", ""))],
-        ["environment steps", f"{metrics['env_steps'][-1]:,.0f}"],
+        ["environment steps", f"{steps:,.0f}{f', {steps / seeds:,.0f} each' if seeds else ''}"],
         ["time", duration(float(seconds(metrics).sum()))],
         ["devices", hardware.get("devices", "")],
         ["processor", _processor(hardware)],

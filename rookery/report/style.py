@@ -28,6 +28,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
+def significant(value: float) -> str:
+    """Four significant digits, without an exponent where a reader expects none."""
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 def tidy(axes) -> None:
     """Take away what carries no data."""
     axes.spines[["top", "right"]].set_visible(False)

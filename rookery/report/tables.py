@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
 from rookery.report import style
-from rookery.report.statistics import summarize
+from rookery.report.groups import Run, independent_runs, worst_fitness
+from rookery.report.statistics import over_runs, summarize
 from rookery.runs.folder import open_existing
 from rookery.runs.log import read_csv
 from rookery.runs.memory import size
@@ -17,10 +19,14 @@ from rookery.runs.plan import WORKING, Plan
 
 
 def summary(run_dir: str | Path) -> Table:
-    """The last generation of a run: best, median and worst member with the hyper-parameters they trained with."""
-    lineage = read_csv(open_existing(run_dir).lineage_file)
+    """The last generation of a run: best, median and worst member with the hyper-parameters they trained with; of
+    independent members their interquartile mean and its interval."""
+    folder = open_existing(run_dir)
+    lineage = read_csv(folder.lineage_file)
     last = lineage["generation"] == lineage["generation"].max()
     columns = {name: values[last] for name, values in lineage.items() if name not in ("generation", "parent")}
+    if runs := independent_runs(folder):
+        return _seeds_summary(runs, columns)
     fitness = columns["fitness"]
     order = np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")
     chosen = {"best": order[0], "median": order[(len(order) - 1) // 2], "worst": order[-1]}
@@ -33,6 +39,38 @@ def summary(run_dir: str | Path) -> Table:
     for name, values in columns.items():
         table.add_row(name, *(_number(values[index]) for index in chosen.values()))
     return table
+
+
+def _seeds_summary(runs: Sequence[Run], columns: Mapping[str, np.ndarray]) -> Table:
+    """The last generation of independent members, whose hyper-parameters are alike."""
+    table = Table(title=f"generation {len(runs[0].env_steps)}", title_justify="left")
+    table.add_column("")
+    table.add_column(style.counted(len(runs), "independent member"), justify="right")
+    for name, text in seeds_rows([run.end.fitness for run in runs], worst_fitness(runs)).items():
+        table.add_row(name, text)
+    for name, values in columns.items():
+        if name not in ("member", "fitness"):
+            table.add_row(name, _number(values[0]))
+    return table
+
+
+def seeds_rows(fitness: npt.ArrayLike, floor: float | None = None) -> dict[str, str]:
+    """The fitness of independent members `[P]` in words: label -> number; the best of them is no score of any run.
+
+    Args:
+      fitness: of each member.
+      floor: what one that diverged counts as; by default the least finite one.
+    """
+    fitness = np.asarray(fitness, np.float64)
+    finite = fitness[np.isfinite(fitness)]
+    told = {}
+    if len(finite):
+        middle = over_runs(fitness, floor)
+        told["interquartile mean of the fitness"] = style.number(middle.value)
+        told["95 % interval"] = f"{style.number(middle.low)} to {style.number(middle.high)}"
+        told["median"] = style.number(float(np.median(finite)))
+        told["lowest to highest"] = f"{style.number(finite.min())} to {style.number(finite.max())}"
+    return told | ({"diverged": str(len(fitness) - len(finite))} if len(finite) < len(fitness) else {})
 
 
 def repertoire_summary(run_dir: str | Path) -> Table:
@@ -86,29 +124,81 @@ def examination(metrics: Mapping[str, np.ndarray]) -> Table:
     return table
 
 
+def examined_scores(metrics: Mapping[str, np.ndarray]) -> list[Table | str]:
+    """What the members' fitnesses on fresh start states come to: of independent members their interquartile mean with
+    its interval; of others which score is optimistic, since it was selected by what it is measured with."""
+    if "stored_fitness" in metrics:
+        return [
+            "note: the stored best is the highest of many noisy evaluations, which is optimistic, and the corrected "
+            "best, chosen by these episodes, still a little; `rookery compare RUN --fresh 100` evaluates the best "
+            "elite alone."
+        ]
+    fitness = np.asarray(metrics["fitness"])
+    if "best_member" not in metrics or len(fitness) < 2:
+        return []
+    if metrics["independent"]:
+        table = Table(title=style.counted(len(fitness), "independent member"), title_justify="left", show_header=False)
+        for name, text in seeds_rows(fitness).items():
+            table.add_row(name, text)
+        return [table]
+    best = int(metrics["best_member"])
+    return [
+        f"note: the first row is the best of {len(fitness)} on these same episodes, which is optimistic; member {best} "
+        "was the best in the run's own evaluation, and for it these episodes are fresh: "
+        f"{style.number(float(fitness[best]))}."
+    ]
+
+
 def team_examination(metrics: Mapping[str, np.ndarray]) -> Table:
-    """The agents of the best team on fresh start states, a row each: returns, and how episodes end for it.
+    """The agents of the best team on fresh start states, a row each: returns, and how episodes end for it; of several
+    independent teams all of them.
 
     Args:
       metrics: `agents` `[I]`, names; `fitness` `[P]`; of each name, `return/<name>`, `final_reward/<name>`,
-        `terminated/<name>` and `truncated/<name>`, `[P, N]`.
+        `terminated/<name>` and `truncated/<name>`, `[P, N]`; `independent` `[]`, whether each team is a run by itself.
     """
+    if metrics.get("independent") and len(metrics["fitness"]) > 1:
+        return _teams_examination(metrics)
     team = int(np.argmax(np.nan_to_num(metrics["fitness"], nan=-np.inf)))
     names = [str(name) for name in metrics["agents"]]
     of = {what: np.stack([metrics[f"{what}/{name}"][team] for name in names]) for what in _ENDS}
     told = summarize(of["return"])
     kept = told.mean, told.deviation, told.minimum, told.median, told.maximum
     columns: dict[str, list[str]] = dict(zip(_RETURNS, _alike(*kept), strict=True))
-    columns["final reward"] = _alike(of["final_reward"].mean(axis=1))[0]
+    columns |= _endings(of)
+    which = f", team {team}" if len(metrics["fitness"]) > 1 else ""
+    return _agents_table(f"{style.counted(of['return'].shape[1], 'episode')} per agent{which}", names, columns)
+
+
+def _teams_examination(metrics: Mapping[str, np.ndarray]) -> Table:
+    """The agents of independent teams: the interquartile mean over teams of each one's mean return."""
+    names = [str(name) for name in metrics["agents"]]
+    teams, episodes = metrics[f"return/{names[0]}"].shape
+    of = {what: np.stack([metrics[f"{what}/{name}"].ravel() for name in names]) for what in _ENDS}
+    means = of["return"].reshape(len(names), teams, episodes).mean(axis=2)
+    middle = over_runs(means)
+    kept = middle.value, middle.low, middle.high, means.min(axis=1), means.max(axis=1)
+    columns: dict[str, list[str]] = dict(zip(_MIDDLE, _alike(*kept), strict=True)) | _endings(of)
+    title = f"{teams} independent teams, {style.counted(episodes, 'episode')} per agent, 95 % intervals"
+    return _agents_table(title, names, columns)
+
+
+def _endings(of: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+    """Columns of how the episodes of each agent `[I, N]` end."""
+    columns = {"final reward": _alike(of["final_reward"].mean(axis=1))[0]}
     for what in ("terminated", "truncated"):
         columns[what] = [f"{100 * share:.0f} %" for share in of[what].mean(axis=1)]
-    which = f", team {team}" if len(metrics["fitness"]) > 1 else ""
-    table = _examined(f"{style.counted(of['return'].shape[1], 'episode')} per agent{which}", ("agent", *columns))
+    return columns
+
+
+def _agents_table(title: str, names: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
+    table = _examined(title, ("agent", *columns))
     for row, name in enumerate(names):
         table.add_row(name, *(texts[row] for texts in columns.values()))
     return table
 
 
+_MIDDLE = ("IQM return", "interval low", "interval high", "lowest", "highest")
 _RETURNS = ("mean return", "std", "min", "median", "max")
 _ENDS = ("return", "final_reward", "terminated", "truncated")
 

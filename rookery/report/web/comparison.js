@@ -36,7 +36,7 @@ function comparisonChart(environment) {
 function groupsTable({ name, groups, budget }) {
   const cell = ({ value, low, high }) => (low === null ? written(value) : `${written(value)} (${written(low)} to ${written(high)})`);
   const ranked = groups.toSorted((a, b) => b.iqm.value - a.iqm.value);
-  const rows = ranked.map((group) => [group.name, String(group.runs.length), cell(group.iqm), cell(group.median), cell(group.gap), String(group.diverged)]);
+  const rows = ranked.map((group) => [group.chosen ? `${group.name}, ${group.chosen}` : group.name, String(group.runs.length), cell(group.iqm), cell(group.median), cell(group.gap), String(group.diverged)]);
   const columns = ["group", "runs", "IQM", "median", "optimality gap", "diverged"].map((label, index) => ({ label, numeric: index > 0 }));
   const csv = () => ({ group: ranked.map((g) => g.name), runs: ranked.map((g) => g.runs.join(" ")), iqm: ranked.map((g) => g.iqm.value), low: ranked.map((g) => g.iqm.low), high: ranked.map((g) => g.iqm.high) });
   return frame({ title: `At ${steps(budget)} environment steps of ${name}`, name: "groups", csv }, table(columns, rows));

@@ -13,7 +13,9 @@ function learningSection(run) {
 
 function along(run, state, colours) {
   const byTime = state.by === "seconds";
-  const name = byTime ? "wall-clock time" : `environment steps${run.populations.some(({ fitness }) => fitness.shape[1] > 1) ? " of the population" : ""}`;
+  const several = run.populations.some(({ fitness }) => fitness.shape[1] > 1);
+  const whose = run.learning.seeds ? " of each seed" : several ? " of the population" : "";
+  const name = byTime ? "wall-clock time" : `environment steps${whose}`;
   return { xs: run.learning[state.by].data, base: baseAxis(colours, name, { format: byTime ? clock : steps, scale: false, min: 0, max: "dataMax" }), head: (value, index) => `${byTime ? clock(value) : `${steps(value)} steps`}, generation ${index + 1}` };
 }
 
@@ -21,12 +23,15 @@ function fitnessChart(run, state) {
   const { learning } = run;
   const teams = Object.keys(learning.agents).length > 1;
   const option = (colours) => {
-    const { xs, base, head } = along(run, state, colours);
-    const series = teams ? agentLines(run, xs, colours) : fitnessLines(learning, xs, colours);
+    const { xs, base, head: whole } = along(run, state, colours);
+    const points = !teams && learning.seeds ? learning.seeds.points : null;
+    const head = points ? (value, index) => whole(value, points[index]) : whole;
+    const series = teams ? agentLines(run, xs, colours) : points ? seedLines(learning.seeds, xs, colours) : fitnessLines(learning, xs, colours);
     return { xAxis: base, yAxis: sideAxis(colours, teams ? "mean return" : learning.label), series, legend: legend(colours, series.filter((s) => s.type === "line").map((s) => s.name)), tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, bottom: 30 } };
   };
   const title = teams ? "What each agent returns" : "Fitness";
-  const note = learning.median ? "The band holds the middle half of the population." : null;
+  const ofSeeds = learning.seeds && !teams ? `Interquartile mean of ${learning.seeds.count} independent seeds and its 95 % bootstrap interval.` : null;
+  const note = learning.median ? "The band holds the middle half of the population." : ofSeeds;
   return chart({ title, note, name: "learning", wide: true, height: (width) => (width < SMALL_SCREEN ? 260 : 340), option, csv: () => learningColumns(run) });
 }
 
@@ -42,9 +47,15 @@ function fitnessLines(learning, xs, colours) {
     series.push(band("quartiles", xs, learning.lower.data, learning.upper.data, first));
     series.push(line("median", xs, learning.median.data, first));
   }
-  series.push(line("best", xs, learning.best.data, second));
+  if (learning.best) series.push(line("best", xs, learning.best.data, second));
   if (learning.elite) series.push(line("best elite", xs, learning.elite.data, third));
   return series;
+}
+
+/** The interquartile mean of independent seeds, at the generations that it was worked out for. */
+function seedLines({ points, value, low, high }, xs, colours) {
+  const at = points.map((index) => xs[index]);
+  return [band("interval", at, low.data, high.data, colours.series[0]), line("interquartile mean", at, value.data, colours.series[0])];
 }
 
 function agentLines(run, xs, colours) {
@@ -55,7 +66,11 @@ function agentLines(run, xs, colours) {
 
 function learningColumns(run) {
   const { learning, metrics } = run;
-  const told = { generation: metrics.generation.data, env_steps: learning.env_steps.data, seconds: learning.seconds.data, best: learning.best.data };
+  const seeds = Object.keys(learning.agents).length > 1 ? null : learning.seeds;
+  const pick = (values) => (seeds ? seeds.points.map((index) => values[index]) : values);
+  const told = { generation: pick(metrics.generation.data), env_steps: pick(learning.env_steps.data), seconds: pick(learning.seconds.data) };
+  if (seeds) Object.assign(told, { iqm: seeds.value.data, low: seeds.low.data, high: seeds.high.data });
+  if (learning.best) told.best = learning.best.data;
   for (const name of ["lower", "median", "upper", "elite"]) if (learning[name]) told[name] = learning[name].data;
   for (const [agent, column] of Object.entries(learning.agents)) told[`return/${agent}`] = metrics[column].data;
   return told;
@@ -73,7 +88,8 @@ const PANELS = {
 function panels(run) {
   const own = Object.entries(PANELS).filter(([column, title]) => column in run.metrics && title.toLowerCase() !== run.learning.label.toLowerCase());
   const teams = Object.keys(run.learning.agents).length > 1;
-  const ofTeams = [["best_fitness", "Fitness of the teams"], ["episode_length", "Steps of an episode"]];
+  const fitness = run.learning.seeds ? ["median_fitness", "Fitness of the teams, their median"] : ["best_fitness", "Fitness of the teams"];
+  const ofTeams = [fitness, ["episode_length", "Steps of an episode"]];
   return teams ? ofTeams.filter(([column]) => column in run.metrics) : own;
 }
 

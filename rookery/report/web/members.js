@@ -14,7 +14,7 @@ function populationParts(run) {
   const parts = population.bred ? [lineageFigure(run)] : [];
   if (names.length) {
     const ranks = fitnessRanks(population.fitness);
-    const several = population.fitness.shape[1] > 1;
+    const several = population.winner && population.fitness.shape[1] > 1;
     const note = `Each point is a member, brighter the fitter it was in its generation${several ? "; the line follows the ancestors of the winner" : ""}.`;
     parts.push(el("p", { class: "lead" }, note), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
   }
