@@ -194,7 +194,8 @@ def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
 
 
 def _what(config: AnyRun, built: build.Built) -> str:
-    return f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}"
+    selection = f", {built.program.timing}" if built.program.timing else ""
+    return f"{kind_of(config)} on {config.world.env}: {_people(config)} on {devices.describe(built.mesh)}{selection}"
 
 
 def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, resume: bool = False) -> None:
@@ -206,7 +207,7 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=origins.begin(config, built))
     console.print(f"{_what(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
-    record = to_record(with_space(config, built.space)) | lineage.record_of(schedule)
+    record = to_record(with_space(built.config or config, built.space)) | lineage.record_of(schedule)
     words, live = journal.command_line(), _refresh if config.run.live else None
     try:
         result = loop.run(built.program, config.run, built.mesh, resume, record, words, live)
@@ -250,7 +251,10 @@ def _tell_by_page(run_dir: Path) -> Path | None:
 
 def _has_checkpoint(config: AnyRun) -> bool:
     """Whether a run can go on by itself, whatever has become of the run that it began with."""
-    return not Checkpointer(folder.open_existing(str(config.run.run_dir)).checkpoints, read_only=True).empty
+    run_folder = folder.open_existing(str(config.run.run_dir))
+    return not all(
+        Checkpointer(path, read_only=True).empty for path in (run_folder.checkpoints, run_folder.interrupted)
+    )
 
 
 def _people(config: AnyRun) -> str:

@@ -60,7 +60,8 @@ class Envs:
 class Compare:
     """Compare runs over their seeds: interquartile means with 95 % intervals, and who probably is better.
 
-    Runs whose settings are equal but for the seed form a group. Definitions: Agarwal 2021 (arXiv:2108.13264).
+    Runs whose settings are equal but for the seed form a group; independent members (--seeds 8) are runs, each with its
+    own environment steps. Definitions: Agarwal 2021 (arXiv:2108.13264).
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -68,9 +69,18 @@ class Compare:
     picture: Path = Path("comparison.png")
     """Where to draw the comparison."""
     score: str | None = None
-    """Column of metrics.csv to compare by, such as qd_score or coverage; the fitness of the best by default."""
+    """Column of metrics.csv to compare by, such as qd_score or coverage; by default the fitness, of a population that
+    of its best member."""
     resamples: int = 5_000
     """Bootstrap resamples behind each interval (at least 1)."""
+    fresh: int | None = None
+    """Evaluate the checkpoint of each run on so many fresh episodes (at least 1) and compare these: of independent
+    members each, otherwise the member or elite that was best in the run's own evaluations, which are optimistic."""
+    checkpoint: str = "last"
+    """Which checkpoint of each run fresh episodes are of: last, best (by the metric that the run was configured with),
+    or the number of a generation."""
+    seed: int = 0
+    """Seed of the start states of fresh episodes."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,8 @@ def judge(command: Evaluate) -> None:
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
     told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
     console.print(told(metrics))
+    for part in tables.examined_scores(metrics):
+        console.print(part)
     if "agents" in metrics:
         console.print(tables.team_examination(metrics))
     if "skill" in metrics:
@@ -149,7 +161,10 @@ def compare(command: Compare) -> None:
     """`rookery compare RUN RUN ...`."""
     from rookery.report import compare as comparing
 
-    comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score)
+    fresh = None if command.fresh is None else comparing.Fresh(command.fresh, command.checkpoint, command.seed)
+    if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
+        raise ValueError("checkpoint and seed say which fresh episodes to run; give --fresh, or leave them out.")
+    comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)
     console = Console()
     for part in comparing.tables(comparison):
         console.print(part)

@@ -115,7 +115,6 @@ def collectives(count: int) -> list[str]:
     from functools import partial
 
     from rookery.populations.api import member_keys
-    from rookery.populations.pbt import live
 
     mesh = devices.mesh(count)
     learner = tiny.learner()
@@ -124,7 +123,7 @@ def collectives(count: int) -> list[str]:
     bank = jax.eval_shape(learner.start_states, jax.random.key(0))
     keys = jax.eval_shape(lambda key: member_keys(key, 8), jax.random.key(0))
     generation = jax.ShapeDtypeStruct((), np.int32)
-    train = jax.jit(lambda m, k, b, g: spread(partial(live, learner), (m, k), (b, g)))
+    train = jax.jit(lambda m, k, b, g: spread(partial(tiny.train_and_evaluate, learner), (m, k), (b, g)))
     text = str(train.lower(state.members, keys, bank, generation).compile().as_text())
     return [name for name in COLLECTIVES if name in text]
 

@@ -38,7 +38,7 @@ def test_iterations_one_by_one_are_a_generation():
     bank = learner.start_states(bank_key)
     member = learner.init(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
     after, metrics = jax.jit(learner.step)(member, bank, step_key, jnp.asarray(2))
-    parts = off_policy.Parts(agent, env.world, off_policy.buffers.ring(CONFIG.buffer_size), CONFIG)
+    parts = off_policy.Parts(agent, env.world, off_policy.buffers.ring(32), CONFIG)
     live = jax.jit(partial(off_policy.live, parts))
     again, (learned, each, reward, _) = live(member, bank, step_key, 2 * T + jnp.arange(T))
     np.testing.assert_array_equal(

@@ -15,7 +15,7 @@ from rookery.populations import api
 from rookery.populations.api import Program
 from rookery.populations.config import PbtConfig, check_population, counts
 from rookery.populations.inheritance import inherit, perturb
-from rookery.populations.pbt import live, pbt
+from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.seeds import seeds
 from tests import tiny, walks
@@ -203,8 +203,10 @@ class TestProgram:
 
     def test_a_member_does_not_depend_on_the_others(self, life, start):
         key, bank = jax.random.key(7), life.start_states(jax.random.key(8))
-        alone = jax.jit(partial(live, life))
-        together = jax.jit(lambda m, k: api.vmap(partial(live, life), (m, k), (bank, jnp.asarray(0))))
+        alone = jax.jit(partial(tiny.train_and_evaluate, life))
+        together = jax.jit(
+            lambda m, k: api.vmap(partial(tiny.train_and_evaluate, life), (m, k), (bank, jnp.asarray(0)))
+        )
         keys = api.member_keys(key, 4)
         expected, _ = alone(trees.take(start.members, 2), keys[2], bank, jnp.asarray(0))
         members, _ = together(start.members, keys)

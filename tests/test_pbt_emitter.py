@@ -151,7 +151,7 @@ def exploit():
 
 @pytest.fixture(scope="module")
 def ask():
-    return jax.jit(partial(pbt_emitter.ask, parts()))
+    return jax.jit(pbt_emitter.ask(parts()))
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +166,10 @@ def population() -> EmitterState:
     return EmitterState(members, state.shared._replace(generation=jnp.asarray(3, jnp.int32)))
 
 
-def judged(state: EmitterState, fitness) -> EmitterState:
-    return state._replace(shared=state.shared._replace(fitness=jnp.asarray(fitness, jnp.float32)))
+def judged(state: EmitterState, fitness, diverged=None) -> EmitterState:
+    fitness = jnp.asarray(fitness, jnp.float32)
+    diverged = ~jnp.isfinite(fitness) if diverged is None else jnp.asarray(diverged)
+    return state._replace(shared=state.shared._replace(fitness=fitness, diverged=diverged))
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +245,14 @@ class TestExploit:
             assert members.env_state[slot].tolist() == BANK[:2].tolist()
             assert not members.buffer[slot].any()
         tiny.assert_equal(trees.take(members, jnp.asarray([3, 4])), trees.take(population.members, jnp.asarray([3, 4])))
+
+    def test_a_member_that_broke_the_physics_is_replaced_and_keeps_its_data(self, exploit, population, repertoire):
+        state = judged(population, (NAN, NAN, 3.0, 1.0, 2.0), [True, False, False, False, False])
+        members, parents = exploit(state, repertoire, BANK, KEY)
+        assert (parents[:2] != jnp.arange(2)).all()
+        assert not members.buffer[0].any()
+        tiny.assert_equal(members.buffer[1], population.members.buffer[1])
+        tiny.assert_equal(members.env_state[1], population.members.env_state[1])
 
     def test_a_population_that_diverged_wholly_comes_back_out_of_the_repertoire(self, exploit, population, repertoire):
         broken = population.members._replace(state=jax.tree.map(lambda leaf: leaf * NAN, population.members.state))

@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -35,6 +36,23 @@ def test_a_live_line_on_a_terminal():
 def test_what_only_some_programs_have_is_shown_where_it_is():
     shown = watch(terminal=False, max_fitness=7.0, qd_score=512.0, coverage=37.5, diverged=2.0)
     assert "steps/s  best 7  QD score 512  coverage 37.5 %  diverged 2" in shown, "of a repertoire the best elite"
+
+
+@pytest.mark.parametrize(
+    ("fitness", "said"),
+    [
+        ([1.0, 2.0, 3.0, 10.0, 1000.0], "steps/s  median 3, middle half 2 to 10  0:14 left"),
+        ([1.0, 3.0, float("nan")], "steps/s  median 2, middle half 1.5 to 2.5  0:14 left"),
+        ([float("nan"), float("inf")], "steps/s  0:14 left"),
+    ],
+)
+def test_of_independent_members_the_middle_is_shown_and_not_the_best(fitness: list[float], said: str):
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with Reporter(10, first=2, console=console) as reporter:
+        reporter.update(3, ROW, np.asarray(fitness, np.float32))
+    assert isinstance(console.file, io.StringIO)
+    assert said in console.file.getvalue()
+    assert "best" not in console.file.getvalue()
 
 
 def test_quiet_says_nothing():

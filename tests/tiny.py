@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,10 +13,10 @@ from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import tasks
 from rookery.envs.skills import skills
-from rookery.learners.api import Learner
+from rookery.learners.api import Bank, Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.types import PyTree
+from rookery.types import Array, Key, PyTree
 
 LIFE = OffPolicyConfig(
     num_envs=4,
@@ -53,10 +54,15 @@ def team(config: OnPolicyConfig = TEAM_LIFE, **options: Any) -> Learner:
     return on_policy(independent(agent, environment.spec), environment, config)
 
 
+def train_and_evaluate(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple:
+    """A generation of one member: the member, and its evaluation with the metrics of its training."""
+    train_key, evaluate_key = jax.random.split(key)
+    member, metrics = learner.step(member, bank, train_key, generation)
+    return member, (learner.evaluate(genotype(member), bank, evaluate_key), metrics)
+
+
 def assert_equal(left: PyTree, right: PyTree) -> None:
     """Two trees are equal bit by bit."""
-    import jax
-
     assert jax.tree.structure(left) == jax.tree.structure(right)
     for (path, a), b in zip(jax.tree.leaves_with_path(left), jax.tree.leaves(right), strict=True):
         assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=jnp.issubdtype(a.dtype, jnp.inexact)), path

@@ -14,6 +14,7 @@ from rookery.compat.records import PBTSacTrainingState, PBTTD3TrainingState, Rep
 from rookery.envs.batch import Batch
 from rookery.envs.batch import BatchState as State
 from rookery.learners import by_hand
+from rookery.populations.api import valid_fitness
 from rookery.populations.by_hand import truncate
 from rookery.populations.placement import WHOLE, Shares
 from rookery.qd.scoring import descriptor_of
@@ -66,7 +67,7 @@ class Population:
 
         def judge(states: Any, first: State) -> tuple[Array, ...]:
             told = by_hand.judge(self._agent(eval_env.observation_size), eval_env, states, first)
-            fitness = jnp.where(told.broken == 0, told.fitness, jnp.nan)  # who breaks the physics has shown nothing
+            fitness = valid_fitness(told.fitness, told.broken)
             return fitness, told.descriptor, told.returns, told.episodes["descriptors"]
 
         return judge

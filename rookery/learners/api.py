@@ -88,6 +88,7 @@ class Learner(NamedTuple):
     evaluation_steps: int = 1  # environment steps of an evaluation at its longest
     trace: TraceFn | None = None  # None: nobody can follow the episodes
     team: str = ""  # how the agents of a team share parameters, see `agents.api.Agent`
+    untrained_generations: int = 0  # at the start of a run, in which no update is made: nothing to select by
 
 
 def genotype(member: Member) -> Genotype:

@@ -13,7 +13,11 @@ from rookery.envs import api as envs
 from rookery.envs.teams import check_alone
 from rookery.learners import rollout
 from rookery.learners.api import Bank, Learner, Member
+from rookery.learners.training import training
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
+
+BUFFER_SIZE = 1_000_000
+"""Transitions in a replay buffer by default: Haarnoja 2018 and Fujimoto 2018."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,18 @@ class OffPolicyConfig(rollout.EvaluationConfig):
 
     num_envs: int = 25
     """Environments that each member acts in at once (at least 1)."""
-    steps_per_generation: int = 10_000
-    """Environment steps of each member per generation; a multiple of num_envs."""
+    steps_per_generation: int = 1_000
+    """Environment steps of each member per generation, after which it is evaluated; a multiple of num_envs."""
     updates_per_step: float = 1.0
     """Gradient updates per environment step; times num_envs it must be a whole number, at least 1."""
     batch_size: int = 256
     """Transitions per update (at least 1)."""
-    buffer_size: int = 100_000
-    """Transitions each member remembers (at least num_envs)."""
+    buffer_size: int | None = None
+    """Transitions in each member's replay buffer (at least num_envs); by default 1 million, as in the papers, and from
+    the command line fewer where a sixth of the memory holds no more."""
     warmup_steps: int = 1_000
-    """Environment steps of each member with uniformly random actions and no updates, at the start of the run."""
+    """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
+    Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
     normalize_observations: bool = False
     """Normalise observations by their running mean and variance, clipped to +-5."""
 
@@ -59,7 +65,7 @@ class OffPolicyConfig(rollout.EvaluationConfig):
                 f"updates_per_step x num_envs must be a whole number of at least 1, got {self.updates_per_step} x "
                 f"{self.num_envs} = {updates:g}; use updates_per_step {nearest:g}."
             )
-        if self.buffer_size < self.num_envs:
+        if self.buffer_size is not None and self.buffer_size < self.num_envs:
             raise ValueError(f"buffer_size must be at least num_envs ({self.num_envs}), got {self.buffer_size}.")
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}.")
@@ -73,6 +79,11 @@ class OffPolicyConfig(rollout.EvaluationConfig):
     def warmup_iterations(self) -> int:
         """Steps of each environment before the first update."""
         return -(-self.warmup_steps // self.num_envs)
+
+    @property
+    def untrained_generations(self) -> int:
+        """Generations at the start of the run that warm-up takes whole, without an update."""
+        return self.warmup_iterations // self.iterations
 
     @property
     def updates(self) -> int:
@@ -114,41 +125,25 @@ def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -
     )
 
 
-def step(parts: Parts, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
-    """One generation of learning.
-
-    Returns:
-      The member, and metrics `[]`: the agent's, averaged over the updates; `reward`, the mean per environment step;
-      `broken_steps`, how many steps the physics broke in.
-    """
-    iterations = generation * parts.config.iterations + jnp.arange(parts.config.iterations)
-    member, (learned, metrics, reward, broken) = live(parts, member, bank, key, iterations)
-    count = jnp.maximum(jnp.sum(learned), 1.0)
-    averages = jax.tree.map(lambda values: jnp.sum(values) / count, metrics)
-    return member, {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
-
-
 def live(parts: Parts, member: Member, bank: Bank, key: Key, iterations: Array) -> tuple[Member, tuple]:
     """Some iterations, each a step of every environment and then U updates.
 
     Args:
-      iterations: `[T]` int32, how many came before each in the whole life; never batched.
+      iterations: `[T]` int32, how many came before each since the start of training; never batched.
 
     Returns:
       The member; and for each iteration, `[T]`: whether it learned (1 or 0), the agent's metrics averaged over the
       updates, the mean reward of a step, and in how many steps the physics broke.
     """
-    living = parts._replace(environment=envs.auto_reset(parts.environment, bank))
     keys = jax.random.split(key, iterations.shape[0])
-    return jax.lax.scan(partial(_iterate, living), member, (iterations, keys))
+    return jax.lax.scan(lambda member, now: iterate(parts, member, bank, *now), member, (keys, iterations))
 
 
-def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[Member, tuple]:
-    """One step of every environment, then U updates."""
-    iteration, key = inputs
-    config = parts.config
+def iterate(parts: Parts, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
+    """One step of every environment, then U updates; see `training.IterateFn`, and `live` for what it reports."""
+    config, environment = parts.config, envs.auto_reset(parts.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
-    learning = iteration >= config.warmup_iterations  # not in steps of the member: 32 bits count to 2 billion
+    learning = count >= config.warmup_iterations  # not in steps of the member: 32 bits count to 2 billion
 
     observation = rollout.view(member.normalizer, member.env_state.observation)
     action = rollout.explore(parts.agent, member.state, member.hyper, observation, explore_key)
@@ -156,15 +151,15 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
     curiosity = parts.agent.curiosity
-    lives, rows, stepped = rollout.advance(parts.environment, member.env_state, action, env_key, curiosity)
+    lives, rows, stepped = rollout.advance(environment, member.env_state, action, env_key, curiosity)
     if curiosity is not None:
         member = member._replace(state=curiosity.observe(member.state, stepped))
     member = member._replace(env_state=lives, buffer=parts.buffer.add(member.buffer, rows))
     if config.normalize_observations:
-        sensed = rows.observation[:, : parts.environment.spec.sensed_size]
+        sensed = rows.observation[:, : environment.spec.sensed_size]
         member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
 
-    first = (iteration - config.warmup_iterations) * config.updates
+    first = (count - config.warmup_iterations) * config.updates
     learning_now = partial(learn, parts, member, learn_key, first)
     if config.warmup_steps:
         metrics = jax.eval_shape(learning_now)[1]
@@ -174,6 +169,15 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
         state, metrics = learning_now()
     member = member._replace(state=state)
     return member, (learning.astype(jnp.float32), metrics, jnp.mean(stepped.reward), jnp.sum(stepped.broken))
+
+
+def summarize(log: tuple) -> Metrics:
+    """Metrics `[]` of a generation's iterations: the agent's, averaged over the updates; `reward`, the mean of an
+    environment step; `broken_steps`, how many steps the physics broke in."""
+    learned, metrics, reward, broken = log
+    count = jnp.maximum(jnp.sum(learned), 1.0)
+    averages = jax.tree.map(lambda values: jnp.sum(values) / count, metrics)
+    return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 
 def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
@@ -224,18 +228,19 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     check_alone(spec)
     if agent.minibatches:
         raise ValueError("this agent learns on-policy, from its own rollouts; bind it by on_policy instead.")
-    parts = Parts(agent, environment, buffers.ring(config.buffer_size), config)
+    parts = Parts(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
     judge = rollout.judge(agent.act, environment, config, agent.curiosity)
     return Learner(
         start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
         init=partial(init, parts),
         adopt=partial(rollout.adopt, agent),
         restart=partial(restart, parts),
-        step=partial(step, parts),
+        step=training(partial(iterate, parts), summarize, config.iterations),
         evaluate=partial(rollout.evaluate, judge),
         spec=spec,
         space=agent.space,
         steps_per_generation=config.steps_per_generation,
         evaluation_steps=judge.episodes * spec.episode_length,
         trace=partial(rollout.trace, judge),
+        untrained_generations=config.untrained_generations,
     )

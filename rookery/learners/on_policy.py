@@ -17,6 +17,7 @@ from rookery.envs import api as envs
 from rookery.envs.memory import remembering
 from rookery.learners import rollout
 from rookery.learners.api import Bank, Learner, Member
+from rookery.learners.training import training
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 
@@ -106,24 +107,13 @@ def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -
     return member._replace(env_state=trees.where(needed, begin(parts, bank, key), member.env_state))
 
 
-def step(parts: Parts, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
-    """One generation: `evaluate_every` rollouts, each learned from.
+def iterate(parts: Parts, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
+    """One rollout, then one update; its statistics of observations are those that it was made under.
 
-    Returns:
-      The member, and metrics `[]`: the agent's, averaged over the updates; `reward`, the mean of an agent's step;
-      `broken_steps`, how many steps the physics broke in.
+    See `training.IterateFn`; reports the agent's metrics, the mean reward of an agent's step, and in how many steps the
+    physics broke, `[]` each.
     """
-    every = parts.config.evaluate_every
-    living = parts._replace(environment=envs.auto_reset(parts.environment, bank))
-    updates, keys = generation * every + jnp.arange(every), jax.random.split(key, every)
-    member, (metrics, reward, broken) = jax.lax.scan(partial(_iterate, living), member, (updates, keys))
-    averages = jax.tree.map(jnp.mean, metrics)
-    return member, {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
-
-
-def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[Member, tuple]:
-    """One rollout, then one update; its statistics of observations are those that it was made under."""
-    update, key = inputs
+    parts = parts._replace(environment=envs.auto_reset(parts.environment, bank))
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, parts.config.rollout_length)
     actors, (rows, broken) = jax.lax.scan(partial(_act, parts, member), member.env_state, keys)
@@ -132,7 +122,7 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
         next_observation=rollout.view(member.normalizer, rows.next_observation),
     )
     noise = parts.agent.noise(learn_key, rows.reward.size)
-    state, metrics = parts.agent.update(member.state, member.hyper, batch, noise, update)
+    state, metrics = parts.agent.update(member.state, member.hyper, batch, noise, count)
     counts = rows.extras.counts
     member = member._replace(
         state=state,
@@ -140,6 +130,14 @@ def _iterate(parts: Parts, member: Member, inputs: tuple[Array, Key]) -> tuple[M
         normalizer=_seen(parts, member.normalizer, rows.observation, counts),
     )
     return member, (metrics, normalize.mean_of(counts, rows.reward), jnp.sum(broken))
+
+
+def summarize(log: tuple) -> Metrics:
+    """Metrics `[]` of a generation's rollouts: the agent's, averaged over the updates; `reward`, the mean of an agent's
+    step; `broken_steps`, how many steps the physics broke in."""
+    metrics, reward, broken = log
+    averages = jax.tree.map(jnp.mean, metrics)
+    return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 
 def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors, tuple[Transition, Array]]:
@@ -198,7 +196,7 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
         init=partial(init, parts),
         adopt=partial(rollout.adopt, agent),
         restart=partial(restart, parts),
-        step=partial(step, parts),
+        step=training(partial(iterate, parts), summarize, config.evaluate_every),
         evaluate=partial(rollout.evaluate, judge),
         spec=environment.spec,
         space=agent.space,

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from rookery.envs.api import DescriptorSpec
 from rookery.hyperparams import Space
+from rookery.populations.config import Timing
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
@@ -69,6 +71,8 @@ class Program(NamedTuple):
     divides_cells: bool = False  # spread the repertoire over the devices by cells
     descriptor: DescriptorSpec | None = None  # of the task, for the run's folder
     task: str | None = None  # for the run's folder
+    timing: Timing | None = None  # in which generations a population selects; None where it does not
+    independent: bool = False  # no member replaces another and all are configured alike: each is a run by itself
 
 
 class PopulationMap(Protocol):
@@ -87,12 +91,24 @@ def vmap(function: Callable, mapped: tuple, shared: tuple) -> Any:
 
 def member_keys(key: Key, population_size: int) -> Key:
     """One key per member, `fold_in(key, member)`, `[P]`: independent of how many members or devices there are."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jax.numpy.arange(population_size))
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(population_size))
+
+
+def valid_fitness(fitness: Array, broken: Array) -> Array:
+    """The fitness to select by: NaN where the physics broke in any episode of the evaluation.
+
+    A broken episode ends early with reward 0: where rewards are negative, a policy that breaks the physics would win.
+
+    Args:
+      fitness: `[]` or `[P]`.
+      broken: likewise, int32: episodes in which the physics broke.
+    """
+    return jnp.where(broken == 0, fitness, jnp.nan)
 
 
 def examined(evaluation: Evaluation) -> dict[str, Array]:
-    """An evaluation by the names of its parts; what is known of each episode stands beside the rest."""
-    told = evaluation._asdict()
+    """An evaluation `[P, ...]` by the names of its parts, those of each episode among them; see `valid_fitness`."""
+    told = evaluation._replace(fitness=valid_fitness(evaluation.fitness, evaluation.broken))._asdict()
     return {**told, **told.pop("episodes")}
 
 

@@ -7,7 +7,8 @@ import jax
 from rookery.learners.api import Learner, Member, genotype
 from rookery.populations import api
 from rookery.populations.api import Program, ProgramState
-from rookery.types import Genotype, Key, PyTree
+from rookery.populations.stages import change_init
+from rookery.types import Genotype, PyTree
 
 
 def begin_as(program: Program, learner: Learner, start: Genotype) -> Program:
@@ -26,11 +27,10 @@ def begin_as(program: Program, learner: Learner, start: Genotype) -> Program:
     state = jax.eval_shape(program.init, jax.random.key(0))
     member = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.members)
     check_alike(genotype(member), start)
-    return program._replace(init=partial(_begin_as, program, learner, start))
+    return change_init(program, partial(_begin_as, learner, start))
 
 
-def _begin_as(program: Program, learner: Learner, start: Genotype, key: Key) -> ProgramState:
-    state = program.init(key)
+def _begin_as(learner: Learner, start: Genotype, state: ProgramState) -> ProgramState:
     return state._replace(members=api.vmap(partial(_adopt, learner), (state.members,), (start,)))
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PbtConfig:
     best_count: int | None = None
     """truncation: members that parents are drawn from, instead of best_fraction (1 to P)."""
     frequencies: tuple[int, ...] = (1, 10, 25, 50)
-    """multi-frequency: generations between the evolutions of each sub-population (two or more, each at least 1)."""
+    """multi-frequency: selections between the evolutions of each sub-population (two or more, each at least 1)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
     """perturb: multiply on each hyper-parameter's scale, or now and then draw afresh; resample: always draw afresh;
     pb2: a Gaussian-process bandit proposes (PB2)."""
@@ -33,8 +33,12 @@ class PbtConfig:
     """The two factors of perturb (above 0)."""
     resample_probability: float = 0.25
     """Chance that perturb draws a hyper-parameter afresh, each on its own, in [0, 1]."""
-    burn_in: int = 0
-    """Generations at the start in which only members that diverged are replaced (at least 0)."""
+    exploit_interval: int = 0
+    """Environment steps of each member between two selections, in whole generations (at least 0); up to the length of a
+    generation, every generation selects. Members that diverged are replaced in between all the same."""
+    burn_in: int | None = None
+    """Generations at the start in which only members that diverged are replaced (at least 0); by default those in which
+    warm-up leaves no member a single update."""
     smooth: int = 1
     """Judge members by the mean of their lineage's last so many evaluations (at least 1)."""
     inherit_buffer: bool = False
@@ -46,7 +50,13 @@ class PbtConfig:
         for name in ("replace_fraction", "best_fraction", "resample_probability"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
-        for name, least in (("replace_count", 0), ("best_count", 1), ("burn_in", 0), ("smooth", 1)):
+        for name, least in (
+            ("replace_count", 0),
+            ("best_count", 1),
+            ("exploit_interval", 0),
+            ("burn_in", 0),
+            ("smooth", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
@@ -58,6 +68,32 @@ class PbtConfig:
             known = get_args(get_type_hints(type(self))[name])
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+
+
+class Timing(NamedTuple):
+    """In which generations a population selects."""
+
+    burn_in: int  # generations at the start without selection
+    every: int  # generations between two selections, at least 1
+
+    def __str__(self) -> str:
+        """One clause."""
+        first = -(-(self.burn_in + 1) // self.every) * self.every
+        if self.every == 1:
+            return "selects in every generation" + (f" from generation {first} on" if first > 1 else "")
+        return f"selects in every {self.every} generations, first in generation {first}"
+
+
+def timing(config: PbtConfig, steps_per_generation: int, untrained_generations: int) -> Timing:
+    """When a population selects.
+
+    Args:
+      config: of the population.
+      steps_per_generation: environment steps of one member.
+      untrained_generations: at the start of the run, in which no member makes an update.
+    """
+    burn_in = untrained_generations if config.burn_in is None else config.burn_in
+    return Timing(burn_in, max(1, -(-config.exploit_interval // steps_per_generation)))
 
 
 def check_population(config: PbtConfig, population_size: int) -> None:

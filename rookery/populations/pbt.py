@@ -5,7 +5,7 @@ called `perturb` here, because agents also explore. The whole decision is one ar
 means that i survives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,11 +15,13 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.api import Bank, Learner, Member, genotype
+from rookery.learners.training import divisible
 from rookery.populations import api, bandit, selection
 from rookery.populations.api import Program, ProgramState
-from rookery.populations.config import PbtConfig, check_population, counts
+from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
@@ -42,12 +44,20 @@ class Shared(NamedTuple):
     history: PyTree  # what the bandit has seen; () without one
 
 
-def init(parts: Parts, key: Key) -> ProgramState:
-    """Newborn members with hyper-parameters drawn from the space."""
+class WorkOfMember(NamedTuple):
+    """What a generation in progress holds for one member."""
+
+    train_key: Key
+    evaluate_key: Key
+    log: PyTree
+    """What its training reported, see `Training`."""
+
+
+def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
+    """Members with fresh parameters, and hyper-parameters drawn from the space."""
     size = parts.population_size
-    bank_key, hyper_key, member_key = jax.random.split(key, 3)
+    hyper_key, member_key = keys
     hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
-    bank = parts.learner.start_states(bank_key)
     keys = api.member_keys(member_key, size)
     members = parts.placement.map(parts.learner.init, (keys, hyper), (bank,))
     recent = jnp.zeros((size, parts.config.smooth))
@@ -55,30 +65,56 @@ def init(parts: Parts, key: Key) -> ProgramState:
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
 
 
-def live(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple[Member, tuple]:
-    """One member's generation: learn, then be judged. Fitness is NaN if anything it learned is not finite."""
-    learn_key, evaluate_key = jax.random.split(key)
-    member, metrics = learner.step(member, bank, learn_key, generation)
-    evaluation = learner.evaluate(genotype(member), bank, evaluate_key)
+def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+    """Keys and an empty log for each member."""
+    return state, prepare(parts, state.members, bank, keys[0], keys[1:])
+
+
+def prepare(parts: Parts, members: Member, bank: Bank, members_key: Key, later: Key) -> Work:
+    """What members need to train and to be evaluated: their key is consumed, those for `finish` are kept."""
+    log = parts.placement.map(divisible(parts.learner.step).start, (members,), (bank,))
+    keys = jax.vmap(jax.random.split)(api.member_keys(members_key, parts.population_size))
+    return Work(WorkOfMember(keys[:, 0], keys[:, 1], log), (bank, later))
+
+
+def advance(
+    parts: Parts, state: ProgramState, work: Work, first: Array | int, last: Array | int
+) -> tuple[ProgramState, Work]:
+    """Train every member for some iterations of the generation."""
+    bank, _ = work.shared
+    train = partial(_train, parts.learner)
+    shared = (bank, state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
+    members, log = parts.placement.map(train, (state.members, work.members), shared)
+    return state._replace(members=members), work._replace(members=work.members._replace(log=log))
+
+
+def _train(
+    learner: Learner, member: Member, work: WorkOfMember, bank: Bank, generation: Array, first: Array, last: Array
+) -> tuple[Member, PyTree]:
+    return divisible(learner.step).advance(member, work.log, bank, work.train_key, generation, first, last)
+
+
+def evaluate(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
+    """Evaluate a trained member, and summarize its training. Fitness is NaN if anything it learned is not finite."""
+    evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
     sound = trees.all_finite(member.state)
-    return member, (evaluation._replace(fitness=jnp.where(sound, evaluation.fitness, jnp.nan)), metrics)
+    evaluation = evaluation._replace(fitness=jnp.where(sound, evaluation.fitness, jnp.nan))
+    return evaluation, divisible(learner.step).summarize(work.log)
 
 
-def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
-    """One generation: train and judge every member, then exploit, inherit, perturb.
+def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+    """Evaluate every member, then exploit, inherit, perturb.
 
     Returns:
       The next generation, and metrics `[P]` of this one: `fitness`, `parent` (the member of the generation before that
       this one came from), the hyper-parameters it trained with, `diverged`, `broken_episodes` (of the evaluation),
       `episode_length` (steps), the learner's.
     """
-    size = parts.population_size
-    bank_key, members_key, exploit_key, perturb_key, restart_key = jax.random.split(key, 5)
-    bank = parts.learner.start_states(bank_key)
-    keys = api.member_keys(members_key, size)
-    shared = (bank, state.shared.generation)
-    members, (evaluation, learned) = parts.placement.map(partial(live, parts.learner), (state.members, keys), shared)
+    size, members = parts.population_size, state.members
+    bank, (exploit_key, perturb_key, restart_key) = work.shared
+    evaluation, learned = parts.placement.map(partial(evaluate, parts.learner), (members, work.members), (bank,))
     diverged = ~jnp.isfinite(evaluation.fitness)
+    evaluation = evaluation._replace(fitness=api.valid_fitness(evaluation.fitness, evaluation.broken))
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
 
     shared, fitness = judged(parts, state.shared, members.hyper, evaluation.fitness)
@@ -113,7 +149,7 @@ def exploit(
 ) -> tuple[Array, Member]:
     """Parents `[P]`, and the members after they have inherited and perturbed."""
     config = parts.config
-    parents = parts.placement.everywhere(partial(select, config), fitness, shared.generation, keys[0])
+    parents = parts.placement.everywhere(partial(select, config, timing_of(parts)), fitness, shared.generation, keys[0])
     donors, is_new = None, parents != jnp.arange(parts.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
@@ -136,19 +172,27 @@ def _proposal(
     return trees.take(bandit.propose(history, space, generation, hyper, *rest), member)
 
 
-def select(config: PbtConfig, fitness: Array, generation: Array, key: Key) -> Array:
+def timing_of(parts: Parts) -> Timing:
+    """In which generations the population selects."""
+    learner = parts.learner
+    return timing(parts.config, learner.steps_per_generation, learner.untrained_generations)
+
+
+def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key) -> Array:
     """The configured strategy's `parents` `[P]`; see `selection`.
 
     Args:
+      config: of the population.
+      when: in other generations only members whose fitness is not finite are replaced.
       fitness: `[P]`, higher is better.
-      generation: `[]` int32, of the fitness, counted from 0; before `burn_in` only diverged members are replaced.
+      generation: `[]` int32, of the fitness, counted from 0.
       key: consumed.
     """
-    active = generation >= config.burn_in
+    active = (generation >= when.burn_in) & ((generation + 1) % when.every == 0)
     if config.exploit == "tournament":
         return selection.tournament(fitness, key, active)
     if config.exploit == "multi-frequency":
-        return selection.multi_frequency(fitness, generation, config.frequencies, active)
+        return selection.multi_frequency(fitness, generation // when.every, config.frequencies, active)
     best, replaced = counts(config, fitness.shape[0])
     return selection.truncation(fitness, key, best, jnp.where(active, replaced, 0))
 
@@ -214,7 +258,8 @@ def pbt(
       TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
     """
     parts = bind(learner, space, population_size, config, placement, options)
-    return as_program(parts, partial(init, parts), partial(step, parts))
+    program = as_program(parts, *(partial(stage, parts) for stage in (create, begin, advance, finish)))
+    return program._replace(independent=parts.config.exploit == "none" and not parts.space.domains)
 
 
 def bind(
@@ -233,16 +278,18 @@ def bind(
     return Parts(learner, space or learner.space, config, population_size, placement)
 
 
-def as_program(parts: Parts, init: api.InitFn, step: api.StepFn) -> Program:
-    """A program of members who learn, whatever a generation does with them."""
+def as_program(parts: Parts, create: Callable, begin: Callable, advance: Callable, finish: Callable) -> Program:
+    """A program of members that learn, from the stages of its `init` and `step`; see `stages`."""
     learner = parts.learner
+    iterations = divisible(learner.step).iterations
     return Program(
-        init=init,
-        step=step,
+        init=StagedInit(learner.start_states, create, keys=2),
+        step=StagedStep(learner.start_states, begin, advance, finish, iterations, keys=4),
         examine=partial(examine, parts),
         population_size=parts.population_size,
         steps_per_generation=parts.population_size * learner.steps_per_generation,
         space=parts.space,
         descriptor=learner.spec.descriptor,
         task=learner.spec.name,
+        timing=timing_of(parts) if parts.config.exploit != "none" else None,
     )

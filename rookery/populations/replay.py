@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.populations.api import Program, ProgramState
-from rookery.types import Array, Key, Metrics
+from rookery.populations.stages import change_init, change_step
+from rookery.types import Array
 
 
 def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Program:
@@ -38,20 +39,8 @@ def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Prog
     if not schedule or min(len(values) for values in schedule.values()) < 1:
         raise ValueError("the schedule is empty; replay a run that finished a generation.")
     values = {name: jnp.asarray(column, jnp.float32) for name, column in schedule.items()}
-    return program._replace(
-        init=partial(_init, program, values),
-        step=partial(_step, program, values),
-    )
-
-
-def _init(program: Program, schedule: Mapping[str, Array], key: Key) -> ProgramState:
-    return _follow(schedule, program.init(key))
-
-
-def _step(
-    program: Program, schedule: Mapping[str, Array], state: ProgramState, key: Key
-) -> tuple[ProgramState, Metrics]:
-    return program.step(_follow(schedule, state), key)
+    follow = partial(_follow, values)
+    return change_step(change_init(program, follow), follow)
 
 
 def _follow(schedule: Mapping[str, Array], state: ProgramState) -> ProgramState:

@@ -18,6 +18,7 @@ from rookery.populations import api, bandit, pbt
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.config import PbtConfig
 from rookery.populations.placement import ONE_DEVICE, MoveFn, Placement, move_here
+from rookery.populations.stages import Work
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -33,13 +34,12 @@ class Parts(NamedTuple):
         return len(self.names)
 
 
-def init(parts: Parts, key: Key) -> ProgramState:
-    """Newborn members, each with hyper-parameters of its own drawn from the space."""
+def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
+    """Members with fresh parameters, each with its own hyper-parameters drawn from the space."""
     size, space = parts.each.population_size, parts.each.space
-    bank_key, hyper_key, member_key = jax.random.split(key, 3)
+    hyper_key, member_key = keys
     keys = api.member_keys(hyper_key, size * parts.count).reshape(size, parts.count)
     hyper = jax.vmap(jax.vmap(partial(hyperparams.sample, space)))(keys)
-    bank = parts.each.learner.start_states(bank_key)
     members = parts.each.placement.map(parts.each.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
     recent = jnp.zeros((parts.count, size, parts.each.config.smooth))
     history = bandit.empty(space, size) if parts.each.config.perturb == "pb2" else ()
@@ -67,32 +67,47 @@ def _across(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), tree)
 
 
-def live(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple[Member, tuple]:
-    """A team's generation; the fitness of a role is NaN if anything it learned is not finite."""
-    member, (evaluation, metrics) = pbt.live(learner, member, key, bank, generation)
+def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+    """Match the members of all roles into teams, which the state holds until the generation is over."""
+    each, size = parts.each, parts.each.population_size
+    places = match(keys[0], size, parts.count)
+    teams = deal(state.members, places, each.placement.move)
+    work = pbt.prepare(each, teams, bank, keys[1], keys[2:])
+    return state._replace(members=teams), work._replace(shared=(*work.shared, places))
+
+
+def advance(
+    parts: Parts, state: ProgramState, work: Work, first: Array | int, last: Array | int
+) -> tuple[ProgramState, Work]:
+    """Train every team for some iterations of the generation."""
+    *shared, places = work.shared
+    state, work = pbt.advance(parts.each, state, work._replace(shared=tuple(shared)), first, last)
+    return state, work._replace(shared=(*work.shared, places))
+
+
+def evaluate(learner: Learner, member: Member, work: pbt.WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
+    """Evaluate a team; the fitness of a role is NaN if anything it learned is not finite."""
+    evaluation, metrics = pbt.evaluate(learner, member, work, bank)
     sound = jax.vmap(trees.all_finite)(member.state)
-    return member, (evaluation._replace(roles=jnp.where(sound, evaluation.roles, jnp.nan)), metrics)
+    return evaluation._replace(roles=jnp.where(sound, evaluation.roles, jnp.nan)), metrics
 
 
-def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
-    """One generation: match, train and judge the teams; then exploit, inherit and perturb within each role.
+def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+    """Evaluate the teams; then exploit, inherit and perturb within each role.
 
     Returns:
       The next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters `[P I]`; the
       rest `[P]`, of the teams as they were matched.
     """
     each, size = parts.each, parts.each.population_size
-    bank_key, match_key, members_key, exploit_key, restart_key = jax.random.split(key, 5)
-    bank = each.learner.start_states(bank_key)
-    places = match(match_key, size, parts.count)
-    shared = (bank, state.shared.generation)
-    keys = api.member_keys(members_key, size)
-    teams = deal(state.members, places, each.placement.move)
-    teams, (evaluation, learned) = each.placement.map(partial(live, each.learner), (teams, keys), shared)
+    bank, (exploit_key, restart_key), places = work.shared
+    evaluation, learned = each.placement.map(partial(evaluate, each.learner), (state.members, work.members), (bank,))
     home = jnp.argsort(places, axis=0)
-    members = deal(teams, home, each.placement.move)
-    fitness = each.placement.everywhere(partial(jnp.take_along_axis, axis=0), evaluation.roles, home)
-    metrics = _metrics(members, state.shared.parents, evaluation, learned, fitness)
+    members = deal(state.members, home, each.placement.move)
+    valid = api.valid_fitness(evaluation.roles, evaluation.broken[:, None])
+    take = partial(each.placement.everywhere, partial(jnp.take_along_axis, axis=0))
+    fitness, diverged = take(valid, home), ~jnp.isfinite(take(evaluation.roles, home))
+    metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(parts.names)}
 
     shared, members, parents, judged = _exploit(parts, state.shared, members, fitness, exploit_key)
@@ -141,11 +156,11 @@ def _exploit_role(each: pbt.Parts, generation: Array, given: tuple) -> tuple:
 
 
 def _metrics(
-    members: Member, parents: Array, evaluation: Evaluation, learned: Metrics, fitness: Array
+    members: Member, parents: Array, evaluation: Evaluation, learned: Metrics, roles: tuple[Array, Array]
 ) -> dict[str, Array]:
     hyper = jax.tree.map(jnp.ravel, members.hyper)
-    own = fitness.reshape(-1)
-    return pbt.metrics_of(hyper, parents, evaluation._replace(fitness=own), learned, ~jnp.isfinite(own))
+    fitness, diverged = (values.reshape(-1) for values in roles)
+    return pbt.metrics_of(hyper, parents, evaluation._replace(fitness=fitness), learned, diverged)
 
 
 def pbt_roles(
@@ -174,4 +189,4 @@ def pbt_roles(
         raise ValueError("roles need agents with parameters of their own: a team made by independent.")
     assert learner.spec.team is not None
     parts = Parts(each, learner.spec.team.names)
-    return pbt.as_program(each, partial(init, parts), partial(step, parts))
+    return pbt.as_program(each, *(partial(stage, parts) for stage in (create, begin, advance, finish)))

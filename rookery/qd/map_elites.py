@@ -14,11 +14,13 @@ from rookery import trees
 from rookery.populations import api
 from rookery.populations.api import Program, ProgramState
 from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations.stages import StagedInit, StagedStep, Work, change_init
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.centroids import FindFn, finder
 from rookery.qd.repertoire import Added, Repertoire
+from rookery.qd.staged import staged_ask
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -55,7 +57,7 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
       ValueError: the program has no repertoire, or its genotypes or descriptors are others.
     """
     _check_beginning(program, repertoire.genotypes, repertoire.descriptors)
-    return program._replace(init=partial(_begin_with, program, repertoire))
+    return change_init(program, partial(_begin_with, repertoire))
 
 
 def _check_beginning(program: Program, genotypes: PyTree, descriptors: Any) -> None:
@@ -70,8 +72,7 @@ def _check_beginning(program: Program, genotypes: PyTree, descriptors: Any) -> N
         raise ValueError("the repertoire is of another task or another agent: its genotypes or descriptors differ.")
 
 
-def _begin_with(program: Program, repertoire: Repertoire, key: Key) -> ProgramState:
-    state = program.init(key)
+def _begin_with(repertoire: Repertoire, state: ProgramState) -> ProgramState:
     descriptors = jnp.where(repertoire.occupied[:, None], repertoire.descriptors, jnp.nan)
     begun, _ = repertoires.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors)
     return with_repertoire(state, begun)
@@ -108,31 +109,47 @@ def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState
     return state._replace(cells=genotypes, shared=Shared(state.shared.emitter, *rest))
 
 
-def init(parts: Parts, key: Key) -> ProgramState:
-    """An empty repertoire, and the emitter's beginning."""
-    bank_key, emitter_key = jax.random.split(key)
-    bank = parts.scoring.start_states(bank_key)
-    genotype = jax.eval_shape(parts.scoring.newborn, emitter_key, bank)
-    state = parts.emitter.init(emitter_key, bank)
+def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
+    """An empty repertoire, and the emitter's first state."""
+    genotype = jax.eval_shape(parts.scoring.newborn, keys[0], bank)
+    state = parts.emitter.init(keys[0], bank)
     genotypes, *rest = repertoires.empty(genotype, parts.centroids)
     return ProgramState(state.members, Shared(state.shared, *rest), genotypes)
 
 
-def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
-    """One generation.
+def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+    """What the emitter does before its members train."""
+    ask_key, evaluate_key = keys
+    emitting = EmitterState(state.members, state.shared.emitter)
+    emitting, work = staged_ask(parts.emitter.ask).begin(emitting, repertoire_of(state), bank, ask_key)
+    return _with_emitter(state, emitting), work._replace(shared=(work.shared, bank, evaluate_key))
+
+
+def advance(
+    parts: Parts, state: ProgramState, work: Work, first: Array | int, last: Array | int
+) -> tuple[ProgramState, Work]:
+    """Some iterations of the training of the emitter's members."""
+    asking, *rest = work.shared
+    emitting = EmitterState(state.members, state.shared.emitter)
+    emitting, work = staged_ask(parts.emitter.ask).advance(emitting, work._replace(shared=asking), first, last)
+    return _with_emitter(state, emitting), work._replace(shared=(work.shared, *rest))
+
+
+def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+    """Evaluate what the emitter proposes, and keep the best of each cell.
 
     Returns:
       The next state, and metrics: those of the repertoire after it (see `repertoire.metrics`); `added`, `improved`,
       `rejected` and `outside`, how many of the proposals filled a cell, bettered one, were not finite, or lay outside
-      of the descriptor's limits; `evaluation_steps`, environment steps that judging took, and `broken_episodes`, how
-      many of its episodes the physics broke in, which rejects a genotype; `fitness`, of the emitter's
+      of the descriptor's limits; `evaluation_steps`, environment steps that the evaluation took, and `broken_episodes`,
+      how many of its episodes the physics broke in, which rejects a genotype; `fitness`, of the emitter's
       population `[P]`, or of all proposals `[B]` if it has none; what the emitter adds.
     """
-    bank_key, ask_key, evaluate_key = jax.random.split(key, 3)
-    bank = parts.scoring.start_states(bank_key)
+    asking, bank, evaluate_key = work.shared
     repertoire = repertoire_of(state)
     emitting = EmitterState(state.members, state.shared.emitter)
-    emitting, genotypes, asked = parts.emitter.ask(emitting, repertoire, bank, ask_key)
+    ask = staged_ask(parts.emitter.ask)
+    emitting, genotypes, asked = ask.propose(emitting, work._replace(shared=asking), repertoire)
     genotypes = _bounded(genotypes, parts.scoring.bounds)
     keys = api.member_keys(evaluate_key, parts.emitter.batch_size)
     evaluation = parts.placement.map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
@@ -142,10 +159,13 @@ def step(parts: Parts, state: ProgramState, key: Key) -> tuple[ProgramState, Met
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.placement.cells, parts.find
     )
     emitting, told = parts.emitter.tell(emitting, evaluation)
-    state = with_repertoire(state._replace(members=emitting.members), repertoire)
-    state = state._replace(shared=state.shared._replace(emitter=emitting.shared))
+    state = with_repertoire(_with_emitter(state, emitting), repertoire)
     metrics = {"fitness": evaluation.fitness, **_metrics(parts.scoring, repertoire, added, evaluation), **asked, **told}
     return state, metrics
+
+
+def _with_emitter(state: ProgramState, emitting: EmitterState) -> ProgramState:
+    return state._replace(members=emitting.members, shared=state.shared._replace(emitter=emitting.shared))
 
 
 def _limits(scoring: Scoring) -> tuple[Array, Array]:
@@ -168,8 +188,8 @@ def _judge(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluati
     """An evaluation whose fitness is NaN if the genotype itself is not finite, or broke the physics: who ends episodes
     that way must not live on in a cell."""
     evaluation = scoring.evaluate(genotype, bank, key)
-    sound = trees.all_finite(genotype) & (evaluation.broken == 0)
-    return evaluation._replace(fitness=jnp.where(sound, evaluation.fitness, jnp.nan))
+    fitness = jnp.where(trees.all_finite(genotype), evaluation.fitness, jnp.nan)
+    return evaluation._replace(fitness=api.valid_fitness(fitness, evaluation.broken))
 
 
 def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
@@ -267,8 +287,15 @@ def map_elites(
     emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
     parts = Parts(scoring, emitter, centroids, finder(centroids), placement)
     return Program(
-        init=partial(init, parts),
-        step=partial(step, parts),
+        init=StagedInit(scoring.start_states, partial(create, parts), keys=1),
+        step=StagedStep(
+            scoring.start_states,
+            partial(begin, parts),
+            partial(advance, parts),
+            partial(finish, parts),
+            staged_ask(emitter.ask).iterations,
+            keys=2,
+        ),
         examine=partial(examine, parts),
         population_size=emitter.population_size or emitter.batch_size,
         steps_per_generation=emitter.steps or emitter.batch_size * scoring.steps,

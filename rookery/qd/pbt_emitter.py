@@ -16,14 +16,17 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.api import Bank, Learner, Member, genotype
+from rookery.learners.training import divisible
 from rookery.populations import api, selection
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations.stages import Work
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.api import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Repertoire
+from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
@@ -113,6 +116,7 @@ class Shared(NamedTuple):
     generation: Array  # [] int32, generations asked for
     parents: Array  # [P] int32, the member that each came from in this generation, or FROM_REPERTOIRE
     fitness: Array  # [P], as judged at the end of the last generation
+    diverged: Array  # [P] bool, whose fitness is not finite for another reason than broken physics
 
 
 def init(parts: Parts, key: Key, bank: Bank) -> EmitterState:
@@ -121,30 +125,57 @@ def init(parts: Parts, key: Key, bank: Bank) -> EmitterState:
     hyper_key, member_key = jax.random.split(key)
     hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
     members = parts.placement.map(parts.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
-    shared = Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)))
+    shared = Shared(
+        jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)), jnp.zeros((size,), bool)
+    )
     return EmitterState(members, shared)
 
 
-def ask(
-    parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
-) -> tuple[EmitterState, PyTree, Metrics]:
-    """Exploit, train, and propose variations of elites followed by the trained members (Pierrot 2023, Algorithm 1).
+def ask(parts: Parts) -> StagedAsk:
+    """Exploit, train, and propose variations of elites followed by the trained members (Pierrot 2023, Algorithm 1)."""
+    iterations = divisible(parts.learner.step).iterations
+    return StagedAsk(partial(begin, parts), partial(advance, parts), partial(propose, parts), iterations)
 
-    The first generation has nobody's fitness yet: everybody trains, nobody is replaced, and variations are newborns.
+
+def begin(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[EmitterState, Work]:
+    """Exploit, and an empty log for each member; the key is consumed.
+
+    Before the first generation no fitness is known, and no member is replaced.
     """
     exploit_key, train_key, vary_key = jax.random.split(key, 3)
     members, parents = exploit(parts, state, repertoire, bank, exploit_key)
+    log = parts.placement.map(divisible(parts.learner.step).start, (members,), (bank,))
     keys = api.member_keys(train_key, parts.population_size)
+    shared = state.shared._replace(parents=parents)
+    return EmitterState(members, shared), Work((keys, log), (bank, vary_key))
+
+
+def advance(
+    parts: Parts, state: EmitterState, work: Work, first: Array | int, last: Array | int
+) -> tuple[EmitterState, Work]:
+    """Train every member for some iterations of the generation."""
+    (keys, log), (bank, _) = work
+    span = (jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
     train = partial(_train, parts.learner)
-    members, learned = parts.placement.map(train, (members, keys), (bank, state.shared.generation))
+    members, log = parts.placement.map(train, (state.members, log, keys), (bank, state.shared.generation, *span))
+    return state._replace(members=members), work._replace(members=(keys, log))
+
+
+def _train(learner: Learner, member: Member, log: PyTree, key: Key, bank: Bank, *when: Array) -> tuple[Member, PyTree]:
+    return divisible(learner.step).advance(member, log, bank, key, *when)
+
+
+def propose(
+    parts: Parts, state: EmitterState, work: Work, repertoire: Repertoire
+) -> tuple[EmitterState, PyTree, Metrics]:
+    """Variations of elites, followed by the trained members; in the first generation variations are fresh genotypes."""
+    (_, log), (bank, vary_key) = work
+    learned = parts.placement.map(divisible(parts.learner.step).summarize, (log,), ())
     _, variations, _ = parts.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
-    proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, jax.vmap(genotype)(members))
-    shared = state.shared._replace(generation=state.shared.generation + 1, parents=parents)
-    return EmitterState(members, shared), proposals, learned
-
-
-def _train(learner: Learner, member: Member, key: Key, bank: Bank, generation: Array) -> tuple[Member, Metrics]:
-    return learner.step(member, bank, key, generation)
+    members = jax.vmap(genotype)(state.members)
+    proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, members)
+    shared = state.shared._replace(generation=state.shared.generation + 1)
+    return state._replace(shared=shared), proposals, learned
 
 
 def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[Member, Array]:
@@ -157,7 +188,7 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     """
     size, fitness = parts.population_size, state.shared.fitness
     parents_key, sample_key, perturb_key, restart_key = jax.random.split(key, 4)
-    judged, elites_exist = state.shared.generation > 0, repertoire.occupied.any()
+    judged, elites_exist = state.shared.generation > parts.learner.untrained_generations, repertoire.occupied.any()
     decide = partial(origins, parts.counts)
     parents, revived = parts.placement.everywhere(decide, fitness, parents_key, judged, elites_exist)
 
@@ -169,7 +200,7 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     is_new = revived | (parents != jnp.arange(size))
     members = members._replace(hyper=perturb(parts.config, parts.space, members.hyper, perturb_key, is_new))
     # Whose data is not to be trusted begins anew; a buffer that was just inherited is the parent's and stays.
-    diverged = is_new & ~jnp.isfinite(fitness)
+    diverged = is_new & state.shared.diverged
     cleared = diverged & (revived if parts.config.inherit_buffer else True)
     keys = api.member_keys(restart_key, size)
     members = parts.placement.map(partial(_restart, parts.learner), (members, keys, diverged, cleared), (bank,))
@@ -216,7 +247,9 @@ def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared:
 
 
 def tell(parts: Parts, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
-    """Remember what the members, last in the batch, were worth; NaN if anything they learned is not finite.
+    """Remember the fitness of the members, last in the batch; NaN if anything they learned is not finite.
+
+    A member whose evaluation broke the physics has no fitness either, but it has not diverged and keeps its buffer.
 
     Returns:
       The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, the hyper-parameters they trained
@@ -225,15 +258,16 @@ def tell(parts: Parts, state: EmitterState, evaluation: Evaluation) -> tuple[Emi
     own = trees.take(evaluation, jnp.arange(-parts.population_size, 0))
     sound = jax.vmap(trees.all_finite)(state.members.state)
     fitness = jnp.where(sound, own.fitness, jnp.nan)
+    diverged = ~sound | (~jnp.isfinite(fitness) & (own.broken == 0))
     metrics = {
         "fitness": fitness,
         "parent": state.shared.parents,
-        "diverged": ~jnp.isfinite(fitness),
+        "diverged": diverged,
         "episode_length": jnp.mean(own.lengths.astype(jnp.float32), axis=1),
         "revived": jnp.sum(state.shared.parents == FROM_REPERTOIRE),
         **api.hyper_metrics(state.members.hyper),
     }
-    return state._replace(shared=state.shared._replace(fitness=fitness)), metrics
+    return state._replace(shared=state.shared._replace(fitness=fitness, diverged=diverged)), metrics
 
 
 def pbt_emitter(
@@ -267,7 +301,7 @@ def pbt_emitter(
     parts = Parts(learner, space or learner.space, config, told, population_size, beside, placement)
     return Emitter(
         init=partial(init, parts),
-        ask=partial(ask, parts),
+        ask=ask(parts),
         tell=partial(tell, parts),
         batch_size=population_size + ga_population,
         population_size=population_size,

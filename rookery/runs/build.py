@@ -1,8 +1,9 @@
 """From a config to what it describes: world, mind, life, people."""
 
 import contextlib
+import dataclasses
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rookery import devices, hyperparams
 from rookery.agents.api import Agent
@@ -18,7 +19,7 @@ from rookery.envs.skills import skills
 from rookery.envs.teams import as_team, check_alone, identify
 from rookery.hyperparams import Space
 from rookery.learners.api import Learner
-from rookery.learners.off_policy import off_policy
+from rookery.learners.off_policy import BUFFER_SIZE, off_policy
 from rookery.learners.on_policy import on_policy
 from rookery.populations.api import Program
 from rookery.populations.pbt import pbt
@@ -45,6 +46,7 @@ from rookery.runs.kinds import (
 )
 from rookery.runs.lineage import Schedule, at_steps
 from rookery.runs.members import PbtRun
+from rookery.runs.memory import available
 from rookery.runs.on_policy_runs import AnyOnPolicyRun, AnyTeamRun, PbtIppoRun
 
 
@@ -55,7 +57,10 @@ class Built(NamedTuple):
     mesh: Mesh
     space: Space | None = None  # as the config chose it; None where nothing has hyper-parameters
     learner: Learner | None = None  # None where nobody learns
+    config: AnyRun | None = None  # with the defaults that depend on the machine written out
 
+
+_Learning = TypeVar("_Learning", bound=AgentRun | AnyMePbtRun)
 
 _AGENTS = {SacConfig: sac, Td3Config: td3, PpoConfig: ppo}
 
@@ -83,7 +88,7 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
     if isinstance(config, AnyMePbtRun):
         return _me_pbt(config, over)
     mesh = over or _mesh(config.world, population=config.population)
-    learner, space = _learner(config)
+    config, learner, space = _learner(config, mesh)
     spread = devices.placement(mesh, config.world.exact)
     if isinstance(config, PbtIppoRun):
         _check_selection(config, learner.spec)
@@ -95,7 +100,7 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
         program = seeds(learner, space, config.population, config.draw_hyper, spread)
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
-    return Built(program, mesh, space, learner)
+    return Built(program, mesh, space, learner, config)
 
 
 def _check_selection(config: PbtIppoRun, spec: EnvSpec) -> None:
@@ -116,7 +121,8 @@ def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
     searched = scoring(config)
     placement = _placement(mesh, config)
     emitter = iso_line(searched, config.batch_size, config.variation, placement.cells)
-    return Built(map_elites(searched, find_cells(config.cells, searched.descriptor), emitter, placement), mesh)
+    program = map_elites(searched, find_cells(config.cells, searched.descriptor), emitter, placement)
+    return Built(program, mesh, config=config)
 
 
 def _me_pbt(config: AnyMePbtRun, over: Mesh | None) -> Built:
@@ -125,12 +131,12 @@ def _me_pbt(config: AnyMePbtRun, over: Mesh | None) -> Built:
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
     mesh = over or _mesh(config.world, **_divided(config.cells), **sizes)
-    learner, space = _learner(config)
+    config, learner, space = _learner(config, mesh)
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
     placement = _placement(mesh, config)
     program = me_pbt(learner, cells, space, *both, config.me_pbt, config.variation, placement)
-    return Built(program, mesh, space, learner)
+    return Built(program, mesh, space, learner, config)
 
 
 def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
@@ -152,18 +158,34 @@ def _divided(cells: CellsConfig) -> dict[str, int]:
     return {"repertoire": cells.count} if cells.shard_repertoire else {}
 
 
-def _learner(config: AgentRun | AnyMePbtRun) -> tuple[Learner, Space]:
-    """One member's life in its world, and what of it evolves."""
+def _learner(config: _Learning, mesh: Mesh) -> tuple[_Learning, Learner, Space]:
+    """The config with the size of its replay buffers, one member's training loop, and what of it evolves."""
     environment = _environment(config.world)
     if isinstance(config, AnyOnPolicyRun):
-        return _on_policy(config, environment)
+        return config, *_on_policy(config, environment)
     check_alone(environment.spec)
     if isinstance(config, AnyDiaynRun):
         environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
     agent = wrapped_agent(config, environment.spec)
     if isinstance(config, AnyDiaynRun):
         agent = diayn(agent, environment.spec, config.diayn)
-    return off_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
+    rows = config.learner.buffer_size or _buffer_size(config, environment.spec, mesh)
+    config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, buffer_size=rows))
+    learner = off_policy(agent, environment, config.learner)
+    return config, learner, hyperparams.choose(agent.space, **choices(config))
+
+
+def _buffer_size(config: AgentRun | AnyMePbtRun, spec: EnvSpec, mesh: Mesh) -> int:
+    """Rows of each member's replay buffer: the papers' 1 million, or as many as a sixth of the memory holds.
+
+    While a checkpoint is written there are three times as many, which is half of the memory.
+    """
+    memory = available(mesh)
+    if memory is None:
+        return BUFFER_SIZE
+    row = 4 * (2 * spec.observation_size + spec.action_size + 2)  # bytes of a transition
+    members = config.population // mesh.devices.size
+    return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
 
 
 def _on_policy(config: AnyOnPolicyRun, environment: Environment) -> tuple[Learner, Space]:

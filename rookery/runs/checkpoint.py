@@ -47,17 +47,21 @@ class Checkpointer:
       directory: made if it does not exist. What killed runs left half written is removed.
       keep: how many whole checkpoints stay, at least 1.
       read_only: touch nothing; `save` is refused.
+      replaces: a folder that is deleted as soon as a new checkpoint is whole.
 
     Raises:
       ValueError: `keep` is less than 1.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int = 1, read_only: bool = False):
+    def __init__(
+        self, directory: str | os.PathLike[str], keep: int = 1, read_only: bool = False, replaces: Path | None = None
+    ):
         if keep < 1:
             raise ValueError(f"keep is {keep}, but at least 1 checkpoint must stay; give 1 or more.")
         self.directory = Path(directory).absolute()
         self._keep = keep
         self._read_only = read_only
+        self._replaces = replaces
         self._thread: threading.Thread | None = None
         self._failure: CheckpointError | None = None
         if not read_only:
@@ -214,6 +218,8 @@ class Checkpointer:
             if processes.is_first():
                 manifest.write(self.directory, body)
                 manifest.retire(self.directory, body["generation"], self._keep, spared)
+                if self._replaces is not None:
+                    shutil.rmtree(self._replaces, ignore_errors=True)
         except Exception as error:
             self._remove_half(body["folder"])
             self._failure = self._error(body["generation"], error)
@@ -256,7 +262,7 @@ class Checkpointer:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
                 warnings.warn(message, CheckpointWarning, stacklevel=5)
         raise CheckpointError(
-            f"There is no whole checkpoint in {self.directory}; start the run anew with `--overwrite`, "
+            f"There is no whole checkpoint in {self.directory}; resume the run, start it anew with `--overwrite`, "
             "or put a copy of the folder back."
         )
 

@@ -17,6 +17,14 @@ def stopped(generation: int, run_dir: Path | None) -> str:
     return f"stopped after generation {generation}, which is saved; continue with: rookery resume {run_dir}"
 
 
+def stopped_within(generation: int, run_dir: Path | None) -> str:
+    """A run was asked to stop, and stopped before it finished the generation after `generation` others."""
+    where = f"stopped within generation {generation + 1}"
+    if run_dir is None:
+        return f"{where}; nothing was saved, since the run has no run_dir."
+    return f"{where}, which is saved as far as it came; continue with: rookery resume {run_dir}"
+
+
 def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
     """Nothing was finite in the last of `generation` generations; waits for the checkpoint that is under way."""
     if of_a_repertoire:

@@ -37,8 +37,10 @@ _MADE = (
     "report.html",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
+    f"interrupted/{CHECKPOINT_PREFIX}[0-9]*",
     f"*{_TEMPORARY}",
     f"checkpoints/*{_TEMPORARY}",
+    f"interrupted/*{_TEMPORARY}",
 )
 
 
@@ -109,6 +111,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def interrupted(self) -> Path:
+        """The folder of the checkpoint of a generation that a signal stopped; a later checkpoint deletes it."""
+        return self.path / "interrupted"
 
     @property
     def events(self) -> Path:

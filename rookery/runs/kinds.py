@@ -29,6 +29,16 @@ DiaynSacSpace = space_flags(diayn.space(sac.SPACE))
 DiaynTd3Space = space_flags(diayn.space(td3.SPACE))
 
 
+def _long() -> RunConfig:
+    """As many steps as the papers' short runs, in short generations."""
+    return RunConfig(generations=500, checkpoint_every=25)
+
+
+def _by_steps() -> PbtConfig:
+    """Selection by steps: within a short generation a member's fitness hardly changes."""
+    return PbtConfig(exploit_interval=10_000)
+
+
 @dataclass(frozen=True)
 class SacRun(SeedsRun):
     """Soft actor-critic: independent members, one by default.
@@ -36,6 +46,7 @@ class SacRun(SeedsRun):
     Source: Haarnoja 2018 (arXiv:1812.05905).
     """
 
+    run: RunConfig = field(default_factory=_long)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
@@ -48,6 +59,7 @@ class Td3Run(SeedsRun):
     Source: Fujimoto 2018 (arXiv:1802.09477).
     """
 
+    run: RunConfig = field(default_factory=_long)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
@@ -60,6 +72,8 @@ class PbtSacRun(PbtRun):
     Sources: Jaderberg 2017 (arXiv:1711.09846), Haarnoja 2018 (arXiv:1812.05905).
     """
 
+    run: RunConfig = field(default_factory=_long)
+    pbt: PbtConfig = field(default_factory=_by_steps)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
@@ -72,6 +86,8 @@ class PbtTd3Run(PbtRun):
     Sources: Jaderberg 2017 (arXiv:1711.09846), Fujimoto 2018 (arXiv:1802.09477).
     """
 
+    run: RunConfig = field(default_factory=_long)
+    pbt: PbtConfig = field(default_factory=_by_steps)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
@@ -118,7 +134,7 @@ class MePbtRun:
     """Folder of a run whose repertoire, skills or members the repertoire begins with; task and widths that are not
     given are that run's."""
     world: WorldConfig = field(default_factory=_described_world)
-    run: RunConfig = field(default_factory=RunConfig)
+    run: RunConfig = field(default_factory=_long)
     cells: CellsConfig = field(default_factory=CellsConfig)
     variation: VariationConfig = field(default_factory=VariationConfig)
     me_pbt: MePbtConfig = field(default_factory=MePbtConfig)

@@ -4,10 +4,8 @@ The loop is where keys are born: generation g of a run uses `fold_in(run_key, g)
 killed and resumed draws the same numbers as one that never stopped.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,21 +18,24 @@ import numpy as np
 from rookery import devices, hyperparams
 from rookery.devices import Mesh
 from rookery.populations.api import Program, ProgramState
+from rookery.populations.stages import Work
 from rookery.runs import folder as folders
 from rookery.runs import plan as plans
 from rookery.runs import processes
 from rookery.runs.best import Best
 from rookery.runs.checkpoint import Checkpointer
+from rookery.runs.compiling import Compiler
 from rookery.runs.config import RunConfig
-from rookery.runs.endings import Diverged, lost, stopped
+from rookery.runs.endings import Diverged, lost, stopped, stopped_within
+from rookery.runs.generation import Generations, Pause
 from rookery.runs.journal import Journal
 from rookery.runs.log import RunLog
 from rookery.runs.outlets import AfterSave, Outlets
 from rookery.runs.progress import Reporter
-from rookery.runs.record import DESCRIPTOR, PYTHON
+from rookery.runs.record import DESCRIPTOR, INDEPENDENT, PYTHON
 from rookery.runs.signals import Interrupted, Requests
 from rookery.runs.summary import Spent, summarize
-from rookery.types import Key, Metrics
+from rookery.types import Key
 
 
 class Result(NamedTuple):
@@ -52,11 +53,10 @@ def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
     Raises:
       ValueError: the devices cannot share the program, or `best_by` names no metric.
     """
-    compiled = devices.compile_program(program, over)
     template = devices.template(program, over)
-    lowered = compiled.step.lower(template, jax.random.key(config.seed))
-    Best(config.best_by).check(_columns(program, lowered))
-    working = plans.working_memory(lowered.compile())
+    compiler = Compiler(program, over, template)
+    Best(config.best_by).check(_columns(program, compiler.metrics))
+    working = plans.working_memory(*compiler.compile())
     return plans.plan(program, over, template)._replace(working=working)
 
 
@@ -100,57 +100,66 @@ def run(
     if resume and config.run_dir is None:
         raise ValueError("resume needs the run_dir of the run to continue.")
     over = over or devices.mesh(jax.process_count())
-    compiled = devices.compile_program(program, over)
     template = devices.template(program, over)
     _check_alike(config, resume, over, template)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
-    lower = functools.cache(functools.partial(compiled.step.lower, template, run_key))
+    compiler = Compiler(program, over, template)
     best = Best(config.best_by)
     if config.best_by not in (None, "best_fitness"):  # only a traced generation tells, and nothing is written yet
-        best.check(_columns(program, lower()))
+        best.check(_columns(program, compiler.metrics))
     with contextlib.ExitStack() as stack:
         requests = stack.enter_context(Requests())  # until the last save is whole
-        outlets, state, first = Outlets(Journal()), None, 0
+        outlets, begun = Outlets(Journal()), Begun(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
             journal = stack.enter_context(Journal(folder if processes.is_first() else None))
-            checkpoints = stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
+            checkpoints = stack.enter_context(
+                Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
+            )
             if resume:
-                state, first = restore(checkpoints, template)
-            log = stack.enter_context(RunLog(folder, first)) if processes.is_first() else None
+                begun = restore(folder, checkpoints, template, lambda: compiler.work)
+            log = stack.enter_context(RunLog(folder, begun.generation)) if processes.is_first() else None
             outlets = Outlets(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and processes.is_first():
                 best.recall(folder, checkpoints)
+        first = begun.generation
         reporter = Reporter(config.generations, first, config.quiet or not processes.is_first())
-        if state is not None and first >= config.generations:
+        if begun.state is not None and first >= config.generations:
             reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
-            return Result(state, [], outlets.run_dir)
+            return Result(begun.state, [], outlets.run_dir)
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
         outlets.journal.begin(first, over, meter.read, command)
-        started = time.monotonic()
-        step, state = _compile(compiled, lower, state, first_key)
-        seconds = time.monotonic() - started
-        reporter.compiled(seconds)
-        outlets.journal.compiled(seconds)
-        meter.begin(step, state)
-        generations = _Generations(program, config, step, outlets, reporter, requests, best)
-        state, history = generations.run(state, first, run_key)
+        generations, state = _compile(program, compiler, begun, first_key, requests, reporter)
+        outlets.journal.compiled(reporter.seconds_compiling)
+        meter.begin(generations.compiled, state)
+        state, history = _Loop(program, config, generations, outlets, reporter, requests, best).run(
+            begun._replace(state=state), run_key
+        )
         outlets.wait()
         return Result(state, history, outlets.run_dir, meter.read())
 
 
-def _compile(compiled: Any, lower: Callable[[], Any], state: ProgramState | None, key: Key) -> tuple[Any, ProgramState]:
-    """The compiled generation, and the state to begin with, which is made meanwhile where there is none."""
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        step = pool.submit(lambda: lower().compile())
-        if state is None:
-            init = compiled.init.lower(key).compile()
-            processes.meet()
-            state = init(key)
+class Begun(NamedTuple):
+    """Where a run begins, or goes on."""
+
+    state: ProgramState | None  # None where it is still to be made
+    generation: int  # finished ones
+    work: Work | None = None  # of a generation that was stopped on its way
+    done: int = 0  # iterations of it that are done
+
+
+def _compile(
+    program: Program, compiler: Compiler, begun: Begun, key: Key, requests: Requests, reporter: Reporter
+) -> tuple[Generations, ProgramState]:
+    """The compiled generations, and the state to begin with, which is made where there is none."""
+    started = time.monotonic()
+    stages = compiler.compile(creates=begun.state is None)
     processes.meet()
-    assert state is not None
-    return step.result(), state
+    generations = Generations(program, stages, lambda: requests.signum, reporter.progress)
+    state = generations.create(key) if begun.state is None else begun.state
+    reporter.compiled(time.monotonic() - started)
+    return generations, state
 
 
 def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState) -> None:
@@ -167,14 +176,16 @@ def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramS
     processes.check_alike(told)
 
 
-def _columns(program: Program, lowered: Any) -> Iterable[str]:
-    """The names that a generation's row of `metrics.csv` will have."""
-    told = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.out_info[1])
+def _columns(program: Program, metrics: Any) -> Iterable[str]:
+    """The names that a generation's row of `metrics.csv` will have, from the shapes of its metrics."""
+    told = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), metrics)
     return summarize(program, 0, told, Spent(1.0))
 
 
-def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramState | None, int]:
-    """The newest whole checkpoint and its generation, or None and 0 where none was ever finished.
+def restore(
+    folder: folders.RunFolder, checkpoints: Checkpointer, template: ProgramState, work: Callable[[], Work]
+) -> Begun:
+    """The newest whole checkpoint of a run, or that of the generation it was interrupted in, if that is newer.
 
     A run that was killed before its first checkpoint begins anew, and so loses nothing but time.
 
@@ -184,10 +195,24 @@ def restore(checkpoints: Checkpointer, template: ProgramState) -> tuple[ProgramS
     Raises:
       CheckpointError: there are checkpoints, but none is whole, or it does not fit the template.
     """
-    if processes.of_first(checkpoints.empty):
-        return None, 0
+    newest = -1 if processes.of_first(checkpoints.empty) else 0
+    interrupted = Checkpointer(folder.interrupted, read_only=True)
+    reached = processes.of_first(_latest(interrupted))
+    if newest == 0 and reached >= 0:
+        newest = processes.of_first(_latest(checkpoints))
+    if reached > newest or reached == newest >= 0:
+        (state, unfinished), metadata, generation = interrupted.restore((template, work()))
+        return Begun(state, generation, unfinished, metadata[_DONE])
+    if newest < 0:
+        return Begun(None, 0)
     state, _, generation = checkpoints.restore(template)
-    return state, generation
+    return Begun(state, generation)
+
+
+def _latest(checkpoints: Checkpointer) -> int:
+    """The generation of the newest whole checkpoint, -1 without one, for process 0; the others need not look."""
+    latest = checkpoints.latest() if processes.is_first() else None
+    return -1 if latest is None else latest
 
 
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
@@ -204,7 +229,8 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
 
 def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
     run_dir = str(config.run_dir)
-    described = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
+    described: dict[str, Any] = {INDEPENDENT: program.independent}
+    described |= {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
         folder = folders.open_existing(run_dir, write=True)
         folder.reconfigure({**(record or folder.config), **described})
@@ -214,36 +240,58 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     return folders.create(run_dir, {**(record or from_python), **described}, config.overwrite)
 
 
-class _Generations(NamedTuple):
-    """What a generation needs, bound once."""
+def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
+    """Whether no elite is left, or every member diverged; one that only broke the physics can still learn."""
+    if "max_fitness" in metrics:
+        return not np.isfinite(metrics["max_fitness"]).any()
+    return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
+
+
+_DONE = "iterations"  # what the metadata of an interrupted generation call those that are done
+
+
+class _Loop(NamedTuple):
+    """What the loop over generations needs, bound once."""
 
     program: Program
     config: RunConfig
-    step: Callable[[ProgramState, Key], tuple[ProgramState, Metrics]]  # compiled; the state is donated
+    generations: Generations
     outlets: Outlets
     reporter: Reporter
     requests: Requests
     best: Best
 
-    def run(self, state: ProgramState, first: int, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
-        """From generation `first` to the last, or to the first signal."""
+    def run(self, begun: Begun, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
+        """From where the run begins to the last generation, or to the first signal."""
         history: list[dict[str, np.ndarray]] = []
+        state, first, work, done = begun
+        assert state is not None
         tables = checkpoint = 0.0
         for generation in range(first, self.config.generations):
             started = time.monotonic()
-            state, metrics = self.step(state, jax.random.fold_in(run_key, generation))
-            metrics = jax.device_get(metrics)  # the one wait of a generation
+            key = jax.random.fold_in(run_key, generation)
+            reached = self.generations.run(state, key, work, done)
+            if isinstance(reached, Pause):
+                raise self.pause(generation, reached)
+            state, metrics = reached
+            work, done = None, 0
             history.append(metrics)
             seconds = time.monotonic() - started
             row = summarize(self.program, generation, metrics, Spent(seconds, tables, checkpoint))
             self.outlets.write(generation, row, metrics)
-            self.reporter.update(generation + 1, row)
-            if not np.isfinite(metrics.get("max_fitness", metrics["fitness"])).any():
+            seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
+            self.reporter.update(generation + 1, row, seeds)
+            if _nothing_is_finite(metrics):
                 of_a_repertoire = self.program.table is not None
                 raise Diverged(lost(generation + 1, of_a_repertoire, self.outlets.checkpoints, self.outlets.run_dir))
             checkpoint = self.save(generation + 1, state, row)
             tables = time.monotonic() - started - seconds - checkpoint
         return state, history
+
+    def pause(self, generation: int, pause: Pause) -> Interrupted:
+        """Save a generation that a signal has stopped on its way; the exception says how to go on."""
+        self.outlets.save_interrupted(generation, (pause.state, pause.work), {_DONE: pause.done})
+        return Interrupted(pause.signum, stopped_within(generation, self.outlets.run_dir))
 
     def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
         """Save after `generation` generations if it is time, or if asked to stop; gives the seconds that it took."""

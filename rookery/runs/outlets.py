@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from rookery.runs.checkpoint import Checkpointer
 from rookery.runs.folder import RunFolder
 from rookery.runs.journal import Journal
 from rookery.runs.log import RunLog, write_table
+from rookery.types import PyTree
 
 
 class AfterSaveWarning(UserWarning):
@@ -91,6 +92,13 @@ class Outlets(NamedTuple):
         if self.after_save is not None and self.log is not None and self.folder is not None:
             self.after_save(self.folder.path)
         return seconds
+
+    def save_interrupted(self, generation: int, unfinished: PyTree, metadata: Mapping[str, Any]) -> None:
+        """Save what there is of a generation that a signal stopped, after `generation` finished ones; waits for it."""
+        if self.folder is not None:
+            self.wait()  # an ordinary checkpoint, once it is whole, deletes this folder
+            with Checkpointer(self.folder.interrupted) as checkpoints:
+                checkpoints.save(generation, unfinished, metadata)
 
     def wait(self) -> None:
         """Until what was saved is whole."""

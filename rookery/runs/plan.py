@@ -5,6 +5,7 @@ A plan needs shapes only, and a compiled generation says what it works with; not
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -130,19 +131,18 @@ def _length(tree: PyTree, axis: int) -> int:
     return leaves[0].shape[axis] if leaves else 0
 
 
-def working_memory(compiled: Any) -> int | None:
-    """Bytes that a compiled generation takes on a device beside the state that it is given, by its own account.
+def working_memory(*compiled: Any) -> int | None:
+    """Bytes that the largest of some compiled programs takes on a device beside what it is given, by its own account.
 
     Args:
-      compiled: what `jax.stages.Lowered.compile` gave.
+      compiled: what `jax.stages.Lowered.compile` gave, such as the stages of a generation.
 
     Returns:
       Temporary memory, and results that do not take an argument's place; None where the backend does not tell.
     """
-    told = compiled.memory_analysis()
-    if told is None:
-        return None
-    return told.temp_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
+    told = [program.memory_analysis() for program in compiled]
+    sizes = [one.temp_size_in_bytes + one.output_size_in_bytes - one.alias_size_in_bytes for one in told if one]
+    return max(sizes, default=None)
 
 
 def remedy(planned: Plan) -> str | None:
@@ -261,9 +261,9 @@ class Meter:
             )
             warnings.warn(message, MemoryWarning, stacklevel=3)
 
-    def begin(self, step: Any, state: ProgramState) -> None:
-        """Note the compiled generation and wait for the state it begins with; what compiling took is left out."""
-        self._planned = self._planned._replace(working=working_memory(step))
+    def begin(self, stages: Sequence[Any], state: ProgramState) -> None:
+        """Note the compiled stages and wait for the first state; what compiling took is left out."""
+        self._planned = self._planned._replace(working=working_memory(*stages))
         jax.block_until_ready(state)
         self._gauge.begin(
             sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)

@@ -17,6 +17,23 @@ PYTHON = "python"
 DESCRIPTOR = "descriptor"
 """Where `config.json` keeps what the descriptor means and where it lies, for whoever draws the repertoire."""
 
+INDEPENDENT = "independent"
+"""Where `config.json` says that each member of a run is a run by itself: none replaces another, and all are configured
+alike. It is absent from runs that were recorded before there was such an entry."""
+
+_OF_THE_PROGRAM = (SCHEDULE, DESCRIPTOR, INDEPENDENT)  # no settings
+
+
+def are_independent(record: Mapping[str, Any]) -> bool:
+    """Whether each member of a run is a run by itself, with a score and environment steps of its own.
+
+    Members whose hyper-parameters are drawn (`--draw-hyper`) are not: the best of them is what random search returns.
+
+    Args:
+      record: what `config.json` says of the run.
+    """
+    return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
+
 
 def to_record(config: AnyRun) -> dict[str, Any]:
     """A config as JSON values."""
@@ -31,7 +48,7 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
       ValueError: the kind or a field is unknown here, or a field without a default is missing: another version wrote
         it; or the run was started from Python.
     """
-    values = {name: value for name, value in record.items() if name not in (SCHEDULE, DESCRIPTOR)}
+    values = {name: value for name, value in record.items() if name not in _OF_THE_PROGRAM}
     kind = values.pop("kind", None)
     if kind == PYTHON:
         raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")

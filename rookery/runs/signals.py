@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the generation, save, then leave."""
+"""Ctrl-C and SIGTERM: stop soon, save, then leave."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from types import FrameType, TracebackType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop; it has finished its generation and saved it.
+    """A run was asked to stop, and has saved what it had done.
 
     Attributes:
       signum: the signal, so that a command exits with 128 + signum.
@@ -41,7 +41,7 @@ class Requests:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
-        os.write(2, b"\nfinishing this generation and saving it; Ctrl-C stops at once\n")  # print is not safe here
+        os.write(2, b"\nstopping within seconds, saving first; Ctrl-C stops at once\n")  # print is not safe here
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

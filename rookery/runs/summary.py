@@ -28,7 +28,8 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
     Returns:
       Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and,
       where members have parents, how many came from elsewhere, how often the physics broke for anybody, the mean of
-      every other metric over the finite members, times and speed.
+      every other metric over the finite members, times and speed. Of independent members these describe all of them
+      together; what each is worth by itself stands in `lineage.csv`.
     """
     fitness = metrics["fitness"]
     sound = np.isfinite(fitness)
@@ -39,7 +40,7 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
         "median_fitness": np.median(finite),
         "worst_fitness": finite.min(),
         "mean_fitness": finite.mean(),
-        "diverged": np.sum(~sound),
+        "diverged": np.sum(metrics.get("diverged", ~sound)),
     }
     if "parent" in metrics:
         row["replaced"] = np.sum(metrics["parent"] != np.arange(len(fitness)))

@@ -1,0 +1,96 @@
+"""An evaluation in which the physics broke is not finite for selection, in every method; it is counted and shown."""
+
+from io import StringIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from rookery.populations.pbt import pbt
+from rookery.qd import pbt_emitter
+from rookery.qd.centroids import grid
+from rookery.qd.me_pbt import me_pbt
+from rookery.runs.loop import run
+from rookery.runs.progress import Reporter
+from rookery.types import Evaluation
+from tests import walks
+
+LIMIT = 100.0  # a walker beyond it breaks the physics
+
+
+def learner(descriptor: bool = False):
+    """Walkers whose rewards are negative: an episode that breaks ends with return 0, which is the greatest."""
+    walker = walks.learner(descriptor)
+    return walker._replace(
+        evaluate=lambda genotype, bank, key: breaking(walker.evaluate(genotype, bank, key), genotype)
+    )
+
+
+def breaking(evaluation: Evaluation, genotype) -> Evaluation:
+    broken = genotype.params[0] > LIMIT
+    fitness = jnp.where(broken, 0.0, -100.0 + evaluation.fitness)
+    return evaluation._replace(fitness=fitness, returns=fitness[None], broken=broken.astype(jnp.int32))
+
+
+def beyond(state, *members: int):
+    """Put members where their evaluation breaks the physics."""
+    learned = state.members.state
+    for member in members:
+        learned = learned._replace(position=learned.position.at[member].set(2 * LIMIT))
+    return state._replace(members=state.members._replace(state=learned))
+
+
+def population():
+    return pbt(learner(), population_size=4, best_count=1, replace_count=1)
+
+
+def test_pbt_replaces_a_member_that_breaks_the_physics_and_keeps_its_data():
+    program = population()
+    before = beyond(program.init(jax.random.key(0)), 2)
+    after, metrics = jax.jit(program.step)(before, jax.random.key(1))
+    assert np.isnan(metrics["fitness"]).tolist() == [False, False, True, False]
+    assert metrics["broken_episodes"].tolist() == [0, 0, 1, 0]
+    assert not metrics["diverged"].any()
+    parents = after.shared.parents.tolist()
+    assert parents[2] != 2
+    assert parents[2] in {0, 1, 3}
+    assert after.members.buffer[2].tolist() == before.members.buffer[2].tolist()
+    assert after.members.env_state[2].tolist() == before.members.env_state[2].tolist()
+
+
+def test_a_fresh_evaluation_follows_the_same_rule():
+    program = population()
+    judged = program.examine(beyond(program.init(jax.random.key(0)), 1), jax.random.key(1))
+    assert np.isnan(judged["fitness"]).tolist() == [False, True, False, False]
+    assert judged["returns"][1].tolist() == [0.0]
+
+
+def test_me_pbt_tells_a_broken_evaluation_from_a_diverged_member():
+    program = me_pbt(learner(True), grid((4, 4), (-4, -4), (4, 4)), population_size=4, ga_population=4)
+    state = walks.poison(beyond(program.init(jax.random.key(0)), 1), 3)
+    after, metrics = jax.jit(program.step)(state, jax.random.key(1))
+    assert np.isnan(metrics["fitness"]).tolist() == [False, True, False, True]
+    assert metrics["diverged"].tolist() == [False, False, False, True]
+    shared = after.shared.emitter
+    assert isinstance(shared, pbt_emitter.Shared)
+    assert shared.diverged.tolist() == [False, False, False, True]
+
+
+def test_a_run_whose_members_all_break_the_physics_goes_on():
+    program = population()
+    program = program._replace(init=lambda key: beyond(population().init(key), 0, 1, 2, 3))
+    result = run(program, generations=2, quiet=True)
+    assert len(result.history) == 2
+    assert all(np.isnan(metrics["fitness"]).all() for metrics in result.history)
+
+
+def test_broken_episodes_are_shown():
+    console = Console(file=StringIO(), width=200)
+    reporter = Reporter(3, console=console)
+    row = {"seconds": 1.0, "steps_per_second": 10.0, "best_fitness": -1.0, "broken_episodes": 3.0, "diverged": 0.0}
+    reporter.update(1, row)
+    reporter.update(2, {**row, "broken_episodes": 0.0})
+    first, second = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "broken episodes 3" in first
+    assert "broken" not in second

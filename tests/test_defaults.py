@@ -1,0 +1,133 @@
+"""What a run does when its user says nothing: when it selects, how much it remembers, how long a generation is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig
+from rookery.populations.config import PbtConfig, Timing, timing
+from rookery.populations.pbt import pbt
+from rookery.qd.centroids import grid
+from rookery.qd.me_pbt import me_pbt
+from rookery.runs import build
+from rookery.runs.config import WorldConfig
+from rookery.runs.kinds import PbtSacRun, PbtTd3Run
+from rookery.runs.record import from_record, to_record
+from tests import tiny, walks
+
+
+@pytest.mark.parametrize(
+    ("interval", "burn_in", "steps", "untrained", "expected", "words"),
+    [
+        (0, None, 1_000, 0, Timing(0, 1), "selects in every generation"),
+        (10_000, None, 1_000, 1, Timing(1, 10), "selects in every 10 generations, first in generation 10"),
+        (10_000, None, 12_500, 0, Timing(0, 1), "selects in every generation"),
+        (10_000, None, 10_000, 1, Timing(1, 1), "selects in every generation from generation 2 on"),
+        (10_000, 25, 1_000, 1, Timing(25, 10), "selects in every 10 generations, first in generation 30"),
+        (10_001, 0, 5_000, 3, Timing(0, 3), "selects in every 3 generations, first in generation 3"),
+    ],
+)
+def test_when_a_population_selects(interval, burn_in, steps, untrained, expected, words):
+    found = timing(PbtConfig(exploit_interval=interval, burn_in=burn_in), steps, untrained)
+    assert found == expected
+    assert type(found) is Timing
+    assert str(found) == words
+
+
+@pytest.mark.parametrize(("warmup", "untrained"), [(0, 0), (975, 0), (1_000, 1), (1_025, 1), (2_500, 2)])
+def test_warm_up_may_take_whole_generations(warmup, untrained):
+    assert OffPolicyConfig(warmup_steps=warmup).untrained_generations == untrained
+
+
+def replaced(program, generations: int) -> list[int]:
+    """How many members each generation replaced."""
+    state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+    counts = []
+    for generation in range(generations):
+        state, _ = step(state, jax.random.key(generation))
+        counts.append(int(jnp.sum(state.shared.parents != jnp.arange(4))))
+    return counts
+
+
+def test_a_population_selects_by_steps():
+    learner = walks.learner()  # of 10 steps a generation
+    assert replaced(pbt(learner, population_size=4, exploit_interval=30), 7) == [0, 0, 1, 0, 0, 1, 0]
+    assert replaced(pbt(learner, population_size=4, exploit_interval=30, burn_in=3), 7) == [0, 0, 0, 0, 0, 1, 0]
+
+
+def test_a_generation_without_an_update_selects_nothing():
+    learner = walks.learner()._replace(untrained_generations=2)
+    assert replaced(pbt(learner, population_size=4), 4) == [0, 0, 1, 1]
+    assert replaced(pbt(learner, population_size=4, burn_in=0), 3) == [1, 1, 1], "who asks for it gets it"
+
+
+def test_me_pbt_replaces_nobody_before_the_first_update():
+    learner = walks.learner(True)._replace(untrained_generations=2)
+    program = me_pbt(learner, grid((4, 4), (-4, -4), (4, 4)), population_size=10, ga_population=4)
+    state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+    changed = []
+    for generation in range(4):
+        state, metrics = step(state, jax.random.key(generation))
+        changed.append(bool((np.asarray(metrics["parent"]) != np.arange(10)).any()))
+    assert changed == [False, False, False, True]
+
+
+def test_a_diverged_member_is_replaced_whether_or_not_the_generation_selects():
+    program = pbt(walks.learner(), population_size=4, exploit_interval=1_000)
+    state = walks.poison(program.init(jax.random.key(0)), 2)
+    after, _ = jax.jit(program.step)(state, jax.random.key(1))
+    assert (after.shared.parents != jnp.arange(4)).tolist() == [False, False, True, False]
+
+
+def small(**learner) -> PbtSacRun:
+    life = OffPolicyConfig(
+        num_envs=2, steps_per_generation=20, batch_size=4, eval_episodes=2, start_states=2, **learner
+    )
+    return PbtSacRun(population=2, world=WorldConfig(env="point_room", devices=1), learner=life)
+
+
+@pytest.mark.parametrize(
+    ("memory", "rows"),
+    [(None, BUFFER_SIZE), (10**12, BUFFER_SIZE), (2**20, 2**20 // (6 * 4 * (2 * 2 + 2 + 2) * 2)), (1, 2)],
+)
+def test_a_replay_buffer_has_a_million_rows_or_what_memory_allows(memory, rows, monkeypatch):
+    monkeypatch.setattr(build, "available", lambda _: memory)
+    built = build.build(small())
+    assert isinstance(built.config, PbtSacRun)
+    assert built.config.learner.buffer_size == rows
+    state = jax.eval_shape(built.program.init, jax.random.key(0))
+    assert state.members.buffer.rows.reward.shape == (2, rows)
+    assert from_record(to_record(built.config)) == built.config, "what was chosen is on record"
+
+
+def test_a_chosen_size_of_the_buffer_is_kept(monkeypatch):
+    monkeypatch.setattr(build, "available", lambda _: 1)
+    built = build.build(small(buffer_size=50))
+    assert isinstance(built.config, PbtSacRun)
+    assert built.config.learner.buffer_size == 50
+
+
+def test_from_python_a_buffer_has_a_million_rows():
+    learner = tiny.learner(config=dataclasses.replace(tiny.LIFE, buffer_size=None))
+    program = pbt(learner, population_size=2)
+    assert jax.eval_shape(program.init, jax.random.key(0)).members.buffer.rows.reward.shape == (2, BUFFER_SIZE)
+
+
+@pytest.mark.parametrize("kind", [PbtSacRun, PbtTd3Run])
+def test_populations_of_off_policy_agents_select_every_ten_thousand_steps(kind):
+    config = kind()
+    assert timing(config.pbt, config.learner.steps_per_generation, config.learner.untrained_generations) == Timing(
+        1, 10
+    )
+
+
+def test_a_run_recorded_before_selection_went_by_steps_still_selects_in_every_generation():
+    record = to_record(PbtSacRun())
+    del record["pbt"]["exploit_interval"]
+    record["pbt"]["burn_in"] = 0
+    config = from_record(record)
+    assert isinstance(config, PbtSacRun)
+    assert timing(config.pbt, 1_000, 1) == Timing(0, 1)

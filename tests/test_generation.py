@@ -1,0 +1,245 @@
+"""A generation in several compiled calls: where it is cut changes nothing, and a run that stops within one goes on."""
+
+import csv
+import os
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import devices, hyperparams
+from rookery.learners.api import Member
+from rookery.learners.training import divisible, training
+from rookery.populations.api import ProgramState
+from rookery.populations.config import PbtConfig
+from rookery.populations.pbt import pbt
+from rookery.populations.stages import StagedInit, StagedStep, staged_step
+from rookery.qd.centroids import grid
+from rookery.qd.me_pbt import me_pbt
+from rookery.runs import generation
+from rookery.runs.compiling import Compiler
+from rookery.runs.generation import Generations, Pause
+from rookery.runs.loop import run
+from rookery.runs.signals import Interrupted
+from tests import tiny, walks
+
+ITERATIONS = 12
+
+
+def iterate(member, bank, key, count):
+    """A twelfth of a walker's generation; reports the key's first draw and which iteration it was."""
+    member, metrics = walks.learner().step(member, bank, key, jnp.zeros((), jnp.int32))
+    return member, {**metrics, "count": count.astype(jnp.float32)}
+
+
+def summarize(log):
+    return {"stride": jnp.mean(log["stride"]), "last": log["count"][-1], "first": log["count"][0]}
+
+
+def learner(descriptor=False):
+    return walks.learner(descriptor)._replace(step=training(iterate, summarize, ITERATIONS))
+
+
+def population():
+    return pbt(learner(), population_size=4, config=PbtConfig(best_count=1, replace_count=1))
+
+
+def repertoire():
+    cells = grid((4, 4), walks.PLACE.lower, walks.PLACE.upper)
+    return me_pbt(learner(descriptor=True), cells, population_size=4, ga_population=4)
+
+
+def plain():
+    program = population()
+    return program._replace(step=program.step.__call__, init=program.init.__call__)
+
+
+PROGRAMS = {"pbt": population, "me-pbt": repertoire, "not in stages": plain}
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(request):
+    return PROGRAMS[request.param]()
+
+
+def generations(program, signum=lambda: None):
+    mesh = devices.mesh(1)
+    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    return Generations(program, stages, signum, lambda *_: None)
+
+
+class Cut(Generations):
+    """Every compiled call has so many iterations, whatever the clock says."""
+
+    count = 1
+
+    def _advance(self, *args):
+        self._count = self.count
+        return super()._advance(*args)
+
+
+def three(program, generations):
+    state, told = generations.create(jax.random.key(0)), []
+    for number in range(3):
+        state, metrics = generations.run(state, jax.random.fold_in(jax.random.key(1), number))
+        told.append(metrics)
+    return state, told
+
+
+def test_stages_are_the_functions_that_they_make_up(program):
+    whole_state = jax.jit(program.init)(jax.random.key(0))
+    staged = generations(program)
+    state, told = three(program, staged)
+    step = jax.jit(program.step)
+    for number in range(3):
+        whole_state, metrics = step(whole_state, jax.random.fold_in(jax.random.key(1), number))
+        assert metrics.keys() == told[number].keys()
+        for name, values in metrics.items():
+            np.testing.assert_allclose(values, told[number][name], rtol=1e-5, err_msg=name)
+    assert type(whole_state) is type(state) is ProgramState
+    for whole, part in zip(jax.tree.leaves(whole_state), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(whole, part, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_where_a_generation_is_cut_changes_no_bit(count):
+    program = repertoire()
+    mesh = devices.mesh(1)
+    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    results = []
+    for iterations in (1, count):
+        cut = Cut(program, stages, lambda: None, lambda *_: None)
+        cut.count = iterations
+        results.append(three(program, cut))
+    tiny.assert_equal(*results)
+
+
+def test_iterations_are_counted_over_the_whole_run():
+    _, told = three(population(), generations(population()))
+    assert [metrics["first"].tolist() for metrics in told] == [[12.0 * number] * 4 for number in range(3)]
+    assert [metrics["last"].tolist() for metrics in told] == [[12.0 * number + 11] * 4 for number in range(3)]
+
+
+def test_iterations_draw_from_keys_of_their_own():
+    def keep(member, bank, key, count):
+        return member, jax.random.uniform(key)
+
+    whole = training(keep, lambda log: log, 5)
+    member = Member((), (), (), (), ())
+    log = whole(member, (), jax.random.key(3), jnp.zeros((), jnp.int32))[1]
+    strides = np.asarray(log).tolist()
+    assert len(set(strides)) == 5
+    assert strides == [float(jax.random.uniform(key)) for key in jax.random.split(jax.random.key(3), 5)]
+
+
+def test_a_step_without_iterations_counts_as_one():
+    step = walks.learner().step
+    member = walks.learner().init(jax.random.key(0), hyperparams.defaults(walks.SPACE), jnp.ones((4,)))
+    whole = divisible(step)
+    assert whole.iterations == 1
+    assert divisible(whole) is whole
+    arguments = (member, jnp.ones((4,)), jax.random.key(1), jnp.zeros((), jnp.int32))
+    tiny.assert_equal(step(*arguments), whole(*arguments))
+
+
+def test_start_states_of_init_and_step_are_one_compiled_program():
+    program, mesh = population(), devices.mesh(1)
+    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    assert stages.first_states is stages.start_states
+    assert isinstance(program.init, StagedInit)
+    assert isinstance(program.step, StagedStep)
+    assert staged_step(program.step) is program.step
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Compiled calls of one iteration; no generation is short enough to be finished when a signal comes."""
+    monkeypatch.setattr(generation, "_GROWTH", 1)
+    monkeypatch.setattr(generation, "_SHORT", -1.0)
+
+
+def stop_after(calls, monkeypatch):
+    """Ask the process to stop when so many compiled calls have been shown."""
+    shown = []
+
+    def show(*_):
+        shown.append(1)
+        if len(shown) == calls:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("rookery.runs.progress.Reporter.progress", show)
+
+
+def table(run_dir, name):
+    """A table of a run without the columns that tell of the clock."""
+    rows = csv.DictReader((run_dir / name).read_text().splitlines())
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+def train(run_dir, **options):
+    return run(population(), generations=3, run_dir=str(run_dir), quiet=True, checkpoint_every=1, **options)
+
+
+@pytest.mark.parametrize("calls", [7, 12 + 5])
+def test_a_run_that_stops_within_a_generation_goes_on_bit_by_bit(calls, tmp_path, monkeypatch, one_by_one):
+    undisturbed = train(tmp_path / "undisturbed")
+    stop_after(calls, monkeypatch)
+    stopped = tmp_path / "stopped"
+    with pytest.raises(Interrupted, match=f"stopped within generation {1 + calls // 12}, .* rookery resume .*stopped"):
+        train(stopped)
+    assert (stopped / "interrupted").is_dir()
+    assert len(table(stopped, "metrics.csv")) == calls // 12 if calls > 12 else True
+    resumed = train(stopped, resume=True)
+    tiny.assert_equal(jax.device_get(resumed.state), jax.device_get(undisturbed.state))
+    for name in ("metrics.csv", "lineage.csv"):
+        assert table(stopped, name) == table(tmp_path / "undisturbed", name)
+    assert not (stopped / "interrupted").exists(), "a later checkpoint replaces it"
+
+
+def test_a_damaged_interrupted_generation_is_trained_again(tmp_path, monkeypatch, one_by_one):
+    undisturbed = train(tmp_path / "undisturbed")
+    stop_after(12 + 5, monkeypatch)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "stopped")
+    for file in (tmp_path / "stopped/interrupted").rglob("*"):
+        if file.is_file() and "manifest" not in file.name and file.suffix != ".json":
+            file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+    resumed = train(tmp_path / "stopped", resume=True)
+    tiny.assert_equal(jax.device_get(resumed.state), jax.device_get(undisturbed.state))
+
+
+def test_an_interrupted_generation_older_than_a_checkpoint_is_not_used(tmp_path, monkeypatch, one_by_one):
+    stop_after(12 + 5, monkeypatch)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "stopped")
+    kept = tmp_path / "kept"
+    shutil.copytree(tmp_path / "stopped/interrupted", kept)
+    train(tmp_path / "stopped", resume=True)
+    shutil.copytree(kept, tmp_path / "stopped/interrupted")
+    assert run(population(), generations=3, run_dir=str(tmp_path / "stopped"), resume=True, quiet=True).history == []
+
+
+def test_a_short_rest_of_a_generation_is_finished_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(generation, "_GROWTH", 1)
+    stop_after(3, monkeypatch)
+    with pytest.raises(Interrupted, match="stopped after generation 1, which is saved"):
+        train(tmp_path / "run")
+
+
+def test_without_a_folder_a_stop_within_a_generation_says_that_nothing_was_saved(monkeypatch, one_by_one):
+    stop_after(2, monkeypatch)
+    with pytest.raises(Interrupted, match="stopped within generation 1; nothing was saved"):
+        run(population(), generations=3, quiet=True)
+
+
+def test_a_pause_tells_what_is_done(monkeypatch):
+    program = population()
+    paused = generations(program, signum=lambda: signal.SIGTERM)
+    monkeypatch.setattr(paused, "_left", lambda *_: 1e9)
+    state = paused.create(jax.random.key(0))
+    reached = paused.run(state, jax.random.key(1))
+    assert isinstance(reached, Pause)
+    assert (reached.signum, reached.done) == (signal.SIGTERM, 1)
