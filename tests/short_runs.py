@@ -13,7 +13,8 @@ _TINY = "--num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devi
 _OFF_POLICY = f"{_TINY} --steps-per-generation 20 --batch-size 4 --buffer-size 32 --warmup-steps 4"
 KINDS = {
     "pbt-sac": (
-        f"--env inverted_pendulum --episode-length 300 --population 3 --replace-count 1 --generations 3 {_OFF_POLICY}"
+        f"--env inverted_pendulum --episode-length 300 --population 3 --replace-count 1 --generations 3 "
+        f"--exploit-interval 20 {_OFF_POLICY}"
     ),
     "me-pbt-sac": (
         "--env point_room --episode-length 12 --population 2 --ga-population 4 --grid 4 4 --generations 3 "

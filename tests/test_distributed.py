@@ -27,7 +27,7 @@ from tests.test_resume import COMMAND, assert_same_run, await_generation, genera
 BREEDING = (
     "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
     "--num-envs 4 --updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
-    "--eval-episodes 2 --checkpoint-every 1 --keep 2 --inherit-buffer --exact"
+    "--eval-episodes 2 --checkpoint-every 1 --keep 2 --exploit-interval 400 --inherit-buffer --exact"
 ).split()
 # Compiles at once, so that processes can be started again and again.
 ARM = (

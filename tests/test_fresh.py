@@ -140,7 +140,7 @@ class TestComparison:
 
     def test_without_them_a_selected_score_is_said_to_be_optimistic(self, runs):
         (note,) = compare([runs["pbt"], runs["drawn"]], resamples=50).notes
-        assert "pbt-sac point_maze, episode_length=10, sac point_maze, episode_length=10 is the highest of" in note
+        assert "pbt-sac point_maze, episode_length=10; sac point_maze, episode_length=10 is the highest of" in note
         assert "optimistic; `rookery compare RUN ... --fresh 100` evaluates" in note
         assert compare([runs["seeds"]], resamples=50).notes == []
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import monitoring
+from jax.experimental.compilation_cache import compilation_cache
 
 import rookery.cli
 from rookery import devices
@@ -25,6 +26,7 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.scoring import learner_scoring
 from rookery.runs import leaves, loop, memory, plan
+from rookery.runs.compiling import Compiler
 from rookery.runs.config import RunConfig
 from rookery.runs.plan import Part, Plan, Sizes
 from tests import tiny, walks
@@ -124,12 +126,22 @@ def test_whatever_lives_in_somebody_elses_program_is_called_members():
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[tuple[Program, Any, Plan]]:
-    over, usual = devices.mesh(2), jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, Any, Plan]]:
+    """A program, its mesh and its plan, compiled into a cache that nobody else writes."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    settings = {"jax_compilation_cache_dir": cache, "jax_persistent_cache_min_compile_time_secs": 0}
+    usual = {name: jax.config.values[name] for name in settings}
+
+    def use(values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+    use(settings)
+    over = devices.mesh(2)
     program = pbt(walks.learner(), population_size=4, placement=devices.placement(over))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     yield program, over, loop.plan(program, RunConfig(seed=3), over)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", usual)
+    use(usual)
 
 
 @pytest.fixture
@@ -150,23 +162,26 @@ class TestCompiled:
 
     def test_the_compiler_counts_the_same(self, made):
         program, over, planned = made
-        compiled = devices.compile_program(program, over)
-        lowered = compiled.step.lower(devices.template(program, over), jax.random.key(0))
-        told = lowered.compile().memory_analysis()
-        assert told.argument_size_in_bytes == planned.held + 8  # and a key
-        assert told.alias_size_in_bytes == planned.held, "the state is donated"
-        results = told.output_size_in_bytes - planned.held
-        assert planned.working == told.temp_size_in_bytes + results
+        template = devices.template(program, over)
+        work = sum(plan._share(leaf) for leaf in jax.tree.leaves(devices.work_template(program, over, template)))
+        compiled = Compiler(program, over, template).compile()
+        told = {name: stage.memory_analysis() for name, stage in compiled._asdict().items()}
+        assert told["advance"].argument_size_in_bytes == planned.held + work
+        assert told["advance"].alias_size_in_bytes == planned.held + work, "state and work are donated"
+        assert told["finish"].alias_size_in_bytes == planned.held, "the state is donated"
+        results = {name: one.output_size_in_bytes - one.alias_size_in_bytes for name, one in told.items()}
+        assert planned.working == max(one.temp_size_in_bytes + results[name] for name, one in told.items())
 
     def test_a_run_finds_what_its_plan_compiled_and_says_what_it_used(self, made, cache_hits):
         program, over, planned = made
         cache = Path(str(jax.config.values["jax_compilation_cache_dir"]))
-        kept = {path.name for path in cache.glob("jit_step*")}
-        assert kept
+        stages = {"jit_create", "jit_begin", "jit_advance", "jit_finish"}
+        kept = set(cache.iterdir())
+        assert {path.name.split("-")[0] for path in kept} >= stages
         jax.clear_caches()  # as in another process
         usage = loop.run(program, RunConfig(seed=4, generations=1, quiet=True), over).memory
-        assert {path.name for path in cache.glob("jit_step*")} == kept
-        assert len(cache_hits) >= 1
+        assert not {path.name.split("-")[0] for path in set(cache.iterdir()) - kept} & stages
+        assert len(cache_hits) >= len(stages)
         assert usage is not None
         assert usage.planned == planned
         assert usage.used is not None

@@ -84,7 +84,7 @@ class Generations:
             if signum is not None and processes.of_first(left > _SHORT) and done < self._step.iterations:
                 return Pause(signum, state, work, done)
         started = time.monotonic()
-        state, metrics = self._stages.finish(state, work)
+        state, metrics = jax.block_until_ready(self._stages.finish(state, work))
         metrics = dict(jax.device_get(metrics))
         self._finish_seconds = time.monotonic() - started
         return state, metrics
@@ -98,7 +98,7 @@ class Generations:
         last = min(done + processes.of_first(self._count), self._step.iterations)
         started = time.monotonic()
         state, work = self._stages.advance(state, work, np.int32(done), np.int32(last))
-        jax.block_until_ready(work.members)
+        jax.block_until_ready((state, work))
         seconds = (time.monotonic() - started) / (last - done)
         self._count = max(1, min(int(_SLICE / max(seconds, 1e-9)), _GROWTH * self._count))
         return state, work, last, seconds

@@ -1,8 +1,8 @@
 """What the processes of a run say to each other; where there is only one, nothing.
 
-Numbers are exchanged over the mesh, by collectives that every process must call alike. Words go over the notice board
-of JAX's coordinator, which any process may write to and read at any time; it is the one thing taken here that JAX does
-not document.
+Everything goes through the key-value store of JAX's coordinator, which any process may write to and read at any time;
+it is the one thing taken here that JAX does not document. Nothing goes over the mesh: on several devices of a CPU a
+collective of the host's could overlap one of a compiled program, and collectives without an order wait for ever.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -32,9 +32,10 @@ PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nu
 
 _WORDS_SECONDS = 30
 _FILE_SECONDS = 10.0
-_COMPILE_SECONDS = 24 * 3600  # who dies meanwhile is noticed otherwise
-_TICK = 0.2
-_meetings, _comparisons = itertools.count(), itertools.count()
+_PATIENCE = 1000 * 24 * 3600  # ms, since others may compile; a process that dies meanwhile is noticed otherwise
+_TICK = 0.2  # s
+_Result = TypeVar("_Result")
+_meetings, _comparisons, _exchanges = itertools.count(), itertools.count(), itertools.count()
 
 
 def runtime() -> Any:
@@ -60,18 +61,52 @@ def is_first() -> bool:
 
 
 def of_first(number: int) -> int:
-    """The number that process 0 has, in 32 bits; every process calls this, and waits for process 0."""
+    """The number that process 0 has; every process calls this, and waits for the others."""
     if runtime().num_processes == 1:
         return number
-    return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+    return json.loads(_exchange(json.dumps(number))[0])
 
 
 def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
     """What all do after a generation: the signal that any process received, and whether process 0 wants to save."""
     if runtime().num_processes == 1:
         return signum, saves
-    told = multihost_utils.process_allgather(np.asarray([signum or 0, saves], np.int32))
-    return int(told[:, 0].max()) or None, bool(told[0, 1])
+    told = [json.loads(one) for one in _exchange(json.dumps([signum or 0, bool(saves)]))]
+    return max(signum for signum, _ in told) or None, told[0][1]
+
+
+def _exchange(message: str) -> list[str]:
+    """The messages of all processes, which call this in the same order, from one thread each."""
+    store, count, own, number = board(), runtime().num_processes, runtime().process_id, next(_exchanges)
+    store.key_value_set(f"rookery/exchange/{number}/{own}", message)
+
+    def read() -> list[str]:
+        return [store.blocking_key_value_get(f"rookery/exchange/{number}/{i}", _PATIENCE) for i in range(count)]
+
+    messages = _while_hearing_signals(read)
+    if number:  # whoever sent its message of this exchange has read all of the one before
+        store.key_value_delete(f"rookery/exchange/{number - 1}/{own}")
+    return messages
+
+
+def _while_hearing_signals(wait: Callable[[], _Result]) -> _Result:
+    """The result of a function that blocks below Python, where no signal would be heard."""
+    results: list[_Result] = []
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(wait())
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="rookery-wait", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_TICK)
+    if failures:
+        raise failures[0]
+    return results[0]
 
 
 def sees_what_first_sees(path: Path, seconds: float = _FILE_SECONDS) -> bool:
@@ -106,20 +141,7 @@ def meet(place: str | None = None) -> None:
     if runtime().num_processes == 1:
         return
     name = f"rookery/meeting/{next(_meetings) if place is None else place}"
-    failures: list[Exception] = []
-
-    def wait() -> None:
-        try:
-            board().wait_at_barrier(name, 1000 * _COMPILE_SECONDS)
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=wait, name="rookery-meeting", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_TICK)  # Python hears signals between the slices
-    if failures:
-        raise failures[0]
+    _while_hearing_signals(lambda: board().wait_at_barrier(name, _PATIENCE))
 
 
 def connect(over: devices.Mesh) -> None:
