@@ -1,6 +1,7 @@
 """The command line: `rookery train | resume | evaluate | render | compare | report | export | envs`.
 
-It is derived from the configs by tyro; what is done with runs that there are stands in `commands.py`.
+It is derived from the configs by tyro; `commands.py` has the commands for existing runs, `flags.py` the sentences for
+mistakes in the flags.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import jax
 import tyro
 from rich.console import Console
 
-from rookery import commands, devices
+from rookery import commands, devices, flags
 from rookery.report import curves, tables
 from rookery.report.page import write_report
 from rookery.report.repertoire_picture import draw_repertoire
@@ -42,7 +43,7 @@ class Train:
     """Train a population; a run is a folder that is complete in itself."""
 
     config: Any
-    """Which kind; `_command` says which there are."""
+    """The kind of run."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print what the run would hold in each device's memory, and what would not fit; train nothing."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
@@ -91,6 +92,29 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
     return lambda kind: kind()
 
 
+def _called(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The command that is called, such as `rookery train sac`, and its flags; none where it is not known yet."""
+    known = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
+    if words[:1] == ["train"]:
+        kind = next((word for word in words[1:] if word in KINDS), None)
+        return (
+            ("rookery train", {})
+            if kind is None
+            else (f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(KINDS[kind]))
+        )
+    name = "".join(words[:1])
+    return (f"rookery {name}", flags.flags_of(known[name])) if name in known else ("rookery", {})
+
+
+def _as_typed(message: str, arguments: Sequence[str]) -> str:
+    """A message that calls the settings by the flags of the command line that it is about."""
+    command, found = _called(arguments)
+    names = {"population_size": "--population"} if "--population" in found else {}
+    names |= {"eval_episodes": "--episodes"} if command == "rookery evaluate" else {}
+    message = flags.as_typed(message, found, names)
+    return message if _in_one_word(arguments) == [*arguments] else message.replace("--population", "--seeds")
+
+
 def _in_one_word(arguments: Sequence[str]) -> list[str]:
     """Independent members are a population, which their users call seeds."""
     independent = arguments[:1] == ["train"] and issubclass(KINDS.get("".join(arguments[1:2]), object), SeedsRun)
@@ -98,14 +122,23 @@ def _in_one_word(arguments: Sequence[str]) -> list[str]:
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """The command that a command line gives, `Train` and so on; a mistake in the flags is told, and exits with 2.
+    """The command that a command line gives, `Train` and so on.
 
     Raises:
-      ValueError: a value outside its range; or the run that `--replay-schedule` or `--init-from` names is none.
+      Mistake: a flag, a value or a command that there is not, or a value outside its range.
+      ValueError: the run that `--replay-schedule` or `--init-from` names is none.
     """
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words = _in_one_word(arguments)
-    return tyro.cli(_command(_defaults(words)), args=words, prog="rookery", description=__doc__, config=markers)
+    command, found = _called(words)
+    for place, what, known in ((0, "command", ["train", "resume", *commands.COMMANDS]), (1, "kind of run", [*KINDS])):
+        if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
+            flags.check_name(what, words[place], known)
+    if found and not {"-h", "--help"} & {*words}:
+        flags.check(words, command, found)
+    told = "Train populations of reinforcement-learning agents; evaluate, compare, show and export their runs."
+    with flags.mistakes(words, command, found):
+        return tyro.cli(_command(_defaults(words)), args=words, prog="rookery", description=told, config=markers)
 
 
 def main() -> None:
@@ -132,14 +165,18 @@ def main() -> None:
             print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
         company.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
+    except flags.Mistake as mistake:
+        print(f"error: {_as_typed(str(mistake), sys.argv[1:])}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("\ninterrupted; what was saved is whole", file=sys.stderr)
         company.abandon(130, "it was interrupted")
         sys.exit(130)
     except (ValueError, ImportError, CheckpointError) as error:
         company.hear(error)
-        print(f"{'' if company.alone or processes.is_first() else company}error: {error}", file=sys.stderr)
-        company.abandon(1, str(error))
+        told = _as_typed(str(error), sys.argv[1:])
+        print(f"{'' if company.alone or processes.is_first() else company}error: {told}", file=sys.stderr)
+        company.abandon(1, told)
         sys.exit(1)
     except Exception as error:
         company.fail(error)

@@ -13,12 +13,12 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Imports go only to an earlier room, or stay within one. The tools know nothing of each other.
 TOOLS = ["networks", "distributions", "returns", "normalize", "buffers", "gradients"]
 ROOMS = ["types", "trees", "records", "hyperparams", TOOLS, "envs", "agents", "learners", "populations", "qd"]
-ROOMS += ["devices", "runs", "report", "compat", "commands", "cli"]
+ROOMS += ["devices", "runs", "report", "compat", "commands", "flags", "cli"]
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in (room if isinstance(room, list) else [room])}
 ONLY_IN = {
     "flax": {"networks.py"},
     "orbax": {"runs/checkpoint.py"},
-    "tyro": {"cli.py", "commands.py"},
+    "tyro": {"cli.py", "commands.py", "flags.py"},
     "filelock": {"runs/folder.py"},
     "brax": {"envs/brax.py", "envs/brax_walls.py"},
     "gymnax": {"envs/gymnax.py"},

@@ -85,6 +85,8 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
     """
     if isinstance(config, MapElitesRun):
         return _map_elites(config, over)
+    if config.population < 1:
+        raise ValueError(f"population must be at least 1, got {config.population}.")
     if isinstance(config, AnyMePbtRun):
         return _me_pbt(config, over)
     mesh = over or _mesh(config.world, population=config.population)

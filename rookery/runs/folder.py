@@ -243,6 +243,8 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
       RunFolderError: it is no run, its `config.json` is damaged or of another format, or (`write`) it is in use.
     """
     folder = RunFolder(path)
+    if folder.path.exists() and not folder.path.is_dir():
+        raise RunFolderError(f"{folder.path} is a file, not the folder of a run; give the folder.")
     if not folder.path.is_dir():
         raise RunFolderError(f"{folder.path} is no run: there is no such folder.")
     if not folder.config_file.is_file():
