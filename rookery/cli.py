@@ -125,7 +125,7 @@ def parse(arguments: Sequence[str]) -> Any:
     """The command that a command line gives, `Train` and so on.
 
     Raises:
-      Mistake: a flag, a value or a command that there is not, or a value outside its range.
+      FlagError: a flag, a value or a command that there is not, or a value outside its range.
       ValueError: the run that `--replay-schedule` or `--init-from` names is none.
     """
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
@@ -165,14 +165,14 @@ def main() -> None:
             print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
         company.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
-    except flags.Mistake as mistake:
+    except flags.FlagError as mistake:
         print(f"error: {_as_typed(str(mistake), sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("\ninterrupted; what was saved is whole", file=sys.stderr)
         company.abandon(130, "it was interrupted")
         sys.exit(130)
-    except (ValueError, ImportError, CheckpointError) as error:
+    except (ValueError, ImportError, MemoryError, CheckpointError) as error:
         company.hear(error)
         told = _as_typed(str(error), sys.argv[1:])
         print(f"{'' if company.alone or processes.is_first() else company}error: {told}", file=sys.stderr)

@@ -8,10 +8,10 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-try:
-    from tyro import _errors as events  # not part of its stable interface: without it, tyro's own messages are shown
+try:  # not part of tyro's stable interface; without it, tyro's own messages are shown
+    from tyro._errors import on_parse_error
 except ImportError:
-    events = None
+    on_parse_error = None
 
 Flags = Mapping[str, Any]
 """Flag -> the type of its value."""
@@ -20,7 +20,7 @@ _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _VALUES = {"INT": "whole number", "FLOAT": "number", "STR": "word", "PATH": "path"}
 
 
-class Mistake(ValueError):
+class FlagError(ValueError):
     """A mistake in the words of a command line; the message is one sentence that names the flag or the word."""
 
 
@@ -54,14 +54,15 @@ def as_typed(message: str, flags: Flags, names: Mapping[str, str]) -> str:
       names: other names that a message may give a setting -> its flag.
     """
     settings = {re.sub(r"^--(space\.)?", "", flag).replace("-", "_"): flag for flag in flags} | dict(names)
+    message, lists, known = message.partition("; there are ")  # columns of a table, say, of which some are called alike
     for name, flag in settings.items():
         begins = r"(?<![\w./\"'=-])" if "_" in name else r"(?:^|(?<=^the interval of ))"
         message = re.sub(rf"{begins}{re.escape(name)}(?![\w(=./\"'])(?!\.\w)", flag, message)
-    return message
+    return message + lists + known
 
 
 def check(words: Sequence[str], command: str, flags: Flags) -> None:
-    """Refuse flags that a command does not have, and values that no flag takes: empty ones, numbers that are not finite.
+    """Refuse flags that a command does not have, and values that no flag takes: empty ones, numbers without bounds.
 
     Args:
       words: of the command line.
@@ -69,18 +70,20 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
       flags: of the command.
 
     Raises:
-      Mistake: there is one.
+      FlagError: there is one.
     """
     before = ""
     for word in words:
         flag, is_joined, value = word.partition("=") if word.startswith("--") else (before, "", word)
         flag = flag.replace("_", "-")
         if word.startswith("--") and flag not in flags and re.sub("^--no-", "--", flag) not in flags:
-            raise Mistake(_unknown(flag, words, command, flags))
+            raise FlagError(_unknown(flag, words, command, flags))
         if value == "" and (is_joined or not word):
-            raise Mistake(f"{flag or 'a value'} is empty; give {'it a value' if flag else 'one'}, or leave it out.")
+            raise FlagError(f"{flag or 'a value'} is empty; give {'it a value' if flag else 'one'}, or leave it out.")
         if _NOT_FINITE.fullmatch(value) and "float" in str(flags.get(flag, "")):
-            raise Mistake(f"{flag} must be a finite number, got {value}.")
+            raise FlagError(f"{flag} must be a finite number, got {value}.")
+        if re.fullmatch(r"[+-]?\d+", value) and abs(int(value)) >= 2**63 and "int" in str(flags.get(flag, "")):
+            raise FlagError(f"{flag} must lie between -2^63 and 2^63, got {value}.")
         before = flag if word.startswith("--") else before
 
 
@@ -88,17 +91,17 @@ def check_name(what: str, word: str, known: Sequence[str]) -> None:
     """Refuse a command or a kind that there is not.
 
     Raises:
-      Mistake: names what is near, or all where nothing is.
+      FlagError: names what is near, or all where nothing is.
     """
     if word.replace("_", "-") not in known:
         near = difflib.get_close_matches(word.lower(), known, cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}."
-        raise Mistake(f"there is no {what} {word!r}; {remedy}")
+        raise FlagError(f"there is no {what} {word!r}; {remedy}")
 
 
 @contextlib.contextmanager
 def mistakes(words: Sequence[str], command: str, flags: Flags) -> Iterator[None]:
-    """Within this context a command line that tyro refuses raises `Mistake`, where tyro tells what is wrong.
+    """Within this context a command line that tyro refuses raises `FlagError`, where tyro tells what is wrong.
 
     Args:
       words: of the command line.
@@ -109,27 +112,30 @@ def mistakes(words: Sequence[str], command: str, flags: Flags) -> Iterator[None]
     def told(event: Any) -> None:
         with contextlib.suppress(AttributeError):  # another version of tyro: it has a message of its own
             if sentence := _sentence(event, words, command, flags):
-                raise Mistake(sentence)
+                raise FlagError(sentence)
 
-    with events.on_parse_error(told) if events is not None else contextlib.nullcontext():
+    with on_parse_error(told) if on_parse_error is not None else contextlib.nullcontext():
         yield
 
 
 def _sentence(event: Any, words: Sequence[str], command: str, flags: Flags) -> str | None:
-    if isinstance(event, events.UnrecognizedArgs):
-        return _unknown(event.tokens[0], words, command, flags)
-    if isinstance(event, events.MissingArgs):
-        if event.unrecognized_tokens:
-            return _unknown(event.unrecognized_tokens[0], words, command, flags)
-        missing = event.missing_arguments[0].arg
-        return f"{command} needs {missing.lowered.metavar}; `{command} --help` says which."
-    if isinstance(event, events.MissingSubcommand):
-        return f"{command} needs one of {', '.join(event.subcommand_spec.parser_from_name)}."
-    if isinstance(event, events.InstantiationFailure) and event.argument is None:
-        return event.message
-    if isinstance(event, events.BadValue | events.InvalidChoice | events.InstantiationFailure):
-        return _wrong_value(event.argument, words)
-    return None
+    """What an event of `tyro._errors` says, or None for one that is not known here."""
+    kind = type(event).__name__
+    argument = getattr(event, "argument", None)
+    unknown = {"UnrecognizedArgs": "tokens", "MissingArgs": "unrecognized_tokens"}.get(kind)
+    sentence = None
+    if unknown and getattr(event, unknown):
+        sentence = _unknown(getattr(event, unknown)[0], words, command, flags)
+    elif kind == "MissingArgs":
+        metavar = event.missing_arguments[0].arg.lowered.metavar
+        sentence = f"{command} needs {metavar}; `{command} --help` says which."
+    elif kind == "MissingSubcommand":
+        sentence = f"{command} needs one of {', '.join(event.subcommand_spec.parser_from_name)}."
+    elif argument is not None:
+        sentence = _wrong_value(argument, words)
+    elif kind == "InstantiationFailure":
+        sentence = event.message
+    return sentence
 
 
 def _unknown(token: str, words: Sequence[str], command: str, flags: Flags) -> str:
@@ -174,7 +180,7 @@ def _values(metavar: str) -> str:
         kinds = re.findall(r"[A-Z]{3,}", option)
         value = _VALUES.get(kinds[0], kinds[0]) if kinds else ""
         if not kinds:
-            told += [choice.strip() for choice in option.strip("{}").split(",")]
+            told += [choice for choice in option.strip("{}").split(",") if choice != "None"]
         elif "..." in option:
             told.append(f"{value}s")
         else:

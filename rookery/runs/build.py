@@ -147,6 +147,8 @@ def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
 
 def _mesh(world: WorldConfig, **sizes: int) -> Mesh:
     """Devices that divide all of these sizes evenly; made from a CPU's cores before anything else starts JAX."""
+    if world.devices is not None and world.devices < 1:
+        raise ValueError(f"devices must be at least 1, got {world.devices}.")
     shared = math.gcd(*sizes.values())
     devices.use_cores(shared if world.devices is None else world.devices, processes.runtime().num_processes)
     mesh = devices.mesh_for(shared) if world.devices is None else devices.mesh(world.devices)
@@ -216,6 +218,8 @@ def scoring(config: MapElitesRun) -> Scoring:
         return policy_scoring(environment, config.policy, config.evaluation)
     if chosen := _overrides(config.world):
         raise ValueError(f"{config.world.env} is a function and has no {', '.join(chosen)}; leave it out.")
+    if config.dimensions is not None and config.dimensions < 1:
+        raise ValueError(f"dimensions must be at least 1, got {config.dimensions}.")
     return named_scoring(functions.function(config.world.env, config.dimensions))
 
 
@@ -233,7 +237,7 @@ def _option(word: str) -> tuple[str, object]:
     """`name=value` as a name and a number, whole where it is written so, or else a word."""
     name, told, value = word.partition("=")
     if not (name and told and value):
-        raise ValueError(f"an option is name=value, such as predator_speed=3, got {word!r}.")
+        raise ValueError(f"option must be name=value, such as predator_speed=3, got {word!r}.")
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return name, kind(value)
