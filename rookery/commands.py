@@ -163,7 +163,7 @@ def compare(command: Compare) -> None:
 
     fresh = None if command.fresh is None else comparing.Fresh(command.fresh, command.checkpoint, command.seed)
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
-        raise ValueError("checkpoint and seed say which fresh episodes to run; give --fresh, or leave them out.")
+        raise ValueError("--checkpoint and --seed say which fresh episodes to run; give --fresh, or leave them out.")
     comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)
     console = Console()
     for part in comparing.tables(comparison):

@@ -8,8 +8,10 @@ import pytest
 
 import rookery
 import rookery.cli
+from rookery.cli import Train
+from rookery.flags import as_typed, flags_of
 from rookery.populations.config import PbtConfig
-from rookery.runs.kinds import PbtSacRun, Td3Run
+from rookery.runs.kinds import KINDS, PbtSacRun, Td3Run
 from rookery.runs.log import read_csv
 from rookery.runs.record import from_record, to_record
 
@@ -66,7 +68,7 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
     assert (run / "metrics.csv").read_text() == before
     code, _, err = rookery_command("evaluate", str(run), "--episodes", "0")
     assert code == 1
-    assert "eval_episodes must be at least 1" in err
+    assert "--episodes must be at least 1" in err
 
     written = json.loads((run / "config.json").read_text())
     written["config"]["agent"]["colour"] = "blue"
@@ -210,16 +212,61 @@ def test_quiet_says_nothing(rookery_command):
     assert len(rookery.lineage(run).fitness) == 3
 
 
+MISTAKES = [
+    ("trian", 2, "there is no command 'trian'; did you mean train?"),
+    ("train sca", 2, "there is no kind of run 'sca'; did you mean sac?"),
+    ("train", 2, "rookery train needs one of sac, td3,"),
+    ("train --plan", 2, "rookery train needs one of sac, td3,"),
+    ("", 2, "rookery needs one of train, resume,"),
+    ("evaluate", 2, "rookery evaluate needs PATH"),
+    ("evaluate x y", 2, "'y' is one word too many for rookery evaluate"),
+    ("evaluate --episods 3 x", 2, "rookery evaluate has no flag --episods; did you mean --episodes?"),
+    ("evaluate --seed x .", 2, "--seed must be a whole number, got x."),
+    ("train sac --space.nope 3", 2, "rookery train sac has no flag --space.nope; did you mean --space.tau"),
+    ("train sac --nope 3", 2, "rookery train sac has no flag --nope; `rookery train sac --help` lists"),
+    ("train sac --num_env=3", 2, "has no flag --num-env; did you mean --num-envs"),
+    ("train sac --env point_room --population -3", 1, "--population must be at least 1, got -3."),
+    ("train sac --env point_room --seeds -3", 1, "--seeds must be at least 1, got -3."),
+    ("train me-pbt-sac --population 0", 1, "--population must be at least 1, got 0."),
+    ("train sac --seeds x", 2, "--seeds must be a whole number, got x."),
+    ("train sac --population", 2, "--population must be a whole number, got nothing."),
+    ("train sac --population 1 2", 2, "'2' after --population is one word too many"),
+    ("train sac --steps-per-generation 101", 2, "--num-envs (25), got 101; use 100 or 125."),
+    ("train sac --space.policy-lr 1 2 3", 2, "must be 2 numbers or a number or fixed, got 1 2 3."),
+    ("train sac --space.policy-lr fixd", 2, "got fixd; did you mean fixed?"),
+    ("train sac --env point_room --space.policy-lr 2 1", 1, "the interval of --space.policy-lr is empty"),
+    ("train pbt-sac --exploit tournamnt", 2, "or none, got tournamnt; did you mean tournament?"),
+    ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
+    ("train pbt-sac --perturb-factors nan 1", 2, "--perturb-factors must be a finite number, got nan."),
+    ("train sac --updates-per-step=inf", 2, "--updates-per-step must be a finite number, got inf."),
+    ("train sac --hidden-sizes a b", 2, "--hidden-sizes must be whole numbers, got a b."),
+    ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
+    ("train sac --seed 99999999999999999999", 2, "--seed must lie between -2^63 and 2^63"),
+    ("train sac --env point_room --devices 0", 1, "--devices must be at least 1, got 0."),
+    ("train sac --env point_room --option foo", 1, "--option must be name=value"),
+    ("train map-elites --env arm --dimensions 0", 1, "--dimensions must be at least 1, got 0."),
+    ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
+    *(
+        (f"{command} {__file__}", 1, "test_cli.py is a file, not the folder of a run")
+        for command in ("resume", "evaluate", "render", "compare", "report", "export", "train sac --init-from")
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         ("train pbt-sac --env hoper", 1, "did you mean hopper"),
-        ("train sac --env point_room --population 0", 1, "population"),
+        ("train sac --env point_room --population 0", 1, "--population must be at least 1, got 0."),
         ("train pbt-sac --env point_room --population 3 --devices 2", 1, "cannot be divided evenly over 2 devices"),
         ("train pbt-sac --env point_room --population 4 --best-count 2 --replace-count 3", 1, "2 best and 3 replaced"),
         ("train sac --env point_room --backend mjx", 1, "backend"),
         ("train pbt-sac --populaton 3", 2, "--population"),
-        ("train sac --num-envs 7", 2, "use 9996 or 10003"),
+        (
+            "train sac --num-envs 7",
+            2,
+            "--steps-per-generation must be a multiple of --num-envs (7), got 1000; use 994 or 1001.",
+        ),
         ("train sac --generations 0", 2, "generations must be at least 1"),
         ("train dqn", 2, "dqn"),
         ("train sac --env point_room --space.discount 1.2", 1, "discount must lie in [0, 1), got 1.2."),
@@ -228,9 +275,9 @@ def test_quiet_says_nothing(rookery_command):
         ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
         ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1"),
         ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
-        ("train map-elites --env arm --episode-length 5", 1, "arm is a function and has no episode_length"),
+        ("train map-elites --env arm --episode-length 5", 1, "arm is a function and has no --episode-length"),
         ("train map-elites --env point_room --dimensions 3", 1, "dimensions belong to a function (arm, sphere"),
-        ("train map-elites --env arm --batch-size 0", 1, "batch_size must be at least 1, got 0"),
+        ("train map-elites --env arm --batch-size 0", 1, "--batch-size must be at least 1, got 0"),
         ("train map-elites --env arm --grid 4", 1, "a grid of 2 dimensions needs as many sizes, got (4,)"),
         ("train map-elites --cells 0", 2, "cells must be at least 1, got 0"),
         (
@@ -239,14 +286,14 @@ def test_quiet_says_nothing(rookery_command):
             "a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10",
         ),
         ("train me-pbt-sac --best-fraction .5 --replace-fraction .3", 1, "5 best members, 3 replaced from them and 4"),
-        ("train me-pbt-td3 --ga-population 0", 1, "ga_population must be at least 1, got 0"),
-        ("train me-pbt-sac --iso-sigma -1", 2, "iso_sigma must not be negative, got -1.0"),
+        ("train me-pbt-td3 --ga-population 0", 1, "--ga-population must be at least 1, got 0"),
+        ("train me-pbt-sac --iso-sigma -1", 2, "--iso-sigma must not be negative, got -1.0"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
-        ("train diayn --num-skills 1", 2, "num_skills must be at least 2, or there is nothing to tell apart; got 1"),
-        ("train diayn --env probe_value", 1, "turn on descriptor_full_state (--descriptor-full-state)"),
+        ("train diayn --num-skills 1", 2, "--num-skills must be at least 2, or there is nothing to tell apart; got 1"),
+        ("train diayn --env probe_value", 1, "turn on --descriptor-full-state"),
         ("train diayn --skill-kind sphere --balanced", 2, "the skills on a sphere cannot be counted"),
         ("train pbt-diayn --smerl-target 100", 2, "say nothing without smerl"),
-        ("train diayn --smerl --smerl-target 9 --smerl-fraction .5", 2, "give it or smerl_target, not both"),
+        ("train diayn --smerl --smerl-target 9 --smerl-fraction .5", 2, "give it or --smerl-target, not both"),
         ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
         ("train diayn --fitness acuracy", 2, "accuracy"),
         ("train sac --init-from nowhere", 1, "no such folder"),
@@ -255,8 +302,8 @@ def test_quiet_says_nothing(rookery_command):
         ("train sac --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
         ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with two steps"),
         ("train ippo --recurrent --num-envs 6", 1, "with two steps or more in each, got 4; use 2 or 3 or 6"),
-        ("train ippo --rollout-length 0", 2, "rollout_length must be at least 1, got 0"),
-        ("train ippo --space.kl-threshold -1", 1, "kl_threshold must lie in [0, inf), got -1"),
+        ("train ippo --rollout-length 0", 2, "--rollout-length must be at least 1, got 0"),
+        ("train ippo --space.kl-threshold -1", 1, "--space.kl-threshold must lie in [0, inf), got -1"),
         ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),
         ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
         (
@@ -277,6 +324,7 @@ def test_quiet_says_nothing(rookery_command):
         ("resume nowhere", 1, "no such folder"),
         ("resume .", 1, "config.json is missing"),
         ("evaluate nowhere", 1, "no such folder"),
+        *MISTAKES,
     ],
 )
 def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(rookery_command, tmp_path, arguments, code, said):
@@ -286,6 +334,40 @@ def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(rookery_command, tmp_
     assert said in text
     assert "Traceback" not in text
     assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_value_is_refused(rookery_command, tmp_path):
+    for words in (["train", "sac", "--run-dir", ""], ["evaluate", ""]):
+        code, _, err = rookery_command(*words)
+        assert code == 2
+        assert "is empty; give" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory_is_a_sentence(rookery_command, monkeypatch, tmp_path):
+    def greedy(*_):
+        raise MemoryError("Unable to allocate 74.5 GiB")
+
+    monkeypatch.setattr("rookery.runs.build.find_cells", greedy)
+    assert rookery_command("train", "map-elites", "--env", "arm") == (1, "", "error: Unable to allocate 74.5 GiB\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, monkeypatch):
+    monkeypatch.setattr("rookery.flags.on_parse_error", None)
+    code, _, err = rookery_command("train", "sac", "--population", "x")
+    assert code == 2
+    assert "--population" in err
+    assert "Traceback" not in err
+
+
+def test_a_message_calls_settings_by_their_flags_and_nothing_else():
+    known = flags_of(Td3Run)
+    message = (
+        "policy_lr and num_envs of /runs/my_num_envs/num_envs.csv, run(num_envs=3), population 3; there are num_envs."
+    )
+    told = "--space.policy-lr and --num-envs of /runs/my_num_envs/num_envs.csv, run(num_envs=3), population 3"
+    assert as_typed(message, known, {}) == f"{told}; there are num_envs."
 
 
 def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeypatch, tmp_path):
@@ -328,13 +410,20 @@ def test_envs_lists_every_task(rookery_command):
                 "pbt-ippo",
             )
         ),
-        *("resume", "evaluate", "compare", "envs", ""),
+        *("train", "resume", "evaluate", "render", "compare", "report", "export", "envs", ""),
     ],
 )
 def test_help_explains_every_field(rookery_command, command):
     code, out, _ = rookery_command(*command.split(), "--help")
     assert code == 0
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
+    internal = r"`_|\w\.py\b|tyro|__|Config\b"
+    assert not re.search(internal, text), "a help text names no internals"
+    if kind := KINDS.get(command.removeprefix("train ")):
+        shown = {
+            flag for flag in re.findall(r"(?m)^ {1,4}(--[a-z][a-z.-]*)", re.sub("[│]", " ", out)) if flag != "--help"
+        }
+        assert shown == {*flags_of(Train), *flags_of(kind)}, "the flags that suggestions are made from"
     for flag, explained in re.findall(r" (--(?!help)[a-z][a-z.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
         sentence = re.sub(r"\(default.*", "", explained)
         assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"

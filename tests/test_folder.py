@@ -172,6 +172,18 @@ def test_what_is_no_run(tmp_path):
     assert list(tmp_path.iterdir()) == [], "looking left something behind"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_folder_of_another_program(tmp_path, overwrite):
+    (tmp_path / "config.json").write_text('{"theirs": 1}')
+    with pytest.raises(RunFolderError, match="is no run: the config.json in it is of another program"):
+        open_existing(tmp_path)
+    with pytest.raises(RunFolderError, match="holds the config.json of another program; choose another folder"):
+        create(tmp_path, CONFIG, overwrite=overwrite)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", '{"theirs": 1}')]
+    with pytest.raises(RunFolderError, match=r"config\.json is a file, not the folder of a run"):
+        open_existing(tmp_path / "config.json")
+
+
 @pytest.mark.parametrize("write", [False, True])
 @pytest.mark.parametrize(
     ("content", "message"),

@@ -147,15 +147,22 @@ class Agent(NamedTuple):
     minibatches: int = 0  # parts that an on-policy agent cuts a rollout into; 0 for one that learns off-policy
 
 
-def check_hidden_sizes(hidden_sizes: tuple[int, ...], critic_hidden_sizes: tuple[int, ...] | None = None) -> None:
+def check_hidden_sizes(
+    hidden_sizes: tuple[int, ...], critic_hidden_sizes: tuple[int, ...] | None = None, name: str = "hidden_sizes"
+) -> None:
     """Refuse layers without units.
+
+    Args:
+      hidden_sizes: units of each layer.
+      critic_hidden_sizes: likewise, where a critic has others.
+      name: what the setting of the first is called.
 
     Raises:
       ValueError: a size is below 1.
     """
-    for name, sizes in (("hidden_sizes", hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
+    for called, sizes in ((name, hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
         if min(sizes, default=1) < 1:
-            raise ValueError(f"{name} must all be at least 1, got {sizes}.")
+            raise ValueError(f"{called} must all be at least 1, got {sizes}.")
 
 
 def check_output_scale(output_scale: float) -> None:

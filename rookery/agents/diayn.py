@@ -54,7 +54,7 @@ class DiaynConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_hidden_sizes(self.discriminator_hidden_sizes)
+        check_hidden_sizes(self.discriminator_hidden_sizes, name="discriminator_hidden_sizes")
         known = get_args(get_type_hints(type(self))["fitness"])
         if self.fitness not in known:
             raise ValueError(f"fitness must be one of {known}, got {self.fitness!r}.")

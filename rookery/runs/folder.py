@@ -216,6 +216,8 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"{folder.path} cannot be made: {error.strerror}; choose another folder.") from error
+    if _is_foreign(folder.config_file):  # which must not be deleted
+        raise RunFolderError(f"{folder.path} holds the config.json of another program; choose another folder.")
     folder.acquire()
     try:
         if not overwrite and any(any(folder.path.glob(pattern)) for pattern in _MADE):
@@ -249,6 +251,8 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
         raise RunFolderError(f"{folder.path} is no run: there is no such folder.")
     if not folder.config_file.is_file():
         raise RunFolderError(f"{folder.path} is no run: config.json is missing in it.")
+    if _is_foreign(folder.config_file):
+        raise RunFolderError(f"{folder.path} is no run: the config.json in it is of another program.")
     if write:
         folder.acquire()
     try:
@@ -294,6 +298,15 @@ def _delete_run(folder: RunFolder) -> None:
     for directory in (folder.checkpoints, folder.events):
         with contextlib.suppress(OSError):  # absent, or the user keeps something there
             directory.rmdir()
+
+
+def _is_foreign(config_file: Path) -> bool:
+    """Whether a whole `config.json` has nothing of what every version of this library writes first."""
+    try:
+        content = json.loads(config_file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and not {"format", "versions"} & set(content)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
