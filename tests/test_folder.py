@@ -175,9 +175,9 @@ def test_what_is_no_run(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_the_folder_of_another_program(tmp_path, overwrite):
     (tmp_path / "config.json").write_text('{"theirs": 1}')
-    with pytest.raises(RunFolderError, match="is no run: the config.json in it is of another program"):
+    with pytest.raises(RunFolderError, match=r"is no run: the config\.json in it is of another program"):
         open_existing(tmp_path)
-    with pytest.raises(RunFolderError, match="holds the config.json of another program; choose another folder"):
+    with pytest.raises(RunFolderError, match=r"holds the config\.json of another program; choose another folder"):
         create(tmp_path, CONFIG, overwrite=overwrite)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", '{"theirs": 1}')]
     with pytest.raises(RunFolderError, match=r"config\.json is a file, not the folder of a run"):
