@@ -95,14 +95,11 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
 def _called(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The command that is called, such as `rookery train sac`, and its flags; none where it is not known yet."""
     known = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
-    if words[:1] == ["train"]:
-        kind = next((word for word in words[1:] if word in KINDS), None)
-        return (
-            ("rookery train", {})
-            if kind is None
-            else (f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(KINDS[kind]))
-        )
     name = "".join(words[:1])
+    if name == "train" and (kind := next((word for word in words if word in KINDS), "")):
+        return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(KINDS[kind])
+    if name == "train":
+        return "rookery train", {}
     return (f"rookery {name}", flags.flags_of(known[name])) if name in known else ("rookery", {})
 
 

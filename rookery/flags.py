@@ -57,7 +57,7 @@ def as_typed(message: str, flags: Flags, names: Mapping[str, str]) -> str:
     message, lists, known = message.partition("; there are ")  # columns of a table, say, of which some are called alike
     for name, flag in settings.items():
         begins = r"(?<![\w./\"'=-])" if "_" in name else r"(?:^|(?<=^the interval of ))"
-        message = re.sub(rf"{begins}{re.escape(name)}(?![\w(=./\"'])(?!\.\w)", flag, message)
+        message = re.sub(rf"{begins}{re.escape(name)}(?![\w(=/\"'])(?!\.\w)", flag, message)
     return message + lists + known
 
 
