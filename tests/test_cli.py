@@ -363,8 +363,8 @@ def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, mo
 
 def test_a_message_calls_settings_by_their_flags_and_nothing_else():
     known = flags_of(Td3Run)
-    message = "policy_lr and num_envs of /my_num_envs/num_envs.csv, run(num_envs=3), population 3, num_envs; there are num_envs."
-    told = "--space.policy-lr and --num-envs of /my_num_envs/num_envs.csv, run(num_envs=3), population 3, --num-envs"
+    message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; there are num_envs."
+    told = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
     assert as_typed(message, known, {}) == f"{told}; there are num_envs."
 
 
