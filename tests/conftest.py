@@ -1,19 +1,30 @@
-"""Tests run hostile: two devices, strict dtypes, no silent rank promotion; warnings are errors (pyproject.toml)."""
+"""Tests run hostile: two devices, strict dtypes, no silent rank promotion; warnings are errors (pyproject.toml).
+
+They run side by side (pytest-xdist), a file at a time, and share one compilation cache. Most of their time is compiling,
+so XLA optimises little here; what is compiled for a run has options of its own (`devices.compile_lowered`).
+"""
 
 import os
 import tempfile
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=2",
+    )
+)
 os.environ.setdefault("NPROC", "8")  # two virtual devices on two cores starve XLA's thread pool otherwise
 
 import jax
 import pytest
+from filelock import FileLock
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# One cache per test session: the subprocess tests compile the same programs again and again.
+# One cache per session, which the workers inherit: many tests compile the same programs, and so do their processes.
 CACHE = os.environ.setdefault("ROOKERY_TEST_CACHE", tempfile.mkdtemp(prefix="rookery-test-cache-"))
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
@@ -25,8 +36,14 @@ def key() -> jax.Array:
 
 
 @pytest.fixture(scope="session")
-def short_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def short_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Path]:
     """Kind -> the folder of a real run of a few seconds, with its page. A test that changes one works on a copy."""
-    from tests.short_runs import train_and_report
+    from tests.short_runs import KINDS, train_and_report
 
-    return train_and_report(tmp_path_factory.mktemp("short_runs"))
+    session = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
+    folder = session / "short_runs"
+    with FileLock(session / "short_runs.lock"):  # one worker trains, for all of them
+        if not (session / "short_runs.done").exists():
+            train_and_report(folder)
+            (session / "short_runs.done").touch()
+    return {kind: folder / kind for kind in KINDS}

@@ -31,14 +31,13 @@ KINDS = {
 """Kind -> its flags. The first is a world of bodies in space, the others lie in the plane."""
 
 
-def train_and_report(folder: Path) -> dict[str, Path]:
-    """Kind -> the folder of its run, page and episodes included, named after the kind."""
+def train_and_report(folder: Path) -> None:
+    """A run of each kind in a folder named after it, page and episodes included."""
     runs = {kind: folder / kind for kind in KINDS}
     with _quickly_compiled():
         for kind, flags in KINDS.items():
             command("train", kind, *flags.split(), "--run-dir", str(runs[kind]))
             command("report", str(runs[kind]), "--rollouts", "all" if kind == "me-pbt-sac" else "2")
-    return runs
 
 
 def command(*words: str) -> None:

@@ -19,7 +19,7 @@ COMMAND = "import rookery.cli; rookery.cli.main()"
 FLAGS = (
     "--env point_room --episode-length 20 --population 4 --generations 24 --steps-per-generation 400 --num-envs 4 "
     "--batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
-    "--checkpoint-every 1 --keep 2"
+    "--checkpoint-every 1 --keep 2 --exploit-interval 800"
 ).split()
 BREEDING = (
     "--env point_trap --episode-length 20 --population 4 --ga-population 4 --grid 4 4 "
@@ -122,6 +122,8 @@ def undisturbed(tmp_path_factory) -> Path:
     code, out, err = rookery("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     assert code == 0, err
     assert "generation 24 of 24" in out
+    lineage = read_csv(run / "lineage.csv")
+    assert (lineage["parent"] != lineage["member"]).any(), "the tests say little"
     return run
 
 
