@@ -1,6 +1,6 @@
 """Tests run hostile: two devices, strict dtypes, no silent rank promotion; warnings are errors (pyproject.toml).
 
-They run side by side (pytest-xdist), a file at a time, and share one compilation cache. Most of their time is compiling,
+They run side by side (pytest-xdist), a file at a time, with one compilation cache. Most of their time is compiling,
 so XLA optimises little here; what is compiled for a run has options of its own (`devices.compile_lowered`).
 """
 
