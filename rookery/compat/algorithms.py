@@ -116,8 +116,8 @@ class Learner:
 
     def __init__(self, config: Any, action_size: int) -> None:
         self._config, self._action_size = config, action_size
-        for name in ("batch_size", "episode_length"):
-            check(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}.")
+        counts = {name: vars(config).get(name, 1) for name in ("batch_size", "episode_length", "num_skills")}
+        check_counts(action_size=action_size, **counts)
         self._agent(1 + getattr(config, "num_skills", 0))  # a mistake in the configuration shows now
 
     def _agent(self, observation_size: int, descriptor_size: int = 1) -> Agent:
@@ -171,6 +171,12 @@ class Learner:
         return told[0], replay_buffer, told[1]
 
 
+def check_counts(**counts: int) -> None:
+    """Refuse sizes below 1, each by its name."""
+    for name, value in counts.items():
+        check(value >= 1, f"{name} must be at least 1, got {value}.")
+
+
 def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:
     state, metrics = update(state, hyper, batch, noise, step)
     return state, {**metrics, "obs_mean": jnp.mean(batch.observation), "obs_std": jnp.std(batch.observation)}
@@ -201,6 +207,7 @@ class Single(Learner):
     def init(self, key: Key, action_size: int, observation_size: int) -> Any:
         """A newborn training state; of a population's agent with hyper-parameters drawn. An action size that this was
         not made for is a `ValueError`."""
+        check_counts(observation_size=observation_size)
         newborn = self._newborn(key, action_size, observation_size, self._agent(observation_size))
         return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, records.PBTTrainingState) else newborn
 

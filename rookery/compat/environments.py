@@ -1,7 +1,7 @@
 """This library's tasks by the documented names: `create`, `descriptor_extractor`, `reward_offset`."""
 
-from functools import partial
-from typing import NamedTuple
+from functools import partial, wraps
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,14 @@ from rookery.compat.records import QDTransition
 from rookery.envs import batch, descriptors, tasks
 from rookery.types import Array
 
-create = batch.make
+_WRITTEN = {"anttrap": "ant_trap", "humanoidtrap": "humanoid_trap", "antmaze": "ant_maze", "pointmaze": "point_maze"}
+"""Documented names -> this library's, where these differ."""
+
+
+@wraps(batch.make, assigned=())
+def create(env_name: str, **options: Any) -> batch.Batch:
+    """A batch of environments of one task by its documented or its own name; see `rookery.envs.batch.make`."""
+    return batch.make(_WRITTEN.get(env_name, env_name), **options)
 
 
 class Extractor(NamedTuple):
@@ -24,6 +31,6 @@ class Extractor(NamedTuple):
         return summarise(transitions.next_state_desc, ~jnp.asarray(mask, bool))
 
 
-_DESCRIBED = {name: tasks.find(name) for name in tasks.described()}
+_DESCRIBED = {name: tasks.find(_WRITTEN.get(name, name)) for name in (*tasks.described(), *_WRITTEN)}
 descriptor_extractor = {name: Extractor(task.descriptor.kind) for name, task in _DESCRIBED.items() if task.descriptor}
 reward_offset = {name: task.qd_offset for name, task in _DESCRIBED.items()}

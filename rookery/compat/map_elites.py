@@ -34,8 +34,13 @@ def compute_cvt_centroids(
 
 
 def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval: Any) -> Array:
-    """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`; the last dimension varies fastest."""
-    return cells.grid(tuple(grid_shape), *_limits(len(grid_shape), minval, maxval))
+    """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`, in the order of numpy's `meshgrid`: the first
+    two dimensions change places, so that of two the first varies fastest, of three the third, then the first."""
+    size = len(grid_shape)
+    centroids = cells.grid(tuple(grid_shape), *_limits(size, minval, maxval))
+    if size == 1:
+        return centroids
+    return jnp.swapaxes(centroids.reshape(*grid_shape, size), 0, 1).reshape(-1, size)
 
 
 def _limits(size: int, *limits: Any) -> list[list[float]]:

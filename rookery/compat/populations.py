@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import devices, trees
-from rookery.compat.algorithms import RING, SAC, TD3
+from rookery.compat.algorithms import RING, SAC, TD3, check_counts
 from rookery.compat.environments import Extractor
 from rookery.compat.records import PBTSacTrainingState, PBTTD3TrainingState, ReplayBuffer, Transition
 from rookery.envs.batch import Batch
@@ -28,7 +28,8 @@ class Population:
     """What populations of one kind of agent can do; everything is `[P, ...]`."""
 
     def get_init_fn(self: Any, population_size: int, action_size: int, observation_size: int, buffer_size: int) -> Any:
-        """A function of a key: training states and empty replay buffers."""
+        """A function of a key: training states and empty replay buffers. No member at all is a `ValueError`."""
+        check_counts(population_size=population_size)
 
         def init(key: Key) -> tuple[Any, ReplayBuffer]:
             newborn = partial(self.init, action_size=action_size, observation_size=observation_size)
@@ -79,6 +80,7 @@ class Population:
         `num_iterations` steps of E = `env_batch_size` environments with `int(grad_updates_per_step * E)` updates after
         each, and metrics `[P, num_iterations]`, means over updates; see `by_hand.train` for its errors."""
         by_hand.check_training(env)
+        check_counts(num_iterations=num_iterations)
         agent = self._agent(env.observation_size)
         config = by_hand.life(self._config.batch_size, env_batch_size, num_iterations, grad_updates_per_step)
 
@@ -109,6 +111,7 @@ class PBT:
 
     def __init__(self, population_size: int, num_best_to_replace_from: int, num_worse_to_replace: int) -> None:
         self._size, self._counts = population_size, (num_best_to_replace_from, num_worse_to_replace)
+        check_counts(population_size=population_size)
         told = "{} best and {} replaced members".format(*self._counts)
         check(min(self._counts) >= 0, f"{told} must not be negative.")
         check(sum(self._counts) <= population_size, f"{told} exceed the population of {population_size}; lower one.")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from rookery.agents import diayn
 from rookery.compat import environments  # noqa: F401
 from rookery.compat.algorithms import *  # noqa: F403 - what each module names in __all__ is documented
-from rookery.compat.algorithms import SAC, Learner
+from rookery.compat.algorithms import SAC, Learner, check_counts
 from rookery.compat.map_elites import *  # noqa: F403
 from rookery.compat.populations import *  # noqa: F403
 from rookery.compat.records import *  # noqa: F403
@@ -30,6 +30,7 @@ class DIAYN(Learner):
     def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> DiaynTrainingState:
         """A newborn training state; observations are without a skill, descriptors what the discriminator looks at."""
         config, size = self._config, observation_size
+        check_counts(observation_size=size, descriptor_size=descriptor_size)
         fits = not config.descriptor_full_state or descriptor_size == size
         check(fits, f"descriptor_full_state looks at observations of size {size}, not of {descriptor_size}.")
         agent = self._agent(observation_size + config.num_skills, descriptor_size)

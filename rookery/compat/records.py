@@ -1,8 +1,11 @@
 """Transitions, the replay buffer and training states in the documented form; a population of them is `[P, ...]`."""
 
+import dataclasses
+import math
 from collections.abc import Mapping
+from itertools import accumulate
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +41,42 @@ class Transition(Record):
         obs, scalar = jnp.zeros((1, observation_dim)), jnp.zeros((1,))
         return Transition(obs, obs, scalar, scalar, scalar, jnp.zeros((1, action_dim)))
 
+    @property
+    def flatten_dim(self) -> int:
+        """F, the columns of `flatten`."""
+        return sum(math.prod(shape) for shape in self._shapes().values())
+
+    def flatten(self) -> Array:
+        """All fields side by side in their order, `[..., F]`."""
+        rank, fields = self.rewards.ndim, (getattr(self, name) for name in self._shapes())
+        return jnp.concatenate([leaf.reshape(*leaf.shape[:rank], math.prod(leaf.shape[rank:])) for leaf in fields], -1)
+
+    @classmethod
+    def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
+        """What `flatten` made, as fields again.
+
+        Args:
+          flattened_transition: `[..., F]`.
+          transition: tells how many columns each field has; its batch does not matter.
+
+        Raises:
+          ValueError: there are not F columns.
+        """
+        columns, expected = flattened_transition.shape[-1], transition.flatten_dim
+        check(columns == expected, f"transitions like this one have {expected} columns, got {columns}.")
+        shapes = transition._shapes()
+        parts = jnp.split(flattened_transition, [*accumulate(map(math.prod, shapes.values()))][:-1], axis=-1)
+        fields = {
+            name: part.reshape(*part.shape[:-1], *shape)
+            for part, (name, shape) in zip(parts, shapes.items(), strict=True)
+        }
+        return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})  # pyright: ignore[reportArgumentType]
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each field in one transition, by name and in order."""
+        fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType] - `Record` makes it a dataclass
+        return {field.name: getattr(self, field.name).shape[self.rewards.ndim :] for field in fields}
+
 
 class QDTransition(Transition):
     """With the state descriptors before the step and of its true successor."""
@@ -64,20 +103,28 @@ class ReplayBuffer(Record):
     @classmethod
     def init(cls, buffer_size: int, transition: Transition) -> "ReplayBuffer":
         """Room for `buffer_size` transitions like this one, which is alone or in a batch."""
-        alone = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[transition.rewards.ndim :])[0], transition)
+        rank = transition.rewards.ndim
+        alone = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[rank:], leaf.dtype), transition)
         return cls(buffers.ring(buffer_size).init(alone), buffer_size)
+
+    @property
+    def data(self) -> Array:
+        """What the buffer holds as `Transition.flatten` has it, `[buffer_size, F]`; NaN in rows not yet written. This
+        is a copy: the buffer itself keeps field by field."""
+        flat = self.state.rows.flatten()
+        written = jnp.arange(self.buffer_size) < self.current_size[..., None]
+        return jnp.where(written[..., None], flat, jnp.nan)
 
     def insert(self, transitions: Transition) -> "ReplayBuffer":
         """Write transitions over the oldest, whatever their leading axes. More than the buffer holds, or another class
         than it was made for, are a `ValueError`."""
         made_for, given = type(self.state.rows).__name__, type(transitions).__name__
         check(made_for == given, f"this buffer was made for a {made_for}, and was given a {given}.")
-        rank, held = transitions.rewards.ndim, vars(self.state.rows)
-        for name, leaf in vars(transitions).items():
-            fits = leaf.shape[rank:] == held[name].shape[1:]
-            check(fits, f"{name} of this buffer are {held[name].shape[1:]}, got {leaf.shape[rank:]}.")
-        rows = jax.tree.map(lambda leaf, row: leaf.reshape(-1, *row.shape[1:]), transitions, self.state.rows)
-        return self.replace(state=buffers.add(self.state, rows)) if rows.rewards.size else self
+        held, count = self.state.rows._shapes(), transitions.rewards.size
+        for name, shape in transitions._shapes().items():
+            check(shape == held[name], f"{name} of this buffer are {held[name]}, got {shape}.")
+        rows = jax.tree.map(lambda leaf, row: leaf.reshape(count, *row.shape[1:]), transitions, self.state.rows)
+        return self.replace(state=buffers.add(self.state, rows)) if count else self
 
     def sample(self, key: Key, sample_size: int) -> Any:
         """Transitions `[sample_size, ...]`, uniform over those held, with replacement; the key is consumed."""

@@ -4,6 +4,7 @@ Programs (`pbt`, `me_pbt`, ...) do without: they pass keys in, and nothing is fo
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -66,8 +67,9 @@ def resample(space: Space, one: Any) -> Any:
 
 def choose(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
     """Exploring actions `[..., A]` for observations `[..., O]`; the key is consumed."""
-    flat = observation.reshape(-1, observation.shape[-1])
-    return rollout.explore(agent, state, hyper, flat, typed(key)).reshape(*observation.shape[:-1], -1)
+    *leading, size = observation.shape
+    action = rollout.explore(agent, state, hyper, observation.reshape(math.prod(leading), size), typed(key))
+    return action.reshape(*leading, action.shape[-1])
 
 
 def play(

@@ -40,8 +40,9 @@ class Cells(Record):
 
     @classmethod
     def init(cls, genotypes: PyTree, fitnesses: Array, descriptors: Array, centroids: Array) -> Self:
-        """Cells with the best of a first batch, `[B, ...]`."""
-        return cls.init_default(trees.take(genotypes, 0), centroids).add(genotypes, descriptors, fitnesses)
+        """Cells with the best of a first batch, `[B, ...]`; B may be 0."""
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), genotypes)
+        return cls.init_default(one, centroids).add(genotypes, descriptors, fitnesses)
 
     def add(
         self,
