@@ -89,6 +89,16 @@ def check(holds: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
+def check_counts(**counts: int) -> None:
+    """Refuse numbers of something below 1.
+
+    Raises:
+      ValueError: there is one; the message has its name.
+    """
+    for name, value in counts.items():
+        check(value >= 1, f"{name} must be at least 1, got {value}.")
+
+
 def by_agent(what: str, count: int, numbers: Array, leading: int = 0) -> Array:
     """Numbers `[..., I]` from code of a user's own, which gave them for each of so many leading axes.
 

@@ -19,7 +19,7 @@ from rookery.envs.batch import BatchState as State
 from rookery.gradients import Learned
 from rookery.learners import by_hand
 from rookery.qd.scoring import descriptor_of
-from rookery.records import check
+from rookery.records import check, check_counts
 from rookery.types import Array, Hyper, Key, Metrics, PyTree
 
 __all__ = ["SAC", "TD3", "DiaynConfig", "PBTSacConfig", "PBTTD3Config", "SacConfig", "TD3Config"]
@@ -169,12 +169,6 @@ class Learner:
         agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
         told = by_hand.learn(agent, RING, training_state, replay_buffer.state, self._config.batch_size)
         return told[0], replay_buffer, told[1]
-
-
-def check_counts(**counts: int) -> None:
-    """Refuse sizes below 1, each by its name."""
-    for name, value in counts.items():
-        check(value >= 1, f"{name} must be at least 1, got {value}.")
 
 
 def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:

@@ -26,7 +26,7 @@ from rookery.envs.joint import TimeLimit as TruncationWrapper
 from rookery.learners import by_stages
 from rookery.learners import joint as lives
 from rookery.learners.joint import Runner
-from rookery.records import by_agent, check
+from rookery.records import by_agent, check, check_counts
 from rookery.runs import history
 from rookery.runs.checkpoint import Checkpointer
 from rookery.types import Array, Key, PyTree
@@ -275,9 +275,7 @@ def _rows(hook: Callable[..., tuple], traj: Transition, minds: Minds, hyperparam
 
 def _check_config(config: AgentConfig, judged: bool) -> None:
     counts = ("n_steps", "batch_size", "minibatch_size", "rollout_length", "actor_epochs", "critic_epochs")
-    for name in (*counts, "eval_frequency", "max_episode_steps"):
-        value = getattr(config, name)
-        check(value >= 1, f"{name} must be at least 1, got {value}.")
+    check_counts(**{name: getattr(config, name) for name in (*counts, "eval_frequency", "max_episode_steps")})
     batch, minibatch, evals, mode = config.batch_size, config.minibatch_size, config.n_evals, config.deterministic_mode
     check(batch % minibatch == 0, f"minibatch_size must divide batch_size ({batch}), got {minibatch}.")
     remedy = "make minibatch_size or rollout_length 2."

@@ -17,7 +17,7 @@ from rookery.populations.placement import WHOLE
 from rookery.qd import by_hand, pbt_emitter
 from rookery.qd import centroids as cells
 from rookery.qd import repertoire as repertoires
-from rookery.records import Record, check, split, typed
+from rookery.records import Record, check, check_counts, split, typed
 from rookery.types import Array, Key, Metrics, PyTree
 
 __all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "PBTEmitter", "PBTEmitterConfig"]
@@ -34,8 +34,8 @@ def compute_cvt_centroids(
 
 
 def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval: Any) -> Array:
-    """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`, in the order of numpy's `meshgrid`: the first
-    two dimensions change places, so that of two the first varies fastest, of three the third, then the first."""
+    """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`, in the order of numpy's `meshgrid`: of two
+    dimensions the first varies fastest; of three the third, then the first, then the second."""
     size = len(grid_shape)
     centroids = cells.grid(tuple(grid_shape), *_limits(size, minval, maxval))
     if size == 1:
@@ -155,6 +155,8 @@ class PBTEmitter:
         self, pbt_agent: Any, config: PBTEmitterConfig, env: Batch, variation_fn: Callable, selector: Any = None
     ) -> None:
         self._config, self._env, self._vary, self._selector = config, env, variation_fn, selector
+        check_counts(pg_population_size_per_device=config.pg_population_size_per_device, num_devices=config.num_devices)
+        check_counts(buffer_size=config.buffer_size, env_batch_size=config.env_batch_size)
         self._size, each = config.pg_population_size_per_device, config.env_batch_size
         shares = config.fraction_to_replace_from_best, config.fraction_best_to_replace_from
         fractions = pbt_emitter.MePbtConfig(*shares, config.fraction_to_replace_from_samples)

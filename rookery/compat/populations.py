@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import devices, trees
-from rookery.compat.algorithms import RING, SAC, TD3, check_counts
+from rookery.compat.algorithms import RING, SAC, TD3
 from rookery.compat.environments import Extractor
 from rookery.compat.records import PBTSacTrainingState, PBTTD3TrainingState, ReplayBuffer, Transition
 from rookery.envs.batch import Batch
@@ -18,7 +18,7 @@ from rookery.populations.api import valid_fitness
 from rookery.populations.by_hand import truncate
 from rookery.populations.placement import WHOLE, Shares
 from rookery.qd.scoring import descriptor_of
-from rookery.records import check, typed
+from rookery.records import check, check_counts, typed
 from rookery.types import Array, Key, Metrics
 
 __all__ = ["PBT", "PBTSAC", "PBTTD3"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from rookery.agents import diayn
 from rookery.compat import environments  # noqa: F401
 from rookery.compat.algorithms import *  # noqa: F403 - what each module names in __all__ is documented
-from rookery.compat.algorithms import SAC, Learner, check_counts
+from rookery.compat.algorithms import SAC, Learner
 from rookery.compat.map_elites import *  # noqa: F403
 from rookery.compat.populations import *  # noqa: F403
 from rookery.compat.records import *  # noqa: F403
@@ -17,7 +17,7 @@ from rookery.envs import api as envs
 from rookery.envs.batch import BatchState as State
 from rookery.envs.batch import first_episodes, unroll
 from rookery.learners import by_hand, rollout
-from rookery.records import check
+from rookery.records import check, check_counts
 from rookery.types import Array, Key, PyTree
 
 

@@ -21,7 +21,7 @@ from rookery.gradients import Learned
 from rookery.hyperparams import Space
 from rookery.learners import off_policy, rollout
 from rookery.learners.api import Member
-from rookery.records import Record, check, in_step, split, typed
+from rookery.records import Record, check, check_counts, in_step, split, typed
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, Metrics, PyTree
 
 PlayFn = Callable[[BatchState, Any], tuple[BatchState, Any, Any]]
@@ -181,6 +181,7 @@ def warmstart_buffer(
     env_batch_size: int,
 ) -> tuple[Any, BatchState, Any]:
     """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into a buffer with `insert`."""
+    check_counts(env_batch_size=env_batch_size)
     rounds = -(-num_warmstart_steps // env_batch_size)
     env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
     _check_count(env_batch_size, told.rewards)
