@@ -93,6 +93,7 @@ class IPPOBase(ABC):
     def __init__(self, env: Any, env_params: Any, config: AgentConfig, eval_during_training: bool = True) -> None:
         _check_config(config, eval_during_training)
         check(hasattr(env, "n_actors"), f"{type(env).__name__} does not say how many act in it; give it n_actors.")
+        check_counts(n_actors=env.n_actors)
         self.n_actors, self.config, self.env_params = env.n_actors, config, env_params
         self.eval_during_training = eval_during_training
         self.env = TruncationWrapper(env, config.max_episode_steps)
@@ -200,6 +201,7 @@ class IPPOBase(ABC):
     def eval(self, rng: Key, n_evals: int = 32) -> dict[str, Array]:
         """Judge the trained actors: `terminated`, `truncated` `[N]`, `final_rewards`, `returns` `[N, I]`."""
         check(self.agent_trained, "nobody is trained yet; collect_training(runner, metrics) or restore() first.")
+        check_counts(n_evals=n_evals)
         return self._judged(n_evals, rng, self.actor_training)
 
     def collect_training(self, runner: Any = None, metrics: Any = None, previous_training_max_step: int = 0) -> None:
@@ -233,7 +235,8 @@ class IPPOBase(ABC):
             (self._store.directory / "hyperparameters.txt").write_text(_listed("Hyperparameters:", hyperparams))
 
     def summarize(self, metrics: Any) -> MetricStats:
-        """What a metric `[..., N]` is over its last axis."""
+        """What a metric `[..., N]` is over its last axis; N of 0 is a `ValueError`."""
+        check(jnp.shape(metrics)[-1:] != (0,), f"metrics of shape {jnp.shape(metrics)} are of no episode.")
         metrics, kinds = jnp.asarray(metrics), (jnp.mean, jnp.var, jnp.std, jnp.min, jnp.max, jnp.median)
         told = [kind(metrics, axis=-1) for kind in kinds]
         return MetricStats._make([metrics, *told, jnp.isnan(metrics).any(axis=-1)])

@@ -29,7 +29,7 @@ def compute_cvt_centroids(
     num_descriptors: int, num_init_cvt_samples: int, num_centroids: int, minval: Any, maxval: Any, key: Key
 ) -> Array:
     """Centroids `[C, D]` of a centroidal Voronoi tessellation between limits, numbers or `[D]`; see `centroids.cvt`."""
-    lower, upper = _limits(num_descriptors, minval, maxval)
+    lower, upper = limits_of(num_descriptors, minval, maxval)
     return cells.cvt(typed(key), num_centroids, lower, upper, num_init_cvt_samples)
 
 
@@ -37,13 +37,14 @@ def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval
     """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`, in the order of numpy's `meshgrid`: of two
     dimensions the first varies fastest; of three the third, then the first, then the second."""
     size = len(grid_shape)
-    centroids = cells.grid(tuple(grid_shape), *_limits(size, minval, maxval))
+    centroids = cells.grid(tuple(grid_shape), *limits_of(size, minval, maxval))
     if size == 1:
         return centroids
     return jnp.swapaxes(centroids.reshape(*grid_shape, size), 0, 1).reshape(-1, size)
 
 
-def _limits(size: int, *limits: Any) -> list[list[float]]:
+def limits_of(size: int, *limits: Any) -> list[list[float]]:
+    """Each limit `[size]`, given as that or as one number for all dimensions; else a `ValueError`."""
     fit = all(np.ndim(limit) == 0 or len(limit) == size for limit in limits)
     check(fit, f"limits of {size} dimensions must be numbers or {size} of them, got {limits}.")
     return [jnp.broadcast_to(jnp.asarray(limit, jnp.float32), size).tolist() for limit in limits]

@@ -10,6 +10,7 @@ from rookery.compat import environments  # noqa: F401
 from rookery.compat.algorithms import *  # noqa: F403 - what each module names in __all__ is documented
 from rookery.compat.algorithms import SAC, Learner
 from rookery.compat.map_elites import *  # noqa: F403
+from rookery.compat.outcomes import *  # noqa: F403
 from rookery.compat.populations import *  # noqa: F403
 from rookery.compat.records import *  # noqa: F403
 from rookery.compat.records import DiaynTrainingState, QDTransition

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from rookery.envs import api as envs
 from rookery.envs.suites import firm
-from rookery.records import Record, by_agent
+from rookery.records import Record, by_agent, check_counts
 from rookery.types import Array, Key, PyTree
 
 
@@ -30,6 +30,7 @@ class TimeLimit:
     """
 
     def __init__(self, env: Any, max_steps: int = 500):
+        check_counts(max_steps=max_steps)
         self._env, self.max_steps = env, max_steps
 
     @property

@@ -63,7 +63,7 @@ def _figure(folder: RunFolder) -> Any:
         if name == _TEAM:
             _draw_fitness(axes, metrics, lineage, panels[name], seeds)
         elif name in panels:
-            _draw_metric(axes, panels[name], metrics["env_steps"], metrics[name])
+            draw_metric(axes, panels[name], metrics["env_steps"], metrics[name])
         else:
             _draw_hyper(axes, name, lineage, _ranks(lineage), matplotlib.colormaps["viridis"])
     figure.suptitle(style.headline(folder.config), color=style.INK, fontsize=12)
@@ -72,7 +72,7 @@ def _figure(folder: RunFolder) -> Any:
 
 _AGENT = "return/"  # what the columns of a team's agents begin with
 _TEAM = "team"  # the panel of its fitness
-_REPERTOIRE = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
+REPERTOIRE = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
 _MOST_OF_SKILLS = 2  # panels
 _SKILLS = {
     "accuracy": "discriminator accuracy",
@@ -92,25 +92,32 @@ def _panels(metrics: Mapping[str, np.ndarray], fitness: str | None, averaged: st
     """Metric -> label of what has a panel of its own; `averaged` says where the skills' metrics are of several."""
     others = [name for name in _SKILLS if name in metrics and name != fitness]
     skills = {name: _SKILLS[name] + averaged for name in others[:_MOST_OF_SKILLS]}
-    return {name: label for name, label in _REPERTOIRE.items() if name in metrics} | skills
+    return {name: label for name, label in REPERTOIRE.items() if name in metrics} | skills
 
 
 def _draw_agents(axes, metrics: Mapping[str, np.ndarray], agents: list[str]) -> None:
     for index, name in enumerate(agents):
         colour = style.PALETTE[index % len(style.PALETTE)]
         label = "mean return of each agent"
-        _draw_metric(axes, label, metrics["env_steps"], metrics[name], colour, name.removeprefix(_AGENT))
+        draw_metric(axes, label, metrics["env_steps"], metrics[name], colour, name.removeprefix(_AGENT))
     if len(agents) <= len(style.PALETTE):
         axes.legend(frameon=False, fontsize=8)
 
 
-def _draw_metric(
-    axes, label: str, steps: np.ndarray, values: np.ndarray, colour: str = style.PALETTE[0], name: str | None = None
+def draw_metric(
+    axes,
+    label: str,
+    steps: np.ndarray,
+    values: np.ndarray,
+    colour: str = style.PALETTE[0],
+    name: str | None = None,
+    counted: str = "environment steps",
 ) -> None:
+    """Draw one column of `metrics.csv`, `[generations]`, over the steps `[generations]`, or what else is counted."""
     marker = "o" if len(steps) == 1 else None
     axes.plot(steps, values, color=colour, linewidth=1.6, marker=marker, label=name)
     axes.set_title(label, fontsize=10, color=style.INK, loc="left")
-    axes.set_xlabel("environment steps", fontsize=8)
+    axes.set_xlabel(counted, fontsize=8)
     _count_steps(axes)
     style.tidy(axes)
 

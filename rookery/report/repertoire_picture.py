@@ -2,7 +2,7 @@
 
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,10 +53,10 @@ def draw_repertoire(run_dir: str | Path) -> Path:
     repertoire = read_repertoire(folder)
     size = repertoire.centroids.shape[1]
     draw = {1: _draw_strip, 2: _draw_map}.get(size, _draw_pairs)
-    figure = Figure(figsize=_figure_size(repertoire), layout="constrained")
+    figure = Figure(figsize=figure_size(repertoire), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(_title(folder, repertoire), color=style.INK, fontsize=11)
-    draw(figure, repertoire, _colours(repertoire))
+    draw(figure, repertoire, colours_of(repertoire))
     figure.savefig(folder.repertoire_picture_file, dpi=130)
     return folder.repertoire_picture_file
 
@@ -95,20 +95,29 @@ def _spanned(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _title(folder: RunFolder, repertoire: Repertoire) -> str:
-    head = style.headline(folder.config)
-    occupied, cells = int(repertoire.occupied.sum()), len(repertoire.fitness)
-    if not occupied:
-        return f"{head}\nempty: none of {cells:,} cells has an elite"
-    best = repertoire.fitness[repertoire.occupied].max()
-    parts = [f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells", f"best {style.number(best)} (star)"]
-    if folder.metrics_file.is_file():
+    parts = [summary(repertoire)]
+    if repertoire.occupied.any() and folder.metrics_file.is_file():
         score = read_csv(folder.metrics_file).get("qd_score", np.empty(0))
         parts += [f"QD score {style.number(score[-1])}"] if len(score) else []
-    return f"{head}\n{',  '.join(parts)}"
+    return f"{style.headline(folder.config)}\n{',  '.join(parts)}"
 
 
-def _colours(repertoire: Repertoire):
-    """How fitness becomes a colour; what is masked stays pale."""
+def summary(repertoire: Repertoire) -> str:
+    """How full it is, and how good its best elite."""
+    occupied, cells = int(repertoire.occupied.sum()), len(repertoire.fitness)
+    if not occupied:
+        return f"empty: none of {cells:,} cells has an elite"
+    best = repertoire.fitness[repertoire.occupied].max()
+    return f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells,  best {style.number(best)} (star)"
+
+
+def colours_of(repertoire: Repertoire, least: float | None = None, greatest: float | None = None) -> Any:
+    """How fitness becomes a colour; what is masked stays pale.
+
+    Args:
+      least: the fitness at the dark end; None for the least of all elites.
+      greatest: the fitness at the bright end; None for the greatest.
+    """
     import matplotlib
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -116,12 +125,13 @@ def _colours(repertoire: Repertoire):
     shades = matplotlib.colormaps["viridis"].with_extremes(bad=_EMPTY)
     fitness = repertoire.fitness[repertoire.occupied]
     low, high = (fitness.min(), fitness.max()) if len(fitness) else (0.0, 1.0)
+    low, high = low if least is None else least, high if greatest is None else greatest
     if low == high:
         low, high = low - 0.5, high + 0.5
     return ScalarMappable(Normalize(low, high), shades)
 
 
-def _figure_size(repertoire: Repertoire) -> tuple[float, float]:
+def figure_size(repertoire: Repertoire) -> tuple[float, float]:
     """Inches."""
     size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
     if size == 1:
@@ -157,7 +167,11 @@ def edges(places: np.ndarray, lower: float, upper: float) -> np.ndarray:
 
 
 def _draw_map(figure, repertoire: Repertoire, colours) -> None:
-    axes = figure.subplots()
+    draw_map(figure.subplots(), repertoire, colours)
+
+
+def draw_map(axes, repertoire: Repertoire, colours) -> None:
+    """Draw a repertoire of two dimensions: each cell in the colour of its elite, the best with a star, and a bar."""
     _draw_cells(axes, voronoi(repertoire), repertoire.fitness, colours)
     best = _best(repertoire)
     if best is not None:
@@ -167,7 +181,7 @@ def _draw_map(figure, repertoire: Repertoire, colours) -> None:
     axes.set_xlabel(repertoire.names[0], fontsize=9)
     axes.set_ylabel(repertoire.names[1], fontsize=9)
     _finish(axes)
-    _bar(figure, colours, [axes], repertoire)
+    _bar(axes.figure, colours, [axes], repertoire)
 
 
 def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:

@@ -74,10 +74,15 @@ def _figure(folder: RunFolder) -> Any:
 
     trajectories, told = read_trajectories(folder)
     view = view_of(trajectories, told)
-    figure = Figure(figsize=_figure_size(view, len(told.names)), layout="constrained")
+    figure = Figure(figsize=figure_size(view, len(told.names)), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(_title(folder.config, trajectories, told, view), color=style.INK, fontsize=11)
-    axes = figure.subplots()
+    draw_trajectories(figure.subplots(), trajectories, told, view)
+    return figure
+
+
+def draw_trajectories(axes, trajectories: Sequence[Trajectory], told: Dimensions, view: View) -> None:
+    """Draw episodes, one or more, each skill in a colour of its own, and say which is which."""
     colours = _colours(sorted({trajectory.skill for trajectory in trajectories}))
     _draw_trajectories(axes, trajectories, colours, fading=told.kind == "mean")
     if told.kind != "mean":
@@ -86,8 +91,7 @@ def _figure(folder: RunFolder) -> Any:
     if len(colours) <= _MOST_LISTED:
         _list_skills(axes)
     else:
-        _draw_bar(figure, axes, colours)
-    return figure
+        _draw_bar(axes.figure, axes, colours)
 
 
 def read_trajectories(folder: RunFolder) -> tuple[list[Trajectory], Dimensions]:
@@ -188,7 +192,7 @@ def _title(config: Mapping[str, Any], trajectories: Sequence[Trajectory], told: 
     return f"{style.headline(config)}\n{',  '.join(parts)}"
 
 
-def _figure_size(view: View, size: int) -> tuple[float, float]:
+def figure_size(view: View, size: int) -> tuple[float, float]:
     """Inches."""
     if size == 1:
         return 8.5, 4.2
