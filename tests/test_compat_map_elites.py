@@ -43,7 +43,7 @@ GRID = compute_euclidean_centroids((2, 2), 0.0, 1.0)
 
 
 def test_centroids_lie_between_the_limits():
-    assert GRID.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
+    assert GRID.tolist() == [[0.25, 0.25], [0.75, 0.25], [0.25, 0.75], [0.75, 0.75]]
     wide = compute_euclidean_centroids((1, 2), minval=[0.0, 10.0], maxval=[1.0, 30.0])
     assert wide.tolist() == [[0.5, 15.0], [0.5, 25.0]]
     cvt = partial(compute_cvt_centroids, 2, 500, 16, [0.0, -2.0], [1.0, 2.0])
@@ -53,6 +53,23 @@ def test_centroids_lie_between_the_limits():
     assert bool(((centroids >= jnp.array([[0.0, -2.0]])) & (centroids <= jnp.array([[1.0, 2.0]]))).all())
     assert_equal(cvt(jax.random.key(0)), centroids)
     assert not np.array_equal(cvt(jax.random.key(1)), centroids)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cells"),
+    [
+        ((3,), [(0,), (1,), (2,)]),
+        ((3, 2), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]),
+        ((2, 1, 2), [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]),
+        ((2, 2, 2), [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1), (0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1)]),
+    ],
+)
+def test_cells_of_a_grid_come_in_the_documented_order(shape: tuple[int, ...], cells: list[tuple[int, ...]]):
+    centroids = compute_euclidean_centroids(shape, minval=-0.5, maxval=[size - 0.5 for size in shape])
+    assert centroids.tolist() == [list(map(float, cell)) for cell in cells]
+    assert (type(centroids), centroids.dtype) == (type(GRID), jnp.float32)
+    meshes = np.meshgrid(*map(range, shape))
+    np.testing.assert_array_equal(centroids, np.stack([mesh.ravel() for mesh in meshes], axis=-1))
 
 
 def filled() -> MapElitesRepertoire:
@@ -67,7 +84,7 @@ def test_a_cell_keeps_the_best_that_can_be_judged():
     assert repertoire.fitnesses.tolist() == [4.0, -np.inf, -np.inf, -3.0]
     assert repertoire.genotypes["x"].tolist()[::3] == [1.0, 6.0]
     np.testing.assert_array_equal(repertoire.descriptors[0], jnp.array([0.2, 0.2]))
-    better = repertoire.add({"x": jnp.array([7.0, 8.0])}, jnp.array([[0.1, 0.1], [0.1, 0.9]]), jnp.array([4.0, 0.0]))
+    better = repertoire.add({"x": jnp.array([7.0, 8.0])}, jnp.array([[0.1, 0.1], [0.9, 0.1]]), jnp.array([4.0, 0.0]))
     assert better.fitnesses.tolist() == [4.0, 0.0, -np.inf, -3.0]
     assert better.genotypes["x"].tolist()[:2] == [1.0, 8.0], "a tie is the incumbent's"
     assert repertoire.fitnesses[1] == -np.inf

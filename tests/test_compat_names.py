@@ -28,9 +28,11 @@ from rookery.compat.qdax import (
 
 EMPTY = inspect.Parameter.empty
 NO_DEFAULT: dict[str, Any] = {"deterministic": False, "selector": None, "evaluation": False, "add_log_p_z": True}
-NO_DEFAULT |= {"batch_of_extra_scores": None}
+NO_DEFAULT |= {"batch_of_extra_scores": None, "x_label": "Environment steps"}
+NO_DEFAULT |= dict.fromkeys(["repertoire_descriptors", "ax", "vmin", "vmax"])
 PLAY = "env_state training_state env deterministic evaluation"
 CENTROIDS = "num_descriptors num_init_cvt_samples num_centroids minval maxval key"
+DRAWN = "centroids repertoire_fitnesses"
 EMITTED = "genotypes fitnesses descriptors extra_scores"
 WARM = "replay_buffer training_state env_state play_step_fn num_warmstart_steps env_batch_size"
 ITERATION = "training_state env_state replay_buffer env_batch_size grad_updates_per_step play_step_fn update_fn"
@@ -75,6 +77,13 @@ SIGNATURES = [
     (ReplayBuffer.insert, "transitions"),
     (ReplayBuffer.sample, "key sample_size"),
     (Transition.init_dummy, "observation_dim action_dim"),
+    (Transition.flatten, ""),
+    (Transition.from_flatten, "flattened_transition transition"),
+    (qdax.CSVLogger, "filename header"),
+    (qdax.CSVLogger.log, "metrics"),
+    (qdax.plot_2d_map_elites_repertoire, f"{DRAWN} minval maxval repertoire_descriptors ax vmin vmax"),
+    (qdax.plot_map_elites_results, "env_steps metrics repertoire min_descriptor max_descriptor x_label"),
+    (qdax.plot_skills_trajectory, "trajectories skills min_values max_values"),
     (QDTransition.init_dummy, "observation_dim action_dim descriptor_dim"),
     (warmstart_buffer, WARM),
     (do_iteration_fn, ITERATION),

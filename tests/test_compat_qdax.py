@@ -20,6 +20,8 @@ from rookery.compat.qdax import (
     environments,
     warmstart_buffer,
 )
+from rookery.envs.batch import Batch
+from rookery.envs.tasks import find
 from tests.documented import NETS, T, agent, room, rows
 from tests.tiny import assert_equal
 
@@ -112,6 +114,17 @@ def test_what_cannot_be_created_is_refused(name: str, options: dict[str, Any], m
         environments.create(name, **options)
 
 
+DOCUMENTED = {"anttrap": "ant_trap", "humanoidtrap": "humanoid_trap", "antmaze": "ant_maze", "pointmaze": "point_maze"}
+
+
+@pytest.mark.parametrize(("documented", "own"), DOCUMENTED.items())
+def test_tasks_with_walls_have_their_documented_names(documented: str, own: str):
+    env = environments.create(documented, batch_size=3, episode_length=7)
+    assert (type(env), env.name, env.batch_size, env.episode_length) == (Batch, own, 3, 7)
+    assert (env.observation_size, env.action_size) == (find(own).observation_size, find(own).action_size)
+    assert env.descriptor_length == 2
+
+
 def test_actions_of_another_size_are_refused():
     env = room()
     with pytest.raises(ValueError, match=r"actions of point_room must be \(4, 2\) here, got \(4, 3\)"):
@@ -120,6 +133,9 @@ def test_actions_of_another_size_are_refused():
 
 def test_tasks_have_an_extractor_and_an_offset():
     assert environments.reward_offset["point_maze"] == 2.29
+    for documented, own in DOCUMENTED.items():
+        assert environments.reward_offset[documented] == environments.reward_offset[own]
+        assert environments.descriptor_extractor[documented] == environments.descriptor_extractor[own]
     assert set(environments.descriptor_extractor) == set(environments.reward_offset) >= {"point_trap", "ant_uni"}
     told = jnp.arange(2 * 3 * 2.0).reshape(2, 3, 2)
     none = jnp.zeros((2, 3))
@@ -165,6 +181,49 @@ def test_rows_stay_whole_and_blocks_are_flattened():
 def test_what_is_not_finite_is_left_out():
     buffer = ReplayBuffer.init(4, rows(1)).insert(numbered(1, float("nan"), 3, float("inf")))
     assert (held(buffer), int(buffer.current_size)) == ({1, 3}, 2)
+
+
+def transitions(size: int) -> QDTransition:
+    """Random, with descriptors of this size, and flags that differ."""
+    told = rows(3).replace(dones=jnp.array([0.0, 1.0, 1.0]), truncations=jnp.array([0.0, 0.0, 1.0]))
+    described = jax.random.normal(jax.random.key(7), (2, 3, size))
+    return QDTransition(**vars(told), state_desc=described[0], next_state_desc=described[1])
+
+
+@pytest.mark.parametrize("told", [rows(3), transitions(3), transitions(1), transitions(0)])
+def test_transitions_are_flattened_and_put_together_again(told: Transition):
+    fields = [told.obs, told.next_obs, told.rewards[:, None], told.dones[:, None], told.truncations[:, None]]
+    fields += [told.actions, *([told.state_desc, told.next_state_desc] if isinstance(told, QDTransition) else [])]
+    flat = told.flatten()
+    assert (flat.shape, flat.dtype) == ((3, told.flatten_dim), jnp.float32)
+    assert type(told.flatten_dim) is int
+    np.testing.assert_array_equal(flat, np.concatenate(fields, axis=1))
+    like = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[:1]), told)
+    again = type(told).from_flatten(flat, like)
+    assert type(again) is type(told)
+    assert_equal(again, told)
+    alone = jax.tree.map(lambda leaf: leaf[1], told)
+    np.testing.assert_array_equal(alone.flatten(), flat[1])
+    assert_equal(type(told).from_flatten(flat[1], like), alone)
+    assert_equal(jax.jit(lambda one: type(one).from_flatten(one.flatten(), one))(told), told)
+    with pytest.raises(ValueError, match=f"transitions like this one have {told.flatten_dim} columns, got 4"):
+        type(told).from_flatten(flat[:, :4], like)
+
+
+@pytest.mark.parametrize("told", [rows(3), transitions(2), transitions(0)])
+def test_the_data_of_a_buffer_is_flat_and_not_a_number_where_nothing_was_written(told: Transition):
+    buffer = ReplayBuffer.init(5, told)
+    assert (buffer.data.shape, buffer.data.dtype) == ((5, told.flatten_dim), jnp.float32)
+    assert bool(jnp.isnan(buffer.data).all())
+    assert (buffer.current_size.shape, buffer.current_size.dtype) == ((), jnp.int32)
+    buffer = buffer.insert(told)
+    assert int(buffer.current_size) == 3
+    np.testing.assert_array_equal(buffer.data[:3], told.flatten())
+    assert bool(jnp.isnan(buffer.data[3:]).all())
+    assert bool(jnp.isfinite(buffer.insert(told).data).all())
+    many = jax.tree.map(lambda *leaves: jnp.stack(leaves), ReplayBuffer.init(5, told), buffer)
+    np.testing.assert_array_equal(jnp.isnan(many.data).all(axis=-1), [[True] * 5, [False] * 3 + [True] * 2])
+    np.testing.assert_array_equal(many.data[1], buffer.data)
 
 
 def test_a_buffer_refuses_what_does_not_fit():

@@ -159,7 +159,7 @@ def plot_skills_trajectory(trajectories: Any, skills: Any, min_values: Any, max_
     """Draw where the episodes of each skill went, a colour for each skill.
 
     Args:
-      trajectories: `[2, E, T]`, of state descriptors `[T, E, 2]` the transpose; states that are not finite are left out.
+      trajectories: `[2, E, T]`, the transpose of state descriptors `[T, E, 2]`; what is not finite is left out.
       skills: `[E, K]`, one-hot.
       min_values: lower limits of what is drawn, `[2]` or one number.
       max_values: upper limits.
@@ -183,4 +183,6 @@ def plot_skills_trajectory(trajectories: Any, skills: Any, min_values: Any, max_
     view = skills_picture.View(limits, limits, equal=True)
     figure, axes = pyplot.subplots(figsize=skills_picture.figure_size(view, 2), layout="constrained")
     skills_picture.draw_trajectories(axes, drawn, Dimensions(names("state descriptor", 2), "final", limits), view)
+    for lines in axes.collections:
+        lines.set_clip_on(True)  # the limits are a frame here, and no walls
     return figure, axes
