@@ -133,12 +133,14 @@ def core(
 def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dict[str, float], key: Key) -> PyTree:
     """A module's parameters with orthogonal kernels; their numbers come from one draw, since each draw compiles for as
     long as a layer trains."""
-    blank = _init(module, input_sizes, key)
-    paths, structure = jax.tree.flatten_with_path(blank)
+    shapes = jax.eval_shape(partial(_init, module, input_sizes), key)
+    paths, structure = jax.tree.flatten_with_path(shapes)
     sizes = [leaf.size if leaf.ndim == 2 else 0 for _, leaf in paths]
     numbers = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
     leaves = [
-        leaf if leaf.ndim < 2 else gains.get(path[1].key, 1.0) * _orthogonal(drawn.reshape(leaf.shape))
+        gains.get(path[1].key, 1.0) * _orthogonal(drawn.reshape(leaf.shape))
+        if leaf.ndim == 2
+        else jnp.zeros(leaf.shape, leaf.dtype)
         for (path, leaf), drawn in zip(paths, numbers, strict=True)
     ]
     return jax.tree.unflatten(structure, leaves)

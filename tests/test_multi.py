@@ -107,7 +107,8 @@ def test_each_learns_what_it_would_alone_with_its_own_clip_and_rates() -> None:
     batch = team.batch._replace(reward=reward)
     for i, name in enumerate(TEAM.names):
         own = jax.tree.map(lambda leaf, i=i: leaf[:, :, i], batch)
-        state, told = single().compiled_update(of(team.state, i), of(hyper, i), own, team.noise, jnp.int32(0))
+        noise = jax.random.split(team.noise)[i]
+        state, told = single().compiled_update(of(team.state, i), of(hyper, i), own, noise, jnp.int32(0))
         np.testing.assert_allclose(numbers(of(together, i)), numbers(state), rtol=1e-3, atol=1e-5)
         assert set(metrics) == {f"{key}/{who}" for key in told for who in TEAM.names}
         for key, value in told.items():
@@ -166,7 +167,8 @@ def test_a_team_of_one_is_the_plain_agent() -> None:
     # Its hyper-parameters are given as the team's, `[]`.
     plain = single()
     team = multi.independent(ppo.ppo(ALONE, CONFIG), ALONE)
-    expected, told = plain.update(HYPER)
+    noise = jax.random.split(plain.noise, 1)[0]
+    expected, told = plain.compiled_update(plain.state, HYPER, plain.batch, noise, jnp.int32(0))
     state = jax.tree.map(lambda leaf: leaf[None], plain.state)
     batch = jax.tree.map(lambda leaf: leaf[:, :, None], plain.batch)
     found, metrics = compiled(team.update)(state, HYPER, batch, plain.noise, jnp.int32(0))

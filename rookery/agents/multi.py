@@ -60,16 +60,16 @@ def _update(
     agent: Agent, team: Team, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[State, Metrics]:
     """One agent after the other, as fast on a CPU as all at once, whose batched products would round differently on
-    other numbers of devices. All shuffle alike, which tells nobody of the others."""
+    other numbers of devices. The noise of an agent that learns on-policy is a key; each gets one of its own."""
     batch = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, AGENTS, 0), batch)
-    learn = partial(_learn, agent, noise, step)
-    state, metrics = jax.lax.map(learn, (state, _each(hyper, len(team.names)), batch))
+    keys = jax.random.split(noise, len(team.names))
+    state, metrics = jax.lax.map(partial(_learn, agent, step), (state, _each(hyper, len(team.names)), batch, keys))
     told = {f"{name}/{who}": values[i] for name, values in metrics.items() for i, who in enumerate(team.names)}
     return state, told
 
 
-def _learn(agent: Agent, noise: PyTree, step: Array, one: tuple[State, Hyper, Transition]) -> tuple[State, Metrics]:
-    return agent.update(*one, noise, step)
+def _learn(agent: Agent, step: Array, one: tuple[State, Hyper, Transition, Key]) -> tuple[State, Metrics]:
+    return agent.update(*one, step)
 
 
 def shared(agent: Agent, spec: EnvSpec) -> Agent:

@@ -95,8 +95,8 @@ def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program
 
 
 def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key) -> ProgramState:
-    bank_key, judge_key = jax.random.split(jax.random.fold_in(key, 1))
-    state, bank = program.init(key), scoring.start_states(bank_key)
+    init_key, bank_key, judge_key = jax.random.split(key, 3)
+    state, bank = program.init(init_key), scoring.start_states(bank_key)
     keys = api.member_keys(judge_key, jax.tree.leaves(genotypes)[0].shape[0])
     judged = api.vmap(partial(_judge, scoring), (genotypes, keys), (bank,))
     begun, _ = repertoires.add(repertoire_of(state), genotypes, judged.fitness, judged.descriptor, _limits(scoring))

@@ -241,8 +241,9 @@ def _revive(learner: Learner, member: Member, elite: Genotype, needed: Array) ->
 
 
 def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared: Array, bank: Bank) -> Member:
-    fresh = learner.restart(member, bank, key, needed)
-    emptied = learner.restart(member, bank, key, cleared)
+    restart_key, clear_key = jax.random.split(key)
+    fresh = learner.restart(member, bank, restart_key, needed)
+    emptied = learner.restart(member, bank, clear_key, cleared)
     return fresh._replace(buffer=emptied.buffer)
 
 
