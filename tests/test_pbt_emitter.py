@@ -97,20 +97,33 @@ class TestOrigins:
         assert parents.dtype == np.int32
         for fitness, chosen, takes_elite in zip(EVERYTHING, parents, revived, strict=True):
             finite, rank = np.isfinite(fitness), np.asarray(ranks_of(fitness))
+            value = np.where(finite, fitness, -INF)
             expected = elites_exist & ((rank >= 5 - told.replaced - told.sampled) & (rank < 5 - told.replaced))
+            expected = expected & (value < value.max())
             expected = expected | (elites_exist & ~finite.any())
             assert takes_elite.tolist() == expected.tolist(), fitness
-            replaced = ((rank >= 5 - told.replaced) | ~finite) & ~expected & finite.any()
+            replaced = ((rank >= 5 - told.replaced) | ~finite) & ~expected & (value < value.max())
             assert (chosen != np.arange(5)).tolist() == replaced.tolist(), fitness
             assert finite[chosen[replaced]].all(), "a parent is finite"
             assert (rank[chosen[replaced]] < told.best).all(), "and one of the best"
+            assert (value[chosen[replaced]] > value[replaced]).all(), "and better than its child"
 
-    @pytest.mark.parametrize("fitness", [[7.0] * 10, list(range(10)), [1.0, 0.0] * 5, [0.0] * 9 + [NAN]])
-    def test_counts_are_exact_whatever_ties_there_are(self, decide, fitness):
+    @pytest.mark.parametrize(
+        ("fitness", "elites", "children"),
+        [
+            (list(range(10)), 4, 1),
+            ([1.0, 0.0] * 5, 4, 1),
+            ([1.0] + [0.0] * 9, 4, 1),
+            ([0.0] * 9 + [NAN], 0, 1),
+            ([7.0] * 10, 0, 0),
+            ([7.0] * 8 + [1.0, 2.0], 1, 1),
+        ],
+    )
+    def test_who_is_as_good_as_the_best_stays(self, decide, fitness, elites, children):
         for seed in range(3):
             parents, revived = decide([fitness], Counts(2, 1, 4), seed=seed)
-            assert revived.sum() == 4
-            assert (parents != np.arange(10)).sum() == 1
+            assert revived.sum() == elites
+            assert (parents != np.arange(10)).sum() == children
 
     def test_all_parents_of_the_best_are_drawn(self, decide):
         parents, _ = decide([[0.0, 5.0, 9.0, 8.0, 7.0]] * 200, Counts(3, 1, 0))

@@ -30,10 +30,15 @@ class TestTruncation:
         pairs = {tuple(parents_of([9.0, 8.0, 1.0, 0.0], best=2, replaced=2, seed=s)[2:]) for s in range(40)}
         assert pairs == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
-    def test_ties_rank_by_index_and_counts_stay_exact(self):
-        parents = parents_of([7.0] * 6, best=2, replaced=2)
-        assert parents[:4] == [0, 1, 2, 3]
-        assert set(parents[4:]) <= {0, 1}
+    def test_among_equals_nobody_is_replaced(self):
+        for seed in range(10):
+            assert parents_of([7.0] * 6, best=2, replaced=2, seed=seed) == list(range(6))
+            assert parents_of([7.0, NAN, 7.0], best=1, replaced=2, seed=seed) == [0, 0, 2]
+
+    def test_of_the_best_only_those_that_are_better_are_drawn(self):
+        # Member 0 ranks second, but as a parent of the last two it would be no gain.
+        for seed in range(20):
+            assert parents_of([0.0, 0.0, 1.0, 0.0, 0.0], best=2, replaced=2, seed=seed) == [0, 1, 2, 2, 2]
 
     def test_nobody_is_replaced_for_a_count_of_zero(self):
         assert parents_of([1.0, 2.0, 3.0], best=1, replaced=0) == [0, 1, 2]
@@ -80,10 +85,11 @@ class TestTournament:
     def test_of_two_the_better_stays(self):
         assert tournament(jnp.asarray([1.0, 2.0]), jax.random.key(0)).tolist() == [1, 1]
 
-    def test_ties_go_to_the_lower_index(self):
+    def test_a_tie_replaces_nobody(self):
         for seed in range(10):
-            parents = tournament(jnp.full((5,), 7.0), jax.random.key(seed))
-            assert (parents <= jnp.arange(5)).all()
+            assert tournament(jnp.full((5,), 7.0), jax.random.key(seed)).tolist() == [0, 1, 2, 3, 4]
+            parents = tournament(jnp.asarray([0.0, 0.0, 5.0, 0.0]), jax.random.key(seed)).tolist()
+            assert all(parent in (member, 2) for member, parent in enumerate(parents))
 
     def test_what_is_not_finite_always_finds_somebody(self):
         for seed in range(20):
@@ -115,6 +121,16 @@ class TestMultiFrequency:
     def test_a_migrant_must_be_better(self):
         fitness = (10.0, 8.0, 3.0, 1.0, 100.0, 90.0, 80.0, 70.0)
         assert self.parents(fitness) == [0, 1, 4, 0, 4, 5, 6, 4]
+
+    def test_among_equals_nobody_is_replaced(self):
+        assert self.parents([7.0] * 8) == list(range(8))
+        assert self.parents([7.0] * 7 + [NAN]) == [*range(7), 4]
+
+    def test_neither_an_elder_nor_a_stranger_replaces_an_equal(self):
+        # Of eight, the last two take the first two: 6 takes 0, but 1 is the equal of 7. The two before them wait for
+        # strangers: 4 takes the only one that is better, so that nobody comes for 5. Likewise among the other eight.
+        fitness = (1.0, *[0.0] * 7, 1.0, *[0.0] * 7)
+        assert self.parents(fitness) == [0, 1, 2, 3, 8, 5, 0, 7, 8, 9, 10, 11, 0, 13, 8, 15]
 
     def test_strangers_come_one_each_best_first(self):
         eight = (80.0, 70.0, 60.0, 50.0, 7.5, 4.0, 2.0, 1.0)
@@ -162,11 +178,11 @@ class TestMultiFrequency:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_parents_always_rank_better_than_their_children(seed):
+def test_parents_are_always_better_than_their_children(seed):
     keys = jax.random.split(jax.random.key(seed), 3)
     fitness = jnp.round(jax.random.normal(keys[0], (16,)) * 3)  # with ties
     fitness = jnp.where(jax.random.bernoulli(keys[1], 0.2, (16,)), NAN, fitness)
-    rank = selection.ranks(fitness)
+    value = jnp.where(jnp.isfinite(fitness), fitness, -INF)
     for parents in (
         truncation(fitness, keys[2], 4, 4),
         tournament(fitness, keys[2]),
@@ -174,5 +190,7 @@ def test_parents_always_rank_better_than_their_children(seed):
     ):
         assert parents.dtype == jnp.int32
         child = parents != jnp.arange(16)
-        assert (rank[parents] < rank)[child].all()
+        assert child.any()
+        assert (value[parents] > value)[child].all()
+        assert child[~jnp.isfinite(fitness)].all()
         assert jnp.isfinite(fitness[parents]).all()

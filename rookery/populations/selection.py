@@ -2,7 +2,8 @@
 
 Every strategy keeps one law: selection is by rank, and a member whose fitness is not finite ranks last, is never a
 parent, and is replaced as long as anything finite exists, whatever the strategy would otherwise do in this generation.
-A parent always ranks better than its child, so parents form a forest even where a parent is itself replaced.
+A parent's fitness is strictly higher than its child's: among equals nobody is replaced, so that a population without
+any reward yet keeps its diversity, and parents form a forest even where a parent is itself replaced.
 """
 
 from collections.abc import Sequence
@@ -22,27 +23,32 @@ def ranks(fitness: Array) -> Array:
     return jnp.argsort(order).astype(jnp.int32)
 
 
+def worth(fitness: Array) -> Array:
+    """Fitness `[P]` to compare members by: what is not finite is -inf, below all others."""
+    return jnp.where(jnp.isfinite(fitness), fitness, -jnp.inf)
+
+
 def truncation(fitness: Array, key: Key, best: int, replaced: Array | int) -> Array:
     """The worst `replaced` members take a parent drawn uniformly from the best `best` (Jaderberg 2017, section 4.1.1).
 
     Args:
       fitness: `[P]`, higher is better.
       key: consumed; each member has a draw of its own.
-      best: at least 1; only finite ones are drawn.
-      replaced: in 0..P.
+      best: at least 1; only those are drawn that are better than the member, which survives if none is.
+      replaced: in 0..P; fewer are replaced where fitnesses are equal.
 
     Returns:
       parents `[P]` int32.
     """
-    size, finite, rank = fitness.shape[0], jnp.isfinite(fitness), ranks(fitness)
-    pool = jnp.clip(jnp.sum(finite), 1, best)
-    drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, pool)
+    size, finite, rank, value = fitness.shape[0], jnp.isfinite(fitness), ranks(fitness), worth(fitness)
+    pool = jnp.clip(jnp.sum(value[None] > value[:, None], axis=1), 1, best)
+    drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, 0))(member_keys(key, size), (), 0, pool)
     loses = (rank >= size - replaced) | ~finite
     return _replace(fitness, loses, jnp.argsort(rank)[drawn])
 
 
 def tournament(fitness: Array, key: Key, active: Array | bool = True) -> Array:
-    """Every member meets a random rival, and takes it for a parent if it ranks better (Jaderberg 2017, section 4.1.1).
+    """Every member meets a random rival, and takes it for a parent if it is better (Jaderberg 2017, section 4.1.1).
 
     Args:
       fitness: `[P]`, higher is better; P at least 2.
@@ -51,16 +57,16 @@ def tournament(fitness: Array, key: Key, active: Array | bool = True) -> Array:
 
     Returns:
       parents `[P]` int32.
-    Deviation: rivals are compared by rank; the paper asks whether the last 10 evaluations differ significantly (Welch).
+    Deviation: rivals are compared by one fitness; the paper asks whether the last 10 evaluations differ significantly
+    (Welch).
     """
-    size, finite, rank = fitness.shape[0], jnp.isfinite(fitness), ranks(fitness)
+    size, finite = fitness.shape[0], jnp.isfinite(fitness)
     others = jnp.arange(1, size + 1)  # the rival of member i stands 1 to P - 1 places further on
     shift = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, size - 1)
     rival = (others + shift) % size
     # A member that is not finite must find a finite one, so it draws among those instead.
-    rescuer = jnp.argsort(rank)[shift % jnp.maximum(jnp.sum(finite), 1)]
-    loses = (active & (rank[rival] < rank)) | ~finite
-    return _replace(fitness, loses, jnp.where(finite, rival, rescuer))
+    rescuer = jnp.argsort(ranks(fitness))[shift % jnp.maximum(jnp.sum(finite), 1)]
+    return _replace(fitness, active | ~finite, jnp.where(finite, rival, rescuer))
 
 
 def multi_frequency(
@@ -71,7 +77,7 @@ def multi_frequency(
     Source: "Multiple-Frequencies Population-Based Training" (arXiv:2506.03225). Sub-population f holds the members
     `f P/F .. (f + 1) P/F - 1` and evolves when `frequencies[f]` divides the number of generations finished. Then its
     worst quarter takes its best quarter for parents, place by place, and the quarter above the worst takes the best
-    members of all other sub-populations, one each, where these rank better.
+    members of all other sub-populations, one each, where these are better.
 
     Args:
       fitness: `[P]`, higher is better; P a multiple of F, with at least 4 members in each sub-population.
@@ -94,7 +100,7 @@ def multi_frequency(
     elder = at_place[tribe, jnp.clip(place - (count - share), 0, count - 1)]
     foreign = jnp.argsort(jnp.where(jnp.arange(len(frequencies))[:, None] == tribe[None], size, 0) + rank[None], axis=1)
     bracket = at_place[:, count - 2 * share : count - share]  # [F, share], best first
-    migrant = jnp.arange(size).at[bracket].set(_migrants(rank, bracket, foreign[:, : size - count]))
+    migrant = jnp.arange(size).at[bracket].set(_migrants(worth(fitness), bracket, foreign[:, : size - count]))
 
     due = active & ((generation + 1) % jnp.asarray(frequencies) == 0)[tribe]
     inside, outside = due & (place >= count - share), due & (migrant != jnp.arange(size))
@@ -105,13 +111,13 @@ def multi_frequency(
     return _replace(fitness, inside | outside | ~finite, chosen)
 
 
-def _migrants(rank: Array, bracket: Array, foreign: Array) -> Array:
-    """Who comes to each place of the bracket `[F, share]`: the next best stranger (of `[F, P]`) that ranks better, or
+def _migrants(value: Array, bracket: Array, foreign: Array) -> Array:
+    """Who comes to each place of the bracket `[F, share]`: the next best stranger (of `[F, P]`) if it is better, or
     nobody: the member that is there."""
 
     def welcome(arrived: Array, members: Array) -> tuple[Array, Array]:
         stranger = jnp.take_along_axis(foreign, arrived[:, None], axis=1)[:, 0]
-        comes = rank[stranger] < rank[members]
+        comes = value[stranger] > value[members]
         return arrived + comes.astype(jnp.int32), jnp.where(comes, stranger, members)
 
     nobody_yet = jnp.zeros(bracket.shape[0], jnp.int32)
@@ -151,6 +157,6 @@ def _tribes(size: int, frequencies: Sequence[int]) -> tuple[Array, int]:
 
 
 def _replace(fitness: Array, loses: Array, chosen: Array) -> Array:
-    """The chosen parent for all that lose; nobody is replaced while nothing is finite, and nobody by itself."""
-    members = jnp.arange(fitness.shape[0])
-    return jnp.where(loses & jnp.isfinite(fitness).any(), chosen, members).astype(jnp.int32)
+    """The chosen parent for all that lose, where it is better; so nobody is replaced while nothing is finite."""
+    value = worth(fitness)
+    return jnp.where(loses & (value[chosen] > value), chosen, jnp.arange(fitness.shape[0])).astype(jnp.int32)

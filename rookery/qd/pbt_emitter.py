@@ -210,10 +210,10 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
 def origins(
     counts: Counts, fitness: Array, key: Key, judged: Array | bool = True, elites_exist: Array | bool = True
 ) -> tuple[Array, Array]:
-    """Who is replaced, by rank: the groups never overlap and their counts are exact, whatever ties there are.
+    """Who is replaced, by rank: the groups never overlap, and nobody is replaced who is as good as the best member.
 
     Args:
-      counts: how many.
+      counts: how many; fewer are replaced where fitnesses are equal, as `selection.truncation` says.
       fitness: `[P]`, higher is better; what is not finite ranks last, is always replaced and never a parent.
       key: consumed; each member has a draw of its own.
       judged: `[]` bool; where False nobody is replaced.
@@ -227,8 +227,9 @@ def origins(
     members = jnp.arange(size, dtype=jnp.int32)
     replaced = jnp.where(judged, counts.replaced, 0)
     parents = selection.truncation(fitness, key, counts.best, replaced)
-    last = size - counts.replaced
-    revived = judged & elites_exist & (((rank >= last - counts.sampled) & (rank < last)) | ~jnp.isfinite(fitness).any())
+    last, value = size - counts.replaced, selection.worth(fitness)
+    sampled = (rank >= last - counts.sampled) & (rank < last) & (value < jnp.max(value))
+    revived = judged & elites_exist & (sampled | ~jnp.isfinite(fitness).any())
     return jnp.where(revived | ~jnp.asarray(judged), members, parents), revived
 
 
