@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -175,3 +176,16 @@ def test_the_template_is_the_state_without_its_values():
     template = devices.template(program, mesh)
     for expected, leaf in zip(jax.tree.leaves(template), jax.tree.leaves(state), strict=True):
         assert (expected.shape, expected.dtype, expected.sharding) == (leaf.shape, leaf.dtype, leaf.sharding)
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [("", 1), ("--xla_cpu_enable_fast_math=false", 1), ("--xla_backend_optimization_level=3", None)],
+)
+def test_what_the_user_says_of_xlas_passes_stands(flags, level, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    asked: list[dict] = []
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    devices.compile_lowered(SimpleNamespace(compile=lambda compiler_options: asked.append(compiler_options)))
+    assert asked[0].get("xla_backend_optimization_level") == level
+    assert asked[0]["xla_llvm_disable_expensive_passes"] is True
