@@ -186,6 +186,6 @@ def test_what_the_user_says_of_xlas_passes_stands(flags, level, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
     asked: list[dict] = []
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    devices.compile_lowered(SimpleNamespace(compile=lambda compiler_options: asked.append(compiler_options)))
+    devices.compile_lowered(SimpleNamespace(compile=lambda **given: asked.append(given["compiler_options"])))
     assert asked[0].get("xla_backend_optimization_level") == level
     assert asked[0]["xla_llvm_disable_expensive_passes"] is True
