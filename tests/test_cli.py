@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -206,10 +207,15 @@ def test_a_team_from_first_to_last(rookery_command, tmp_path):
 
 
 def test_quiet_says_nothing(rookery_command):
-    run = "runs/sac-point_room-0"
-    assert rookery_command("train", "sac", *TINY, "--fix-alpha", "--quiet") == (0, "", "")
-    assert rookery_command("resume", run, "--generations", "3", "--quiet") == (0, "", "")
-    assert len(rookery.lineage(run).fitness) == 3
+    arm = "--env arm --grid 4 4 --batch-size 8 --generations 2".split()
+    assert rookery_command("train", "map-elites", *arm, "--quiet") == (0, "", "")
+    assert rookery_command("resume", "runs/map-elites-arm-0", "--generations", "3", "--quiet") == (0, "", "")
+    assert len(read_csv(Path("runs/map-elites-arm-0/metrics.csv"))["generation"]) == 3
+
+
+def test_a_flag_without_a_value_turns_a_setting_on():
+    agents = [rookery.cli.parse(["train", "sac", *flags]).config.agent for flags in ([], ["--fix-alpha"])]
+    assert [agent.fix_alpha for agent in agents] == [False, True]
 
 
 MISTAKES = [
