@@ -14,7 +14,7 @@ import sys
 COUNTS = {"exact": (1, 2, 8), "vmap": (1, 8)}
 LAYOUTS = ((1, False), (2, True), (8, False), (8, True))  # devices, and whether they divide the cells
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ["NPROC"] = "32"  # XLA's thread pool; 8 devices on few cores starve the default one
 
 import jax
