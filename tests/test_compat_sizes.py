@@ -115,7 +115,8 @@ def test_an_emitter_of_one_member_and_no_variation():
 
 
 def test_one_skill_is_recognised_without_a_doubt():
-    made, env = DIAYN(DiaynConfig(8, T, num_skills=1, **NETS), 2), room(1)
+    config: dict[str, Any] = {"num_skills": 1, **NETS}
+    made, env = DIAYN(DiaynConfig(8, T, **config), 2), room(1)
     state, row = made.init(KEY, 2, 2, 2), QDTransition.init_dummy(3, 2, 2)
     play = partial(made.play_step_fn, skills=jnp.eye(1), env=env, deterministic=True)
     reached = env.reset(KEY)
