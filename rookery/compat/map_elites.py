@@ -47,7 +47,7 @@ def limits_of(size: int, *limits: Any) -> list[list[float]]:
     """Each limit `[size]`, given as that or as one number for all dimensions; else a `ValueError`."""
     fit = all(np.ndim(limit) == 0 or len(limit) == size for limit in limits)
     check(fit, f"limits of {size} dimensions must be numbers or {size} of them, got {limits}.")
-    return [jnp.broadcast_to(jnp.asarray(limit, jnp.float32), size).tolist() for limit in limits]
+    return [np.broadcast_to(np.asarray(limit, np.float64), size).tolist() for limit in limits]
 
 
 class MapElitesRepertoire(by_hand.Cells):
