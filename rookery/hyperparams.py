@@ -7,6 +7,7 @@ which scale and between which bounds; the others keep their default.
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +20,10 @@ FIXED = "fixed"
 
 
 class Domain(Protocol):
-    """One field's interval and the scale on which draws are uniform and perturbations multiply."""
+    """One field's interval and the scale on which draws are uniform and perturbations multiply.
+
+    Domains of different scales are never equal.
+    """
 
     @property
     def low(self) -> float:
@@ -44,7 +48,8 @@ class Domain(Protocol):
         ...
 
 
-class Uniform(NamedTuple):
+@dataclass(frozen=True)
+class Uniform:
     """Uniform between the bounds; a perturbation multiplies the value."""
 
     low: float
@@ -63,7 +68,8 @@ class Uniform(NamedTuple):
         return value * factor
 
 
-class LogUniform(NamedTuple):
+@dataclass(frozen=True)
+class LogUniform:
     """Uniform in the logarithm, for rates and scales; a perturbation is a shift of the logarithm."""
 
     low: float
@@ -82,7 +88,8 @@ class LogUniform(NamedTuple):
         return value * factor
 
 
-class OneMinusLog(NamedTuple):
+@dataclass(frozen=True)
+class OneMinusLog:
     """Uniform in log(1 - x), for discounts: 0.9, 0.99 and 0.999 lie equally far apart."""
 
     low: float

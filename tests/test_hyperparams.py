@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import ppo, sac, td3
+from rookery.agents import diayn, ppo, sac, td3
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform, choose, describe
 
 MEMBERS = 2_000
@@ -280,6 +280,22 @@ class TestChoose:
             "discount": 0.95,
             "fixed": 7.0,
         }
+
+
+def test_domains_of_different_scales_are_never_equal() -> None:
+    domains = [scale(0.8, 0.99) for scale in (Uniform, LogUniform, OneMinusLog)]
+    assert [[one == other for other in domains] for one in domains] == np.eye(3, dtype=bool).tolist()
+    assert Uniform(0.8, 0.99) != (0.8, 0.99)
+    assert Uniform(0.8, 0.99) == Uniform(0.8, 0.99) != Uniform(0.8, 0.98)
+    assert len({*domains, Uniform(0.8, 0.99)}) == 3
+
+
+@pytest.mark.parametrize("space", [sac.SPACE, td3.SPACE, ppo.SPACE, diayn.space(sac.SPACE)])
+def test_a_perturbation_seldom_lands_on_a_bound(space) -> None:
+    fractions = (jnp.arange(1_000, dtype=jnp.float32) + 0.5) / 1_000
+    for name, domain in space.domains.items():
+        scaled = jnp.stack([domain.scale(domain.at(fractions), jnp.float32(factor)) for factor in FACTORS])
+        assert float(jnp.mean((scaled <= domain.low) | (scaled >= domain.high))) < 0.15, name
 
 
 @pytest.mark.parametrize("agent", [sac, td3, ppo], ids=lambda module: module.__name__)

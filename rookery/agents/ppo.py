@@ -82,7 +82,7 @@ SPACE = hyperparams.space(
     PpoHyper(),
     {
         "discount": hyperparams.OneMinusLog(0.9, 0.999),
-        "gae_lambda": hyperparams.Uniform(0.8, 0.99),
+        "gae_lambda": hyperparams.OneMinusLog(0.8, 0.99),
         "clip_epsilon": hyperparams.Uniform(0.05, 0.4),
         "entropy_coefficient": hyperparams.LogUniform(1e-4, 1e-1),
         "actor_lr": hyperparams.LogUniform(3e-5, 3e-3),
@@ -90,7 +90,7 @@ SPACE = hyperparams.space(
     },
     {
         "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
-        "gae_lambda": hyperparams.Field("weight of later residuals in an advantage", hyperparams.Uniform, high=1.0),
+        "gae_lambda": hyperparams.Field("weight of later residuals in an advantage", hyperparams.OneMinusLog),
         "clip_epsilon": hyperparams.Field("how far from 1 the ratio of probabilities is rewarded", hyperparams.Uniform),
         "entropy_coefficient": hyperparams.Field("weight of the policy's entropy", hyperparams.LogUniform),
         "value_coefficient": hyperparams.Field(
