@@ -24,19 +24,45 @@ def normal_parameters(outputs: Array) -> tuple[Array, Array]:
     return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
 
+@jax.custom_vjp
+def bounded_log_std(log_std: Array) -> Array:
+    """A learned log standard deviation `[A]` within [-20, 2], with a gradient that leads back from beyond.
+
+    The gradient of a clip is 0 beyond its bounds, so that a parameter that a step of Adam takes there never returns.
+    Here a parameter beyond a bound has the gradient at the bound where a descent along it leads back, none where it
+    leads further out, and how far beyond it is besides: the gradient of half the squared distance.
+    """
+    return jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def _bound(log_std: Array) -> tuple[Array, Array]:
+    bounded = bounded_log_std(log_std)
+    return bounded, log_std - bounded
+
+
+def _lead_back(beyond: Array, gradient: Array) -> tuple[Array]:
+    outwards = beyond * gradient < 0.0
+    return (jnp.where(outwards, 0.0, gradient) + beyond,)
+
+
+bounded_log_std.defvjp(_bound, _lead_back)
+
+
 def normal_log_prob(outputs: Array, value: Array, exists: Array | None = None) -> Array:
     """Log density of a diagonal normal at `value` `[..., A]`; `[...]`, in nats.
 
     Args:
+      outputs: `[..., 2 A]`, the log standard deviation as it is: `bounded_log_std` bounds one that is learned.
+      value: `[..., A]`.
       exists: `[..., A]` bool, the dimensions that there are; all by default.
     """
-    mean, log_std = normal_parameters(outputs)
+    mean, log_std = jnp.split(outputs, 2, axis=-1)
     return _standard_log_density((value - mean) * jnp.exp(-log_std), log_std, exists)
 
 
 def normal_entropy(outputs: Array, exists: Array | None = None) -> Array:
     """Entropy of a diagonal normal, of the dimensions that exist; `[...]`, in nats."""
-    _, log_std = normal_parameters(outputs)
+    _, log_std = jnp.split(outputs, 2, axis=-1)
     return jnp.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1, where=exists)
 
 

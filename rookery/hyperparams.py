@@ -117,11 +117,13 @@ class Field(NamedTuple):
     scale: Callable[[float, float], Domain]  # Uniform, LogUniform or OneMinusLog
     low: float = 0.0
     high: float = math.inf
+    zero: bool = False
+    """Whether 0, which no logarithmic scale has, is valid as the one value."""
 
     @property
     def range(self) -> str:
         """The valid values in words; a logarithm leaves out its end."""
-        left = "(0" if self.scale is LogUniform else f"[{self.low:g}"
+        left = "(0" if self.scale is LogUniform and not self.zero else f"[{self.low:g}"
         right = "1)" if self.scale is OneMinusLog else f"{self.high:g}" + (")" if math.isinf(self.high) else "]")
         return f"{left}, {right}"
 
@@ -221,7 +223,7 @@ def _check_name(name: str, fields: tuple[str, ...]) -> None:
 
 
 def _check_value(name: str, value: float, field: Field) -> None:
-    above = field.scale is LogUniform and value <= 0
+    above = field.scale is LogUniform and value <= 0 and not (field.zero and value == 0)
     below = field.scale is OneMinusLog and value >= 1
     if above or below or not (math.isfinite(value) and field.low <= value <= field.high):
         raise ValueError(f"{name} must lie in {field.range}, got {value:g}.")

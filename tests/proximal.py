@@ -29,7 +29,7 @@ class Case(NamedTuple):
     config: PpoConfig
 
 
-SMALL = partial(PpoConfig, hidden_sizes=(4,), actor_epochs=2, critic_epochs=3, minibatches=2)
+SMALL = partial(PpoConfig, hidden_sizes=(4,), actor_epochs=2, critic_epochs=3, minibatches=2, normalize_rewards=False)
 CASES = {
     "continuous": Case(PARTIAL, SMALL(clip_value=True, normalize_rewards=True, anneal_updates=4)),
     "discrete": Case(MASKED, SMALL(actor_epochs=3, critic_epochs=1)),

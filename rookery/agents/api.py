@@ -145,6 +145,7 @@ class Agent(NamedTuple):
     memory_size: int = 0  # numbers that it notes in each step, see `envs/memory.py`
     team: str = ""  # how the agents of a team share parameters, "independent" or "shared"; empty: for one agent alone
     minibatches: int = 0  # parts that an on-policy agent cuts a rollout into; 0 for one that learns off-policy
+    normalize: bool = False  # whether an on-policy agent sees normalised observations where nobody says
 
 
 def check_hidden_sizes(

@@ -1,11 +1,12 @@
 """Proximal policy optimisation with the clipped objective.
 
 Sources: Schulman 2017, "Proximal Policy Optimization Algorithms" (arXiv:1707.06347); for the advantages Schulman 2016
-(arXiv:1506.02438). Actor and critic are two networks with optimisers, rates, gradient clips and epochs of their own.
+(arXiv:1506.02438); for the scale of rewards Engstrom 2020 (arXiv:2005.12729) and Andrychowicz 2021 (arXiv:2006.05990).
+Actor and critic are two networks with optimisers, rates, gradient clips and epochs of their own. Settings
+and defaults stand in `ppo_settings`.
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -13,98 +14,15 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rookery import distributions, gradients, hyperparams, networks, normalize, returns
+from rookery import distributions, gradients, networks, normalize, returns
 from rookery.agents.actor_critic import ActorCritic, Policy, distribution, log_prob_and_entropy, see, unroll
-from rookery.agents.api import Agent, check_hidden_sizes
+from rookery.agents.api import Agent
 from rookery.agents.epochs import Improvement, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
+from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
 from rookery.envs.api import EnvSpec, Noted
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 REWARD_LIMIT = 10.0  # of normalised rewards
-
-
-@dataclass(frozen=True)
-class PpoConfig:
-    """What decides shapes and trip counts, and so cannot evolve.
-
-    Raises:
-      ValueError: a count or a width below 1, or a spread that is not positive.
-    """
-
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of the policy and of the critic (at least 1)."""
-    actor_epochs: int = 4
-    """Passes over each rollout that train the policy (at least 1)."""
-    critic_epochs: int = 4
-    """Passes over each rollout that train the critic (at least 1)."""
-    minibatches: int = 4
-    """Parts that each pass is cut into (at least 1); they must divide the rows of a rollout."""
-    recurrent: bool = False
-    """Give policy and critic a memory, a gated recurrent unit each; minibatches are then of whole sequences."""
-    memory_size: int = 64
-    """Width of each recurrent unit (at least 1)."""
-    clip_value: bool = False
-    """Clip how far an update can move the critic's values, by clip_epsilon."""
-    normalize_rewards: bool = False
-    """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
-    initial_std: float = 1.0
-    """Standard deviation of continuous actions at birth, in (0, 7.38]; it is learned, one for all observations."""
-    anneal_updates: int = 0
-    """Updates over which both learning rates fall linearly to 0; with 0 they stay."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        check_hidden_sizes(self.hidden_sizes)
-        for name in ("actor_epochs", "critic_epochs", "minibatches", "memory_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0.0 < self.initial_std <= math.exp(distributions.LOG_STD_MAX):
-            raise ValueError(f"initial_std must be above 0 and at most 7.38, got {self.initial_std}.")
-        if self.anneal_updates < 0:
-            raise ValueError(f"anneal_updates must not be negative, got {self.anneal_updates}.")
-
-
-class PpoHyper(NamedTuple):
-    """What can evolve; every field changes the agent. `SPACE` says what each means, and which do by default."""
-
-    discount: Scalar = 0.99
-    gae_lambda: Scalar = 0.95
-    clip_epsilon: Scalar = 0.2
-    entropy_coefficient: Scalar = 0.01
-    value_coefficient: Scalar = 0.5
-    kl_threshold: Scalar = 0.1
-    actor_lr: Scalar = 2.5e-4
-    critic_lr: Scalar = 2.5e-4
-    max_grad_norm: Scalar = 0.5
-
-
-SPACE = hyperparams.space(
-    PpoHyper(),
-    {
-        "discount": hyperparams.OneMinusLog(0.9, 0.999),
-        "gae_lambda": hyperparams.OneMinusLog(0.8, 0.99),
-        "clip_epsilon": hyperparams.Uniform(0.05, 0.4),
-        "entropy_coefficient": hyperparams.LogUniform(1e-4, 1e-1),
-        "actor_lr": hyperparams.LogUniform(3e-5, 3e-3),
-        "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
-    },
-    {
-        "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
-        "gae_lambda": hyperparams.Field("weight of later residuals in an advantage", hyperparams.OneMinusLog),
-        "clip_epsilon": hyperparams.Field("how far from 1 the ratio of probabilities is rewarded", hyperparams.Uniform),
-        "entropy_coefficient": hyperparams.Field("weight of the policy's entropy", hyperparams.LogUniform),
-        "value_coefficient": hyperparams.Field(
-            "weight of the critic's loss, which moves the limit of its gradient's norm", hyperparams.LogUniform
-        ),
-        "kl_threshold": hyperparams.Field(
-            "mean divergence from the acting policy, in nats, after which an epoch is the policy's last",
-            hyperparams.Uniform,
-        ),
-        "actor_lr": hyperparams.Field("Adam's step size for the policy", hyperparams.LogUniform),
-        "critic_lr": hyperparams.Field("Adam's step size for the critic", hyperparams.LogUniform),
-        "max_grad_norm": hyperparams.Field("limit of the norm of each network's gradient", hyperparams.LogUniform),
-    },
-)
 
 
 class PpoParams(NamedTuple):
@@ -271,22 +189,26 @@ def update(
     Returns:
       The new state, and metrics `[]`: those of the losses, averaged over the minibatches (the policy's over the epochs
       that it made), and actor_epochs, how many it made before its divergence was above `kl_threshold`.
+    Deviation: the divergence stop. Algorithm 1 makes all epochs; here the epoch in which the mean divergence from the
+    policy that acted is above `kl_threshold` is the policy's last (as OpenAI's Spinning Up stops by its `target_kl`,
+    but there by the gradient step). The critic makes all of its epochs.
     """
     chex.assert_rank([batch.reward, batch.observation], [2, 3])
     state, rows = learned_from(nets, config, state, hyper, batch)
     count = rows.counts.shape[1]
-    keys = jax.random.split(noise, max(config.actor_epochs, config.critic_epochs))
-    shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, config.minibatches, count // config.minibatches)
+    passes = settled(config, nets.spec)
+    keys = jax.random.split(noise, max(passes.actor_epochs, passes.critic_epochs))
+    shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
     left = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
     loss = partial(policy_loss, nets=nets, hyper=hyper)
     how = Improvement(loss, partial(clipped_adam, hyper.actor_lr * left, hyper.max_grad_norm), partial(cut_rows, rows))
     begun, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, how, hyper.kl_threshold)
-    (policy, _), (made, of_policy) = jax.lax.scan(policy_epoch, begun, shuffled[: config.actor_epochs])
+    (policy, _), (made, of_policy) = jax.lax.scan(policy_epoch, begun, shuffled[: passes.actor_epochs])
 
     loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
     how = how._replace(loss=loss, move=partial(clipped_adam, hyper.critic_lr * left, hyper.max_grad_norm))
-    critic, of_critic = jax.lax.scan(partial(epoch, how), state.critic, shuffled[: config.critic_epochs])
+    critic, of_critic = jax.lax.scan(partial(epoch, how), state.critic, shuffled[: passes.critic_epochs])
     metrics = {**jax.tree.map(partial(normalize.mean_of, made), of_policy), **jax.tree.map(jnp.mean, of_critic)}
     return state._replace(policy=policy, critic=critic), {**metrics, "actor_epochs": jnp.sum(made.astype(jnp.float32))}
 
@@ -296,7 +218,7 @@ def learned_from(
 ) -> tuple[PpoState, Rows]:
     """A rollout `[T, E, ...]` with its advantages and targets, cut into sequences; and what was seen of its rewards."""
     lived, reward = batch.extras, batch.reward
-    if config.normalize_rewards:
+    if settled(config, nets.spec).normalize_rewards:
         seen = normalize.update(state.discounted, lived.accumulated.reshape(-1, 1), lived.counts.reshape(-1))
         deviation = jnp.sqrt(seen.squares[0] / jnp.maximum(seen.count, 1.0) + 1e-8)
         reward = jnp.clip(reward / deviation, -REWARD_LIMIT, REWARD_LIMIT)
@@ -347,7 +269,8 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> Agent:
         act=partial(act, nets),
         noise=draw_noise,
         update=partial(update, nets, config),
-        space=SPACE,
+        space=usual(spec).space,
         memory_size=2 * memory_size,
-        minibatches=config.minibatches,
+        minibatches=settled(config, spec).minibatches,
+        normalize=usual(spec).normalize,
     )

@@ -35,8 +35,9 @@ class OnPolicyConfig(rollout.EvaluationConfig):
     """Steps of each environment between two updates (at least 1)."""
     evaluate_every: int = 10
     """Updates in a generation, after which each member is judged (at least 1)."""
-    normalize_observations: bool = False
-    """Normalise observations by their running mean and variance, clipped to +-5."""
+    normalize_observations: bool | None = None
+    """Normalise observations by their running mean and variance, clipped to +-5; by default as the agent likes it: PPO
+    does, but not in a team."""
     fitness: str | None = None
     """Name of the agent of a team whose mean return is the team's fitness; the mean of all agents by default."""
 
@@ -86,10 +87,15 @@ def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
     return Member(
         state=parts.agent.start(parts.agent.init(agent_key)),
         hyper=hyper,
-        normalizer=_statistics(parts) if parts.config.normalize_observations else None,
+        normalizer=_statistics(parts) if _normalizes(parts) else None,
         env_state=begin(parts, bank, begin_key),
         buffer=(),
     )
+
+
+def _normalizes(parts: Parts) -> bool:
+    chosen = parts.config.normalize_observations
+    return parts.agent.normalize if chosen is None else chosen
 
 
 def _statistics(parts: Parts) -> normalize.RunningStatistics:

@@ -47,7 +47,7 @@ from rookery.runs.kinds import (
 from rookery.runs.lineage import Schedule, at_steps
 from rookery.runs.members import PbtRun
 from rookery.runs.memory import available
-from rookery.runs.on_policy_runs import AnyOnPolicyRun, AnyTeamRun, PbtIppoRun
+from rookery.runs.on_policy_runs import AnyOnPolicyRun, AnyTeamRun, PbtIppoRun, annealing, settle
 
 
 class Built(NamedTuple):
@@ -61,6 +61,7 @@ class Built(NamedTuple):
 
 
 _Learning = TypeVar("_Learning", bound=AgentRun | AnyMePbtRun)
+_OnPolicy = TypeVar("_OnPolicy", bound=AnyOnPolicyRun)
 
 _AGENTS = {SacConfig: sac, Td3Config: td3, PpoConfig: ppo}
 
@@ -90,7 +91,7 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
     if isinstance(config, AnyMePbtRun):
         return _me_pbt(config, over)
     mesh = over or _mesh(config.world, population=config.population)
-    config, learner, space = _learner(config, mesh)
+    config, learner, space = _learner(config, mesh, schedule is not None)
     spread = devices.placement(mesh, config.world.exact)
     if isinstance(config, PbtIppoRun):
         _check_selection(config, learner.spec)
@@ -162,11 +163,11 @@ def _divided(cells: CellsConfig) -> dict[str, int]:
     return {"repertoire": cells.count} if cells.shard_repertoire else {}
 
 
-def _learner(config: _Learning, mesh: Mesh) -> tuple[_Learning, Learner, Space]:
-    """The config with the size of its replay buffers, one member's training loop, and what of it evolves."""
+def _learner(config: _Learning, mesh: Mesh, scheduled: bool = False) -> tuple[_Learning, Learner, Space]:
+    """The config with its open settings settled, one member's training loop, and what of it evolves."""
     environment = _environment(config.world)
     if isinstance(config, AnyOnPolicyRun):
-        return config, *_on_policy(config, environment)
+        return _on_policy(config, environment, scheduled)
     check_alone(environment.spec)
     if isinstance(config, AnyDiaynRun):
         environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
@@ -192,15 +193,16 @@ def _buffer_size(config: AgentRun | AnyMePbtRun, spec: EnvSpec, mesh: Mesh) -> i
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
 
 
-def _on_policy(config: AnyOnPolicyRun, environment: Environment) -> tuple[Learner, Space]:
+def _on_policy(config: _OnPolicy, environment: Environment, scheduled: bool) -> tuple[_OnPolicy, Learner, Space]:
     if isinstance(config, AnyTeamRun):
         environment = as_team(environment)
         if config.parameters == "shared" and config.identify:
             environment = identify(environment)
-    agent = wrapped_agent(config, environment.spec)
+    config = settle(config, environment.spec)
+    agent = ppo(environment.spec, annealing(config, scheduled))
     if isinstance(config, AnyTeamRun):
         agent = {"independent": independent, "shared": shared}[config.parameters](agent, environment.spec)
-    return on_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
+    return config, on_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
 
 
 def wrapped_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> Agent:

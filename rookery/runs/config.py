@@ -67,11 +67,21 @@ Chosen = tuple[float, float] | float | Literal["fixed"]
 FLAG = "space."  # the names of the flags of a search space
 
 
-def space_flags(space: Space) -> Any:
-    """A flag for every hyper-parameter of an agent, `--space.<name>`; what is not given is left out."""
+def space_flags(space: Space, continuous: Space | None = None) -> Any:
+    """A flag for every hyper-parameter of an agent, `--space.<name>`; what is not given is left out.
+
+    Args:
+      space: of the agent; where `continuous` is given, for discrete actions.
+      continuous: for continuous actions.
+    """
     flags = {}
     for name, entry in space.fields.items():
-        domain, value = space.domains.get(name), getattr(space.defaults, name)
-        usual = f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
+        usual, other = _usual(space, name), _usual(continuous or space, name)
+        usual += "" if other == usual else f"; where actions are continuous it {other}"
         flags[FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {usual}.")]
     return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
+
+
+def _usual(space: Space, name: str) -> str:
+    domain, value = space.domains.get(name), getattr(space.defaults, name)
+    return f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"

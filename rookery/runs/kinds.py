@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rookery.agents import diayn, ppo, sac, td3
+from rookery.agents import diayn, ppo_settings, sac, td3
 from rookery.agents.diayn import DiaynConfig
 from rookery.envs.skills import SkillsConfig
 from rookery.hyperparams import Space, describe
@@ -293,7 +293,8 @@ def with_space(config: AnyRun, space: Space | None) -> AnyRun:
 
 def usual_space(kind: str) -> dict[str, Any]:
     """The search space of a kind of run where nobody chooses: name -> bounds or value; {} where nothing evolves."""
-    spaces = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo.SPACE, "ippo": ppo.SPACE}
+    spaces = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo_settings.DISCRETE.space}
+    spaces |= {"ippo": ppo_settings.TEAM.space}
     spaces |= {"diayn": diayn.space(sac.SPACE), "diayn-td3": diayn.space(td3.SPACE)}
     found = spaces.get(agent_of(kind))
     return {} if found is None else _told(found)

@@ -1,14 +1,17 @@
 """The kinds of run of agents that learn on-policy: PPO, alone or in teams."""
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
-from rookery.agents import ppo
+from rookery.agents.ppo_settings import CONTINUOUS, DISCRETE, TEAM, PpoConfig, settled, usual
+from rookery.envs.api import EnvSpec
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.runs.config import RunConfig, WorldConfig, space_flags
 from rookery.runs.members import PbtRun, SeedsRun
 
-PpoSpace = space_flags(ppo.SPACE)
+PpoSpace = space_flags(DISCRETE.space, CONTINUOUS.space)
+TeamSpace = space_flags(TEAM.space)
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class OnPolicyRun:
 
     run: RunConfig = field(default_factory=lambda: RunConfig(best_by="best_fitness"))
     learner: OnPolicyConfig = field(default_factory=OnPolicyConfig)
-    agent: ppo.PpoConfig = field(default_factory=ppo.PpoConfig)
+    agent: PpoConfig = field(default_factory=PpoConfig)
     space: PpoSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
     """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
 
@@ -53,6 +56,8 @@ class TeamRun(OnPolicyRun):
     run: RunConfig = field(default_factory=RunConfig)
     world: WorldConfig = field(default_factory=_chase)
     learner: OnPolicyConfig = field(default_factory=_many_worlds)
+    space: TeamSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
+    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
     parameters: Literal["independent", "shared"] = "independent"
     """independent: each agent of a team has parameters and an optimiser of its own; shared: one set acts for all and
     learns from all."""
@@ -83,3 +88,46 @@ class PbtIppoRun(TeamRun, PbtRun):
 AnyTeamRun = IppoRun | PbtIppoRun
 
 AnyOnPolicyRun = PpoRun | PbtPpoRun | AnyTeamRun
+
+_Run = TypeVar("_Run", bound=AnyOnPolicyRun)
+
+
+def settle(config: _Run, spec: EnvSpec) -> _Run:
+    """The config with the defaults written out that depend on the environment, so that a resumed run keeps them.
+
+    `anneal_updates` of independent members of one agent stays open, which says "the whole run": see `annealing`. Where
+    a population evolves there is none: a member's rates are what is searched, PBT makes a schedule of them by itself
+    (Jaderberg 2017, section 4), and rates that fall to 0 would end the search before the run.
+
+    Args:
+      config: of the run.
+      spec: of the environment, a team's in a run of teams.
+    """
+    agent, learner = config.agent, config.learner
+    shared = isinstance(config, AnyTeamRun) and config.parameters == "shared"
+    sharing = len(spec.team.names) if spec.team and shared else 1
+    sequences = sharing * learner.num_envs * (1 if agent.recurrent else learner.rollout_length)
+    chosen = settled(agent, spec, sequences)._asdict()
+    if agent.anneal_updates is None and not isinstance(config, PpoRun):
+        chosen["anneal_updates"] = 0
+    seen = usual(spec).normalize if learner.normalize_observations is None else learner.normalize_observations
+    return dataclasses.replace(
+        config,
+        agent=dataclasses.replace(agent, **chosen),
+        learner=dataclasses.replace(learner, normalize_observations=seen),
+    )
+
+
+def annealing(config: AnyOnPolicyRun, scheduled: bool) -> PpoConfig:
+    """The agent's config with the updates over which its rates fall; by default all of the run.
+
+    They fall with the share of the run's steps that are made: a run that is resumed with more generations goes on with
+    the rates that a run of that length has there.
+
+    Args:
+      config: settled.
+      scheduled: whether the rates follow another run's schedule, and do not fall besides.
+    """
+    whole = 0 if scheduled else config.run.generations * config.learner.evaluate_every
+    updates = config.agent.anneal_updates
+    return dataclasses.replace(config.agent, anneal_updates=whole if updates is None else updates)
