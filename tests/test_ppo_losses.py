@@ -15,6 +15,7 @@ from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic, Policy
 from rookery.agents.epochs import Improvement, clipped_adam, cut_rows, epoch, shuffle
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
+from rookery.distributions import bounded_log_std
 from rookery.envs.api import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.minds import compiled
@@ -127,6 +128,32 @@ def test_a_small_divergence_is_neither_negative_nor_lost_in_rounding(surrogate: 
         metrics, _ = surrogate(log_prob=log_prob + shift)
         assert float(metrics["kl"]) >= 0.0
         assert float(metrics["kl"]) == pytest.approx(shift**2 / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("beyond", [-20.5, 2.5, 4.0])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_deviation_beyond_its_bound_is_led_back_whatever_the_advantages(beyond: float, sign: float) -> None:
+    spec = EnvSpec("reach", observation_size=1, action_size=1, episode_length=1)
+    nets, bound = nets_of(spec), min(max(beyond, -20.0), 2.0)
+    hyper = PpoHyper(entropy_coefficient=0.0)
+    actions = np.asarray([[0.1], [-0.2], [2.0], [-2.5]]) * math.exp(bound)  # two near the mean, two far from it
+    log_prob = -0.5 * (actions[:, 0] / math.exp(bound)) ** 2 - bound - 0.5 * math.log(2 * math.pi)
+    given = rows(actions.tolist(), log_prob.tolist(), (sign * np.asarray([1.0, 1, -1, -1])).tolist(), [True] * 4)
+    slope = compiled(jax.value_and_grad(partial(ppo.policy_loss, nets=nets, hyper=hyper, rows=given), has_aux=True))
+    (loss, metrics), gradient = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([beyond])))
+    (at_bound, _), _ = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([bound])))
+    assert float(loss) == float(at_bound)
+    assert float(metrics["kl"]) == pytest.approx(0.0, abs=1e-6)
+    inwards = float(gradient.log_std[0]) * (1.0 if beyond > 0 else -1.0)
+    assert inwards >= abs(beyond - bound) * 0.999
+
+
+def test_a_deviation_within_its_bounds_has_the_plain_gradient() -> None:
+    given = jnp.asarray([-20.0, -1.0, 0.5, 2.0])
+    value, pull = jax.vjp(bounded_log_std, given)
+    np.testing.assert_array_equal(value, given)
+    slopes = jnp.asarray([3.0, -2.0, 1.0, -4.0])
+    np.testing.assert_array_equal(pull(slopes)[0], slopes)
 
 
 VALUES, OLD, TARGETS = np.asarray([1.0, 2.0, -1.0, 7.0]), np.asarray([0.5, 2.1, 1.0, 0.0]), np.asarray([2.0, 0.0, 0, 0])
