@@ -1,4 +1,4 @@
-"""What PPO does when its user says nothing: by the kind of the environment's actions, on record, and kept by a resume."""
+"""What PPO does when its user says nothing: by the kind of actions, on record, and kept by a resume."""
 
 import dataclasses
 import json
@@ -173,19 +173,23 @@ def test_a_run_that_is_resumed_with_more_generations_spreads_the_fall_over_them(
 
 
 def test_after_the_whole_run_nothing_moves():
-    learner = OnPolicyConfig(num_envs=2, rollout_length=4, evaluate_every=1, eval_episodes=1, start_states=2)
+    short = OnPolicyConfig(num_envs=2, rollout_length=4, evaluate_every=1, eval_episodes=1, start_states=2)
     agent = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
-    made = built(PpoRun, CONTINUOUS, learner=learner, agent=agent, run=RunConfig(generations=4))
+    made = built(PpoRun, CONTINUOUS, learner=short, agent=agent, run=RunConfig(generations=4))
     assert made.learner is not None
     assert made.space is not None
-    bank = compiled(made.learner.start_states)(jax.random.key(0))
-    hyper = jax.tree.map(jnp.float32, made.space.defaults)
-    member = compiled(made.learner.init)(jax.random.key(1), hyper, bank)
-    step = compiled(made.learner.step)
+    learner, hyper = made.learner, jax.tree.map(jnp.float32, made.space.defaults)
+
+    @compiled
+    def learn(generation: jax.Array) -> tuple:
+        bank = learner.start_states(jax.random.key(0))
+        member = learner.init(jax.random.key(1), hyper, bank)
+        return genotype(member), genotype(learner.step(member, bank, jax.random.key(2), generation)[0])
+
     moved = {}
     for generation in (0, 2, 4):
-        after, _ = step(member, bank, jax.random.key(2), jnp.int32(generation))
-        moved[generation] = numbers(genotype(after).params) - numbers(genotype(member).params)
+        before, after = learn(jnp.int32(generation))
+        moved[generation] = numbers(after.params) - numbers(before.params)
     assert np.abs(moved[0]).max() > 1e-5
     np.testing.assert_allclose(moved[2], moved[0] / 2, rtol=1e-3, atol=1e-9)  # half of the run is left
     assert not moved[4].any()

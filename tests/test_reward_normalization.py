@@ -1,5 +1,6 @@
-"""Rewards divided by the running deviation of discounted returns, against a plain loop over steps in double precision."""
+"""Rewards divided by the running deviation of discounted returns, against a plain loop over the steps."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import rookery
 from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy
 from rookery.agents.api import Lived
@@ -19,12 +19,13 @@ from rookery.learners.api import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree, Transition
 from tests.minds import compiled
-from tests.proximal import layer, nets_of
+from tests.proximal import layer, nets_of, numbers
 from tests.tiny import assert_equal
 
-DISCOUNT, STEPS, ENVS = 0.5, 4, 2
+DISCOUNT, STEPS, ENVS = 0.5, 4, 4
 PAY = (1.0, 2.0, 4.0)  # for the steps of an episode
 SPEC = EnvSpec("paid", observation_size=1, action_size=1, episode_length=100)
+PARAMS = ppo.PpoParams(Policy(layer([[0.0]], [0.0]), jnp.zeros(1)), layer([[0.0]], [0.0]))
 
 
 class Reference:
@@ -48,8 +49,7 @@ class Reference:
 
 def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
     nets = nets_of(SPEC)
-    params = ppo.PpoParams(Policy(layer([[0.0]], [0.0]), jnp.zeros(1)), layer([[0.0]], [0.0]))
-    state, reference = ppo.start(params), Reference(3)
+    state, reference = ppo.start(PARAMS), Reference(3)
     # Without a discount the advantage of a step is its reward, and the critic gives 0.
     hyper = PpoHyper(discount=0.0, gae_lambda=0.0)
     learned_from = compiled(partial(ppo.learned_from, nets, PpoConfig(normalize_rewards=True)))
@@ -71,60 +71,78 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
     assert float(state.discounted.count) == 36.0
 
 
+def test_rewards_are_left_alone_where_it_is_switched_off() -> None:
+    nets, state = nets_of(SPEC), ppo.start(PARAMS)
+    reward = jnp.asarray([[100.0, -3.0]])
+    lived = Lived(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
+    nothing = jnp.zeros((1, 2, 1))
+    batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), lived)
+    for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
+        after, rows = ppo.learned_from(nets, off, state, PpoHyper(), batch)
+        assert (rows.advantage != reward).any() == changed
+        assert float(after.discounted.count) == (2.0 if changed else 0.0)
+
+
 # --- what the learner accumulates
 
 
-def paid(truncated: bool) -> Environment:
-    """Pays by the time; ends after three steps, by itself or by the clock."""
+class Paid(NamedTuple):
+    time: jax.Array  # []
+    by_itself: jax.Array  # [] bool: the episode terminates, or else its clock ends it
 
-    def reset(key: jax.Array) -> tuple[jax.Array, Step]:
-        del key
-        return jnp.zeros(()), envs.first_step(jnp.zeros((1,)), jnp.zeros((0,)))
 
-    def step(time: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+def paid() -> Environment:
+    """Pays by the time, for three steps; half of the episodes end by themselves and half by the clock."""
+
+    def reset(key: jax.Array) -> tuple[Paid, Step]:
+        state = Paid(jnp.zeros(()), jax.random.bernoulli(key))
+        return state, envs.first_step(jnp.zeros((1,)), jnp.zeros((0,)))
+
+    def step(state: Paid, action: jax.Array, key: jax.Array) -> tuple[Paid, Step]:
         del action, key
-        reward = jnp.asarray(PAY)[time.astype(jnp.int32)]
-        ended = (time >= 2.0) & (not truncated)
-        return time + 1.0, envs.next_step(time[None] + 1.0, reward, ended, jnp.zeros((0,)))
+        reward = jnp.asarray(PAY)[state.time.astype(jnp.int32)]
+        ended = (state.time >= 2.0) & state.by_itself
+        state = state._replace(time=state.time + 1.0)
+        return state, envs.next_step(state.time[None], reward, ended, jnp.zeros((0,)))
 
-    return envs.limit_episode(Environment(reset, step, SPEC), 3 if truncated else 100)
+    return envs.limit_episode(Environment(reset, step, SPEC), len(PAY))
 
 
 class Life(NamedTuple):
     learner: Learner
+    step: Callable[..., tuple[Member, dict]]
     members: list[Member]  # before, and after each rollout
     metrics: dict
     bank: PyTree
 
 
-def learner_of(truncated: bool = False, **options: bool) -> Learner:
-    environment = paid(truncated)
-    config = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1, **options)
-    life = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=2)
-    return on_policy(ppo.ppo(environment.spec, config), environment, life)
-
-
-def live(learner: Learner, rollouts: int) -> Life:
-    """Two members that differ in their discount."""
-    bank = learner.start_states(jax.random.key(0))
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """Two rollouts of two members that differ in their discount."""
+    environment = paid()
+    config = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
+    rollouts = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=8)
+    learner = on_policy(ppo.ppo(environment.spec, config), environment, rollouts)
     hyper = jax.tree.map(lambda value: jnp.full((2,), value, jnp.float32), PpoHyper())
     hyper = hyper._replace(discount=jnp.asarray([DISCOUNT, 0.0]))
-    init = compiled(jax.vmap(partial(learner.init, bank=bank)))
+
+    def begin(key: jax.Array) -> tuple[PyTree, Member]:
+        bank = learner.start_states(key)
+        return bank, jax.vmap(partial(learner.init, bank=bank))(jax.random.split(jax.random.key(1)), hyper)
+
+    bank, member = compiled(begin)(jax.random.key(0))
     step = compiled(jax.vmap(learner.step, in_axes=(0, None, 0, None)))
-    members, metrics = [init(jax.random.split(jax.random.key(1)), hyper)], {}
-    for count in range(rollouts):
-        keys = jax.random.split(jax.random.key(2 + count))
-        member, metrics = step(members[-1], bank, keys, jnp.int32(count))
+    members, metrics = [member], {}
+    for count in range(2):
+        member, metrics = step(member, bank, jax.random.split(jax.random.key(2 + count)), jnp.int32(count))
         members.append(member)
-    return Life(learner, members, metrics, bank)
-
-
-@pytest.fixture(scope="module", params=[False, True], ids=["terminated", "truncated"])
-def life(request: pytest.FixtureRequest) -> Life:
-    return live(learner_of(request.param), 2)
+    return Life(learner, step, members, metrics, bank)
 
 
 def test_returns_end_with_the_episode_and_not_with_the_rollout(life: Life) -> None:
+    by_itself = life.members[0].env_state.lives.state.inner.by_itself
+    assert by_itself.any()
+    assert not by_itself.all()
     reference, plain, time = Reference(ENVS), [], 0
     for member in life.members[1:]:
         for _ in range(STEPS):
@@ -148,17 +166,13 @@ def test_what_is_reported_and_evaluated_are_the_rewards_themselves(life: Life) -
     assert float(judged.fitness) == sum(PAY)
 
 
-def test_it_can_be_switched_off() -> None:
-    life = live(learner_of(normalize_rewards=False), 1)
-    assert life.members[-1].state.discounted.count.tolist() == [0.0, 0.0]
-
-
-def test_a_resumed_run_has_the_statistics_of_one_that_never_stopped(tmp_path) -> None:
-    learner = learner_of()
-    program = rookery.seeds(learner, population_size=2)
-    run = partial(rookery.run, program, seed=3, quiet=True)
-    whole = run(generations=3)
-    run(generations=2, run_dir=str(tmp_path / "run"))
-    resumed = run(generations=3, run_dir=str(tmp_path / "run"), resume=True)
-    assert whole.state.members.state.discounted.count.tolist() == [3.0 * STEPS * ENVS] * 2
-    assert_equal(resumed.state.members, whole.state.members)
+def test_all_of_it_is_in_the_members_state(life: Life) -> None:
+    # What a checkpoint holds, and nothing else, gives the same bits again; test_resume.py kills processes.
+    stored = jax.tree.map(np.array, life.members[1])
+    again, _ = life.step(
+        jax.tree.map(jnp.asarray, stored), life.bank, jax.random.split(jax.random.key(3)), jnp.int32(1)
+    )
+    assert_equal(again, life.members[2])
+    forgotten = stored._replace(state=stored.state._replace(discounted=life.members[0].state.discounted))
+    other, _ = life.step(forgotten, life.bank, jax.random.split(jax.random.key(3)), jnp.int32(1))
+    assert (numbers(other.state.critic) != numbers(life.members[2].state.critic)).any()
