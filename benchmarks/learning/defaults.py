@@ -9,7 +9,6 @@ fresh start states; `first` is the run's own evaluation after the first generati
 `rookery compare`, on the runs' own evaluations.
 """
 
-import argparse
 import subprocess
 import sys
 import time
@@ -46,9 +45,9 @@ class Run(NamedTuple):
 
 RUNS = (
     Run("ppo", "CartPole-v1", 10, 7),
-    Run("ppo", "hopper", 5, 25),
-    Run("ppo", "walker2d", 5, 25),
-    Run("ippo", "pursuit_continuous", 5, 20, "prey"),
+    Run("ppo", "hopper", 5, 16),
+    Run("ppo", "walker2d", 5, 20),
+    Run("ippo", "pursuit_continuous", 5, 15, "prey"),
 )
 
 
