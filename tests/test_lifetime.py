@@ -49,8 +49,9 @@ def _answer(state: Recall, action: jax.Array, key: jax.Array) -> tuple[Recall, S
 
 
 def recalling(recurrent: bool) -> Learner:
-    agent = ppo.ppo(RECALL, PpoConfig(hidden_sizes=(), recurrent=recurrent, memory_size=8, minibatches=1))
-    return on_policy(agent, recall(), OnPolicyConfig(32, 6, 40, eval_episodes=16, start_states=16))
+    config = PpoConfig(hidden_sizes=(), recurrent=recurrent, memory_size=8, minibatches=1, normalize_rewards=False)
+    life = OnPolicyConfig(32, 6, 40, normalize_observations=False, eval_episodes=16, start_states=16)
+    return on_policy(ppo.ppo(RECALL, config), recall(), life)
 
 
 def test_what_was_seen_long_ago_is_acted_on_with_a_memory() -> None:

@@ -40,7 +40,17 @@ LIFE = OffPolicyConfig(
     eval_episodes=1,
     start_states=32,
 )
-ON_POLICY_LIFE = OnPolicyConfig(num_envs=16, rollout_length=16, evaluate_every=100, eval_episodes=1, start_states=32)
+ON_POLICY_LIFE = OnPolicyConfig(
+    num_envs=16,
+    rollout_length=16,
+    evaluate_every=100,
+    normalize_observations=False,
+    eval_episodes=1,
+    start_states=32,
+)
+ON_POLICY_MIND = ppo.PpoConfig(
+    hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
+)  # whose values are of the rewards themselves
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
 
@@ -95,7 +105,7 @@ AGENTS = {
         twin_value,
     ),
     "ppo": Case(
-        partial(ppo.ppo, config=ppo.PpoConfig(hidden_sizes=ON_POLICY_HIDDEN)),
+        partial(ppo.ppo, config=ON_POLICY_MIND),
         scalars(ppo.PpoHyper(discount=DISCOUNT, actor_lr=3e-3, critic_lr=3e-3)),
         state_value,
         partial(on_policy, config=ON_POLICY_LIFE),
