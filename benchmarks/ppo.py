@@ -94,8 +94,13 @@ def ours(count: int, updates: int, spread: bool) -> tuple[harness.Compiled, tupl
 
     They are born on one device: over two, the decompositions behind orthogonal weights can wait for each other forever.
     """
-    passes = {"actor_epochs": EPOCHS, "critic_epochs": EPOCHS, "minibatches": MINIBATCHES}
-    config = PpoConfig(**passes, clip_value=True, normalize_rewards=False)
+    config = PpoConfig(
+        actor_epochs=EPOCHS,
+        critic_epochs=EPOCHS,
+        minibatches=MINIBATCHES,
+        clip_value=True,
+        normalize_rewards=False,
+    )
     life = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=updates, normalize_observations=False)
     env = rookery.make(TASK)
     learner = on_policy(ppo(env.spec, config), env, life)

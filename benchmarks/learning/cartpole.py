@@ -40,8 +40,13 @@ def main() -> None:
     env = rookery.make(TASK)
     generations = 1 if options.quick else MOST_STEPS // life.steps_per_generation
     anneal = 0 if options.constant else generations * life.evaluate_every
-    passes = {"actor_epochs": options.epochs, "critic_epochs": options.epochs, "minibatches": 4}
-    config = PpoConfig(**passes, normalize_rewards=False, anneal_updates=anneal)
+    config = PpoConfig(
+        actor_epochs=options.epochs,
+        critic_epochs=options.epochs,
+        minibatches=4,
+        normalize_rewards=False,
+        anneal_updates=anneal,
+    )
     agent = ppo(env.spec, config)
     space = rookery.choose(agent.space, actor_lr=options.rate, critic_lr=options.rate)
     program = rookery.seeds(on_policy(agent, env, life), space, population_size=SEEDS)
