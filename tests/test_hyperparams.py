@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-<<<<<<< HEAD
-from rookery.agents import diayn, ppo, sac, td3
-=======
-from rookery.agents import ppo_settings, sac, td3
->>>>>>> 5d517cc (PPO has defaults of its own for continuous and discrete actions; a deviation beyond its bound is led back)
+from rookery.agents import diayn, ppo_settings, sac, td3
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform, choose, describe
 
 MEMBERS = 2_000
@@ -286,7 +282,6 @@ class TestChoose:
         }
 
 
-<<<<<<< HEAD
 def test_domains_of_different_scales_are_never_equal() -> None:
     domains = [scale(0.8, 0.99) for scale in (Uniform, LogUniform, OneMinusLog)]
     assert [[one == other for other in domains] for one in domains] == np.eye(3, dtype=bool).tolist()
@@ -295,7 +290,9 @@ def test_domains_of_different_scales_are_never_equal() -> None:
     assert len({*domains, Uniform(0.8, 0.99)}) == 3
 
 
-@pytest.mark.parametrize("space", [sac.SPACE, td3.SPACE, ppo.SPACE, diayn.space(sac.SPACE)])
+@pytest.mark.parametrize(
+    "space", [sac.SPACE, td3.SPACE, ppo_settings.SPACE, ppo_settings.CONTINUOUS.space, diayn.space(sac.SPACE)]
+)
 def test_a_perturbation_seldom_lands_on_a_bound(space) -> None:
     fractions = (jnp.arange(1_000, dtype=jnp.float32) + 0.5) / 1_000
     for name, domain in space.domains.items():
@@ -303,10 +300,7 @@ def test_a_perturbation_seldom_lands_on_a_bound(space) -> None:
         assert float(jnp.mean((scaled <= domain.low) | (scaled >= domain.high))) < 0.15, name
 
 
-@pytest.mark.parametrize("agent", [sac, td3, ppo], ids=lambda module: module.__name__)
-=======
 @pytest.mark.parametrize("agent", [sac, td3, ppo_settings], ids=lambda module: module.__name__)
->>>>>>> 5d517cc (PPO has defaults of its own for continuous and discrete actions; a deviation beyond its bound is led back)
 def test_an_agents_space_can_be_written_down_as_bounds(agent):
     # A run's folder keeps bounds only, and a resumed run must draw on the same scales.
     told = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(agent.SPACE).items()}

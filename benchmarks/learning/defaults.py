@@ -4,9 +4,9 @@
 
 Each run is a command line that gives the task, the seeds and the budget, and nothing else (but that teams are scored by
 the prey's return, which changes nothing that is learned: the mean of all is 0 in a game of zero sum). A run that is
-there already is not made again. Members are scored by 100 full deterministic episodes of the last checkpoint, from
-fresh start states; `first` is the run's own evaluation after the first generation. The picture is that of
-`rookery compare`, on the runs' own evaluations.
+there already is not made again. Members are scored by the run's own last evaluation, 10 full deterministic episodes of
+each; nothing was selected by it. `first` is the evaluation after the first generation. The picture is that of `rookery
+compare`.
 """
 
 import subprocess
@@ -20,10 +20,8 @@ import numpy as np
 from benchmarks import harness
 from rookery.report import statistics
 from rookery.report.compare import compare
-from rookery.runs.evaluate import evaluate
+from rookery.runs.lineage import lineage
 from rookery.runs.log import read_csv
-
-EPISODES = 100
 
 
 class Run(NamedTuple):
@@ -46,7 +44,7 @@ class Run(NamedTuple):
 RUNS = (
     Run("ppo", "CartPole-v1", 10, 7),
     Run("ppo", "hopper", 5, 16),
-    Run("ppo", "walker2d", 5, 20),
+    Run("ppo", "walker2d", 5, 16),
     Run("ippo", "pursuit_continuous", 5, 15, "prey"),
 )
 
@@ -79,15 +77,16 @@ def train(run: Run, folder: Path) -> float:
 
 def line(run: Run, folder: Path, seconds: float) -> dict[str, Any]:
     """A line of the table: what the members are worth at the end, and what they were at first."""
-    scores, metrics = np.asarray(evaluate(folder, EPISODES)[1]["fitness"]), read_csv(folder / "metrics.csv")
+    metrics, fitness = read_csv(folder / "metrics.csv"), lineage(folder).fitness
+    scores = fitness[-1]
     middle = statistics.estimate(statistics.interquartile_mean, {run.env: scores})
     return {
         "command": " ".join(["rookery", *run.words]),
         "steps of each": int(metrics["env_steps"][-1] / run.seeds),
-        "first": float(metrics["mean_fitness"][0]),
-        "fresh": middle.value,
-        "low": middle.low,
-        "high": middle.high,
+        "first": float(np.median(fitness[0])),
+        "return": float(middle.value),
+        "low": float(middle.low),
+        "high": float(middle.high),
         "median": float(np.median(scores)),
         "lowest": float(scores.min()),
         "seconds": seconds,
