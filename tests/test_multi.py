@@ -22,7 +22,7 @@ TEAM = Team(("fox", "hare"), (3, 2), (2, 1))
 TOGETHER = PARTIAL._replace(team=TEAM)
 ALONE = PARTIAL._replace(team=Team(("agent",), (3,), (2,)))
 HYPER = jax.tree.map(jnp.float32, PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6))
-CONFIG = PpoConfig(hidden_sizes=(4,), actor_epochs=2, critic_epochs=2, minibatches=2)
+CONFIG = PpoConfig(hidden_sizes=(4,), actor_epochs=2, critic_epochs=2, minibatches=2, normalize_rewards=False)
 PAIR = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), HYPER)
 
 
