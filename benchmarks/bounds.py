@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams
-from rookery.agents import diayn, ppo, sac, td3
+from rookery.agents import diayn, ppo_settings, sac, td3
 from rookery.hyperparams import Space
 from rookery.populations.config import PbtConfig
 
 MEMBERS, GENERATIONS = 10_000, 20
-SPACES = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo.SPACE, "diayn": diayn.space(sac.SPACE)}
+SPACES = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo_settings.SPACE, "diayn": diayn.space(sac.SPACE)}
 
 
 def on_a_bound(space: Space, generations: int, resample: float, members: int = MEMBERS) -> dict[str, float]:
