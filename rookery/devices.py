@@ -358,8 +358,7 @@ def compile_lowered(lowered: Any, once: bool = False) -> Any:
 
 def _options(once: bool) -> dict[str, Any]:
     options = {"xla_backend_optimization_level": 0 if once else 1, "xla_llvm_disable_expensive_passes": True}
-    chosen = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in options.items() if name not in chosen}
+    return {name: value for name, value in options.items() if name not in os.environ.get("XLA_FLAGS", "")}
 
 
 def _check_sizes(program: api.Program, over: Mesh) -> None:
