@@ -3,7 +3,7 @@
     python -m benchmarks.cold_start [--quick]
 
     rookery train pbt-sac --env hopper --population 8 --hidden-sizes 64 64 --batch-size 64 --generations 1 \
-      --steps-per-generation 5000
+      --steps-per-generation 5000 --exploit-interval 0 --buffer-size 100000
 
 The script (`qdax_script.py`) does what that command does: 8 members, 25 environments each, 1,000 random steps, 4,000
 updates each, 10 episodes to judge each member by, one exploit; it writes nothing, ours writes a run folder with a
@@ -74,7 +74,8 @@ def ours(folder: Path, steps: str, cache: Path | None) -> tuple[float, float]:
     """A run of the command line; without a cache it gets an empty one of its own, as on its first day."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         command = [str(Path(sys.executable).with_name("rookery")), "train", "pbt-sac", *SIZES, "--generations", "1"]
-        command += ["--steps-per-generation", steps, "--run-dir", f"{own}/run"]
+        command += ["--steps-per-generation", steps, "--exploit-interval", "0", "--buffer-size", "100000"]
+        command += ["--run-dir", f"{own}/run"]
         return wait_for_generation(command, {"XDG_CACHE_HOME": str(cache or f"{own}/cache")})
 
 
