@@ -228,15 +228,15 @@ class TestRemember:
         np.testing.assert_allclose(history.point[:, 0], [0.2, 0.7, 0.1, 0.6], atol=1e-6)
         assert history.valid.all()
 
-    def test_what_is_not_finite_holds_zero_and_is_not_valid(self):
+    def test_who_failed_is_known_and_what_began_unknown_is_not_valid(self):
         history = bandit.empty(LINE, 5, rows=5)
         before, after = row(1.0, NAN, 2.0, INF, 3e38), row(4.0, 1.0, NAN, INF, -3e38)
         history = bandit.remember(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
-        assert history.valid.tolist() == [True, False, False, False, False]
-        np.testing.assert_array_equal(history.time, [3, 0, 0, 0, 0])
-        np.testing.assert_array_equal(history.before, [1, 0, 0, 0, 0])
-        np.testing.assert_array_equal(history.gain, [3, 0, 0, 0, 0])
-        np.testing.assert_allclose(history.point[:, 0], [0.5, 0, 0, 0, 0], atol=1e-6)
+        assert history.valid.tolist() == [True, False, True, False, False]
+        np.testing.assert_array_equal(history.time, [3, 0, 3, 0, 0])
+        np.testing.assert_array_equal(history.before, [1, 0, 2, 0, 0])
+        np.testing.assert_array_equal(history.gain, [3, 0, NAN, 0, 0])
+        np.testing.assert_allclose(history.point[:, 0], [0.5, 0, 0.5, 0, 0], atol=1e-6)
 
     def test_an_invalid_generation_erases_what_stood_there(self):
         history = bandit.empty(LINE, 2, rows=2)
@@ -263,6 +263,17 @@ class TestObservations:
     def test_a_constant_gain_says_nothing(self, gain):
         data = bandit.observations(history_of(np.full(7, 0.5), np.full(7, gain)))
         np.testing.assert_allclose(data.gain, 0.0, atol=0.2)
+
+    def test_the_worst_of_the_gains_stands_for_a_failure(self):
+        data = bandit.observations(
+            history_of(np.full(6, 0.5), [1.0, 2.0, NAN, 3.0, NAN, 9.0], valid=[True] * 5 + [False])
+        )
+        np.testing.assert_allclose(
+            data.gain[:6], np.sqrt(1.5) * np.asarray([-1, 0, -1, 1, -1, 0]), rtol=1e-5, atol=1e-6
+        )
+        assert data.points.present[:6].tolist() == [True] * 5 + [False]
+        nothing_known = bandit.observations(history_of([0.2, 0.8], [NAN, NAN]))
+        np.testing.assert_array_equal(nothing_known.gain, 0.0)
 
     def test_the_context_is_a_fraction_of_what_was_seen(self):
         history = history_of(np.full(3, 0.5), [0, 1, 2], before=[10, 20, 30])
@@ -316,6 +327,24 @@ class TestSearch:
         now = row(0, 100, 0, 100, 0, 0, 0, 0)
         hyper = propose_line(history, jnp.int32(1), line([0.5] * SIZE), now, is_child, jax.random.key(0))
         np.testing.assert_allclose(fractions_of(hyper)[:4], [0.2, 0.8, 0.2, 0.8], atol=0.12)
+
+
+def test_it_learns_where_members_diverge():
+    # The gain rises with x, and above 0.6 nobody's fitness is finite. Two members begin anew in each generation, and
+    # those that diverged, each from the best.
+    key = jax.random.key(0)
+    hyper, history = line(jax.random.uniform(key, (SIZE,))), bandit.empty(LINE, SIZE, rows=64)
+    fitness, proposals = jnp.zeros(SIZE), []
+    for generation in range(12):
+        x = fractions_of(hyper)
+        after = jnp.where(jnp.asarray(x > 0.6), NAN, fitness + x)
+        history = remember_line(history, jnp.int32(generation), hyper, fitness, after)
+        is_child = ~jnp.isfinite(after) | ((jnp.arange(SIZE) - 2 * generation) % SIZE < 2)
+        fitness = jnp.where(is_child, jnp.nanmax(after), after)
+        rest = (jnp.int32(generation + 1), hyper, fitness, is_child, jax.random.fold_in(key, generation))
+        hyper = propose_line(history, *rest)
+        proposals += fractions_of(hyper)[is_child].tolist()
+    assert np.mean(np.asarray(proposals) > 0.6) < 0.5
 
 
 def propose_with(history, hyper=None, is_child=None, seed=0, before=0.0):

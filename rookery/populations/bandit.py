@@ -6,8 +6,12 @@ promises most, given what the others are about to try.
 
 Source: Parker-Holder 2020, "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits"
 (arXiv:2002.02518). The process is that of Bogunovic 2016 (arXiv:1601.06650); the batch rule is GP-BUCB, Desautels 2014
-(JMLR 15). Deviation: the coordinates are fractions of each field's own scale (the logarithm for rates); the paper's are
-linear. H is the number of fields that evolve, W the rows of the history.
+(JMLR 15). H is the number of fields that evolve, W the rows of the history.
+
+Deviations: the coordinates are fractions of each field's own scale (the logarithm for rates); the paper's are linear.
+The root of beta = c1 log(c2 n) weighs the deviation; in the authors' code beta is c1 + max(0, log(c2 n)), and its root
+weighs the variance. The history is a window of fixed length (`empty`); theirs is as long as is likeliest, from 200 rows
+on. Time counts generations; theirs is scaled to [0, 1] over the window. That a member diverged is an observation too.
 """
 
 import itertools
@@ -38,7 +42,9 @@ class History(NamedTuple):
     time: Array  # [W] generation
     before: Array  # [W] fitness at its start
     point: Array  # [W, H] hyper-parameters, in the unit cube
-    gain: Array  # [W] fitness at its end minus that at its start
+    gain: (
+        Array  # [W] fitness at its end minus that at its start; NaN if it failed: the fitness at its end is not finite
+    )
     valid: Array  # [W] bool
 
 
@@ -101,12 +107,14 @@ def remember(history: History, space: Space, generation: Array, hyper: Hyper, be
     Args:
       generation: `[]` int32, that has just been lived, counted from 0.
       hyper: `[P]`, that it was lived with.
-      before: `[P]` fitness at its start, of the state that each member then held; NaN if unknown.
-      after: `[P]` fitness at its end. Where either is not finite, the row is not valid.
+      before: `[P]` fitness at its start, of the state that each member then held; NaN if unknown, and then the row is
+        not valid.
+      after: `[P]` fitness at its end; where it is not finite, the row says that these hyper-parameters failed.
     """
-    size = before.shape[0]
-    time, gain = jnp.full(size, generation, jnp.float32), after - before
-    rows = History(time, before, coordinates(space, hyper), gain, jnp.isfinite(gain))
+    size, failed = before.shape[0], ~jnp.isfinite(after)
+    time, gain = jnp.full(size, generation, jnp.float32), jnp.where(failed, jnp.nan, after - before)
+    valid = jnp.isfinite(before) & (failed | jnp.isfinite(gain))
+    rows = History(time, before, coordinates(space, hyper), gain, valid)
     rows = trees.where(rows.valid, rows, jax.tree.map(jnp.zeros_like, rows))
     start = generation % (history.time.shape[0] // size) * size
     return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, start, 0), history, rows)
@@ -161,15 +169,21 @@ def coordinates(space: Space, hyper: Hyper) -> Array:
 
 
 def observations(history: History) -> Data:
-    """The history as the process sees it; gains are clipped at 2 standard deviations, as in the authors' code."""
+    """The history as the process sees it; gains are clipped at 2 standard deviations, as in the authors' code.
+
+    Where a generation failed, the worst of the gains stands for it, as for failed trials in Bayesian optimisation.
+    """
     place = jnp.concatenate([context(history, history.before)[:, None], history.point], axis=1)
-    count = jnp.maximum(jnp.sum(history.valid), 1).astype(jnp.float32)
-    gain = jnp.where(history.valid, history.gain, 0.0)
+    known = history.valid & jnp.isfinite(history.gain)
+    count = jnp.maximum(jnp.sum(known), 1).astype(jnp.float32)
+    gain = jnp.where(known, history.gain, 0.0)
     gain = gain / jnp.maximum(jnp.max(jnp.abs(gain)), 1e-30)  # so that no square overflows
-    gain = jnp.where(history.valid, gain - jnp.sum(gain) / count, 0.0)
+    gain = jnp.where(known, gain - jnp.sum(gain) / count, 0.0)
     deviation = jnp.sqrt(jnp.sum(jnp.square(gain)) / count)
     gain = gain / jnp.maximum(deviation, 1e-6)  # less than a millionth of the gain itself is rounding
-    return Data(Points(history.time, place, history.valid), jnp.clip(gain, -2.0, 2.0))
+    gain = jnp.clip(gain, -2.0, 2.0)
+    # The mean of the known gains is 0, so their least is 0 or below; that of the other rows, which are 0, is no less.
+    return Data(Points(history.time, place, history.valid), jnp.where(history.valid & ~known, jnp.min(gain), gain))
 
 
 def context(history: History, before: Array) -> Array:
