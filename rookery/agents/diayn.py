@@ -3,6 +3,8 @@
 Source: Eysenbach 2018, "Diversity is All You Need" (arXiv:1802.06070). The agent that is wrapped learns as it always
 does, from observations that end in a skill and from a reward that is made here. With `smerl` it also learns the world's
 own reward: Kumar 2020, "One Solution is Not All You Need" (arXiv:2010.14484).
+
+Deviation: the temperature of SAC is learned, unless `SacConfig.fix_alpha` is set; Eysenbach 2018 keeps it at 0.1.
 """
 
 import collections
@@ -46,9 +48,9 @@ class DiaynConfig:
     """Learn the environment's reward, and add the diversity reward for skills whose return is near the best; fitness
     `return` then selects by what is learned."""
     smerl_target: float | None = None
-    """The return that counts as best; by default that of the best episode seen, less a share of it."""
+    """The return that counts as best; by default a share of the greatest running mean that any skill has had."""
     smerl_fraction: float = 0.9
-    """The share of the best return seen that is the target where none is given, in (0, 1]."""
+    """The share of the greatest running mean that is the target where none is given, in (0, 1]."""
     smerl_margin: float = 0.0
     """By how much a skill's return may miss the target and still be rewarded for diversity (at least 0)."""
 

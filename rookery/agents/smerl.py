@@ -17,7 +17,7 @@ RATE = 0.2  # of the running means: about the last ten episodes count
 class Aim(NamedTuple):
     """When a skill's return is good enough, in units of return."""
 
-    target: float | None  # None: a share of the best return seen
+    target: float | None  # None: a share of the best running mean that any skill has had
     fraction: float  # that share, in (0, 1]
     margin: float  # by how much the target may be missed, at least 0
 
@@ -27,7 +27,7 @@ class Returns(NamedTuple):
 
     mean: Array  # [M] running mean over the episodes that ended
     known: Array  # [M] bool: one has
-    best: Array  # [] of any episode; 0 before the first has ended, since a state that is not finite has diverged
+    best: Array  # [] greatest mean so far; 0 before the first episode has ended: a state must be finite
 
 
 def nothing(skill: SkillSpec) -> Returns:
@@ -48,10 +48,11 @@ def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
     rate = 1.0 - (1.0 - RATE) ** count  # episodes that end together count as much as one after the other
     moved = jnp.where(returns.known, returns.mean + rate * (mean - returns.mean), mean)
     known = returns.known | (count > 0.0)
+    mean = jnp.where(count > 0.0, moved, returns.mean)
     past = jnp.where(returns.known.any(), returns.best, -jnp.inf)
-    best = jnp.maximum(past, jnp.max(jnp.where(ended, value, -jnp.inf)))
+    best = jnp.maximum(past, jnp.max(jnp.where(known, mean, -jnp.inf)))
     return Returns(
-        mean=jnp.where(count > 0.0, moved, returns.mean),
+        mean=mean,
         known=known,
         best=jnp.where(known.any(), best, 0.0),
     )
@@ -69,6 +70,8 @@ def near_best(aim: Aim, returns: Returns, chosen: Array) -> Array:
       `[B]` bool; False for a skill of which no episode has ended.
     Deviation: a skill's return is the running mean of its finished episodes, where the paper's algorithm asks for that
     of the episode that a transition is of: the condition is on the policy, and old rows do not say what it returns now.
+    Without a target, the paper takes the return of a policy that was trained for the task before; here it is the
+    greatest running mean that any skill has had, so that one lucky episode of an exploring policy sets no target.
     """
     target = aim.target if aim.target is not None else returns.best - (1.0 - aim.fraction) * jnp.abs(returns.best)
     near = returns.known & (returns.mean >= target - aim.margin)

@@ -87,7 +87,9 @@ def multi_frequency(
 
     Returns:
       parents `[P]` int32; `donors` says whose hyper-parameters they take.
-    Deviation: a sub-population of a size that 4 does not divide rounds its quarters down.
+    Deviations: a sub-population of a size that 4 does not divide rounds its quarters down. Children within a
+    sub-population perturb what they inherit as in all of `PbtConfig.perturb`, so they may also draw a hyper-parameter
+    afresh; in the paper they only multiply it. Who is not better replaces nobody.
     """
     size, finite, rank = fitness.shape[0], jnp.isfinite(fitness), ranks(fitness)
     tribe, count = _tribes(size, frequencies)

@@ -2,8 +2,10 @@
 
 Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803), Algorithm 1. The
 emitter works over any learner: nothing here knows which agent lives in the slots.
-Deviation: no population is evaluated before the first generation, which trains everybody, replaces nobody and varies
-newborns instead of elites.
+Deviations: no population is evaluated before the first generation, which trains everybody, replaces nobody and varies
+new genotypes instead of elites. Who takes a parent takes its optimisers and targets as well, who takes an elite begins
+with fresh ones, and everybody else keeps their own. Replay buffers stay where they are, unless `inherit_buffer` copies
+the parent's; that of a member that diverged is emptied. Who is as good as the best member is not replaced.
 """
 
 from dataclasses import dataclass
