@@ -42,9 +42,7 @@ class History(NamedTuple):
     time: Array  # [W] generation
     before: Array  # [W] fitness at its start
     point: Array  # [W, H] hyper-parameters, in the unit cube
-    gain: (
-        Array  # [W] fitness at its end minus that at its start; NaN if it failed: the fitness at its end is not finite
-    )
+    gain: Array  # [W] fitness at its end minus that at its start; NaN where that at its end is not finite
     valid: Array  # [W] bool
 
 
