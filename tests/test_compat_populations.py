@@ -224,7 +224,8 @@ def evolve(best: int, worst: int, returns: list[float], seed: int = 0, kind: Any
 CASES = [
     (2, 3, [5, 3, 8, 1, 7, 2, 6, 4], {3, 5, 1}, {2, 4}),
     (2, 0, [5, 3, 8, 1, 7, 2, 6, 4], set(), {2, 4}),
-    (2, 3, [1] * P, {5, 6, 7}, {0, 1}),
+    (2, 3, [1] * P, set(), set()),
+    (2, 3, [1, 1, 1, 1, 1, 1, 2, 1], {4, 5, 7}, {6}),
     (2, 3, [NAN, 3, 8, 1, 7, 2, 6, 4], {0, 3, 5}, {2, 4}),
     (2, 0, [NAN, 3, 8, float("inf"), 7, 2, -float("inf"), 4], {0, 3, 6}, {2, 4}),
     (2, 3, [NAN] * 7 + [0], set(range(7)), {7}),
@@ -233,7 +234,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("best", "worst", "returns", "losers", "winners"), CASES)
-def test_exactly_the_worst_take_from_the_best(best: int, worst: int, returns: list, losers: set, winners: set):
+def test_the_worst_take_from_the_best_where_these_are_better(best: int, worst: int, returns: list, losers: set, winners: set):
     parents, _ = evolve(best, worst, returns)
     assert {index for index, parent in enumerate(parents) if parent != index} == losers
     assert {parents[index] for index in losers} <= winners
