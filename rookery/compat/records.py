@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from itertools import accumulate
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
@@ -48,8 +47,11 @@ class Transition(Record):
 
     def flatten(self) -> Array:
         """All fields side by side in their order, `[..., F]`."""
-        rank, fields = self.rewards.ndim, (getattr(self, name) for name in self._shapes())
-        return jnp.concatenate([leaf.reshape(*leaf.shape[:rank], math.prod(leaf.shape[rank:])) for leaf in fields], -1)
+        widths = {name: math.prod(shape) for name, shape in self._shapes().items()}
+        leading = self.rewards.shape
+        return jnp.concatenate(
+            [getattr(self, name).reshape(*leading, width) for name, width in widths.items() if width], -1
+        )
 
     @classmethod
     def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
@@ -64,12 +66,13 @@ class Transition(Record):
         """
         columns, expected = flattened_transition.shape[-1], transition.flatten_dim
         check(columns == expected, f"transitions like this one have {expected} columns, got {columns}.")
-        shapes = transition._shapes()
-        parts = jnp.split(flattened_transition, [*accumulate(map(math.prod, shapes.values()))][:-1], axis=-1)
-        fields = {
-            name: part.reshape(*part.shape[:-1], *shape)
-            for part, (name, shape) in zip(parts, shapes.items(), strict=True)
-        }
+        leading, dtype = flattened_transition.shape[:-1], flattened_transition.dtype
+        fields, end = {}, 0
+        for name, shape in transition._shapes().items():
+            begin, end = end, end + math.prod(shape)
+            # XLA's compiler dies of slices of size 0.
+            part = flattened_transition[..., begin:end] if end > begin else jnp.zeros((*leading, 0), dtype)
+            fields[name] = part.reshape(*leading, *shape)
         return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})  # pyright: ignore[reportArgumentType]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
