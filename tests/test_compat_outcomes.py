@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib import colors, pyplot
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
@@ -176,7 +176,7 @@ def test_each_skill_has_a_colour_and_each_episode_a_line():
     for line, states in zip(lines, expected, strict=True):
         np.testing.assert_allclose(line, states, rtol=1e-6)
     own = [artist for artist in axes.collections if isinstance(artist, LineCollection)]
-    assert len({colors.to_hex(lines.get_color()[0]) for lines in own}) == 2
+    assert len({tuple(np.asarray(lines.get_color())[0]) for lines in own}) == 2
     assert all(artist.get_clip_on() for artist in axes.collections), "what leaves the frame is not seen"
     assert (axes.get_xlim(), axes.get_ylim(), axes.get_aspect()) == ((0.0, 0.5), (0.2, 1.0), 1.0)
     legend = axes.get_legend()

@@ -57,7 +57,7 @@ def test_a_buffer_of_one_row_holds_what_has_no_descriptor(width: int, size: int)
 def test_a_repertoire_of_one_cell_is_filled_by_nobody_and_by_one():
     genotypes, fitness, place = {"x": jnp.arange(1.0)}, jnp.zeros(1), jnp.full((1, 1), 0.5)
     none: Any = cut((genotypes, fitness, place), 0)
-    nobody = MapElitesRepertoire.init(*none, CELL)
+    nobody = MapElitesRepertoire.init(none[0], none[1], none[2], CELL)
     assert_equal(nobody, MapElitesRepertoire.init_default({"x": jnp.zeros(())}, CELL))
     assert_equal(nobody.add(none[0], none[2], none[1]), nobody)
     assert qdax.default_qd_metrics(nobody, 1.0) == {"qd_score": 0.0, "max_fitness": -np.inf, "coverage": 0.0}
