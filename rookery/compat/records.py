@@ -115,7 +115,7 @@ class ReplayBuffer(Record):
         """What the buffer holds as `Transition.flatten` has it, `[buffer_size, F]`; NaN in rows not yet written. This
         is a copy: the buffer itself keeps field by field."""
         flat = self.state.rows.flatten()
-        written = jnp.arange(self.buffer_size) < self.current_size[..., None]
+        written = jnp.broadcast_to(jnp.arange(self.buffer_size), flat.shape[:-1]) < self.current_size[..., None]
         return jnp.where(written[..., None], flat, jnp.nan)
 
     def insert(self, transitions: Transition) -> "ReplayBuffer":
