@@ -307,7 +307,7 @@ MISTAKES = [
         ("train ppo --env pursuit_discrete", 1, "is a world for a team of 2; use ippo"),
         ("train sac --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
         ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with two steps"),
-        ("train ippo --recurrent --num-envs 6 --minibatches 4", 1, "with two steps or more in each, got 4; use 2 or 3 or 6"),
+        ("train ippo --recurrent --num-envs 6 --minibatches 4", 1, "in each, got 4; use 2 or 3 or 6"),
         ("train ippo --rollout-length 0", 2, "--rollout-length must be at least 1, got 0"),
         ("train ippo --space.kl-threshold -1", 1, "--space.kl-threshold must lie in [0, inf), got -1"),
         ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),

@@ -234,7 +234,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("best", "worst", "returns", "losers", "winners"), CASES)
-def test_the_worst_take_from_the_best_where_these_are_better(best: int, worst: int, returns: list, losers: set, winners: set):
+def test_the_worst_take_from_better_ones(best: int, worst: int, returns: list, losers: set, winners: set):
     parents, _ = evolve(best, worst, returns)
     assert {index for index, parent in enumerate(parents) if parent != index} == losers
     assert {parents[index] for index in losers} <= winners

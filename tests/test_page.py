@@ -88,7 +88,7 @@ class TestRefused:
 
     def test_a_file(self, tmp_path):
         file = write(tmp_path / "run") / "metrics.csv"
-        with pytest.raises(ValueError, match="is no run"):
+        with pytest.raises(ValueError, match=r"metrics\.csv is a file, not the folder of a run"):
             write_report([file])
 
     def test_a_run_that_has_not_begun_but_to_wait_for(self, tmp_path):
@@ -248,7 +248,7 @@ class TestOfACommand:
         ("words", "code", "said"),
         [
             ("--rollouts -1", 1, "rollouts must be at least 0, or all, got -1."),
-            ("--rollouts x", 2, "invalid"),
+            ("--rollouts x", 2, "--rollouts must be a whole number or all, got x"),
             ("--serve --port 70000", 1, "nothing can listen at 127.0.0.1, port 70000"),
             ("--page run", 1, "is a folder; name the page itself"),
         ],

@@ -365,7 +365,7 @@ def test_a_recurrent_rollout_is_learned_from_as_it_was_acted() -> None:
 def test_searches_where_its_specification_says() -> None:
     domains = {
         "discount": OneMinusLog(0.9, 0.999),
-        "gae_lambda": Uniform(0.8, 0.99),
+        "gae_lambda": OneMinusLog(0.8, 0.99),
         "clip_epsilon": Uniform(0.05, 0.4),
         "entropy_coefficient": LogUniform(1e-4, 1e-1),
         "actor_lr": LogUniform(3e-5, 3e-3),
