@@ -7,7 +7,8 @@ from rookery.populations.seeds import seeds
 from rookery.runs.loop import run
 
 
-def test_sac_reaches_the_goal_of_the_maze():
+def test_sac_reaches_the_goal_of_the_maze(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")  # as in a run: what takes longest here is not compiling
     environment = tasks.make("point_maze")
     config = OffPolicyConfig(num_envs=10, steps_per_generation=10_000, batch_size=64, eval_episodes=4)
     learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
