@@ -135,7 +135,8 @@ def parse(arguments: Sequence[str]) -> Any:
         flags.check(words, command, found)
     told = "Train populations of reinforcement-learning agents; evaluate, compare, show and export their runs."
     with flags.mistakes(words, command, found):
-        return tyro.cli(_command(_defaults(words)), args=words, prog="rookery", description=told, config=markers)
+        typed = flags.with_values(words, found)
+        return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=told, config=markers)
 
 
 def main() -> None:

@@ -43,6 +43,21 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def with_values(words: Sequence[str], flags: Flags) -> list[str]:
+    """The words of a command line in which a switch that may be left open, `--flag` or `--no-flag`, has its value."""
+    found: list[str] = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag = word.replace("_", "-")
+        positive = re.sub("^--no-", "--", flag)
+        if flags.get(flag) == bool | None and following not in ("True", "False", "None"):
+            found += [flag, "True"]
+        elif flag not in flags and flags.get(positive) == bool | None:
+            found += [positive, "False"]
+        else:
+            found.append(word)
+    return found
+
+
 def as_typed(message: str, flags: Flags, names: Mapping[str, str]) -> str:
     """A message in which settings are called by the flags that set them.
 

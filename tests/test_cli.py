@@ -218,6 +218,22 @@ def test_a_flag_without_a_value_turns_a_setting_on():
     assert [agent.fix_alpha for agent in agents] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("", None),
+        ("--normalize-observations", True),
+        ("--no-normalize-observations", False),
+        ("--normalize_observations --seeds 2", True),
+        ("--normalize-observations False", False),
+        ("--normalize-observations=False", False),
+    ],
+)
+def test_a_switch_that_may_be_left_open_needs_no_value(words, chosen):
+    for kind in ("ppo", "ippo"):
+        assert rookery.cli.parse(["train", kind, *words.split()]).config.learner.normalize_observations is chosen
+
+
 MISTAKES = [
     ("trian", 2, "there is no command 'trian'; did you mean train?"),
     ("train sca", 2, "there is no kind of run 'sca'; did you mean sac?"),
