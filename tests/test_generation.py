@@ -154,6 +154,17 @@ def test_start_states_of_init_and_step_are_one_compiled_program():
     assert staged_step(program.step) is program.step
 
 
+def test_each_generation_begins_with_a_short_call_however_fast_the_one_before_was():
+    """Iterations without updates, during warm-up, say nothing of those with updates."""
+    shares = []
+    program = repertoire()
+    mesh = devices.mesh(1)
+    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    three(program, Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
+    begun = [share for before, share in zip([1.0, *shares], shares, strict=False) if before == 1.0]
+    assert begun == [1 / staged_step(program.step).iterations] * 3
+
+
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Compiled calls of one iteration; no generation is short enough to be finished when a signal comes."""

@@ -14,7 +14,8 @@ from rookery.runs import processes
 from rookery.types import Key
 
 _SLICE = 1.0  # seconds that a compiled call should take
-_GROWTH = 2  # the most by which one call has more iterations than the one before: an update may cost more than a step
+_GROWTH = 2  # the most by which one call has more iterations than the one before, and each generation begins with 1: an
+# update costs more than a step, and after warm-up all of a generation's iterations are slower than before
 _SHORT = 10.0  # seconds; a generation that needs no longer is finished before the run stops
 
 
@@ -91,6 +92,7 @@ class Generations:
 
     def _begin(self, state: ProgramState, key: Key) -> tuple[ProgramState, Work]:
         bank_key, keys = split(self._step, key)
+        self._count = 1
         return self._stages.begin(state, self._stages.start_states(bank_key), keys)
 
     def _advance(self, state: ProgramState, work: Work, done: int) -> tuple[ProgramState, Work, int, float]:
