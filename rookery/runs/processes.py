@@ -1,8 +1,9 @@
 """What the processes of a run say to each other; where there is only one, nothing.
 
 Everything goes through the key-value store of JAX's coordinator, which any process may write to and read at any time;
-it is the one thing taken here that JAX does not document. Nothing goes over the mesh: on several devices of a CPU a
-collective of the host's could overlap one of a compiled program, and collectives without an order wait for ever.
+it is the one thing taken here that JAX does not document. Once connected, nothing goes over the mesh: on several
+devices of a CPU a collective of the host's could overlap one of a compiled program, and collectives without an order
+wait for ever.
 """
 
 import contextlib
