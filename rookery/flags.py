@@ -46,7 +46,7 @@ def _flag(name: str) -> str:
 def with_values(words: Sequence[str], flags: Flags) -> list[str]:
     """The words of a command line in which a switch that may be left open, `--flag` or `--no-flag`, has its value."""
     found: list[str] = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         flag = word.replace("_", "-")
         positive = re.sub("^--no-", "--", flag)
         if flags.get(flag) == bool | None and following not in ("True", "False", "None"):
