@@ -15,7 +15,7 @@ import rookery
 def main(small: bool, run_dir: str) -> None:
     """Sweep, evolve, and ask the best predator what it does."""
     env = rookery.make("pursuit_continuous", episode_length=20 if small else 200)
-    config = rookery.PpoConfig(hidden_sizes=(8,) if small else (64, 64), normalize_rewards=True)
+    config = rookery.PpoConfig(hidden_sizes=(8,) if small else (64, 64))
     agent = rookery.independent(rookery.ppo(env.spec, config), env.spec)  # or shared(ppo(identify(env).spec), ...)
     life = rookery.OnPolicyConfig(
         num_envs=4 if small else 32,

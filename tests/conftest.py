@@ -12,6 +12,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
     (
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=2",
     )

@@ -1,10 +1,7 @@
 """One real run each of four kinds, trained by the command line in this process; seconds, most of them compiling."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 from rookery import cli
@@ -34,10 +31,9 @@ KINDS = {
 def train_and_report(folder: Path) -> None:
     """A run of each kind in a folder named after it, page and episodes included."""
     runs = {kind: folder / kind for kind in KINDS}
-    with _quickly_compiled():
-        for kind, flags in KINDS.items():
-            command("train", kind, *flags.split(), "--run-dir", str(runs[kind]))
-            command("report", str(runs[kind]), "--rollouts", "all" if kind == "me-pbt-sac" else "2")
+    for kind, flags in KINDS.items():
+        command("train", kind, *flags.split(), "--run-dir", str(runs[kind]))
+        command("report", str(runs[kind]), "--rollouts", "all" if kind == "me-pbt-sac" else "2")
 
 
 def command(*words: str) -> None:
@@ -47,15 +43,3 @@ def command(*words: str) -> None:
         patched.setattr(cli, "keep_compiled_programs", lambda: None)  # the tests have a cache of their own
         patched.setattr("warnings.showwarning", None)  # the command sets it; this puts it back
         cli.main()
-
-
-@contextlib.contextmanager
-def _quickly_compiled() -> Iterator[None]:
-    """Half the time: what is computed once needs no optimiser. Nothing compiled so is left to other tests."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
-        jax.clear_caches()

@@ -22,7 +22,7 @@ from rookery.runs.distributed import Company, ProcessesConfig, join
 from rookery.runs.log import read_csv
 from rookery.runs.signals import Interrupted
 from rookery.runs.watch import Watch
-from tests.test_resume import COMMAND, assert_same_run, await_generation, generations, lives
+from tests.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, lives
 
 BREEDING = (
     "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
@@ -44,13 +44,10 @@ def free_port() -> int:
 
 
 def start(code: str, *arguments: str, devices: int = 1, **cluster: str) -> subprocess.Popen:
-    """A process with so many devices, which compiles in a hurry; the test session's cache keeps what it compiled."""
-    cache = os.environ["ROOKERY_TEST_CACHE"]
-    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": "8"}
-    variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    """A process with so many devices; it compiles as the tests do, and shares their cache."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        env=os.environ | variables | cluster | {"PYTHONUNBUFFERED": "1"},
+        env=environment() | {"JAX_NUM_CPU_DEVICES": str(devices)} | cluster,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -57,7 +57,7 @@ OF_DISCRETE = {**OF_CONTINUOUS, "epochs": (4, 4), "minibatches": 16, "entropy": 
 OF_TEAMS = {
     "epochs": (4, 4),
     "minibatches": 4,
-    "rewards": False,
+    "rewards": True,
     "observations": False,
     "entropy": 0.01,
     "rates": (2.5e-4, 2.5e-4),
@@ -99,8 +99,8 @@ def test_what_is_chosen_is_kept():
     ).config
     assert (config.agent, config.learner) == (agent, learner)
     assert annealing(config, scheduled=False).anneal_updates == 7
-    config = built(IppoRun, TEAM, agent=PpoConfig(normalize_rewards=True)).config
-    assert config.agent.normalize_rewards is True
+    config = built(IppoRun, TEAM, agent=PpoConfig(normalize_rewards=False)).config
+    assert config.agent.normalize_rewards is False
 
 
 def test_a_run_recorded_when_the_settings_had_values_keeps_them():

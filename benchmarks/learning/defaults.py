@@ -45,7 +45,7 @@ RUNS = (
     Run("ppo", "CartPole-v1", 10, 7),
     Run("ppo", "hopper", 5, 16),
     Run("ppo", "walker2d", 5, 20),
-    Run("ippo", "pursuit_continuous", 5, 15, "prey"),
+    Run("ippo", "pursuit_continuous", 5, 60, "prey"),
 )
 
 

@@ -50,7 +50,7 @@ def main() -> None:
 def learn(options: argparse.Namespace, speeds: dict[str, float]) -> rookery.Evaluation:
     """Evaluations of all seeds, leaves `[SEEDS, G + 1, ...]`."""
     env = rookery.make(options.env, **speeds)
-    agent = rookery.independent(rookery.ppo(env.spec, rookery.PpoConfig(normalize_rewards=True)), env.spec)
+    agent = rookery.independent(rookery.ppo(env.spec), env.spec)
     learner = rookery.on_policy(agent, env, LIFE)
     train = partial(rookery.train, learner, generations=1 if options.quick else GENERATIONS)
     return jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), SEEDS))[1]

@@ -272,5 +272,5 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> Agent:
         space=usual(spec).space,
         memory_size=2 * memory_size,
         minibatches=settled(config, spec).minibatches,
-        normalize=usual(spec).normalize,
+        normalize=usual(spec).normalize_observations,
     )

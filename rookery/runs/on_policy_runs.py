@@ -110,11 +110,13 @@ def settle(config: _Run, spec: EnvSpec) -> _Run:
     chosen = settled(agent, spec, sequences)._asdict()
     if agent.anneal_updates is None and not isinstance(config, PpoRun):
         chosen["anneal_updates"] = 0
-    seen = usual(spec).normalize if learner.normalize_observations is None else learner.normalize_observations
+    observations = learner.normalize_observations
+    if observations is None:
+        observations = usual(spec).normalize_observations
     return dataclasses.replace(
         config,
         agent=dataclasses.replace(agent, **chosen),
-        learner=dataclasses.replace(learner, normalize_observations=seen),
+        learner=dataclasses.replace(learner, normalize_observations=observations),
     )
 
 
