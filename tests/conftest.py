@@ -4,6 +4,7 @@ They run side by side (pytest-xdist), a file at a time, with one compilation cac
 so XLA optimises little here; what is compiled for a run has options of its own (`devices.compile_lowered`).
 """
 
+import importlib.metadata
 import os
 import tempfile
 from pathlib import Path
@@ -12,7 +13,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
     (
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+        # A context of MLIR for each fusion takes as long as all the rest; later versions abort at these options.
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_opt_preset=FAST_COMPILE"
+        if int(importlib.metadata.version("jaxlib").split(".")[1]) < 11
+        else "",
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=2",
     )
@@ -29,6 +33,16 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 CACHE = os.environ.setdefault("ROOKERY_TEST_CACHE", tempfile.mkdtemp(prefix="rookery-test-cache-"))
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+# What takes longest comes first, so that no worker is left alone with it at the end.
+LONGEST = ("devices", "resume", "distributed", "cli", "examples", "learning", "report_browser", "pbt", "probes")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files; all others stay in their order."""
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 @pytest.fixture

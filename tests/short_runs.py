@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from rookery import cli
+from tests.commandline import call
 
 _TINY = "--num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devices 1 --quiet"
 _OFF_POLICY = f"{_TINY} --steps-per-generation 20 --batch-size 4 --buffer-size 32 --warmup-steps 4"
@@ -32,14 +30,10 @@ def train_and_report(folder: Path) -> None:
     """A run of each kind in a folder named after it, page and episodes included."""
     runs = {kind: folder / kind for kind in KINDS}
     for kind, flags in KINDS.items():
-        command("train", kind, *flags.split(), "--run-dir", str(runs[kind]))
-        command("report", str(runs[kind]), "--rollouts", "all" if kind == "me-pbt-sac" else "2")
-
-
-def command(*words: str) -> None:
-    """`rookery` with these words."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.argv", ["rookery", *words])
-        patched.setattr(cli, "keep_compiled_programs", lambda: None)  # the tests have a cache of their own
-        patched.setattr("warnings.showwarning", None)  # the command sets it; this puts it back
-        cli.main()
+        rollouts = "all" if kind == "me-pbt-sac" else "2"
+        for words in (
+            ("train", kind, *flags.split(), "--run-dir", str(runs[kind])),
+            ("report", str(runs[kind]), "--rollouts", rollouts),
+        ):
+            code, _, err = call(*words)
+            assert code == 0, err

@@ -129,9 +129,7 @@ class TestCvt:
         np.testing.assert_allclose(places, [0.25, 0.75], atol=0.01)
 
     def test_the_key_decides(self):
-        first, again, other = (
-            cvt(jax.random.key(seed), 64, (0.0, 0.0), (1.0, 1.0), 2_000) for seed in (1, 1, 2)
-        )
+        first, again, other = (cvt(jax.random.key(seed), 64, (0.0, 0.0), (1.0, 1.0), 2_000) for seed in (1, 1, 2))
         assert (first == again).all()
         assert not (first == other).any(axis=1).all()
 

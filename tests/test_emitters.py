@@ -69,7 +69,7 @@ def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
     whole = repertoires.empty(trees.take(newborns, 0), centroids)
     rows = trees.take(newborns, jnp.arange(count))
     fitness = jnp.arange(count, dtype=jnp.float32)
-    return repertoires.add(whole, rows, fitness, centroids[:count])[0] if count else whole
+    return jax.jit(repertoires.add)(whole, rows, fitness, centroids[:count])[0] if count else whole
 
 
 def judge(scoring: Scoring, proposals, bank) -> Evaluation:

@@ -15,7 +15,7 @@ from benchmarks.report import write_run
 from rookery.report.page import check_runs, compose, write_report
 from rookery.runs.episodes import BUDGET
 from rookery.runs.folder import create
-from tests.short_runs import command
+from tests.commandline import call
 from tests.written_runs import MEMBERS, write, write_repertoire
 
 WEB = Path(rookery.__file__).parent / "report" / "web"
@@ -207,11 +207,11 @@ class TestOfACommand:
             return page
 
         monkeypatch.setattr(rookery.cli, "write_report", watch)
-        command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
+        assert call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")[0] == 0
         on = [(10, [f"running, or killed, {done} of 3 generations"]) for done in (1, 2)]
         assert seen == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
         seen.clear()
-        command("resume", str(tmp_path / "run"), "--generations", "4", "--quiet")
+        assert call("resume", str(tmp_path / "run"), "--generations", "4", "--quiet")[0] == 0
         assert seen == [(0, ["finished, 4 of 4 generations"])]
 
     def test_of_a_run_that_is_interrupted(self, tmp_path, monkeypatch):
@@ -223,21 +223,21 @@ class TestOfACommand:
             return written(runs, *arguments, **options)
 
         monkeypatch.setattr(rookery.cli, "write_report", ask)
-        with pytest.raises(SystemExit) as stop:
-            command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
-        assert stop.value.code == 128 + signal.SIGTERM
+        code, _, _ = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
+        assert code == 128 + signal.SIGTERM
         assert (
             '"state":{"text":"interrupted by SIGTERM, 2 of 3 generations"' in (tmp_path / "run/report.html").read_text()
         )
 
     @pytest.mark.filterwarnings("always::rookery.runs.outlets.AfterSaveWarning")
-    def test_a_page_that_fails_ends_no_run(self, tmp_path, monkeypatch, capsys):
+    def test_a_page_that_fails_ends_no_run(self, tmp_path, monkeypatch):
         def fail(*_, **__):
             raise ValueError("there is no room")
 
         monkeypatch.setattr(rookery.cli, "write_report", fail)
-        command("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
-        warnings = capsys.readouterr().err.splitlines()
+        code, _, err = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
+        warnings = err.splitlines()
+        assert code == 0
         assert len(warnings) == 2, "the first time, and in the end"
         assert "failed with ValueError: there is no room" in warnings[0]
         assert warnings[1] == "warning: no report.html was written (ValueError: there is no room)"
@@ -253,21 +253,19 @@ class TestOfACommand:
             ("--page run", 1, "is a folder; name the page itself"),
         ],
     )
-    def test_mistakes(self, tmp_path, monkeypatch, capsys, words, code, said):
+    def test_mistakes(self, tmp_path, monkeypatch, words, code, said):
         write(tmp_path / "run")
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as stop:
-            command("report", "run", *words.split())
-        assert (stop.value.code, said in capsys.readouterr().err) == (code, True)
+        returned, _, err = call("report", "run", *words.split())
+        assert (returned, said in err) == (code, True)
         assert not (tmp_path / "run/report.html").exists()
 
-    def test_what_cannot_play_is_told_and_the_page_written(self, tmp_path, capsys):
+    def test_what_cannot_play_is_told_and_the_page_written(self, tmp_path):
         run = write(tmp_path / "run")
-        command("report", str(run))
-        assert re.search(r"^note +no episodes to play: .*\nreport +.*report\.html$", capsys.readouterr().out, re.M)
+        _, out, _ = call("report", str(run))
+        assert re.search(r"^note +no episodes to play: .*\nreport +.*report\.html$", out, re.M)
         (run / "report.html").unlink()
-        command("report", str(run), "--rollouts", "0")
-        assert capsys.readouterr().out == f"report    {run / 'report.html'}\n"
+        assert call("report", str(run), "--rollouts", "0") == (0, f"report    {run / 'report.html'}\n", "")
 
 
 def test_a_long_run_of_many_stays_light(tmp_path):

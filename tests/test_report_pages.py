@@ -18,7 +18,8 @@ from rookery.runs.episodes import read_episodes, write_episodes
 from rookery.runs.log import read_csv
 from tests import browser as browsing
 from tests.browser import opened, picture, see_everything, shown
-from tests.short_runs import KINDS, command
+from tests.commandline import call
+from tests.short_runs import KINDS
 from tests.written_runs import METRICS, write
 
 browsing.require()
@@ -107,7 +108,7 @@ def test_every_picture_can_be_saved(browser: "Browser", short_runs: Runs) -> Non
 
 def reported(page: Path, *runs: Path) -> Path:
     """The page of runs whose episodes have been rolled out, or are not wanted."""
-    command("report", *map(str, runs), "--page", str(page), "--rollouts", "0")
+    assert call("report", *map(str, runs), "--page", str(page), "--rollouts", "0")[0] == 0
     return page
 
 

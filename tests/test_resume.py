@@ -14,10 +14,11 @@ import pytest
 from rookery.runs.folder import RunFolder
 from rookery.runs.journal import read_journal
 from rookery.runs.log import read_csv
+from tests.commandline import call
 
 COMMAND = "import rookery.cli; rookery.cli.main()"
 FLAGS = (
-    "--env point_room --episode-length 20 --population 4 --generations 24 --steps-per-generation 400 --num-envs 4 "
+    "--env point_room --episode-length 20 --population 4 --generations 16 --steps-per-generation 400 --num-envs 4 "
     "--batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
     "--checkpoint-every 1 --keep 2 --exploit-interval 800"
 ).split()
@@ -43,10 +44,11 @@ TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"}
 
 
 def environment() -> dict[str, str]:
-    """One device, whatever this process has; the compiled programs are shared through the test session's cache."""
+    """Two devices, like this process; the compiled programs are shared through the test session's cache."""
     flags = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag)
     cache = os.environ["ROOKERY_TEST_CACHE"]
-    return os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "XLA_FLAGS": flags, "PYTHONUNBUFFERED": "1"}
+    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "2"}
+    return os.environ | variables | {"PYTHONUNBUFFERED": "1"}
 
 
 def start(*arguments: str) -> subprocess.Popen:
@@ -62,10 +64,6 @@ def start(*arguments: str) -> subprocess.Popen:
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
-
-
-def rookery(*arguments: str) -> tuple[int, str, str]:
-    return finish(start(*arguments))
 
 
 def generations(run: Path) -> int:
@@ -119,9 +117,9 @@ def assert_same_run(left: Path, right: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"
-    code, out, err = rookery("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    code, out, err = call("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     assert code == 0, err
-    assert "generation 24 of 24" in out
+    assert "generation 16 of 16" in out
     lineage = read_csv(run / "lineage.csv")
     assert (lineage["parent"] != lineage["member"]).any(), "the tests say little"
     return run
@@ -131,7 +129,7 @@ def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     kills = 0
-    for moment in (await_saving, None, await_saving, 9, await_saving, 15):
+    for moment in (await_saving, None, await_saving, 6, await_saving, 10):
         if moment is None:
             await_generation(process, run, generations(run) + 2)
             time.sleep(np.random.default_rng().uniform(0, 0.1))
@@ -156,7 +154,7 @@ def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
 )
 def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_on_too(kind, flags, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
-    code, _, err = rookery("train", kind, *flags, "--run-dir", str(whole))
+    code, _, err = call("train", kind, *flags, "--run-dir", str(whole))
     assert code == 0, err
     tables = read_csv(whole / "lineage.csv"), read_csv(whole / "metrics.csv")
     lineage, metrics = tables
@@ -171,8 +169,7 @@ def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_o
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    process = start("resume", str(run))
-    code, _, err = finish(process)
+    code, _, err = call("resume", str(run))
     assert code == 0, err
     assert_same_run(whole, run)
     assert lives(whole) == ["began", "compiled", "ended: finished"]
@@ -191,9 +188,9 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(undisturbed, tmp_path, sig
     assert returned == code
     assert f"rookery resume {run}" in err
     stopped = generations(run)
-    assert 3 <= stopped < 24
+    assert 3 <= stopped < 16
     assert lives(run) == ["began", "compiled", f"ended: interrupted by {signum.name}"]
-    code, out, err = rookery("resume", str(run))
+    code, out, err = call("resume", str(run))
     assert code == 0, err
     assert_same_run(undisturbed, run)
 
@@ -201,24 +198,24 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(undisturbed, tmp_path, sig
 def test_runs_on_past_its_first_goal(undisturbed, tmp_path):
     run = tmp_path / "run"
     short = [*FLAGS, "--generations", "10"]
-    assert rookery("train", "pbt-sac", *short, "--run-dir", str(run))[0] == 0
-    code, out, _ = rookery("resume", str(run))
+    assert call("train", "pbt-sac", *short, "--run-dir", str(run))[0] == 0
+    code, out, _ = call("resume", str(run))
     assert code == 0
     assert "already reached" in out
-    assert rookery("resume", str(run), "--generations", "24")[0] == 0
+    assert call("resume", str(run), "--generations", "16")[0] == 0
     assert_same_run(undisturbed, run)
-    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 24
+    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16
 
 
 def test_a_damaged_checkpoint_is_passed_over(undisturbed, tmp_path):
     run = tmp_path / "run"
-    assert rookery("train", "pbt-sac", *FLAGS, "--generations", "12", "--run-dir", str(run))[0] == 0
+    assert call("train", "pbt-sac", *FLAGS, "--generations", "12", "--run-dir", str(run))[0] == 0
     newest = max((run / "checkpoints").glob("generation_*12*.json"))
     data = max((run / "checkpoints" / newest.stem).rglob("d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
-    code, _, err = rookery("resume", str(run), "--generations", "24")
+    code, _, err = call("resume", str(run), "--generations", "16")
     assert code == 0
     assert "generation 12 is damaged" in err
     assert lives(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
@@ -229,7 +226,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path):
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--generations", "10000", "--run-dir", str(run))
     await_generation(process, run, 1)
-    code, _, err = rookery("resume", str(run))
+    code, _, err = call("resume", str(run))
     assert code == 1
     assert f"process {process.pid}" in err
     process.send_signal(signal.SIGINT)

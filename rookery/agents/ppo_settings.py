@@ -142,11 +142,11 @@ are normalised; values are not clipped; the rollout is of 2,048 steps in place o
 """
 TEAM = Usual(epochs=4, minibatches=4, normalize_observations=False, normalize_rewards=True, space=SPACE)
 """Of each agent of a team, whatever its actions: 4 epochs of 4 minibatches, Adam's rate 2.5e-4 and an entropy bonus of
-0.01, as CleanRL's `ppo.py` has them (Huang 2022, JMLR 23). No rate falls, since what is best to do changes as the others
-learn, and observations are as the environment gives them.
+0.01, as CleanRL's `ppo.py` has them (Huang 2022, JMLR 23). No rate falls, since what is best to do changes as the
+others learn, and observations are as the environment gives them.
 
 Deviation: rewards are normalised. They differ between tasks by orders of magnitude (in a pursuit one step gives 1 or
--100), and at this rate a critic of returns in the hundreds does not get there in a million steps.
+-100), and at this rate a critic of returns in the hundreds takes more than a million steps to get there.
 """
 _RECURRENT_MINIBATCHES = 4  # of whole sequences, of which there are only as many as environments
 

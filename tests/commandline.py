@@ -1,0 +1,29 @@
+"""The command line, called in this process: without the seconds that a process of its own takes to start."""
+
+import contextlib
+import io
+import warnings
+
+import pytest
+
+from rookery import cli
+from rookery.runs.checkpoint import CheckpointWarning
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    """`rookery` with these words: its exit code, output and errors."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        warnings.catch_warnings(),  # puts back how they are shown, too, which the command changes
+    ):
+        warnings.simplefilter("default", CheckpointWarning)  # of what the command tells its user, and goes on
+        patched.setattr("sys.argv", ["rookery", *words])
+        patched.setattr(cli, "keep_compiled_programs", lambda: None)  # the tests have a cache of their own
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return code, out.getvalue(), err.getvalue()
