@@ -9,6 +9,12 @@ import pytest
 from rookery import cli
 from rookery.runs.checkpoint import CheckpointWarning
 
+POINT = (
+    "--env point_room --episode-length 20 --population 4 --steps-per-generation 400 --num-envs 4 --batch-size 8 "
+    "--hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 --exploit-interval 800"
+).split()
+"""A small population in a plane; tests that train `pbt-sac` with these flags share its compiled programs."""
+
 
 def call(*words: str) -> tuple[int, str, str]:
     """`rookery` with these words: its exit code, output and errors."""

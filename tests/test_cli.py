@@ -15,6 +15,8 @@ from rookery.populations.config import PbtConfig
 from rookery.runs.kinds import KINDS, PbtSacRun, Td3Run
 from rookery.runs.log import read_csv
 from rookery.runs.record import from_record, to_record
+from tests import short_runs
+from tests.commandline import POINT, call
 
 TINY = (
     "--env point_room --episode-length 10 --population 2 --generations 2 --steps-per-generation 40 --num-envs 4 "
@@ -22,28 +24,22 @@ TINY = (
 ).split()
 
 
+def loud(kind: str) -> list[str]:
+    """The flags of a short run, whose compiled programs other tests use too; not quiet."""
+    return [flag for flag in short_runs.KINDS[kind].split() if flag != "--quiet"]
+
+
 @pytest.fixture
-def rookery_command(monkeypatch, capsys, tmp_path):
+def rookery_command(monkeypatch, tmp_path):
     """Run a command in an empty folder; gives its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rookery.cli.keep_compiled_programs", lambda: None)  # the session has its own cache
     monkeypatch.setenv("COLUMNS", "100")  # tyro prints one column of boxes
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["rookery", *arguments])
-        try:
-            rookery.cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
     return call
 
 
 def test_a_run_from_first_to_last(rookery_command, tmp_path):
-    code, out, err = rookery_command("train", "pbt-sac", *TINY, "--replace-count", "1")
+    flags = [*POINT, "--generations", "2"]
+    code, out, err = rookery_command("train", "pbt-sac", *flags)
     assert (code, err) == (0, "")
     assert "generation 2 of 2" in out
     run = tmp_path / "runs/pbt-sac-point_room-0"
@@ -54,9 +50,9 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
     assert re.search(r"policy_lr .* \d", out), "the summary names the hyper-parameters"
     lineage = (run / "lineage.csv").read_text().splitlines()
     assert lineage[0].startswith("generation,member,parent,fitness,alpha_lr,critic_lr,discount")
-    assert len(lineage) == 1 + 2 * 2
+    assert len(lineage) == 1 + 2 * 4
 
-    code, out, err = rookery_command("train", "pbt-sac", *TINY)
+    code, out, err = rookery_command("train", "pbt-sac", *flags)
     assert code == 1
     assert "already holds a run" in err
     assert "--overwrite" in err
@@ -79,7 +75,7 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
     assert "incompatible version" in err
     assert "colour" in err
 
-    code, _, err = rookery_command("train", "pbt-sac", *TINY, "--overwrite", "--quiet")
+    code, _, err = rookery_command("train", "pbt-sac", *flags, "--overwrite", "--quiet")
     assert (code, err) == (0, "")
 
 
@@ -148,9 +144,7 @@ def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
 
 
 def test_skills_from_first_to_last(rookery_command, tmp_path):
-    small = "--population 1 --num-skills 3 --discriminator-hidden-sizes 8 --updates-per-step 0.25".split()
-    told = [*TINY, *small]
-    code, out, err = rookery_command("train", "diayn", *told, "--space.discriminator-lr", "1e-3")
+    code, out, err = rookery_command("train", "diayn", *loud("diayn"), "--space.discriminator-lr", "1e-3")
     assert (code, err) == (0, "")
     assert "diayn on point_room: population 1 with 3 skills on" in out
     assert re.search(r"discriminator_lr +│ +0.001", out)
@@ -163,34 +157,29 @@ def test_skills_from_first_to_last(rookery_command, tmp_path):
     assert (code, err) == (0, "")
     assert "2 episodes per skill" in out
     assert (run / "skills.png").read_bytes().startswith(b"\x89PNG")
-    assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 11
+    assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 13
 
     tuned = "--generations 2 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
     code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
     assert (code, err) == (0, "")
     assert "sac on point_room: population 1" in out, "the task is that of the skills"
     started = json.loads((tmp_path / "runs/sac-point_room-0/config.json").read_text())["config"]
-    assert started["agent"]["hidden_sizes"] == [8]
+    assert started["agent"]["hidden_sizes"] == [4]
     run.rename(tmp_path / "moved")
     code, _, err = rookery_command("resume", "runs/sac-point_room-0", "--generations", "3", "--quiet")
     assert (code, err) == (0, ""), "a run that has a checkpoint goes on without the one that it began with"
 
 
-TEAM = (
-    "--episode-length 10 --generations 3 --evaluate-every 2 --num-envs 4 --rollout-length 6 --minibatches 2 "
-    "--hidden-sizes 8 --eval-episodes 2 --start-states 4 --checkpoint-every 5"
-).split()
-
-
 def test_a_team_from_first_to_last(rookery_command, tmp_path):
-    code, out, err = rookery_command("train", "ippo", *TEAM, "--seeds", "2", "--best-by", "return/prey", "--draw-hyper")
+    longer = "--generations 3 --checkpoint-every 5 --best-by return/prey --draw-hyper".split()
+    code, out, err = rookery_command("train", "ippo", *loud("ippo"), *longer)
     assert (code, err) == (0, "")
     assert "ippo on pursuit_continuous: population 2 of teams, independent parameters" in out
     assert re.search(r"generation 3 of 3 .* predator -?\d.* prey -?\d", out)
     run = tmp_path / "runs/ippo-pursuit_continuous-0"
     metrics = read_csv(run / "metrics.csv")
     assert {"return/prey", "truncated/predator", "final_reward/prey", "critic_loss/prey"} <= set(metrics)
-    assert metrics["env_steps"].tolist() == [2 * 4 * 6 * 2 * generation for generation in (1, 2, 3)]
+    assert metrics["env_steps"].tolist() == [2 * 2 * 6 * generation for generation in (1, 2, 3)]
     assert len(set(read_csv(run / "lineage.csv")["actor_lr"])) == 2
     best = int(metrics["return/prey"].argmax()) + 1
     assert {path.name for path in (run / "checkpoints").glob("*.json")} >= {f"generation_{best:08d}.json"}

@@ -11,7 +11,7 @@ import pytest
 import rookery
 from rookery import hyperparams, trees
 from rookery.agents.sac import SPACE
-from rookery.populations import api
+from rookery.populations import api, bandit
 from rookery.populations.api import Program
 from rookery.populations.config import PbtConfig, check_population, counts
 from rookery.populations.inheritance import inherit, perturb
@@ -397,8 +397,9 @@ def test_options_and_config_exclude_each_other(life):
         PbtConfig(exploit="tournament"),
     ],
 )
-def test_every_strategy_continues_bit_equal(config, tmp_path):
+def test_every_strategy_continues_bit_equal(config, monkeypatch, tmp_path):
     """All that decides the future is saved: the bandit's history and the recent evaluations too."""
+    monkeypatch.setattr(bandit, "FIT_STEPS", 4)  # how well it fits does not matter here
     program = pbt(walks.learner(), None, 8, config)
     whole = rookery.run(program, generations=6, quiet=True).state
     options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}

@@ -204,7 +204,7 @@ def test_the_same_defaults_from_python():
         agent, passes = ppo(environment.spec), settled(PpoConfig(), environment.spec)
         assert (passes.actor_epochs, passes.critic_epochs) == expected["epochs"]
         assert (passes.minibatches, agent.minibatches) == (expected["minibatches"],) * 2
-        assert (passes.normalize_rewards, agent.normalize) == (expected["rewards"], expected["observations"])
+        assert (PpoConfig().normalize_rewards, agent.normalize) == (expected["rewards"], expected["observations"])
         assert agent.space.defaults.entropy_coefficient == expected["entropy"]
         agent = independent(agent, environment.spec) if environment.spec.team else agent
         for chosen in (None, False, True):

@@ -218,7 +218,7 @@ def learned_from(
 ) -> tuple[PpoState, Rows]:
     """A rollout `[T, E, ...]` with its advantages and targets, cut into sequences; and what was seen of its rewards."""
     lived, reward = batch.extras, batch.reward
-    if settled(config, nets.spec).normalize_rewards:
+    if config.normalize_rewards:
         seen = normalize.update(state.discounted, lived.accumulated.reshape(-1, 1), lived.counts.reshape(-1))
         deviation = jnp.sqrt(seen.squares[0] / jnp.maximum(seen.count, 1.0) + 1e-8)
         reward = jnp.clip(reward / deviation, -REWARD_LIMIT, REWARD_LIMIT)

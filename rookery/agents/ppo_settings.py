@@ -37,9 +37,8 @@ class PpoConfig:
     """Width of each recurrent unit (at least 1)."""
     clip_value: bool = False
     """Clip how far an update can move the critic's values, by clip_epsilon."""
-    normalize_rewards: bool | None = None
-    """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10; by default
-    yes."""
+    normalize_rewards: bool = True
+    """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
     initial_std: float = 1.0
     """Standard deviation of continuous actions at birth, in (0, 7.38]; it is learned, one for all observations."""
     anneal_updates: int | None = None
@@ -106,7 +105,6 @@ class Usual(NamedTuple):
     epochs: int
     minibatches: int
     normalize_observations: bool
-    normalize_rewards: bool
     space: hyperparams.Space
 
 
@@ -114,7 +112,6 @@ CONTINUOUS = Usual(
     epochs=10,
     minibatches=32,
     normalize_observations=True,
-    normalize_rewards=True,
     space=hyperparams.space(
         PpoHyper(entropy_coefficient=0.0, actor_lr=3e-4, critic_lr=3e-4),
         {name: domain for name, domain in _DOMAINS.items() if name != "entropy_coefficient"},
@@ -132,7 +129,6 @@ DISCRETE = Usual(
     epochs=4,
     minibatches=16,
     normalize_observations=True,
-    normalize_rewards=True,
     space=hyperparams.space(PpoHyper(actor_lr=1e-3, critic_lr=1e-3), _DOMAINS, _FIELDS),
 )
 """Those of CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs, minibatches of 128 steps, an entropy bonus of 0.01.
@@ -140,7 +136,7 @@ DISCRETE = Usual(
 Deviations: Adam's rate is 1e-3, that of RL Baselines3 Zoo for CartPole, in place of 2.5e-4; observations and rewards
 are normalised; values are not clipped; the rollout is of 2,048 steps in place of 512.
 """
-TEAM = Usual(epochs=4, minibatches=4, normalize_observations=False, normalize_rewards=True, space=SPACE)
+TEAM = Usual(epochs=4, minibatches=4, normalize_observations=False, space=SPACE)
 """Of each agent of a team, whatever its actions: 4 epochs of 4 minibatches, Adam's rate 2.5e-4 and an entropy bonus of
 0.01, as CleanRL's `ppo.py` has them (Huang 2022, JMLR 23). No rate falls, since what is best to do changes as the
 others learn, and observations are as the environment gives them.
@@ -164,7 +160,6 @@ class Passes(NamedTuple):
     actor_epochs: int
     critic_epochs: int
     minibatches: int
-    normalize_rewards: bool
 
 
 def settled(config: PpoConfig, spec: EnvSpec, sequences: int | None = None) -> Passes:
@@ -188,5 +183,4 @@ def settled(config: PpoConfig, spec: EnvSpec, sequences: int | None = None) -> P
         actor_epochs=own.epochs if config.actor_epochs is None else config.actor_epochs,
         critic_epochs=own.epochs if config.critic_epochs is None else config.critic_epochs,
         minibatches=minibatches,
-        normalize_rewards=own.normalize_rewards if config.normalize_rewards is None else config.normalize_rewards,
     )
