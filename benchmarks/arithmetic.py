@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks import harness
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs.api import DescriptorSpec, EnvSpec
-from rookery.learners.api import Genotype
-from rookery.populations.placement import rows_at_once
+from rookery.envs.base import DescriptorSpec, EnvSpec
+from rookery.learners.base import Genotype
+from rookery.populations.sharding import rows_at_once
 
 UPDATES, STEPS = 245.0, 77_000.0  # a second, measured: SAC 256 x 256, batch 256, P = 10; walker2d, on two cores
 LINK, DISK = 50e9, 10e9  # bytes a second: 400 Gbit/s InfiniBand for each device; a shared file system, assumed

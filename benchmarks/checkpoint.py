@@ -16,12 +16,12 @@ from pathlib import Path
 import jax
 
 from benchmarks import harness
-from rookery import devices
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import tasks
+from rookery.distributed import layout, mesh, programs
+from rookery.envs import registry
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations.pbt import pbt
-from rookery.runs.checkpoint import Checkpointer
+from rookery.storage.checkpoint import Checkpointer
 
 LIFE = OffPolicyConfig(
     num_envs=5, steps_per_generation=25, batch_size=64, buffer_size=100, warmup_steps=0, eval_episodes=1, start_states=8
@@ -37,13 +37,13 @@ def main() -> None:
     if options.quick:
         options.population, options.hidden = 16, 64
     load = harness.load()
-    devices.use_cores(options.population)
-    environment = tasks.make("point_maze", episode_length=50)
+    mesh.use_cores(options.population)
+    environment = registry.make("point_maze", episode_length=50)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(options.hidden,) * 2))
     life = dataclasses.replace(LIFE, updates_per_step=options.updates_per_step)
-    over = devices.mesh_for(options.population)
-    program = pbt(off_policy(agent, environment, life), None, options.population, placement=devices.placement(over))
-    compiled = devices.compile_program(program, over)
+    over = mesh.mesh_for(options.population)
+    program = pbt(off_policy(agent, environment, life), None, options.population, placement=layout.placement(over))
+    compiled = programs.compile_program(program, over)
     state = compiled.init(jax.random.key(0))
     step = compiled.step.lower(state, jax.random.key(0)).compile()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 1e9

@@ -20,7 +20,7 @@ import optax
 import rookery
 from benchmarks import harness
 from benchmarks import ippo as own
-from rookery.agents.multi import independent
+from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.compat.jaxagents import IPPO, AgentConfig, HyperParameters, OptimizerParams
 from rookery.learners.on_policy import OnPolicyConfig, on_policy

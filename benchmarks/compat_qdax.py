@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from benchmarks import diayn, harness, pbt_training, work
 from rookery.compat import qdax
-from rookery.envs import tasks
+from rookery.envs import registry
 from rookery.types import Key
 
 TASK, ROWS = pbt_training.TASK, 100_000
@@ -71,7 +71,7 @@ def _loop(step: Callable, carry: Any, first: tuple, donate: bool) -> harness.Loo
 
 def population(kind: str) -> tuple[Any, Any, Any]:
     """The documented agent, its newborn states, and buffers full of random rows."""
-    task = tasks.find(TASK)
+    task = registry.find(TASK)
     made, config = CLASSES[kind]
     agent = made(
         config(

@@ -30,10 +30,10 @@ from benchmarks import harness, work
 from rookery import buffers, hyperparams
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import tasks
-from rookery.envs.skills import skills
+from rookery.envs import registry
+from rookery.envs.wrappers.skills import skills
 from rookery.learners import off_policy
-from rookery.learners.api import Learner, Member
+from rookery.learners.base import Learner, Member
 from rookery.types import Array, Key, Metrics, PyTree
 
 CONTENDERS = ("ours", "qdax", "qdax_donated")
@@ -103,7 +103,7 @@ def contender(
 
 def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
     """The learner's step, or its blocks of updates. Steps alone are its warm-up, whose actions are drawn twice."""
-    world = skills(tasks.make(TASK), SKILLS)
+    world = skills(registry.make(TASK), SKILLS)
     agent = diayn(
         sac(world.spec, SacConfig(hidden_sizes=HIDDEN)), world.spec, DiaynConfig(discriminator_hidden_sizes=HIDDEN)
     )

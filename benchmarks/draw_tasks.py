@@ -16,9 +16,13 @@ from matplotlib.ticker import MultipleLocator
 from scipy.spatial import ConvexHull
 
 from benchmarks.harness import ROOT
-from rookery.envs import brax, brax_feet, brax_walls, point_maze, tasks
-from rookery.envs.api import DescriptorSpec
-from rookery.report.style import INK, PALETTE, QUIET
+from rookery.envs import registry
+from rookery.envs.base import DescriptorSpec
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax import walls as brax_walls
+from rookery.envs.tasks import point_maze
+from rookery.report.figures.style import INK, PALETTE, QUIET
 
 PICTURES = ROOT / "docs" / "tasks"
 BODY, WALL, FOOT, GOAL, LIMITS = "#f3d9a4", "#a9b6be", PALETTE[0], PALETTE[4], PALETTE[1]
@@ -89,7 +93,7 @@ def draw_point_worlds() -> Figure:
 
 def draw_feet() -> Figure:
     """Every robot from the side, with its feet in colour, numbered as the descriptor's dimensions."""
-    robots = [name.removesuffix("_uni") for name in tasks.names() if name.endswith("_uni")]
+    robots = [name.removesuffix("_uni") for name in registry.names() if name.endswith("_uni")]
     figure = Figure(figsize=(2.0 * len(robots), 2.5), layout="constrained")
     for axes, robot in zip(row(figure, len(robots)), robots, strict=True):
         prepare(axes, f"{robot}_uni")
@@ -176,7 +180,7 @@ def prepare(axes: Axes, title: str) -> None:
 
 def descriptor(name: str) -> DescriptorSpec:
     """Of a task that has one."""
-    found = tasks.find(name).descriptor
+    found = registry.find(name).descriptor
     assert found is not None, f"{name} has no descriptor"
     return found
 

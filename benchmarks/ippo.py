@@ -29,9 +29,9 @@ import jax.numpy as jnp
 import rookery
 from benchmarks import harness
 from rookery import hyperparams
-from rookery.agents.multi import independent
+from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
-from rookery.learners.api import Learner, Member
+from rookery.learners.base import Learner, Member
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import Key, Metrics
 

@@ -16,7 +16,7 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_map_elites
 from benchmarks.peers_map_elites import PROBLEMS, Contender, Problem, Settings
-from rookery import devices
+from rookery.distributed import mesh
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import with_repertoire
 
@@ -75,7 +75,7 @@ def main() -> None:
     if options.quick:
         options.generations, options.seeds = 10, 2
     started = harness.load()
-    devices.use_cores(1)
+    mesh.use_cores(1)
     rows = []
     for name in options.problem:
         problem = PROBLEMS[name]()

@@ -18,14 +18,15 @@ import jax
 from benchmarks import harness
 from benchmarks.learning import walker
 from benchmarks.qdax_me_pbt import QUICK, Settings
-from rookery import devices
+from rookery.distributed import layout, programs
+from rookery.distributed.mesh import make_mesh, use_cores
 
 
 def ours(settings: Settings) -> tuple[harness.Compiled, harness.Loop]:
     """The compiled generation, and a call that makes one after the other; the members spread over all devices."""
-    mesh = devices.mesh()
-    placement = devices.placement(mesh, cells=settings.cells)
-    compiled = devices.compile_program(walker.program(settings, settings.eval_episodes, placement), mesh)
+    mesh = make_mesh()
+    placement = layout.placement(mesh, cells=settings.cells)
+    compiled = programs.compile_program(walker.program(settings, settings.eval_episodes, placement), mesh)
     state, keys = compiled.init(jax.random.key(0)), itertools.count()
     started = time.perf_counter()
     lowered = compiled.step.lower(state, jax.random.key(0))
@@ -55,7 +56,7 @@ def main() -> None:
     made.add_argument("--devices", type=int, default=2, help="that our members are spread over (%(default)s)")
     made.add_argument("--speed-only", action="store_true", help="measure no memory")
     options = harness.parse(made)
-    devices.use_cores(options.devices)
+    use_cores(options.devices)
     settings = QUICK if options.quick else Settings()
     if options.memory_of:
         print(json.dumps(peak_memory(settings, options.memory_of)))

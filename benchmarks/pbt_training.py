@@ -5,7 +5,7 @@
 P = 10 members with 25 environments each on walker2d_uni (spring), 1 update per environment step, batch 64, nets
 (64, 64), no evaluation on either side; TD3's policy moves every second update on both. Buffers of 100 thousand and of
 1 million rows are full of random rows when the clock starts. Ours is the learner's own step, mapped over members and
-donated, on as many cores as the command line would make devices of (`devices.use_cores`); QDax has the same cores
+donated, on as many cores as the command line would make devices of (`use_cores`); QDax has the same cores
 within its one device. QDax's call is not donated in its own examples (`qdax`, which ratios refer to); `qdax_donated`
 shows what donation would give it. Peak memory is measured apart, from empty buffers, in a process for each contender,
 after two calls.
@@ -21,10 +21,12 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import harness, work
-from rookery import devices
-from rookery.envs import tasks
-from rookery.learners.api import Bank, Learner, Member
-from rookery.populations import api
+from rookery.distributed import programs
+from rookery.distributed.layout import population_map
+from rookery.distributed.mesh import mesh_for, use_cores
+from rookery.envs import registry
+from rookery.learners.base import Bank, Learner, Member
+from rookery.populations import base
 from rookery.types import Key, Metrics
 
 CONTENDERS = ("ours", "qdax", "qdax_donated")
@@ -39,7 +41,7 @@ def main() -> None:
     made.add_argument("--iterations", type=int, default=20, help="steps of every environment per call (%(default)s)")
     made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = harness.parse(made)
-    devices.use_cores(POPULATION)
+    use_cores(POPULATION)
     if options.quick:
         options.iterations = 2
     if options.memory_of:
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def shapes_of(agent: str, rows: int) -> work.Shapes:
-    task = tasks.find(TASK)
+    task = registry.find(TASK)
     sizes = {"observation_size": task.observation_size, "action_size": task.action_size}
     return work.Shapes(POPULATION, batch_size=64, hidden_sizes=(64, 64), rows=rows, agent=agent, **sizes)
 
@@ -94,33 +96,33 @@ def contender(
 
 def ours(shapes: work.Shapes, iterations: int, full: bool) -> tuple[Callable, tuple]:
     """The learner's step for a population, and the members it begins with."""
-    learner = work.learner(tasks.make(TASK), shapes, ENVS, iterations)
-    mesh = devices.mesh_for(POPULATION)
-    layout = devices.shardings(mesh)
+    learner = work.learner(registry.make(TASK), shapes, ENVS, iterations)
+    mesh = mesh_for(POPULATION)
+    layout = programs.shardings(mesh)
     place = (layout.members, layout.shared, layout.shared)
     members, key, bank = jax.jit(partial(begin, learner), out_shardings=place)(jax.random.key(0))
     if full:
         fill = jax.jit(work.fill, donate_argnums=0, out_shardings=layout.members)
         members = members._replace(buffer=fill(members.buffer, key))
-    return partial(train, learner, devices.population_map(mesh)), (members, key, bank)
+    return partial(train, learner, population_map(mesh)), (members, key, bank)
 
 
 def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
     """Newborn members, a key, and the start states of a generation."""
     bank_key, member_key, hyper_key, key = jax.random.split(key, 4)
     bank = learner.start_states(bank_key)
-    hyper = jax.vmap(partial(work.hyperparams.sample, learner.space))(api.member_keys(hyper_key, POPULATION))
-    members = api.vmap(learner.init, (api.member_keys(member_key, POPULATION), hyper), (bank,))
+    hyper = jax.vmap(partial(work.hyperparams.sample, learner.space))(base.member_keys(hyper_key, POPULATION))
+    members = base.vmap(learner.init, (base.member_keys(member_key, POPULATION), hyper), (bank,))
     return members, key, bank
 
 
 def train(
-    learner: Learner, spread: api.PopulationMap, carry: tuple[Member, Key, Bank]
+    learner: Learner, spread: base.PopulationMap, carry: tuple[Member, Key, Bank]
 ) -> tuple[tuple[Member, Key, Bank], Metrics]:
     """A generation of learning, nobody judged."""
     members, key, bank = carry
     key, step_key = jax.random.split(key)
-    keys = api.member_keys(step_key, POPULATION)
+    keys = base.member_keys(step_key, POPULATION)
 
     def step(member: Member, key: Key, bank: Bank) -> tuple[Member, Metrics]:
         return learner.step(member, bank, key, jnp.zeros((), jnp.int32))

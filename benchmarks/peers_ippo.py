@@ -6,7 +6,7 @@ It runs where jaxagents does, with Python 3.12 and the JAX of its time, and so i
 program, says so in a line of JSON, and then trains as many updates as it was told for every line that it reads; to
 each it answers with the seconds that took. With `--rounds 2` it does that by itself.
 
-The world is that of `rookery.envs.pursuit.pursuit_continuous` written for its interface: the same motion, capture,
+The environment is `rookery.envs.tasks.pursuit.pursuit_continuous` written for its interface: same motion, capture,
 rewards, clock, starts and views. The networks are the same for both: for either agent 128 and 64 tanh units on its own
 view, orthogonal weights, and the logarithm of the deviation as a parameter.
 """

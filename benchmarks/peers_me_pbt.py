@@ -27,7 +27,7 @@ from benchmarks import harness, work
 from benchmarks import qdax_me_pbt as parts
 from benchmarks.peers_map_elites import scores
 from benchmarks.qdax_me_pbt import QUICK, Settings
-from rookery.envs import api
+from rookery.envs.wrappers import auto_reset
 from rookery.learners import rollout
 from rookery.types import Array, Genotype, Key, PyTree
 
@@ -191,7 +191,7 @@ def reevaluate(
     policy = partial(act, parts.agent_of(settings))
     config = rollout.EvaluationConfig(eval_episodes=episodes, start_states=episodes)
     bank_key, key = jax.random.split(jax.random.key(seed))
-    bank = api.start_bank(environment, bank_key, episodes)
+    bank = auto_reset.start_bank(environment, bank_key, episodes)
 
     judging = rollout.judge(policy, environment, config)
 

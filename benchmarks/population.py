@@ -12,13 +12,13 @@ from typing import Any
 import jax
 
 from benchmarks import harness
-from rookery import devices
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import tasks
-from rookery.learners.api import Learner
+from rookery.distributed import device_memory, layout, mesh, programs
+from rookery.envs import registry
+from rookery.learners.base import Learner
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations.pbt import pbt
-from rookery.runs import memory, plan
+from rookery.training import memory_plan
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     if options.quick:
         options.populations, options.env, options.hidden = [1, 4], "point_maze", 16
     load = harness.load()
-    environment = tasks.make(options.env)
+    environment = registry.make(options.env)
     config = OffPolicyConfig(
         num_envs=10, steps_per_generation=100 if options.quick else 1_000, warmup_steps=0, eval_episodes=2
     )
@@ -46,22 +46,22 @@ def main() -> None:
 
 def measure(learner: Learner, population: int, rounds: int) -> dict[str, Any]:
     """One population's generation on the first device."""
-    over = devices.mesh(1)
-    program = pbt(learner, population_size=population, placement=devices.placement(over))
-    planned = plan.plan(program, over)
+    over = mesh.make_mesh(1)
+    program = pbt(learner, population_size=population, placement=layout.placement(over))
+    planned = memory_plan.plan(program, over)
     row: dict[str, Any] = {"population": population, "state_gb": planned.held / 1e9}
     try:
-        compiled = devices.compile_program(program, over)
+        compiled = programs.compile_program(program, over)
         state = compiled.init(jax.random.key(0))
         step = compiled.step.lower(state, jax.random.key(0)).compile()
-        row["working_gb"] = (plan.working_memory(step) or 0) / 1e9
+        row["working_gb"] = (memory_plan.working_memory(step) or 0) / 1e9
         held = harness.Held(state)
         times = harness.interleave({"generation": lambda: advance(step, held)}, rounds)["generation"]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return {**row, "did_not_fit": str(error).splitlines()[0][:100]}
-    used = memory.Gauge(over).read() if memory.own(over) else None
+    used = device_memory.Gauge(over).read() if device_memory.own(over) else None
     return {
         **row,
         "generation_s": times.median,

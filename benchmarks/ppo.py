@@ -23,11 +23,14 @@ import jax.numpy as jnp
 
 import rookery
 from benchmarks import harness
-from rookery import devices, hyperparams
+from rookery import hyperparams
 from rookery.agents.ppo import PpoConfig, ppo
-from rookery.learners.api import Learner, Member
+from rookery.distributed.layout import population_map
+from rookery.distributed.mesh import make_mesh, mesh_for, use_cores
+from rookery.distributed.programs import shardings
+from rookery.learners.base import Learner, Member
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.populations import api
+from rookery.populations import base
 from rookery.types import Key, Metrics
 
 TASK, ENVS, ROLLOUT, EPOCHS, MINIBATCHES = "CartPole-v1", 5, 100, 5, 5
@@ -51,7 +54,7 @@ def main() -> None:
     made.add_argument("--cores", action="store_true", help=argparse.SUPPRESS)  # one row in this process, in JSON
     options = harness.parse(made)
     if options.cores:
-        devices.use_cores(options.seeds[0])
+        use_cores(options.seeds[0])
         print(json.dumps(measure("ours_cores", options.seeds[0], options)))
         return
     if options.quick:
@@ -104,14 +107,14 @@ def ours(count: int, updates: int, spread: bool) -> tuple[harness.Compiled, tupl
     life = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=updates, normalize_observations=False)
     env = rookery.make(TASK)
     learner = on_policy(ppo(env.spec, config), env, life)
-    mesh = devices.mesh_for(count) if spread else devices.mesh(1)
-    layout = devices.shardings(mesh)
+    mesh = mesh_for(count) if spread else make_mesh(1)
+    layout = shardings(mesh)
     place = (
         layout.members,
         layout.shared,
     )
     carry = jax.device_put(jax.jit(partial(begin, learner, count))(jax.random.key(0)), place)
-    step = partial(train, learner, devices.population_map(mesh) if spread else api.vmap, count)
+    step = partial(train, learner, population_map(mesh) if spread else base.vmap, count)
     return harness.compile_program(step, carry, donate=(0,) if spread else ()), carry
 
 
@@ -120,16 +123,16 @@ def begin(learner: Learner, count: int, key: Key) -> tuple[Member, Key]:
     bank_key, member_key, key = jax.random.split(key, 3)
     hyper = hyperparams.defaults(rookery.choose(learner.space, **CHOSEN))
     born = partial(learner.init, hyper=hyper, bank=learner.start_states(bank_key))
-    return jax.vmap(born)(api.member_keys(member_key, count)), key
+    return jax.vmap(born)(base.member_keys(member_key, count)), key
 
 
 def train(
-    learner: Learner, over: api.PopulationMap, count: int, carry: tuple[Member, Key]
+    learner: Learner, over: base.PopulationMap, count: int, carry: tuple[Member, Key]
 ) -> tuple[tuple[Member, Key], Metrics]:
     """A generation's start states and its learning."""
     members, key = carry
     key, bank_key, step_key = jax.random.split(key, 3)
-    keys, bank = api.member_keys(step_key, count), learner.start_states(bank_key)
+    keys, bank = base.member_keys(step_key, count), learner.start_states(bank_key)
     members, metrics = over(partial(step_once, learner), (members, keys), (bank,))
     return (members, key), metrics
 

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import harness
-from rookery import devices, hyperparams
+from rookery import hyperparams
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import tasks
+from rookery.distributed import layout, mesh
+from rookery.envs import registry
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.populations import bandit
+from rookery.populations import pb2
 from rookery.populations.pbt import pbt
 
 MEMBERS, FIELDS, CHILDREN = 64, 10, 16
@@ -49,19 +50,19 @@ def proposing() -> tuple[harness.Compiled, harness.Loop]:
     hyper_type: Any = namedtuple("Hyper", names)
     defaults = hyper_type(*[0.1] * FIELDS)
     space = hyperparams.space(defaults, dict.fromkeys(names, hyperparams.LogUniform(1e-3, 1.0)))
-    history = bandit.empty(space, MEMBERS)
+    history = pb2.empty(space, MEMBERS)
     draw = jax.jit(jax.vmap(partial(hyperparams.sample, space)))
     for generation in range(len(history.time) // MEMBERS):
         keys = jax.random.split(jax.random.key(generation), 3)
         before, after = jax.random.normal(keys[0], (MEMBERS,)), jax.random.normal(keys[1], (MEMBERS,))
         hyper = draw(jax.random.split(keys[2], MEMBERS))
-        history = bandit.remember(history, space, jnp.int32(generation), hyper, before, after)
+        history = pb2.remember(history, space, jnp.int32(generation), hyper, before, after)
     is_child = jnp.arange(MEMBERS) < CHILDREN
 
-    def propose(history: bandit.History, carry: Any) -> tuple[Any, tuple]:
+    def propose(history: pb2.History, carry: Any) -> tuple[Any, tuple]:
         hyper, before, key = carry
         key, now = jax.random.split(key)
-        return (bandit.propose(history, space, jnp.int32(4), hyper, before, is_child, now), before, key), ()
+        return (pb2.propose(history, space, jnp.int32(4), hyper, before, is_child, now), before, key), ()
 
     carry = (hyper, after, jax.random.key(7))
     program = harness.compile_program(propose, history, carry, donate=(1,))
@@ -70,12 +71,12 @@ def proposing() -> tuple[harness.Compiled, harness.Loop]:
 
 def living(quick: bool) -> tuple[harness.Compiled, harness.Loop]:
     """The compiled generation of the README's run."""
-    env = tasks.make("hopper")
+    env = registry.make("hopper")
     life = OffPolicyConfig(
         steps_per_generation=1_250 if quick else 12_500, updates_per_step=0.4, batch_size=64, warmup_steps=0
     )
     learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(64, 64))), env, life)
-    program = pbt(learner, population_size=8, placement=devices.placement(devices.mesh(1)))
+    program = pbt(learner, population_size=8, placement=layout.placement(mesh.make_mesh(1)))
 
     def generation(_: tuple, carry: Any) -> tuple[Any, Any]:
         state, key = carry

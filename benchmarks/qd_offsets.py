@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import harness
-from rookery.envs import api, tasks
-from rookery.envs.api import Environment
+from rookery.envs import registry
+from rookery.envs.base import Environment
+from rookery.envs.wrappers import auto_reset
 from rookery.types import Array, Key
 
 FAMILIES = ("none", "noise", "to_and_fro", "constant", "network")
@@ -44,14 +45,14 @@ def main() -> None:
     if options.quick:
         options.environments, options.steps = 4, 20
     load = harness.load()
-    names = options.tasks.split(",") if options.tasks else [n for n in tasks.names() if tasks.find(n).descriptor]
+    names = options.tasks.split(",") if options.tasks else [n for n in registry.names() if registry.find(n).descriptor]
     harness.report("qd_offsets", options, [measure(name, options.environments, options.steps) for name in names], load)
 
 
 def measure(name: str, environments: int, steps: int) -> dict[str, Any]:
     """The row of one task."""
     started = time.perf_counter()
-    env, offset = tasks.make(name), tasks.find(name).qd_offset
+    env, offset = registry.make(name), registry.find(name).qd_offset
     least = jax.jit(partial(least_rewards, env, environments, steps))(jax.random.key(0))
     worst = float(least.min())
     row: dict[str, Any] = {"task": name, "offset": offset, "least": worst, "covered": worst + offset >= -ROUNDING}
@@ -64,8 +65,8 @@ def measure(name: str, environments: int, steps: int) -> dict[str, Any]:
 def least_rewards(env: Environment, environments: int, steps: int, key: Key) -> Array:
     """Of every family, over all its environments and steps; `[FAMILIES]`."""
     bank_key, policy_key, key = jax.random.split(key, 3)
-    bank = api.start_bank(env, bank_key, environments)
-    env = api.auto_reset(env, bank)
+    bank = auto_reset.start_bank(env, bank_key, environments)
+    env = auto_reset.auto_reset(env, bank)
     shape = (len(FAMILIES), environments)
     states, starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(FAMILIES), *leaf.shape)), bank)
     policies = jax.vmap(partial(draw_policies, env))(jax.random.split(policy_key, environments))

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import work
-from rookery.envs import brax_feet, tasks
+from rookery.envs import registry
+from rookery.envs.suites.brax import feet as brax_feet
 from rookery.types import Array, Key
 
 DESCRIPTORS = ("own", "mended", "ours")
@@ -59,7 +60,7 @@ class Settings(NamedTuple):
     @property
     def offset(self) -> float:
         """The return that counts as nothing in the QD score, as our table of tasks has it."""
-        return -tasks.find(self.task).qd_offset * self.episode_length
+        return -registry.find(self.task).qd_offset * self.episode_length
 
 
 QUICK = Settings(
@@ -89,7 +90,7 @@ def agent_of(settings: Settings) -> Any:
         policy_hidden_layer_size=settings.hidden_sizes,
         critic_hidden_layer_size=settings.hidden_sizes,
     )
-    return PBTSAC(config, tasks.find(settings.task).action_size)
+    return PBTSAC(config, registry.find(settings.task).action_size)
 
 
 def emitter_of(settings: Settings, agent: Any, environment: Any) -> Any:

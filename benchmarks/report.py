@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
+from rookery.deploy.episodes import FORMAT, Episodes, write_episodes
+from rookery.experiments.config_io import DESCRIPTOR, to_record
+from rookery.experiments.kinds import MePbtSacRun
 from rookery.report.page import write_report
-from rookery.runs import folder, log
-from rookery.runs.episodes import FORMAT, Episodes, write_episodes
-from rookery.runs.kinds import MePbtSacRun
-from rookery.runs.record import DESCRIPTOR, to_record
+from rookery.storage import csv_log, run_dir
 
 SAVED_EVERY = 5  # generations
 HYPER = ("policy_lr", "critic_lr", "alpha_lr", "discount", "tau", "reward_scale", "target_entropy", "noise")
@@ -49,7 +49,7 @@ def write_run(path: Path, generations: int, population: int, cells: int, episode
         "lower": [0.0] * 2,
         "upper": [1.0] * 2,
     }
-    run = folder.create(path, to_record(config) | {DESCRIPTOR: {**limits, "kind": "mean"}})
+    run = run_dir.create(path, to_record(config) | {DESCRIPTOR: {**limits, "kind": "mean"}})
     best = _write_members(run, random, generations, population)
     coverage = _write_cells(run, random, generations, population, cells)
     _write_metrics(run, generations, population, {"coverage": coverage, "max_fitness": best, "qd_score": 50 * coverage})
@@ -60,7 +60,9 @@ def write_run(path: Path, generations: int, population: int, cells: int, episode
     return path
 
 
-def _write_members(run: folder.RunFolder, random: np.random.Generator, generations: int, population: int) -> np.ndarray:
+def _write_members(
+    run: run_dir.RunFolder, random: np.random.Generator, generations: int, population: int
+) -> np.ndarray:
     """Truncation selection: the best quarter replaces the worst. Gives the best fitness so far `[G]`."""
     replaced = population // 4
     parents = np.tile(np.arange(population), (generations, 1))
@@ -81,14 +83,14 @@ def _write_members(run: folder.RunFolder, random: np.random.Generator, generatio
         "parent": parents.ravel(),
         "fitness": fitness.ravel(),
     }
-    log.write_table(
+    csv_log.write_table(
         run.lineage_file, columns | {name: values.ravel() for name, values in zip(HYPER, hyper, strict=True)}
     )
     return np.maximum.accumulate(fitness.max(axis=1))
 
 
 def _write_cells(
-    run: folder.RunFolder, random: np.random.Generator, generations: int, population: int, cells: int
+    run: run_dir.RunFolder, random: np.random.Generator, generations: int, population: int, cells: int
 ) -> np.ndarray:
     """Elites that come, or are replaced by better ones, rarer as time goes on. Gives the coverage in % `[G]`."""
     reachable = random.permutation(cells)[: int(FOUND * cells)]
@@ -105,17 +107,17 @@ def _write_cells(
             rows["cell"].append(changed)
             rows["fitness"].append(held[changed].astype(np.float32))
             told = held.copy()
-    log.write_table(run.cells_file, {name: np.concatenate(parts) for name, parts in rows.items()})
+    csv_log.write_table(run.cells_file, {name: np.concatenate(parts) for name, parts in rows.items()})
     centroids = random.uniform(0, 1, (cells, 2)).astype(np.float32)
     descriptors = np.where(np.isfinite(held)[:, None], centroids + random.normal(0, 0.005, (cells, 2)), np.nan)
     table = {"cell": np.arange(cells), "fitness": held.astype(np.float32)}
     for name, values in (("descriptor", descriptors.astype(np.float32)), ("centroid", centroids)):
         table |= {f"{name}/{axis}": values[:, axis] for axis in range(2)}
-    log.write_table(run.repertoire_file, table)
+    csv_log.write_table(run.repertoire_file, table)
     return coverage
 
 
-def _write_metrics(run: folder.RunFolder, generations: int, population: int, more: dict[str, np.ndarray]) -> None:
+def _write_metrics(run: run_dir.RunFolder, generations: int, population: int, more: dict[str, np.ndarray]) -> None:
     steps = 1_000 * population
     columns = {
         "generation": np.arange(generations),
@@ -131,7 +133,7 @@ def _write_metrics(run: folder.RunFolder, generations: int, population: int, mor
         "seconds_tables": np.full(generations, 0.02),
         "seconds_checkpoint": np.full(generations, 0.1),
     }
-    log.write_table(run.metrics_file, columns)
+    csv_log.write_table(run.metrics_file, columns)
 
 
 def _journal(generations: int) -> list[dict[str, Any]]:

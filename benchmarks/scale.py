@@ -21,12 +21,13 @@ import jax  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
-from rookery import devices  # noqa: E402
 from rookery.agents.sac import SacConfig, sac  # noqa: E402
-from rookery.envs import tasks  # noqa: E402
-from rookery.learners.api import Learner  # noqa: E402
+from rookery.distributed import mesh, programs  # noqa: E402
+from rookery.distributed.layout import placement, population_map  # noqa: E402
+from rookery.envs import registry  # noqa: E402
+from rookery.learners.base import Learner  # noqa: E402
 from rookery.learners.off_policy import OffPolicyConfig, off_policy  # noqa: E402
-from rookery.populations.api import ProgramState  # noqa: E402
+from rookery.populations.base import ProgramState  # noqa: E402
 from rookery.populations.pbt import pbt  # noqa: E402
 from rookery.types import Key  # noqa: E402
 
@@ -50,10 +51,10 @@ def main() -> None:
         warmup_steps=50,
         eval_episodes=2,
     )
-    environment = tasks.make(options.env, episode_length=50)
+    environment = registry.make(options.env, episode_length=50)
     learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
     counts = (1, 2) if options.quick else (1, 2, 4, DEVICES)
-    spread = {count: Spread(learner, devices.mesh(count), options.inherit_buffer) for count in counts}
+    spread = {count: Spread(learner, mesh.make_mesh(count), options.inherit_buffer) for count in counts}
     times = harness.interleave({str(count): one for count, one in spread.items()}, options.rounds)
     rows = [
         {
@@ -73,9 +74,8 @@ class Spread:
     """A population of 8 on a mesh; a call is a generation."""
 
     def __init__(self, learner: Learner, over: Mesh, inherit_buffer: bool):
-        placement = devices.placement(over)
-        program = pbt(learner, population_size=DEVICES, placement=placement, inherit_buffer=inherit_buffer)
-        compiled = devices.compile_program(program, over)
+        program = pbt(learner, population_size=DEVICES, placement=placement(over), inherit_buffer=inherit_buffer)
+        compiled = programs.compile_program(program, over)
         self._state, self._key, self._count = compiled.init(jax.random.key(0)), jax.random.key(1), over.devices.size
         self._step = compiled.step.lower(self._state, self._key).compile()
         self._training = compile_training(learner, over, self._state, self._key)
@@ -112,9 +112,9 @@ def compile_training(learner: Learner, over: Mesh, state: ProgramState, key: Key
         def step(member: Any, key: Key, bank: Any, generation: Any) -> Any:
             return learner.step(member, bank, key, generation)
 
-        return devices.population_map(over)(step, (members, keys), (bank, generation))
+        return population_map(over)(step, (members, keys), (bank, generation))
 
-    layout = devices.shardings(over)
+    layout = programs.shardings(over)
     jitted = jax.jit(
         train,
         donate_argnums=0,

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from rookery import buffers, hyperparams
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.envs.api import Environment, EnvSpec
+from rookery.envs.base import Environment, EnvSpec
 from rookery.learners import off_policy
-from rookery.learners.api import Learner, Member
-from rookery.populations import api
+from rookery.learners.base import Learner, Member
+from rookery.populations import base
 from rookery.types import Array, Key, PyTree, Transition
 
 INSTALL = "QDax is not installed; make an environment with it: benchmarks/peers.sh"
@@ -98,7 +98,7 @@ def members(parts: off_policy.Parts, shapes: Shapes, key: Key) -> Member:
 
     def all_born(key: Key) -> Member:
         born_key, fill_key = jax.random.split(key)
-        made = jax.vmap(born)(api.member_keys(born_key, shapes.population))
+        made = jax.vmap(born)(base.member_keys(born_key, shapes.population))
         return made._replace(buffer=fill(made.buffer, fill_key))
 
     return jax.jit(all_born)(key)
@@ -108,12 +108,12 @@ def update_block(parts: off_policy.Parts, buffer: PyTree, carry: tuple[Member, K
     """The learner's own block of updates for a population; `carry` is the members without their buffers, and a key."""
     people, key = carry
     key, update_key = jax.random.split(key)
-    keys = api.member_keys(update_key, people.hyper.discount.shape[0])
+    keys = base.member_keys(update_key, people.hyper.discount.shape[0])
 
     def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
         return off_policy.learn(parts, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
 
-    state, metrics = api.vmap(learn, (people, buffer, keys), ())
+    state, metrics = base.vmap(learn, (people, buffer, keys), ())
     return (people._replace(state=state), key), metrics
 
 

@@ -9,33 +9,39 @@ program = rookery.pbt(learner, population_size=8)
 result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.multi import independent, shared
+from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.buffers import Buffer
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.envs.functions import function
-from rookery.envs.skills import SkillsConfig, skills
-from rookery.envs.tasks import make
-from rookery.envs.teams import as_team, identify
+from rookery.deploy.export import export
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.registry import make
+from rookery.envs.tasks.functions import function
+from rookery.envs.wrappers.skills import SkillsConfig, skills
+from rookery.envs.wrappers.teams import as_team, identify
+from rookery.experiments.cells import cvt
+from rookery.experiments.config import RunConfig
+from rookery.experiments.lineage import Lineage, Schedule, at_steps, lineage
+from rookery.experiments.repertoire_io import load_repertoire, repertoire, save_repertoire
+from rookery.experiments.warm_start import skill_policies
 from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, choose, space
-from rookery.learners.api import Learner, Member, genotype
-from rookery.learners.lifetime import train
+from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.learners.rollout import EvaluationConfig, act
 from rookery.learners.skills import freeze_skills
-from rookery.populations.api import Program
-from rookery.populations.beginning import begin_as
+from rookery.learners.train import train
+from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig
+from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
-from rookery.populations.roles import pbt_roles
-from rookery.populations.seeds import seeds
-from rookery.qd.api import Emitter, Scoring
+from rookery.populations.role_pbt import pbt_roles
+from rookery.populations.warm_start import begin_as
+from rookery.qd.base import Emitter, Scoring
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
@@ -52,14 +58,7 @@ from rookery.qd.scoring import (
 )
 from rookery.qd.variation import VariationConfig
 from rookery.report.page import write_report
-from rookery.runs.cells import cvt
-from rookery.runs.config import RunConfig
-from rookery.runs.distributed import distributed
-from rookery.runs.export import export
-from rookery.runs.lineage import Lineage, Schedule, at_steps, lineage
-from rookery.runs.loop import Result, run
-from rookery.runs.origins import skill_policies
-from rookery.runs.repertoires import load_repertoire, repertoire, save_repertoire
+from rookery.training.loop import Result, run
 from rookery.types import Evaluation, Genotype, Transition
 
 __all__ = [
@@ -107,7 +106,6 @@ __all__ = [
     "choose",
     "cvt",
     "diayn",
-    "distributed",
     "elite",
     "export",
     "freeze_skills",

@@ -1,6 +1,7 @@
 """Pytrees whose leaves share a leading axis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,3 +46,11 @@ def all_finite(tree: PyTree) -> Array:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     finite = [jnp.isfinite(leaf).all() for leaf in leaves]
     return jnp.stack(finite).all() if finite else jnp.asarray(True)
+
+
+def flatten_mapping(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with keys such as `run.generations`; a mapping without entries vanishes."""
+    rows: dict[str, Any] = {}
+    for name, value in tree.items():
+        rows |= flatten_mapping(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return rows

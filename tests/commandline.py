@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from rookery import cli
-from rookery.runs.checkpoint import CheckpointWarning
+from rookery.cli import app
+from rookery.storage.checkpoint import CheckpointWarning
 
 POINT = (
     "--env point_room --episode-length 20 --population 4 --steps-per-generation 400 --num-envs 4 --batch-size 8 "
@@ -27,9 +27,9 @@ def call(*words: str) -> tuple[int, str, str]:
     ):
         warnings.simplefilter("default", CheckpointWarning)  # of what the command tells its user, and goes on
         patched.setattr("sys.argv", ["rookery", *words])
-        patched.setattr(cli, "keep_compiled_programs", lambda: None)  # the tests have a cache of their own
+        patched.setattr(app, "keep_compiled_programs", lambda: None)  # the tests have a cache of their own
         try:
-            cli.main()
+            app.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
     return code, out.getvalue(), err.getvalue()

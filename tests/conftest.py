@@ -1,7 +1,8 @@
 """Tests run hostile: two devices, strict dtypes, no silent rank promotion; warnings are errors (pyproject.toml).
 
 They run side by side (pytest-xdist), a file at a time, with one compilation cache. Most of their time is compiling,
-so XLA optimises little here; what is compiled for a run has options of its own (`devices.compile_lowered`).
+so XLA optimises little here; what is compiled for a run
+has options of its own (`rookery.distributed.programs.compile_lowered`).
 """
 
 import importlib.metadata

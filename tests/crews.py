@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.agents.api import Agent, Lived
-from rookery.envs.api import EnvSpec
+from rookery.agents.base import Agent, Lived
+from rookery.envs.base import EnvSpec
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.types import Transition
 

@@ -21,13 +21,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import devices, trees
-from rookery.learners.api import Learner
-from rookery.populations import bandit
-from rookery.populations.api import Program
+from rookery import trees
+from rookery.distributed import layout, programs
+from rookery.distributed.mesh import Mesh, make_mesh
+from rookery.learners.base import Learner
+from rookery.populations import pb2
+from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
-from rookery.populations.roles import pbt_roles
+from rookery.populations.role_pbt import pbt_roles
 from rookery.qd.centroids import grid
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import pbt_emitter
@@ -38,21 +40,21 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 
 TRUNCATION = PbtConfig(best_count=2, replace_count=3, inherit_buffer=True)
-bandit.FIT_STEPS, bandit.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
+pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
 EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
 
 def play_roles(count: int) -> str:
     """Two generations of two roles that are bred apart: a digest of the state and of what was told."""
-    mesh = devices.mesh(count)
+    mesh = make_mesh(count)
     program = pbt_roles(
         tiny.team(),
         None,
         4,
         PbtConfig(best_count=1, replace_count=2),
-        devices.placement(mesh, True),
+        layout.placement(mesh, True),
     )
-    compiled = devices.compile_program(program, mesh)
+    compiled = programs.compile_program(program, mesh)
     state, told = compiled.init(jax.random.key(0)), {}
     for generation in range(2):
         state, told = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
@@ -63,9 +65,9 @@ def play(
     exact: bool, count: int, config: PbtConfig = TRUNCATION, learner: Learner | None = None, generations: int = 2
 ) -> tuple[list, dict]:
     """Some generations on `count` devices: the state's leaves, and what was seen of the layout."""
-    mesh = devices.mesh(count)
-    program = pbt(learner or tiny.learner(), None, 8, config, devices.placement(mesh, exact))
-    compiled = devices.compile_program(program, mesh)
+    mesh = make_mesh(count)
+    program = pbt(learner or tiny.learner(), None, 8, config, layout.placement(mesh, exact))
+    compiled = programs.compile_program(program, mesh)
     state = compiled.init(jax.random.key(0))
     parents, first = [], []
     for generation in range(generations):
@@ -83,9 +85,9 @@ def play(
     }
 
 
-def traffic(compiled: devices.Compiled, program: Program, mesh: devices.Mesh) -> dict:
+def traffic(compiled: programs.Compiled, program: Program, mesh: Mesh) -> dict:
     """What crosses between devices in a generation, in bytes, and what it holds, by the compiled program's account."""
-    step = compiled.step.lower(devices.template(program, mesh), jax.random.key(1)).compile()
+    step = compiled.step.lower(programs.template(program, mesh), jax.random.key(1)).compile()
     found = {"moved": 0, "told": 0, "floats_added": 0}
     for line in str(step.as_text()).splitlines():
         if told := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
@@ -99,9 +101,9 @@ def traffic(compiled: devices.Compiled, program: Program, mesh: devices.Mesh) ->
     return {**found, "arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes}
 
 
-def shapes(program: Program, mesh: devices.Mesh) -> dict:
+def shapes(program: Program, mesh: Mesh) -> dict:
     """Bytes of a population: of a row that is moved, of its buffer, and of what is divided and what is not."""
-    state = devices.template(program, mesh)
+    state = programs.template(program, mesh)
     members = state.members
     inherited, buffer, divided, whole = (
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
@@ -114,12 +116,12 @@ def collectives(count: int) -> list[str]:
     """Which collectives the compiled training and evaluation of a population holds."""
     from functools import partial
 
-    from rookery.populations.api import member_keys
+    from rookery.populations.base import member_keys
 
-    mesh = devices.mesh(count)
+    mesh = make_mesh(count)
     learner = tiny.learner()
-    spread = devices.population_map(mesh)
-    state = devices.template(pbt(learner, population_size=8, placement=devices.placement(mesh)), mesh)
+    spread = layout.population_map(mesh)
+    state = programs.template(pbt(learner, population_size=8, placement=layout.placement(mesh)), mesh)
     bank = jax.eval_shape(learner.start_states, jax.random.key(0))
     keys = jax.eval_shape(lambda key: member_keys(key, 8), jax.random.key(0))
     generation = jax.ShapeDtypeStruct((), np.int32)
@@ -131,10 +133,10 @@ def collectives(count: int) -> list[str]:
 CELLS = (8, 29)  # 232: no other array has as many rows, nor a share of 29
 
 
-def bred(count: int, divided: bool) -> tuple[Program, devices.Mesh]:
+def bred(count: int, divided: bool) -> tuple[Program, Mesh]:
     """ME-PBT over walkers on `count` devices."""
-    mesh = devices.mesh(count)
-    placement = devices.placement(mesh, True, 8 * 29, divided)
+    mesh = make_mesh(count)
+    placement = layout.placement(mesh, True, 8 * 29, divided)
     learner = walks.learner(descriptor=True)
     scoring = learner_scoring(learner)
     emitter = pbt_emitter(learner, scoring, population_size=8, ga_population=8, placement=placement)
@@ -144,8 +146,8 @@ def bred(count: int, divided: bool) -> tuple[Program, devices.Mesh]:
 def breed(count: int, divided: bool) -> dict:
     """Three generations: what they gave, how the repertoire lies, and what of it travels."""
     program, mesh = bred(count, divided)
-    compiled = devices.compile_program(program, mesh)
-    step = compiled.step.lower(devices.template(program, mesh), jax.random.key(0)).compile()
+    compiled = programs.compile_program(program, mesh)
+    step = compiled.step.lower(programs.template(program, mesh), jax.random.key(0)).compile()
     state = compiled.init(jax.random.key(0))
     revived = 0
     for generation in range(3):
@@ -168,8 +170,8 @@ def breed(count: int, divided: bool) -> dict:
 
 def moved(count: int, divided: bool) -> list[str]:
     """Leaves that come back with other bits after they were written and read on a mesh; a list of their names."""
-    mesh = devices.mesh(count)
-    rows = devices.rows(mesh, divided)
+    mesh = make_mesh(count)
+    rows = layout.rows(mesh, divided)
     numbers = np.arange(16)
     tree = {
         "float": np.where(numbers % 3, numbers, -0.0).astype(np.float32)[:, None],
@@ -179,7 +181,7 @@ def moved(count: int, divided: bool) -> list[str]:
         "byte": numbers.astype(np.uint8).reshape(16, 1, 1) * 15,
         "flag": numbers % 2 == 1,
     }
-    sharding = devices.shardings(mesh, divided).cells
+    sharding = programs.shardings(mesh, divided).cells
     placed = jax.device_put(jax.tree.map(jnp.asarray, tree), sharding)
     asked = jnp.asarray([3, 15, 0, 0, 9], jnp.int32)
     taken = jax.jit(rows.take)(placed, asked)

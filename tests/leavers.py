@@ -18,20 +18,21 @@ import rookery
 from rookery import normalize, trees
 from rookery.agents.ppo import PpoConfig
 from rookery.agents.sac import SacConfig
-from rookery.envs.skills import SkillsConfig
+from rookery.envs.wrappers.skills import SkillsConfig
+from rookery.experiments import build, warm_start
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import DiaynRun, MapElitesRun, SacRun
+from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
-from rookery.populations.api import ProgramState
+from rookery.populations.base import ProgramState
 from rookery.qd.scoring import PolicyConfig
-from rookery.runs import build, folder, origins
-from rookery.runs.cells import CellsConfig
-from rookery.runs.checkpoint import Checkpointer
-from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.kinds import DiaynRun, MapElitesRun, SacRun
-from rookery.runs.log import RunLog
-from rookery.runs.on_policy_runs import IppoRun, PbtIppoRun
-from rookery.runs.record import to_record
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.csv_log import RunLog
 from tests.minds import compiled
 
 WORLD = WorldConfig(env="point_room", episode_length=6, devices=1)
@@ -73,7 +74,7 @@ def kept(config: Any, path: Path, fitness: Sequence[float], change: Callable[[Pr
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     state = change(compiled(build.build(config).program.init)(jax.random.key(0)))
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(folder.create(path, to_record(config)))
+        opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
         log = stack.enter_context(RunLog(opened))
         members = {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)}
@@ -133,5 +134,5 @@ def alone(path: Path, script: str, observations: np.ndarray) -> np.ndarray:
 def best_actions(learned: Path) -> list[jax.Array]:
     """What the second member of a run of `LEARNING` does in `OBSERVATIONS`."""
     agent = rookery.sac(rookery.make("point_room").spec, MIND)
-    member = rookery.genotype(trees.take(origins.open_origin(learned).state.members, 1))
+    member = rookery.genotype(trees.take(warm_start.open_origin(learned).state.members, 1))
     return [rookery.act(agent, member, jnp.asarray(observation)) for observation in OBSERVATIONS]

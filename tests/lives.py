@@ -15,11 +15,12 @@ import numpy as np
 
 from rookery import hyperparams
 from rookery.agents import sac
-from rookery.agents.api import Agent
-from rookery.envs import api as envs
-from rookery.envs import tasks
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.learners.api import Learner, Member
+from rookery.agents.base import Agent
+from rookery.envs import base as envs
+from rookery.envs import registry
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.wrappers import time_limit
+from rookery.learners.base import Learner, Member
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.types import PyTree, Transition
 
@@ -53,7 +54,7 @@ def counting(descriptor: bool = True, led: bool = False) -> Environment:
     spec = SPY_SPEC._replace(descriptor=DESCRIPTOR if descriptor else None)
     size = spec.descriptor_size
     environment = Environment(partial(_reset, size), partial(_step, size, led), spec)
-    return envs.limit_episode(environment, LENGTH)
+    return time_limit.limit_episode(environment, LENGTH)
 
 
 def _reset(size: int, key: jax.Array) -> tuple[jax.Array, Step]:
@@ -217,6 +218,6 @@ def changed(config: OffPolicyConfig, **options: Any) -> OffPolicyConfig:
 
 def sac_in_the_room() -> Life:
     """SAC in the open room, with a warm-up of one generation and normalised observations."""
-    environment = tasks.make("point_room", episode_length=10)
+    environment = registry.make("point_room", episode_length=10)
     config = OffPolicyConfig(4, 32, 0.25, 8, 80, 32, normalize_observations=True, eval_episodes=2, start_states=4)
     return life(sac.sac(environment.spec, sac.SacConfig(hidden_sizes=(4,))), environment, config)

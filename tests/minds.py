@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rookery.envs.api import EnvSpec, SkillSpec, descriptor_spec
-from rookery.envs.skills import KINDS
+from rookery.envs.base import EnvSpec, SkillSpec, descriptor_spec
+from rookery.envs.wrappers.skills import KINDS
 from rookery.types import Transition
 
 SPEC = EnvSpec("test", observation_size=3, action_size=2, episode_length=10)

@@ -12,9 +12,9 @@ import numpy as np
 from rookery import gradients, networks
 from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState
-from rookery.envs.api import EnvSpec
+from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.minds import compiled
 from tests.rollouts import MASKED, PARTIAL, SPEC, rollout

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.agents.api import Lived
-from rookery.envs import api as envs
-from rookery.envs.api import Environment, EnvSpec, Noted, Step, Team
+from rookery.agents.base import Lived
+from rookery.envs import base as envs
+from rookery.envs.base import Environment, EnvSpec, Noted, Step, Team
+from rookery.envs.wrappers import time_limit
 from rookery.types import Transition
 
 STEPS, ENVS = 6, 4
@@ -80,7 +81,7 @@ class Errand(NamedTuple):
 
 
 def errand() -> Environment:
-    return envs.limit_episode(Environment(_reset, _step, ERRAND), LENGTH)
+    return time_limit.limit_episode(Environment(_reset, _step, ERRAND), LENGTH)
 
 
 def _reset(key: jax.Array) -> tuple[Errand, Step]:

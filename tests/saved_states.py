@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.runs.checkpoint import Checkpointer
+from rookery.storage.checkpoint import Checkpointer
 
 
 class State(NamedTuple):

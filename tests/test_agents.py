@@ -17,11 +17,11 @@ import pytest
 
 from rookery import hyperparams
 from rookery.agents import diayn, sac, smerl, td3
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.diayn import DiaynConfig, DiaynState
 from rookery.agents.sac import SacConfig
 from rookery.agents.td3 import Td3Config
-from rookery.envs.api import EnvSpec
+from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.minds import BATCH, SKILLED, SPEC, SPHERE, compiled, drawn_transitions, transitions
 from tests.tiny import assert_equal

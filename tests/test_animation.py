@@ -12,9 +12,9 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from rookery.envs import tasks
-from rookery.envs.pictures import Scene, Scenery
-from rookery.report import animation, style
+from rookery.envs import registry
+from rookery.envs.rendering.scene import Scene, Scenery
+from rookery.report.figures import animation, style
 
 RED, TEAL, GREEN = (np.asarray(to_rgb(style.PALETTE[index])) * 255 for index in (0, 1, 4))
 CHASE = Scenery((0.0, 0.0), (1.0, 1.0), ("predator", "prey"), (0.05, 0.05), reaches=(0.2, 0.0))
@@ -205,7 +205,7 @@ GOALS = {"point_maze": ((-0.4, 0.8, 0.1),), "point_trap": ((0.0, 0.75, 0.1),), "
 
 @pytest.mark.parametrize("name", WALLS)
 def test_the_point_worlds_show_their_walls_and_where_the_point_is(name: str) -> None:
-    env = tasks.make(name)
+    env = registry.make(name)
     assert env.picture is not None
     assert env.picture.scene is not None
     assert env.picture.scenery is not None

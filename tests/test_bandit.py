@@ -9,8 +9,8 @@ import pytest
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
-from rookery.populations import bandit
-from rookery.populations.bandit import Data, Points, Process
+from rookery.populations import pb2
+from rookery.populations.pb2 import Data, Points, Process
 
 NAN, INF, SIZE = jnp.nan, jnp.inf, 8
 
@@ -27,11 +27,11 @@ FIXED = hyperparams.space(Rates(), {})
 
 
 def proposer(space):
-    return jax.jit(lambda history, *rest: bandit.propose(history, space, *rest))
+    return jax.jit(lambda history, *rest: pb2.propose(history, space, *rest))
 
 
 propose_line, propose_plane = proposer(LINE), proposer(PLANE)
-remember_line = jax.jit(lambda history, *rest: bandit.remember(history, LINE, *rest))
+remember_line = jax.jit(lambda history, *rest: pb2.remember(history, LINE, *rest))
 
 
 def line(fractions):
@@ -41,7 +41,7 @@ def line(fractions):
 
 
 def fractions_of(hyper):
-    return np.asarray(bandit.coordinates(LINE, hyper)[:, 0])
+    return np.asarray(pb2.coordinates(LINE, hyper)[:, 0])
 
 
 def row(*values):
@@ -50,7 +50,7 @@ def row(*values):
 
 def history_of(points, gain, space=LINE, **columns):
     """A history of 64 rows, of which the first are given (and valid, unless said) and the others are empty."""
-    count, blank = len(gain), bandit.empty(space, SIZE, rows=64)
+    count, blank = len(gain), pb2.empty(space, SIZE, rows=64)
     given = {"point": np.reshape(points, (count, -1)), "gain": gain, "valid": np.full(count, True), **columns}
     fill = {name: jnp.asarray(values, getattr(blank, name).dtype) for name, values in given.items()}
     return blank._replace(**{name: getattr(blank, name).at[:count].set(values) for name, values in fill.items()})
@@ -63,17 +63,17 @@ def points_of(time, place, present=None):
 
 
 def covariance(points, variance=1.0, length_scale=1.0, epsilon=0.0):
-    kernel: Any = bandit.TimeVarying(*row(variance, length_scale, epsilon))
+    kernel: Any = pb2.TimeVarying(*row(variance, length_scale, epsilon))
     return kernel(points, points)
 
 
 @jax.jit
 def predict(process, data, points):
     """Mean and variance `[N]` at `points`."""
-    return tuple(jax.vmap(function)(points) for function in bandit.posterior(process, data))
+    return tuple(jax.vmap(function)(points) for function in pb2.posterior(process, data))
 
 
-fit = jax.jit(bandit.fit)
+fit = jax.jit(pb2.fit)
 
 
 class Reference:
@@ -107,7 +107,7 @@ def small_data(seed=0, count=12, dimensions=3):
 
 
 PROCESS = Process(*row(1.7, 0.4, 0.2, 0.05))
-LEAST_NOISE = bandit.RANGES.noise.low
+LEAST_NOISE = pb2.RANGES.noise.low
 
 
 class TestKernel:
@@ -143,7 +143,7 @@ class TestPosterior:
 
     def test_likelihood_agrees_with_the_textbook(self):
         time, place, gain = small_data()
-        found = bandit.gaussian_process(PROCESS, points_of(time, place)).log_probability(row(*gain))
+        found = pb2.gaussian_process(PROCESS, points_of(time, place)).log_probability(row(*gain))
         np.testing.assert_allclose(found, Reference(PROCESS, time, place, gain).log_likelihood(), rtol=1e-5)
 
     def test_absent_rows_say_nothing(self):
@@ -177,7 +177,7 @@ class TestPosterior:
         # Signs alternate: a sum of 256 equal terms before the others would be off by its own rounding.
         data = Data(points_of(np.zeros(512), place), jnp.where(jnp.arange(512) % 2 == 0, 1.0, -1.0))
         for epsilon in (0.0, 0.5):
-            process = Process(bandit.RANGES.variance.high, bandit.RANGES.length_scale.high, epsilon, LEAST_NOISE)
+            process = Process(pb2.RANGES.variance.high, pb2.RANGES.length_scale.high, epsilon, LEAST_NOISE)
             mean, variance = predict(Process(*row(*process)), data, points_of([0.0], [[0.5, 0.5]]))
             np.testing.assert_allclose(mean, 0.0, atol=0.01)
             np.testing.assert_allclose(variance, 0.0, atol=0.01)
@@ -192,8 +192,8 @@ class TestFit:
         gain = factor @ rng.standard_normal(60)
         fitted = fit(Data(points_of(time, place), row(*gain)))
         found = Reference(fitted, time, place, gain).log_likelihood()
-        for start in bandit.STARTS:
-            process = [domain.at(jnp.float32(at)) for domain, at in zip(bandit.RANGES, start, strict=True)]
+        for start in pb2.STARTS:
+            process = [domain.at(jnp.float32(at)) for domain, at in zip(pb2.RANGES, start, strict=True)]
             assert found > Reference(process, time, place, gain).log_likelihood()
         assert found > Reference(truth, time, place, gain).log_likelihood()
         assert 0.15 < fitted.length_scale < 0.6
@@ -211,17 +211,17 @@ class TestFit:
         time, place, gain = small_data()
         for values in (gain, np.zeros(12), np.where(np.arange(12) == 3, 2.0, -0.2)):
             fitted = fit(Data(points_of(time, place), row(*values)))
-            for value, domain in zip(fitted, bandit.RANGES, strict=True):
+            for value, domain in zip(fitted, pb2.RANGES, strict=True):
                 assert domain.low * 0.9999 <= value <= domain.high * 1.0001
 
 
 class TestRemember:
     def test_the_oldest_generation_is_overwritten(self):
-        history = bandit.empty(LINE, 2, rows=4)
+        history = pb2.empty(LINE, 2, rows=4)
         for generation in range(3):
             hyper = line([0.1 * generation, 0.1 * generation + 0.5])
             before = row(generation, 10.0 * generation)
-            history = bandit.remember(history, LINE, jnp.int32(generation), hyper, before, before + generation + 1)
+            history = pb2.remember(history, LINE, jnp.int32(generation), hyper, before, before + generation + 1)
         np.testing.assert_array_equal(history.time, [2, 2, 1, 1])
         np.testing.assert_array_equal(history.before, [2, 20, 1, 10])
         np.testing.assert_array_equal(history.gain, [3, 3, 2, 2])
@@ -229,9 +229,9 @@ class TestRemember:
         assert history.valid.all()
 
     def test_who_failed_is_known_and_what_began_unknown_is_not_valid(self):
-        history = bandit.empty(LINE, 5, rows=5)
+        history = pb2.empty(LINE, 5, rows=5)
         before, after = row(1.0, NAN, 2.0, INF, 3e38), row(4.0, 1.0, NAN, INF, -3e38)
-        history = bandit.remember(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
+        history = pb2.remember(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
         assert history.valid.tolist() == [True, False, True, False, False]
         np.testing.assert_array_equal(history.time, [3, 0, 3, 0, 0])
         np.testing.assert_array_equal(history.before, [1, 0, 2, 0, 0])
@@ -239,15 +239,15 @@ class TestRemember:
         np.testing.assert_allclose(history.point[:, 0], [0.5, 0, 0.5, 0, 0], atol=1e-6)
 
     def test_an_invalid_generation_erases_what_stood_there(self):
-        history = bandit.empty(LINE, 2, rows=2)
-        history = bandit.remember(history, LINE, jnp.int32(0), line([0.3, 0.6]), row(0, 0), row(1, 1))
-        history = bandit.remember(history, LINE, jnp.int32(1), line([0.3, 0.6]), row(NAN, 0), row(1, 1))
+        history = pb2.empty(LINE, 2, rows=2)
+        history = pb2.remember(history, LINE, jnp.int32(0), line([0.3, 0.6]), row(0, 0), row(1, 1))
+        history = pb2.remember(history, LINE, jnp.int32(1), line([0.3, 0.6]), row(NAN, 0), row(1, 1))
         assert history.valid.tolist() == [False, True]
         np.testing.assert_array_equal(history.gain, [0, 1])
 
     @pytest.mark.parametrize(("size", "rows"), [(1, 256), (3, 258), (64, 256), (300, 300)])
     def test_it_holds_whole_generations(self, size, rows):
-        history = bandit.empty(PLANE, size)
+        history = pb2.empty(PLANE, size)
         assert history.point.shape == (rows, 2)
         assert history.time.shape == history.before.shape == history.gain.shape == history.valid.shape == (rows,)
         assert not history.valid.any()
@@ -255,45 +255,43 @@ class TestRemember:
 
 class TestObservations:
     def test_gains_are_standardised_and_clipped(self):
-        data = bandit.observations(history_of(np.full(10, 0.5), [0.0] * 9 + [10.0]))  # mean 1, deviation 3
+        data = pb2.observations(history_of(np.full(10, 0.5), [0.0] * 9 + [10.0]))  # mean 1, deviation 3
         np.testing.assert_allclose(data.gain[:10], [-1 / 3] * 9 + [2.0], rtol=1e-5)
         np.testing.assert_array_equal(data.gain[10:], 0.0)
 
     @pytest.mark.parametrize("gain", [0.0, 0.1, -7e5, 1e37])
     def test_a_constant_gain_says_nothing(self, gain):
-        data = bandit.observations(history_of(np.full(7, 0.5), np.full(7, gain)))
+        data = pb2.observations(history_of(np.full(7, 0.5), np.full(7, gain)))
         np.testing.assert_allclose(data.gain, 0.0, atol=0.2)
 
     def test_the_worst_of_the_gains_stands_for_a_failure(self):
-        data = bandit.observations(
-            history_of(np.full(6, 0.5), [1.0, 2.0, NAN, 3.0, NAN, 9.0], valid=[True] * 5 + [False])
-        )
+        data = pb2.observations(history_of(np.full(6, 0.5), [1.0, 2.0, NAN, 3.0, NAN, 9.0], valid=[True] * 5 + [False]))
         np.testing.assert_allclose(
             data.gain[:6], np.sqrt(1.5) * np.asarray([-1, 0, -1, 1, -1, 0]), rtol=1e-5, atol=1e-6
         )
         assert data.points.present[:6].tolist() == [True] * 5 + [False]
-        nothing_known = bandit.observations(history_of([0.2, 0.8], [NAN, NAN]))
+        nothing_known = pb2.observations(history_of([0.2, 0.8], [NAN, NAN]))
         np.testing.assert_array_equal(nothing_known.gain, 0.0)
 
     def test_the_context_is_a_fraction_of_what_was_seen(self):
         history = history_of(np.full(3, 0.5), [0, 1, 2], before=[10, 20, 30])
-        np.testing.assert_allclose(bandit.observations(history).points.place[:3, 0], [0.0, 0.5, 1.0])
-        np.testing.assert_allclose(bandit.context(history, row(12, 50, -3, NAN)), [0.1, 1.0, 0.0, 0.0], rtol=1e-6)
+        np.testing.assert_allclose(pb2.observations(history).points.place[:3, 0], [0.0, 0.5, 1.0])
+        np.testing.assert_allclose(pb2.context(history, row(12, 50, -3, NAN)), [0.1, 1.0, 0.0, 0.0], rtol=1e-6)
 
     def test_one_fitness_is_no_scale(self):
         history = history_of([0.5], [1.0], before=[4.0])
-        np.testing.assert_array_equal(bandit.context(history, row(4.0, 3.0)), [0.0, 0.0])
+        np.testing.assert_array_equal(pb2.context(history, row(4.0, 3.0)), [0.0, 0.0])
 
 
 def test_optimism_by_hand():
-    found = [float(bandit.optimism(jnp.int32(count))) for count in (0, 1, 2, 3, 250)]
+    found = [float(pb2.optimism(jnp.int32(count))) for count in (0, 1, 2, 3, 250)]
     np.testing.assert_allclose(found, [0.0, 0.0, 0.0, 0.19096, 0.95972], rtol=1e-4)  # sqrt(0.2 log(0.4 n))
 
 
 def live(gain_of, generations, seed=0, children=3):
     """Let a population on the line be proposed to: every child of a generation; all proposals `[G, children]`."""
     key = jax.random.key(seed)
-    hyper, history = line(jax.random.uniform(key, (SIZE,))), bandit.empty(LINE, SIZE, rows=64)
+    hyper, history = line(jax.random.uniform(key, (SIZE,))), pb2.empty(LINE, SIZE, rows=64)
     fitness, proposals = jnp.zeros(SIZE), []
     for generation in range(generations):
         after = fitness + jnp.asarray([gain_of(x, generation) for x in fractions_of(hyper)], jnp.float32)
@@ -333,7 +331,7 @@ def test_it_learns_where_members_diverge():
     # The gain rises with x, and above 0.6 nobody's fitness is finite. Two members begin anew in each generation, and
     # those that diverged, each from the best.
     key = jax.random.key(0)
-    hyper, history = line(jax.random.uniform(key, (SIZE,))), bandit.empty(LINE, SIZE, rows=64)
+    hyper, history = line(jax.random.uniform(key, (SIZE,))), pb2.empty(LINE, SIZE, rows=64)
     fitness, proposals = jnp.zeros(SIZE), []
     for generation in range(12):
         x = fractions_of(hyper)
@@ -354,7 +352,7 @@ def propose_with(history, hyper=None, is_child=None, seed=0, before=0.0):
 
 
 RISING = history_of(np.linspace(0, 1, 20), np.linspace(-1, 1, 20))
-NOTHING = bandit.empty(LINE, SIZE, rows=64)
+NOTHING = pb2.empty(LINE, SIZE, rows=64)
 DEGENERATE = {
     "the same": (np.full(32, 0.5), np.zeros(32)),
     "contradictions": (np.full(32, 0.5), np.arange(32.0)),
@@ -368,7 +366,7 @@ class TestProposals:
     def test_children_of_one_parent_differ_though_all_want_the_bound(self):
         for seed in range(3):
             proposed = np.sort(fractions_of(propose_with(RISING, line([1.0] * SIZE), seed=seed)))
-            assert np.diff(proposed).min() > 0.9 * bandit.LEAST_DISTANCE  # the parent itself is among them
+            assert np.diff(proposed).min() > 0.9 * pb2.LEAST_DISTANCE  # the parent itself is among them
 
     def test_survivors_and_what_does_not_evolve_are_untouched(self):
         hyper = line(np.linspace(0.05, 0.95, SIZE))
@@ -419,12 +417,12 @@ class TestProposals:
                 values = getattr(proposed, name)
                 assert values.dtype == jnp.float32
                 assert ((values >= np.float32(domain.low)) & (values <= np.float32(domain.high))).all()
-            corner = bandit.coordinates(PLANE, proposed)[2:].mean(axis=0)
+            corner = pb2.coordinates(PLANE, proposed)[2:].mean(axis=0)
             np.testing.assert_allclose(corner, [0.5 + 0.5 * sign] * 2, atol=0.3)
 
     def test_a_space_without_evolving_fields_changes_nothing(self):
         hyper, ones, first = line([0.1] * SIZE), jnp.ones(SIZE), jnp.int32(0)
-        history = bandit.remember(bandit.empty(FIXED, SIZE), FIXED, first, hyper, 0 * ones, ones)
+        history = pb2.remember(pb2.empty(FIXED, SIZE), FIXED, first, hyper, 0 * ones, ones)
         assert history.point.shape == (256, 0)
         assert history.valid[:SIZE].all()
-        assert bandit.propose(history, FIXED, first + 1, hyper, ones, ones > 0, jax.random.key(0)) is hyper
+        assert pb2.propose(history, FIXED, first + 1, hyper, ones, ones > 0, jax.random.key(0)) is hyper

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rookery.runs import manifest
-from rookery.runs.best import Best, find
-from rookery.runs.checkpoint import Checkpointer
-from rookery.runs.folder import create
-from rookery.runs.log import RunLog
+from rookery.storage import manifest
+from rookery.storage.best_checkpoint import Best, find
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.csv_log import RunLog
+from rookery.storage.run_dir import create
 
 
 def test_only_a_finite_and_greater_value_improves():

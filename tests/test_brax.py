@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import brax, brax_feet, tasks
+from rookery.envs import registry
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax import feet as brax_feet
 
 FEET = {"hopper": [3], "walker2d": [3, 6], "halfcheetah": [3, 6], "ant": [2, 4, 6, 8], "humanoid": [4, 6]}
 
@@ -19,7 +21,7 @@ def test_feet_are_found_by_geometry(robot: str) -> None:
     system = brax.load(robot, "spring").sys
     feet = brax_feet.find_feet(system, len(FEET[robot]))
     assert feet.links.tolist() == FEET[robot]
-    assert tasks.find(f"{robot}_uni").descriptor == brax_feet.ground_contact(len(FEET[robot])).descriptor
+    assert registry.find(f"{robot}_uni").descriptor == brax_feet.ground_contact(len(FEET[robot])).descriptor
     with pytest.raises(ValueError, match=f"expected 7 feet, the model has {len(FEET[robot])}"):
         brax_feet.find_feet(system, 7)
 
@@ -60,7 +62,7 @@ OWN = {  # what is left of the reward without the forward term, of an action [A]
 
 @pytest.mark.parametrize("robot", sorted(OWN))
 def test_omni_rewards_no_direction_and_says_where_the_torso_is(robot: str) -> None:
-    env = tasks.make(f"{robot}_omni")
+    env = registry.make(f"{robot}_omni")
     actions = jax.random.uniform(jax.random.key(1), (5, env.spec.action_size), minval=-1.0)
 
     def advance(state: Any, action: jax.Array) -> tuple[Any, tuple[Any, ...]]:
@@ -75,7 +77,7 @@ def test_omni_rewards_no_direction_and_says_where_the_torso_is(robot: str) -> No
     np.testing.assert_allclose(step.reward, OWN[robot](np.asarray(actions)), atol=1e-4)
     np.testing.assert_array_equal(step.descriptor, q[:, :2])
     np.testing.assert_allclose(step.descriptor, positions[:, 0, :2], atol=1e-5)
-    assert step.observation.shape[-1] == tasks.find(robot).observation_size
+    assert step.observation.shape[-1] == registry.find(robot).observation_size
 
 
 def test_omni_needs_a_robot_that_walks_wherever_it_likes() -> None:
@@ -96,7 +98,7 @@ def test_brax_does_not_know_the_name() -> None:
 @pytest.mark.parametrize(("name", "backend"), [("hopper", "bullet"), ("swimmer", "spring")])
 def test_a_backend_that_cannot_be_had(name: str, backend: str) -> None:
     with pytest.raises(ValueError, match=f"{name} does not run on backend '{backend}'; use one of"):
-        tasks.make(name, backend=backend)
+        registry.make(name, backend=backend)
 
 
 def test_an_option_that_brax_does_not_take() -> None:
@@ -109,7 +111,7 @@ def test_missing_brax_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "brax", None)
     with pytest.raises(ImportError, match=r'pip install "rookery\[brax\]"'):
-        tasks.make("hopper")
+        registry.make("hopper")
 
 
 def test_loading_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

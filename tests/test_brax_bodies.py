@@ -7,8 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from rookery.envs import brax, brax_bodies, brax_walls, tasks
-from rookery.envs.pictures import Pose, Shape
+from rookery.envs import registry
+from rookery.envs.rendering.scene import Pose, Shape
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax import bodies as brax_bodies
+from rookery.envs.suites.brax import walls as brax_walls
 
 ROBOTS = {  # links, shapes of the links, shapes of the world
     "hopper": (4, 4, 1),
@@ -29,7 +32,7 @@ NO_TURN = (1.0, 0.0, 0.0, 0.0)
 
 def test_every_task_of_brax_is_one_of_these_robots() -> None:
     here = {name.split("_")[0] for name in ROBOTS}
-    assert {name.split("_")[0] for name in tasks.names() if tasks.find(name).suite == "brax"} == here
+    assert {name.split("_")[0] for name in registry.names() if registry.find(name).suite == "brax"} == here
 
 
 @pytest.mark.parametrize("robot", sorted(ROBOTS))
@@ -63,7 +66,7 @@ def test_goals_of_a_model(robot: str, link: int, kind: str) -> None:
 
 @pytest.mark.parametrize(("task", "walls"), [("ant_trap", 3), ("ant_maze", 7)])
 def test_walls_are_seen_and_what_meets_them_is_not(task: str, walls: int) -> None:
-    picture = tasks.make(task).picture
+    picture = registry.make(task).picture
     assert picture is not None
     assert [shape.link for shape in picture.shapes if shape.kind == "box"] == [-1] * walls
     assert sum(shape.link >= 0 for shape in picture.shapes) == ROBOTS["ant"][1]  # without the sphere in the torso
@@ -79,7 +82,7 @@ def turned(rotation: Any, vector: Any) -> np.ndarray:
 
 
 def test_a_robot_is_where_mujoco_has_it() -> None:
-    env = tasks.make("hopper")
+    env = registry.make("hopper")
     assert env.picture is not None
     assert env.picture.bodies is not None
     assert env.picture.seconds == 0.008
@@ -101,7 +104,7 @@ def test_a_robot_is_where_mujoco_has_it() -> None:
 
 
 def test_a_team_that_shares_a_robot_is_seen_as_that_robot() -> None:
-    env, alone = tasks.make("hopper_3x1"), tasks.make("hopper")
+    env, alone = registry.make("hopper_3x1"), registry.make("hopper")
     assert env.picture is not None
     assert env.picture.bodies is not None
     assert alone.picture is not None

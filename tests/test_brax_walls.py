@@ -9,8 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import api, brax, brax_feet, brax_walls, tasks
-from rookery.envs.api import Step
+from rookery.envs import registry
+from rookery.envs.base import Step
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax import walls as brax_walls
+from rookery.envs.wrappers import time_limit
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 ROBOT = {"ant_trap": "ant", "humanoid_trap": "humanoid", "ant_maze": "ant"}
@@ -82,11 +86,11 @@ def walled(task: str) -> Any:
 @cache
 def rolling(task: str) -> Callable[..., tuple[Any, Step]]:
     """Compiled: coordinates `[PUSHES, ...]` and velocities -> states and steps, `[T, PUSHES, ...]`, without action."""
-    world, env = walled(task), tasks.make(task)
+    world, env = walled(task), registry.make(task)
 
-    def start(q: jax.Array, qd: jax.Array) -> api.Timed:
+    def start(q: jax.Array, qd: jax.Array) -> time_limit.Timed:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return api.Timed(world.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
+            return time_limit.Timed(world.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
 
     def advance(state: Any, _: None) -> tuple[Any, tuple[Any, Step]]:
         action = jnp.zeros((PUSHES, env.spec.action_size))
@@ -179,7 +183,7 @@ def test_the_position_is_the_torsos_after_the_step(task: str) -> None:
     np.testing.assert_allclose(steps.descriptor, links[:, :, 0, :2], atol=1e-4)
     np.testing.assert_array_equal(steps.descriptor, q[:, :, :2])
     assert steps.descriptor[0, 0, 0] != pytest.approx(-3.0, abs=1e-3)  # it moved
-    spec = tasks.find(task).descriptor
+    spec = registry.find(task).descriptor
     assert spec is not None
     if task != "ant_maze":
         assert steps.descriptor[0, 0, 0] < spec.lower[0]  # the descriptor is not clipped
@@ -219,6 +223,6 @@ def test_the_maze_ends_with_a_torso_too_low_or_too_high() -> None:
 def test_walls_that_would_not_hold_are_refused() -> None:
     for task in ROBOT:
         with pytest.raises(ValueError, match=r"walls do not hold on backend 'generalized': .* pass through"):
-            tasks.make(task, backend="generalized")
+            registry.make(task, backend="generalized")
     with pytest.raises(ValueError, match="not 'hopper': what of a robot meets them must be declared"):
         brax.make("hopper", variant=brax_walls.TRAP)

@@ -11,8 +11,8 @@ from rookery.populations.pbt import pbt
 from rookery.qd import pbt_emitter
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
-from rookery.runs.loop import run
-from rookery.runs.progress import Reporter
+from rookery.training.loop import run
+from rookery.training.progress import Reporter
 from rookery.types import Evaluation
 from tests import walks
 

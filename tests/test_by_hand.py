@@ -8,17 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import devices, trees
+from rookery import trees
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.envs import batch, descriptors
-from rookery.learners import by_hand, off_policy
-from rookery.learners.api import genotype
-from rookery.populations import by_hand as peoples
-from rookery.qd import by_hand as breeding
+from rookery.compat.qdax import cells as breeding
+from rookery.compat.qdax import env_batch
+from rookery.compat.qdax import off_policy as by_hand
+from rookery.compat.qdax import pbt as peoples
+from rookery.compat.records import split
+from rookery.distributed import layout, mesh
+from rookery.envs import descriptors
+from rookery.learners import off_policy
+from rookery.learners.base import genotype
 from rookery.qd import centroids, pbt_emitter
 from rookery.qd import repertoire as repertoires
-from rookery.records import split
 
 P, E, T = 4, 3, 6
 CONFIG = off_policy.OffPolicyConfig(
@@ -26,8 +29,8 @@ CONFIG = off_policy.OffPolicyConfig(
 )
 
 
-def world() -> batch.Batch:
-    return batch.make("point_maze", batch_size=P * E, episode_length=5)
+def world() -> env_batch.Batch:
+    return env_batch.make("point_maze", batch_size=P * E, episode_length=5)
 
 
 def test_iterations_one_by_one_are_a_generation():
@@ -95,7 +98,7 @@ def test_the_judge_says_what_the_learner_says(agent: Any):
     first = jax.tree.map(lambda leaf: leaf.reshape(P, E, *leaf.shape[1:]), env.reset(jax.random.key(2)))
     told = jax.jit(partial(by_hand.judge, agent, env))(many, first)
     learner = off_policy.off_policy(agent, env.world, CONFIG)
-    one, start = trees.take(many, 1), trees.take(batch.starts(trees.take(first, 1)), jnp.arange(E))
+    one, start = trees.take(many, 1), trees.take(env_batch.starts(trees.take(first, 1)), jnp.arange(E))
     member = off_policy.Member(one.learned, one.hyper, None, (), ())
     alone = learner.evaluate(genotype(member), start, jax.random.key(0))
     np.testing.assert_allclose(told.returns[1], alone.returns, rtol=1e-5)
@@ -182,22 +185,22 @@ def test_exploit_revives_elites_for_exactly_so_many(agent: Any):
 
 
 def test_shares_of_a_mapped_axis_reach_the_whole():
-    over = devices.mesh().devices
+    over = mesh.make_mesh().devices
     rows = jnp.arange(2.0 * over.size).reshape(over.size, 2)
 
     def inside(share: jax.Array, *, plus: jax.Array) -> tuple:
-        shares = devices.shares("p")
+        shares = layout.shares("p")
         whole = shares.gather(share)
         return shares.own(whole) - share, shares.rows.take(share, jnp.asarray([whole.shape[0] - 1])), share + plus
 
-    own, last, named = devices.map_over(inside, "p")(rows, plus=jnp.ones((over.size, 1)))
+    own, last, named = layout.map_over(inside, "p")(rows, plus=jnp.ones((over.size, 1)))
     assert not own.any()
     assert last.tolist() == [[2.0 * over.size - 1]] * over.size
     assert named.tolist() == (rows + 1).tolist()
     with pytest.raises(ValueError, match="arguments need a row for each of"):
-        devices.map_over(inside, "p")(rows[:1], plus=jnp.ones((1, 1)))
+        layout.map_over(inside, "p")(rows[:1], plus=jnp.ones((1, 1)))
     with pytest.raises(ValueError, match="inside a mapped axis 'p' only"):
-        devices.shares("p").gather(rows)
+        layout.shares("p").gather(rows)
 
 
 def test_an_empty_repertoire_gives_others_instead_of_zeros():

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import api as envs
+from rookery.envs import base as envs
+from rookery.experiments import cells
+from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.qd import centroids
 from rookery.qd.centroids import grid
-from rookery.runs import cells
-from rookery.runs.cells import CellsConfig, find_cells
 
 
 def limits(size: int) -> envs.DescriptorSpec:

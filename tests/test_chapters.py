@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rookery.report.chapters import chapters
-from rookery.report.comparison_chapter import comparison_chapter
-from rookery.report.repertoire_chapter import repertoire_chapter
-from rookery.runs.episodes import FORMAT, Episodes, write_episodes
-from rookery.runs.folder import open_existing
-from rookery.runs.log import write_table
+from rookery.deploy.episodes import FORMAT, Episodes, write_episodes
+from rookery.report.sections.comparison import comparison_chapter
+from rookery.report.sections.repertoire import repertoire_chapter
+from rookery.report.sections.run import chapters
+from rookery.storage.csv_log import write_table
+from rookery.storage.run_dir import open_existing
 from tests.test_packing import unpacked
 from tests.written_runs import MEMBERS, METRICS, SQUARE, write, write_repertoire
 

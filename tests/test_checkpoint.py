@@ -18,8 +18,8 @@ import orbax.checkpoint
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rookery.runs import leaves, manifest
-from rookery.runs.checkpoint import Checkpointer, CheckpointError
+from rookery.storage import leaf_specs, manifest
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from tests.saved_states import assert_same, make_state, save_all
 
 
@@ -258,7 +258,7 @@ def test_who_reads_beside_a_run_takes_the_next_when_one_is_deleted_meanwhile(two
 
 FAILING = """
 import resource, sys
-from rookery.runs.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
 assert not any("orbax" in name for name in sys.modules), "orbax is imported late"
 import jax
 
@@ -287,6 +287,6 @@ def test_the_terminal_stays_clean(tmp_path):
 
 def test_copies_are_finished_before_the_next_program_begins():
     arrays = {"large": jnp.zeros((4096, 1024)), "host": np.ones(3)}
-    copies = leaves.copy(arrays)
+    copies = leaf_specs.copy(arrays)
     assert copies["large"].is_ready()
     assert copies["large"].unsafe_buffer_pointer() != arrays["large"].unsafe_buffer_pointer()

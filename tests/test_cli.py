@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import rookery
-import rookery.cli
-from rookery.cli import Train
-from rookery.flags import as_typed, flags_of
+import rookery.cli.app
+from rookery.cli.app import Train
+from rookery.cli.flags import as_typed, flags_of
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import KINDS, PbtSacRun, Td3Run
 from rookery.populations.config import PbtConfig
-from rookery.runs.kinds import KINDS, PbtSacRun, Td3Run
-from rookery.runs.log import read_csv
-from rookery.runs.record import from_record, to_record
+from rookery.storage.csv_log import read_csv
 from tests import short_runs
 from tests.commandline import POINT, call
 
@@ -203,7 +203,7 @@ def test_quiet_says_nothing(rookery_command):
 
 
 def test_a_flag_without_a_value_turns_a_setting_on():
-    agents = [rookery.cli.parse(["train", "sac", *flags]).config.agent for flags in ([], ["--fix-alpha"])]
+    agents = [rookery.cli.app.parse(["train", "sac", *flags]).config.agent for flags in ([], ["--fix-alpha"])]
     assert [agent.fix_alpha for agent in agents] == [False, True]
 
 
@@ -220,7 +220,7 @@ def test_a_flag_without_a_value_turns_a_setting_on():
 )
 def test_a_switch_that_may_be_left_open_needs_no_value(words, chosen):
     for kind in ("ppo", "ippo"):
-        assert rookery.cli.parse(["train", kind, *words.split()]).config.learner.normalize_observations is chosen
+        assert rookery.cli.app.parse(["train", kind, *words.split()]).config.learner.normalize_observations is chosen
 
 
 MISTAKES = [
@@ -359,13 +359,13 @@ def test_too_little_memory_is_a_sentence(rookery_command, monkeypatch, tmp_path)
     def greedy(*_):
         raise MemoryError("Unable to allocate 74.5 GiB")
 
-    monkeypatch.setattr("rookery.runs.build.find_cells", greedy)
+    monkeypatch.setattr("rookery.experiments.build.find_cells", greedy)
     assert rookery_command("train", "map-elites", "--env", "arm") == (1, "", "error: Unable to allocate 74.5 GiB\n")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, monkeypatch):
-    monkeypatch.setattr("rookery.flags.on_parse_error", None)
+    monkeypatch.setattr("rookery.cli.flags.on_parse_error", None)
     code, _, err = rookery_command("train", "sac", "--population", "x")
     assert code == 2
     assert "--population" in err
@@ -394,11 +394,11 @@ def test_the_version_is_told(rookery_command):
 
 
 def test_envs_lists_every_task(rookery_command):
-    from rookery.envs import tasks
+    from rookery.envs import registry
 
     code, out, _ = rookery_command("envs")
     assert code == 0
-    for name in tasks.names():
+    for name in registry.names():
         assert name in out
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
-from rookery.populations.seeds import seeds
-from rookery.report import compare_picture
 from rookery.report.compare import compare, groups, tables
-from rookery.runs.folder import open_existing
-from rookery.runs.loop import run
+from rookery.report.figures import comparison as compare_picture
+from rookery.storage.run_dir import open_existing
+from rookery.training.loop import run
 from tests import walks
 
 NAN = float("nan")

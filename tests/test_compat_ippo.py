@@ -12,11 +12,11 @@ import optax
 import pytest
 
 from rookery import returns
-from rookery.agents import joint
-from rookery.agents.api import Lived
+from rookery.agents.base import Lived
 from rookery.compat import jaxagents as documented
 from rookery.compat.jaxagents import IPPO, AgentConfig, HyperParameters, OptimizerParams, Runner, TruncationWrapper
-from rookery.learners import joint as lives
+from rookery.compat.jaxagents import agent as joint
+from rookery.compat.jaxagents import learner as lives
 from rookery.types import Transition as Rows
 from tests.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal

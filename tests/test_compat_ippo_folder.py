@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from rookery.compat.jaxagents import IPPO
-from rookery.runs import history, manifest
+from rookery.compat.jaxagents import IPPO, checkpoint_metrics
+from rookery.storage import manifest
 from tests.goals import CONFIG, HYPER, Continuous, Goals, Params, numbers
 from tests.tiny import assert_equal
 
@@ -68,7 +68,7 @@ class Killed(BaseException):
 
 def test_what_was_finished_before_a_kill_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     killed, saved = agent(tmp_path), []
-    save = history.save
+    save = checkpoint_metrics.save
 
     def dying(store: Any, step: int, runner: Any, row: Any) -> None:
         if step == 4:
@@ -76,7 +76,7 @@ def test_what_was_finished_before_a_kill_is_restored(tmp_path: Path, monkeypatch
         saved.append(runner)
         save(store, step, runner, row)
 
-    monkeypatch.setattr(history, "save", dying)
+    monkeypatch.setattr(checkpoint_metrics, "save", dying)
     with pytest.raises(Killed):
         killed.train(jax.random.key(0), HYPER)
     second = agent(tmp_path, restore_agent=True)

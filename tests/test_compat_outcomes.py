@@ -22,7 +22,7 @@ from rookery.compat.qdax import (
     plot_map_elites_results,
     plot_skills_trajectory,
 )
-from rookery.runs.log import read_csv
+from rookery.storage.csv_log import read_csv
 
 INF = float("inf")
 GRID = compute_euclidean_centroids((2, 2), 0.0, 1.0)

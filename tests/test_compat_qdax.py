@@ -20,8 +20,8 @@ from rookery.compat.qdax import (
     environments,
     warmstart_buffer,
 )
-from rookery.envs.batch import Batch
-from rookery.envs.tasks import find
+from rookery.compat.qdax.env_batch import Batch
+from rookery.envs.registry import find
 from tests.documented import NETS, T, agent, room, rows
 from tests.tiny import assert_equal
 

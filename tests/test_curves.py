@@ -2,8 +2,8 @@
 
 import pytest
 
-from rookery.report import curves
-from rookery.runs.folder import create, open_existing
+from rookery.report.figures import curves
+from rookery.storage.run_dir import create, open_existing
 
 MEMBERS = (0, 1)
 

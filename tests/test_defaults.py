@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rookery.experiments import build
+from rookery.experiments.config import WorldConfig
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import PbtSacRun, PbtTd3Run
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig
 from rookery.populations.config import PbtConfig, Timing, timing
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
-from rookery.runs import build
-from rookery.runs.config import WorldConfig
-from rookery.runs.kinds import PbtSacRun, PbtTd3Run
-from rookery.runs.record import from_record, to_record
 from tests import tiny, walks
 
 

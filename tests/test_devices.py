@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 
-from rookery import devices
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs.api import EnvSpec
+from rookery.distributed import layout, programs
+from rookery.distributed.mesh import AXIS, make_mesh, mesh_for
+from rookery.envs.base import EnvSpec
 from rookery.populations.pbt import pbt
-from rookery.populations.placement import HERE
+from rookery.populations.sharding import HERE
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
@@ -105,14 +106,14 @@ class TestRepertoire:
 
     def test_cells_that_the_devices_cannot_share_are_refused(self):
         with pytest.raises(ValueError, match="a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10"):
-            devices.placement(devices.mesh(2), cells=9, divides_cells=True)
-        assert devices.rows(devices.mesh(1), divided=True) is HERE
+            layout.placement(make_mesh(2), cells=9, divides_cells=True)
+        assert layout.rows(make_mesh(1), divided=True) is HERE
 
     def test_a_batch_that_the_devices_cannot_share_is_refused(self):
         searched = learner_scoring(walks.learner(descriptor=True))
         cells = grid((2, 2), walks.PLACE.lower, walks.PLACE.upper)
         with pytest.raises(ValueError, match="of 3 cannot be divided evenly over 2 devices"):
-            devices.compile_program(map_elites(searched, cells, iso_line(searched, 3)), devices.mesh(2))
+            programs.compile_program(map_elites(searched, cells, iso_line(searched, 3)), make_mesh(2))
 
     def test_a_thousand_ants_need_not_lie_on_one_device(self):
         """SAC genotypes with layers of 256 for Brax's ant, 27 observations and 8 actions: 0.93 GB; shapes only."""
@@ -121,24 +122,24 @@ class TestRepertoire:
         repertoire = jax.eval_shape(empty, params, jax.ShapeDtypeStruct((1_024, 2), jnp.float32))
         leaves = jax.tree.leaves(repertoire.genotypes)
         assert sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) == pytest.approx(0.93e9, rel=0.01)
-        over = AbstractMesh((8,), (devices.AXIS,))
-        share = NamedSharding(over, devices.shardings(devices.mesh(1), divides_cells=True).cells.spec)
+        over = AbstractMesh((8,), (AXIS,))
+        share = NamedSharding(over, programs.shardings(make_mesh(1), divides_cells=True).cells.spec)
         each = sum(math.prod(share.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
         assert each * 8 == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def test_a_population_that_devices_cannot_share_is_refused():
     with pytest.raises(ValueError, match=r"5 cannot be divided evenly over 2 devices; use 4 or 6, or fewer devices"):
-        devices.compile_program(pbt(tiny.learner(), population_size=5), devices.mesh(2))
+        programs.compile_program(pbt(tiny.learner(), population_size=5), make_mesh(2))
     with pytest.raises(ValueError, match="use 2, or fewer devices"):
-        devices.mesh_for(1, 2)
+        mesh_for(1, 2)
 
 
 def test_a_mesh_takes_what_divides_the_population():
-    assert devices.mesh_for(4).devices.size == 2
-    assert devices.mesh_for(5).devices.size == 1
+    assert mesh_for(4).devices.size == 2
+    assert mesh_for(5).devices.size == 1
     with pytest.raises(ValueError, match="asked for 99 devices, but there are 2"):
-        devices.mesh(99)
+        make_mesh(99)
 
 
 def ask_for_cores(population: int, **variables: str) -> str:
@@ -162,7 +163,7 @@ def test_a_number_of_devices_that_the_user_chose_stays():
 
 def test_the_donated_state_is_gone_and_its_memory_reused():
     program = pbt(tiny.learner(), population_size=2, replace_count=0)
-    compiled = devices.compile_program(program, devices.mesh(1))
+    compiled = programs.compile_program(program, make_mesh(1))
     state = compiled.init(jax.random.key(0))
     after, _ = compiled.step(state, jax.random.key(1))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.members.buffer.rows))
@@ -170,10 +171,10 @@ def test_the_donated_state_is_gone_and_its_memory_reused():
 
 
 def test_the_template_is_the_state_without_its_values():
-    mesh = devices.mesh(2)
-    program = pbt(tiny.learner(), population_size=2, placement=devices.placement(mesh))
-    state = devices.compile_program(program, mesh).init(jax.random.key(0))
-    template = devices.template(program, mesh)
+    mesh = make_mesh(2)
+    program = pbt(tiny.learner(), population_size=2, placement=layout.placement(mesh))
+    state = programs.compile_program(program, mesh).init(jax.random.key(0))
+    template = programs.template(program, mesh)
     for expected, leaf in zip(jax.tree.leaves(template), jax.tree.leaves(state), strict=True):
         assert (expected.shape, expected.dtype, expected.sharding) == (leaf.shape, leaf.dtype, leaf.sharding)
 
@@ -186,6 +187,6 @@ def test_what_the_user_says_of_xlas_passes_stands(flags, level, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
     asked: list[dict] = []
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    devices.compile_lowered(SimpleNamespace(compile=lambda **given: asked.append(given["compiler_options"])))
+    programs.compile_lowered(SimpleNamespace(compile=lambda **given: asked.append(given["compiler_options"])))
     assert asked[0].get("xla_backend_optimization_level") == level
     assert asked[0]["xla_llvm_disable_expensive_passes"] is True

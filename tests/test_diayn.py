@@ -12,10 +12,10 @@ import pytest
 
 from rookery import gradients, hyperparams, networks
 from rookery.agents import diayn, sac, td3
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.diayn import DiaynConfig, DiaynState
-from rookery.envs.api import EnvSpec, Pursued, SkillSpec, first_step
-from rookery.envs.skills import listed
+from rookery.envs.base import EnvSpec, Pursued, SkillSpec, first_step
+from rookery.envs.wrappers.skills import listed
 from rookery.hyperparams import LogUniform
 from rookery.types import PyTree, Transition
 from tests.lives import SPY, obedient

@@ -16,9 +16,9 @@ import pytest
 from rookery import buffers, gradients, normalize
 from rookery.agents import diayn
 from rookery.agents.diayn import DiaynConfig
-from rookery.envs.skills import skills
+from rookery.envs.wrappers.skills import skills
 from rookery.learners import rollout
-from rookery.learners.api import Member, genotype
+from rookery.learners.base import Member, genotype
 from rookery.learners.off_policy import off_policy
 from rookery.learners.rollout import EvaluationConfig
 from rookery.types import Evaluation, PyTree, Transition

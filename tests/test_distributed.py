@@ -14,13 +14,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from rookery import cli
-from rookery.runs import distributed
-from rookery.runs.checkpoint import CheckpointError
-from rookery.runs.distributed import Company, ProcessesConfig, join
-from rookery.runs.log import read_csv
-from rookery.runs.signals import Interrupted
-from rookery.runs.watch import Watch
+from rookery.cli import app
+from rookery.distributed import initialize
+from rookery.distributed.heartbeat import Watch
+from rookery.distributed.initialize import Company, ProcessesConfig, join
+from rookery.signals import Interrupted
+from rookery.storage.checkpoint import CheckpointError
+from rookery.storage.csv_log import read_csv
 from tests.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, lives
 
 BREEDING = (
@@ -162,20 +162,19 @@ def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_pat
 IN_PYTHON = """
 import sys, jax
 import rookery
-from rookery import devices
-from rookery.runs import processes
+from rookery.distributed import make_mesh, mesh_for, sync
 here = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 where = here["--coordinator"], int(here["--num-processes"]), int(here["--process-id"])
-with rookery.distributed(*where, lost_after=10.0):
-    for attempt in (lambda: devices.mesh(3), lambda: devices.mesh(5), lambda: devices.mesh_for(6, 4)):
+with rookery.distributed.process_group(*where, lost_after=10.0):
+    for attempt in (lambda: make_mesh(3), lambda: make_mesh(5), lambda: mesh_for(6, 4)):
         try:
             attempt()
         except ValueError as error:
             print(error)
-    print([device.process_index for device in devices.mesh(2).devices])
+    print([device.process_index for device in make_mesh(2).devices])
     if jax.process_index() == 1:
         raise KeyError("what nobody expected")
-    processes.meet()  # nobody comes
+    sync.meet()  # nobody comes
 """
 
 
@@ -223,8 +222,8 @@ class Listener(Company):
 )
 def test_a_block_is_left_in_order_unless_this_process_fails_alone(monkeypatch, error, asked):
     listener = Listener()
-    monkeypatch.setattr(distributed, "join", lambda _: listener)
-    with contextlib.suppress(KeyError, Interrupted), distributed.distributed():
+    monkeypatch.setattr(initialize, "join", lambda _: listener)
+    with contextlib.suppress(KeyError, Interrupted), initialize.process_group():
         if error is not None:
             raise error
     assert listener.asked == asked
@@ -269,13 +268,13 @@ def test_a_command_that_fails_hears_first_and_then_leaves_alone(monkeypatch, cap
         raise error
 
     listener = Listener()
-    monkeypatch.setattr(cli, "join", lambda _: listener)
-    monkeypatch.setattr(cli, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr(cli, "resume", fail)
+    monkeypatch.setattr(app, "join", lambda _: listener)
+    monkeypatch.setattr(app, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(app, "resume", fail)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(sys, "argv", ["rookery", "resume", "runs/mine"])
     with pytest.raises((SystemExit, KeyError)):
-        cli.main()
+        app.main()
     assert [word.split()[0] for word in listener.asked] == ["hear", "abandon"]
     assert listener.asked[0] == f"hear {type(error).__name__}"
     assert str(error) in capsys.readouterr().err

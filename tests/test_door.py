@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rookery.runs import door, doorkeeper
-from rookery.runs.door import DoorError, host_and_port, meet
+from rookery.distributed import door, doorkeeper
+from rookery.distributed.door import DoorError, host_and_port, meet
 
 HERE = f"(pid {os.getpid()} on {socket.gethostname()})"
 

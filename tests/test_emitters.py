@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rookery import trees
-from rookery.populations.api import member_keys
+from rookery.populations.base import member_keys
 from rookery.qd import repertoire as repertoires
-from rookery.qd.api import Emitter, EmitterState, Scoring
+from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.pbt_emitter import pbt_emitter

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from rookery import trees
-from rookery.envs import api, descriptors, tasks
-from rookery.envs.api import Environment, EnvSpec, Step
+from rookery.envs import base, descriptors, registry
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.wrappers import auto_reset, time_limit
 
-OWN = tuple(name for name in tasks.names() if tasks.find(name).suite == "rookery")
+OWN = tuple(name for name in registry.names() if registry.find(name).suite == "rookery")
 BRAX = ("hopper", "walker2d_uni", "ant_maze")
 FIXED_START = ("probe_value", "probe_discount", "probe_action", "probe_truncation")
 LENGTH = 150  # of Brax's episodes here: the clock must end within the steps below
@@ -65,7 +66,7 @@ def agents_of(spec: EnvSpec) -> tuple[int, ...]:
 @pytest.fixture(scope="session", params=(*OWN, *BRAX))
 def world(request: pytest.FixtureRequest) -> World:
     name = request.param
-    env = tasks.make(name, episode_length=LENGTH) if name in BRAX else tasks.make(name)
+    env = registry.make(name, episode_length=LENGTH) if name in BRAX else registry.make(name)
     traces: Counter[str] = Counter()
     keys = jax.random.split(jax.random.key(0), 2)
     step_keys = jax.random.split(jax.random.key(1), (STEPS, 2))
@@ -182,9 +183,9 @@ def test_without_automatic_reset_the_observation_is_the_successor(world: World) 
 
 
 def test_automatic_reset_keeps_the_true_successor() -> None:
-    plain = tasks.make("point_room", episode_length=3)
-    bank = api.start_bank(plain, jax.random.key(0), 4)
-    env = api.auto_reset(plain, bank)
+    plain = registry.make("point_room", episode_length=3)
+    bank = auto_reset.start_bank(plain, jax.random.key(0), 4)
+    env = auto_reset.auto_reset(plain, bank)
     step, plain_step = jax.jit(env.step), jax.jit(plain.step)
     state, _ = trees.take(bank, 0)
     other = state
@@ -213,19 +214,19 @@ def fragile(value: float) -> Environment:
     """A world whose numbers are `value` wherever the action is above 0."""
 
     def reset(key: jax.Array) -> tuple[jax.Array, Step]:
-        return jnp.zeros(()), api.first_step(jnp.zeros(2), jnp.zeros(1))
+        return jnp.zeros(()), base.first_step(jnp.zeros(2), jnp.zeros(1))
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
         number = jnp.where(action[0] > 0, value, 1.0)
-        return state, api.next_step(jnp.stack([number, 2.0]), number, jnp.asarray(False), number[None])
+        return state, base.next_step(jnp.stack([number, 2.0]), number, jnp.asarray(False), number[None])
 
-    spec = EnvSpec("fragile", 2, 1, 1, descriptor=api.descriptor_spec("a number", "mean", (0.0,), (1.0,)))
+    spec = EnvSpec("fragile", 2, 1, 1, descriptor=base.descriptor_spec("a number", "mean", (0.0,), (1.0,)))
     return Environment(reset, step, spec)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_broken_physics_end_the_episode(value: float) -> None:
-    env = api.limit_episode(api.guard_physics(fragile(value)), 1)
+    env = time_limit.limit_episode(time_limit.guard_physics(fragile(value)), 1)
     state, _ = env.reset(jax.random.key(0))
     _, sound = env.step(state, -jnp.ones(1), jax.random.key(1))
     assert (float(sound.reward), bool(sound.terminated), bool(sound.truncated), bool(sound.broken)) == (1, 0, 1, 0)
@@ -237,7 +238,7 @@ def test_broken_physics_end_the_episode(value: float) -> None:
 
 
 def test_a_policy_that_is_not_finite_breaks_the_maze_and_is_told() -> None:
-    env = tasks.make("point_maze")
+    env = registry.make("point_maze")
     _, step = env.step(env.reset(jax.random.key(0))[0], jnp.full((2,), jnp.nan), jax.random.key(1))
     assert bool(step.broken & step.terminated)
     assert bool(trees.all_finite(step))
@@ -263,10 +264,10 @@ def test_streaming_descriptors_are_finite_for_no_living_step(kind: str) -> None:
 
 def test_declarations_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="size >= 1"):
-        api.descriptor_spec("nothing", "mean", (), ())
+        base.descriptor_spec("nothing", "mean", (), ())
     with pytest.raises(ValueError, match="lower < upper"):
-        api.descriptor_spec("a point", "final", (1.0,), (1.0,))
+        base.descriptor_spec("a point", "final", (1.0,), (1.0,))
     with pytest.raises(ValueError, match="'median' is unknown"):
-        api.descriptor_spec("a share", "median", (0.0,), (1.0,))  # pyright: ignore[reportArgumentType]
+        base.descriptor_spec("a share", "median", (0.0,), (1.0,))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
-        tasks.make("point_room", episode_length=0)
+        registry.make("point_room", episode_length=0)

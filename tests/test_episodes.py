@@ -12,16 +12,19 @@ import rookery
 from rookery.agents.diayn import DiaynConfig
 from rookery.agents.ppo import PpoConfig
 from rookery.agents.sac import SacConfig
-from rookery.envs import api
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.envs.pictures import Picture, Pose, Shape
-from rookery.envs.skills import SkillsConfig
+from rookery.deploy import episode_selection, episodes, render
+from rookery.deploy.episode_selection import Cast
+from rookery.envs import base
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.rendering.scene import Picture, Pose, Shape
+from rookery.envs.wrappers import time_limit
+from rookery.envs.wrappers.skills import SkillsConfig
+from rookery.experiments import warm_start
+from rookery.experiments.config import WorldConfig
+from rookery.experiments.kinds import DiaynRun, MapElitesRun
+from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.runs import casting, episodes, folder, origins, render
-from rookery.runs.casting import Cast
-from rookery.runs.config import WorldConfig
-from rookery.runs.kinds import DiaynRun, MapElitesRun
-from rookery.runs.on_policy_runs import IppoRun, PbtIppoRun
+from rookery.storage import run_dir
 from rookery.types import Genotype
 from tests.test_render import BREEDING, LEARNING, LIFE, WORLD, kept
 
@@ -68,10 +71,10 @@ def test_members_play_the_best_first_as_they_are_rendered(learned: Path) -> None
 
 
 def test_whoever_came_after_the_judgement_does_not_play(learned: Path) -> None:
-    origin = origins.open_origin(learned)
+    origin = warm_start.open_origin(learned)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
     spec = render.judge_of(origin.config, origin.built).environment.spec
-    cast = casting.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
+    cast = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
     assert [told["member"] for told in cast.told] == [0]
 
 
@@ -124,9 +127,9 @@ def test_what_is_written_is_read_and_goes_with_the_run(learned: Path) -> None:
 
 
 def test_a_new_run_in_the_folder_takes_the_episodes_away(tmp_path: Path) -> None:
-    folder.create(tmp_path, {}).release()
+    run_dir.create(tmp_path, {}).release()
     file = episodes.write_episodes(tmp_path, episodes.Episodes({"format": 1}, {}))
-    folder.create(tmp_path, {}, overwrite=True).release()
+    run_dir.create(tmp_path, {}, overwrite=True).release()
     assert not file.exists()
 
 
@@ -148,11 +151,11 @@ def test_elites_play_the_best_first(bred: Path) -> None:
 def test_cells_are_spread() -> None:
     centroids = np.asarray([[0.0, 0.0], [1.0, 0.0], [4.0, 0.0], [4.0, 3.0], [9.0, 9.0]])
     occupied = np.asarray([True, True, True, True, False])
-    assert casting.spread(centroids, occupied, first=1, count=3).tolist() == [1, 3, 2]
-    assert casting.spread(centroids, occupied, first=1, count=None).tolist() == [1, 3, 2, 0]
-    assert casting.spread(centroids, occupied, first=0, count=1).tolist() == [0]
+    assert episode_selection.spread(centroids, occupied, first=1, count=3).tolist() == [1, 3, 2]
+    assert episode_selection.spread(centroids, occupied, first=1, count=None).tolist() == [1, 3, 2, 0]
+    assert episode_selection.spread(centroids, occupied, first=0, count=1).tolist() == [0]
     twins = np.zeros((3, 2))
-    assert casting.spread(twins, np.ones(3, bool), first=2, count=9).tolist() == [2, 0, 1]
+    assert episode_selection.spread(twins, np.ones(3, bool), first=2, count=9).tolist() == [2, 0, 1]
 
 
 def test_every_skill_of_the_best_member_plays_once(tmp_path: Path) -> None:
@@ -186,14 +189,14 @@ def test_the_best_team_plays_once(tmp_path: Path) -> None:
 def test_the_best_of_each_role_play_together(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
     run = kept(PbtIppoRun(population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
-    origin = origins.open_origin(run)
-    cast = casting.choose(origin, render.judge_of(origin.config, origin.built).environment.spec, 12)
+    origin = warm_start.open_origin(run)
+    cast = episode_selection.choose(origin, render.judge_of(origin.config, origin.built).environment.spec, 12)
     assert cast.told == [{"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}]
     together, everybody = (jax.tree.leaves(actors.params)[0] for actors in (cast.actors, _genotypes(origin)))
     np.testing.assert_array_equal(together[0], [everybody[1, 0], everybody[0, 1]])
 
 
-def _genotypes(origin: origins.Origin) -> Any:
+def _genotypes(origin: warm_start.Origin) -> Any:
     """`[slot, role, ...]`."""
     return jax.vmap(rookery.genotype)(origin.state.members)
 
@@ -202,21 +205,21 @@ def falling(lifetime: int, breaks: bool = False) -> Environment:
     """A body that rises by what is done; the state is its height, and not a number when it breaks."""
 
     def reset(key: jax.Array) -> tuple[jax.Array, Step]:
-        return jnp.zeros(2), api.first_step(jnp.zeros(1), jnp.zeros(0))
+        return jnp.zeros(2), base.first_step(jnp.zeros(1), jnp.zeros(0))
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
         height, time = state[0] + action[0], state[1] + 1.0
         ended = time >= lifetime
         height = jnp.where(ended & breaks, jnp.nan, height)
-        return jnp.stack([height, time]), api.next_step(height[None], height, ended, jnp.zeros(0))
+        return jnp.stack([height, time]), base.next_step(height[None], height, ended, jnp.zeros(0))
 
     def bodies(state: jax.Array) -> Pose:
         return Pose(jnp.stack([state[0], state[0] * 0.0, state[0] * 0.0])[None], jnp.asarray([[1.0, 0.0, 0.0, 0.0]]))
 
     ball = Shape(0, "sphere", (0.5,), (0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0))
     picture = Picture(bodies=bodies, shapes=(ball,), seconds=0.25)
-    return api.limit_episode(
-        api.guard_physics(Environment(reset, step, EnvSpec("falling", 1, 1, 9), picture=picture)), 9
+    return time_limit.limit_episode(
+        time_limit.guard_physics(Environment(reset, step, EnvSpec("falling", 1, 1, 9), picture=picture)), 9
     )
 
 
@@ -326,9 +329,9 @@ def test_worlds_that_cannot_be_seen_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_repertoire_is_refused(bred: Path) -> None:
-    origin = origins.open_origin(bred)
+    origin = warm_start.open_origin(bred)
     spec = render.judge_of(origin.config, origin.built).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
     with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; let that run find somebody first\.$"):
-        casting.choose(origin._replace(state=empty), spec, 12)
+        episode_selection.choose(origin._replace(state=empty), spec, 12)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.learners.api import genotype
+from rookery.learners.base import genotype
 from tests.lives import LENGTH, LIFETIMES, SPY, TINY, Life, changed, compiled, counting, life, sac_in_the_room
 from tests.tiny import assert_equal
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.api import ProgramState
-from rookery.runs import export, policies
+from rookery.deploy import export
+from rookery.deploy import policy as policies
+from rookery.populations.base import ProgramState
 from tests.leavers import LEARNING, OBSERVATIONS, alone, best_actions, kept, seen
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rookery.runs import folder as folders
-from rookery.runs.folder import RunFolder, RunFolderError, create, open_existing, write_atomically
+from rookery.storage import run_dir as folders
+from rookery.storage.run_dir import RunFolder, RunFolderError, create, open_existing, write_atomically
 
 CONFIG = {"kind": "pbt-sac", "rate": 1 / 3, "sizes": [64, 64], "name": "Ä", "limit": None, "nested": {"a": True}}
 HOLD = """
 import sys, time
-from rookery.runs.folder import create, open_existing
+from rookery.storage.run_dir import create, open_existing
 held = create(sys.argv[1], {}) if sys.argv[2] == "create" else open_existing(sys.argv[1], write=True)
 print("held", flush=True)
 time.sleep(60)

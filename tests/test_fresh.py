@@ -10,21 +10,22 @@ import jax
 import numpy as np
 import pytest
 
-from rookery import cli
 from rookery.agents.sac import SacConfig
+from rookery.cli import app
+from rookery.deploy.evaluate import evaluate, evaluation_key, fresh_fitness
+from rookery.experiments import build
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import MapElitesRun, PbtSacRun, SacRun
+from rookery.experiments.on_policy_kinds import PbtIppoRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.report.compare import Fresh, compare
-from rookery.runs import build, folder
-from rookery.runs.cells import CellsConfig
-from rookery.runs.checkpoint import Checkpointer, CheckpointError
-from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.evaluate import evaluate, evaluation_key, fresh_fitness
-from rookery.runs.kinds import MapElitesRun, PbtSacRun, SacRun
-from rookery.runs.log import RunLog
-from rookery.runs.on_policy_runs import PbtIppoRun
-from rookery.runs.record import to_record
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.csv_log import RunLog
 from tests.minds import compiled
 
 LIFE = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
@@ -42,7 +43,7 @@ def write(path, config, fitness=(1.0, 9.0, 2.0), save=True):
     """The folder of a run whose only checkpoint is its beginning; its tables say what is given."""
     config = dataclasses.replace(config, run=RunConfig(seed=config.run.seed, generations=1, run_dir=str(path)))
     program = build.build(config).program
-    with folder.create(path, to_record(config)) as opened, RunLog(opened) as log:
+    with run_dir.create(path, to_record(config)) as opened, RunLog(opened) as log:
         if save:
             with Checkpointer(opened.checkpoints, keep=1) as checkpoints:
                 checkpoints.save(GENERATION, compiled(program.init)(jax.random.key(config.run.seed)), {})
@@ -119,7 +120,7 @@ class TestWhoIsScored:
         program = build.build(config).program
         state, _ = compiled(program.step)(compiled(program.init)(jax.random.key(0)), jax.random.key(1))
         best = float(np.asarray(repertoire_of(state).fitnesses).max())
-        with folder.create(path, to_record(config)) as opened, Checkpointer(opened.checkpoints, keep=1) as checkpoints:
+        with run_dir.create(path, to_record(config)) as opened, Checkpointer(opened.checkpoints, keep=1) as checkpoints:
             checkpoints.save(GENERATION, state, {})
         assert fresh_fitness(path, episodes=1)[1].tolist() == [pytest.approx(best, rel=1e-5)]
 
@@ -161,7 +162,7 @@ class TestRefusals:
 
     def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):
         path = write(tmp_path / "young", SacRun(population=3, **PARTS), save=False)
-        monkeypatch.setattr("rookery.runs.evaluate._read", None)  # any evaluation would fail by this
+        monkeypatch.setattr("rookery.deploy.evaluate._read", None)  # any evaluation would fail by this
         with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
             compare([runs["seeds"], path], fresh=Fresh(2))
 
@@ -175,7 +176,7 @@ class TestRefusals:
 
     def test_roles_that_evolve_apart(self, tmp_path):
         config = PbtIppoRun(population=4, member="agent", learner=OnPolicyConfig(num_envs=4, rollout_length=6))
-        with folder.create(tmp_path / "roles", to_record(config)):
+        with run_dir.create(tmp_path / "roles", to_record(config)):
             pass
         with pytest.raises(ValueError, match=r"evolves the roles of a team apart, .* such as --score return/prey\.$"):
             fresh_fitness(tmp_path / "roles")
@@ -189,14 +190,14 @@ class TestRefusals:
 def command(monkeypatch, capsys, tmp_path):
     """`rookery` with these words: its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rookery.cli.keep_compiled_programs", lambda: None)
+    monkeypatch.setattr("rookery.cli.app.keep_compiled_programs", lambda: None)
     monkeypatch.setenv("COLUMNS", "400")
 
     def call(*words):
         monkeypatch.setattr("sys.argv", ["rookery", *map(str, words)])
         code = 0
         try:
-            cli.main()
+            app.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
         told = capsys.readouterr()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs.functions import Function, function, names
+from rookery.envs.tasks.functions import Function, function, names
 
 
 def score(name: str, *genotype: float) -> tuple[float, list[float]]:

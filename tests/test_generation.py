@@ -10,20 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import devices, hyperparams
-from rookery.learners.api import Member
-from rookery.learners.training import divisible, training
-from rookery.populations.api import ProgramState
+from rookery import hyperparams
+from rookery.distributed import programs
+from rookery.distributed.mesh import make_mesh
+from rookery.learners.base import Member
+from rookery.learners.iterations import divisible, training
+from rookery.populations.base import ProgramState
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.stages import StagedInit, StagedStep, staged_step
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
-from rookery.runs import generation
-from rookery.runs.compiling import Compiler
-from rookery.runs.generation import Generations, Pause
-from rookery.runs.loop import run
-from rookery.runs.signals import Interrupted
+from rookery.signals import Interrupted
+from rookery.training import generation
+from rookery.training.compilation import Compiler
+from rookery.training.generation import Generations, Pause
+from rookery.training.loop import run
 from tests import tiny, walks
 
 ITERATIONS = 12
@@ -66,8 +68,8 @@ def program(request):
 
 
 def generations(program, signum=lambda: None):
-    mesh = devices.mesh(1)
-    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    mesh = make_mesh(1)
+    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
     return Generations(program, stages, signum, lambda *_: None)
 
 
@@ -107,8 +109,8 @@ def test_stages_are_the_functions_that_they_make_up(program):
 @pytest.mark.parametrize("count", [5, 12])
 def test_where_a_generation_is_cut_changes_no_bit(count):
     program = repertoire()
-    mesh = devices.mesh(1)
-    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    mesh = make_mesh(1)
+    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
     results = []
     for iterations in (1, count):
         cut = Cut(program, stages, lambda: None, lambda *_: None)
@@ -146,8 +148,8 @@ def test_a_step_without_iterations_counts_as_one():
 
 
 def test_start_states_of_init_and_step_are_one_compiled_program():
-    program, mesh = population(), devices.mesh(1)
-    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    program, mesh = population(), make_mesh(1)
+    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
     assert stages.first_states is stages.start_states
     assert isinstance(program.init, StagedInit)
     assert isinstance(program.step, StagedStep)
@@ -158,8 +160,8 @@ def test_each_generation_begins_with_a_short_call_however_fast_the_one_before_wa
     """Iterations without updates, during warm-up, say nothing of those with updates."""
     shares = []
     program = repertoire()
-    mesh = devices.mesh(1)
-    stages = Compiler(program, mesh, devices.template(program, mesh)).compile()
+    mesh = make_mesh(1)
+    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
     three(program, Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
     begun = [share for before, share in zip([1.0, *shares], shares, strict=False) if before == 1.0]
     assert begun == [1 / staged_step(program.step).iterations] * 3
@@ -181,7 +183,7 @@ def stop_after(calls, monkeypatch):
         if len(shown) == calls:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("rookery.runs.progress.Reporter.progress", show)
+    monkeypatch.setattr("rookery.training.progress.Reporter.progress", show)
 
 
 def table(run_dir, name):

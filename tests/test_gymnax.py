@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from rookery import trees
-from rookery.envs import gymnax, suites, tasks
-from rookery.envs.api import Environment, Step
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step
+from rookery.envs.suites import gymnax, third_party
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 BALANCE = np.asarray([0.1, 0.3, 1.0, 0.5], np.float32)  # a linear policy that keeps CartPole's pole up
@@ -59,14 +60,14 @@ def test_the_table_is_what_the_suite_has(name: str) -> None:
 
 
 def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
-    with suites.quiet_import():
+    with third_party.quiet_import():
         from gymnax import registered_envs
     assert set(gymnax.TASKS) | set(gymnax.REFUSED) == set(registered_envs)
     assert not set(gymnax.TASKS) & set(gymnax.REFUSED)
 
 
 def test_a_pole_that_stands_is_truncated_and_one_that_falls_is_terminated() -> None:
-    env = tasks.make("CartPole-v1")
+    env = registry.make("CartPole-v1")
     standing = rolled(env, lambda observation, _: jnp.asarray(observation @ BALANCE > 0.0, jnp.int32), 500)
     assert not np.any(standing.terminated)
     np.testing.assert_array_equal(standing.truncated, np.arange(1, 501) == 500)
@@ -76,13 +77,13 @@ def test_a_pole_that_stands_is_truncated_and_one_that_falls_is_terminated() -> N
     assert 5 < end < 12
     assert not np.any(falling.truncated)
     assert abs(float(falling.observation[end, 2])) > 0.2094  # 12 degrees, where the suite lets it fall
-    early = rolled(tasks.make("CartPole-v1", episode_length=3), lambda *_: jnp.asarray(1, jnp.int32), 3)
+    early = rolled(registry.make("CartPole-v1", episode_length=3), lambda *_: jnp.asarray(1, jnp.int32), 3)
     np.testing.assert_array_equal(early.truncated, [False, False, True])
     assert not np.any(early.terminated | standing.broken[:3])
 
 
 def test_a_pendulum_is_never_terminated_and_its_numbers_stay_finite() -> None:
-    steps = rolled(tasks.make("Pendulum-v1"), lambda _, key: jax.random.uniform(key, (1,), minval=-3, maxval=3), 200)
+    steps = rolled(registry.make("Pendulum-v1"), lambda _, key: jax.random.uniform(key, (1,), minval=-3, maxval=3), 200)
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(steps.truncated, np.arange(1, 201) == 200)
     assert bool(trees.all_finite(steps))
@@ -92,10 +93,10 @@ def test_a_pendulum_is_never_terminated_and_its_numbers_stay_finite() -> None:
 @pytest.mark.parametrize(("name", "bound"), [("Pendulum-v1", 2.0), ("MountainCarContinuous-v0", 1.0)])
 @pytest.mark.parametrize("action", [-1.0, 0.25, 7.0])
 def test_actions_stand_for_the_bounds_of_the_suite(name: str, bound: float, action: float) -> None:
-    env, world = tasks.make(name), gymnax.load(name)
+    env, world = registry.make(name), gymnax.load(name)
     state, _ = env.reset(jax.random.key(0))
     _, step = env.step(state, jnp.asarray([action]), jax.random.key(1))
-    with suites.lenient():
+    with third_party.lenient():
         own = jnp.asarray([bound * min(action, 1.0)])
         observation, _, reward, _, _ = world.env.step_env(jax.random.key(1), state.inner, own, world.params)
     np.testing.assert_allclose(step.observation, observation, rtol=1e-5, atol=1e-6)
@@ -103,7 +104,7 @@ def test_actions_stand_for_the_bounds_of_the_suite(name: str, bound: float, acti
 
 
 def test_uneven_bounds_are_scaled_dimension_by_dimension() -> None:
-    env = tasks.make("PointRobot-misc")
+    env = registry.make("PointRobot-misc")
     state, start = env.reset(jax.random.key(0))
     _, step = env.step(state, jnp.asarray([-1.0, 0.5]), jax.random.key(1))
     np.testing.assert_allclose(step.observation[:2] - start.observation[:2], [-0.1, 0.05], atol=1e-6)
@@ -111,22 +112,22 @@ def test_uneven_bounds_are_scaled_dimension_by_dimension() -> None:
 
 def test_the_chain_ends_with_its_last_link_and_time_ends_it_before() -> None:
     last = lambda *_: jnp.asarray(4, jnp.int32)  # noqa: E731  the reward of this action lies at the end
-    whole = rolled(tasks.make("DiscountingChain-bsuite"), last, 100)
+    whole = rolled(registry.make("DiscountingChain-bsuite"), last, 100)
     np.testing.assert_array_equal(whole.terminated, np.arange(1, 101) == 100)
     assert not np.any(whole.truncated)
     assert float(whole.reward[-1]) == float(np.sum(whole.reward)) == 1.0
-    cut = rolled(tasks.make("DiscountingChain-bsuite", episode_length=50), last, 50)
+    cut = rolled(registry.make("DiscountingChain-bsuite", episode_length=50), last, 50)
     assert (bool(cut.truncated[-1]), bool(cut.terminated[-1])) == (True, False)
     np.testing.assert_allclose(cut.observation[-1, 1], 0.5)  # the time on the suite's own scale
 
 
 def test_a_place_is_a_one_hot_vector() -> None:
-    _, start = tasks.make("FrozenLake-misc").reset(jax.random.key(0))
+    _, start = registry.make("FrozenLake-misc").reset(jax.random.key(0))
     np.testing.assert_array_equal(start.observation, np.eye(16)[0])
 
 
 def test_vmap_equals_a_loop_and_keys_decide() -> None:
-    env = tasks.make("CartPole-v1")
+    env = registry.make("CartPole-v1")
     keys = jax.random.split(jax.random.key(0), 3)
     states, starts = jax.vmap(env.reset)(keys)
     actions = jnp.asarray([0, 1, 0], jnp.int32)
@@ -146,15 +147,15 @@ def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"MNISTBandit-bsuite is not supported: it downloads its images"):
         gymnax.make("MNISTBandit-bsuite")
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
-        tasks.make("CartPole-v1", episode_length=0)
+        registry.make("CartPole-v1", episode_length=0)
     monkeypatch.setitem(sys.modules, "gymnax", None)
     with pytest.raises(ImportError, match=r'install it: pip install "rookery\[gymnax\]"'):
-        tasks.make("CartPole-v1")
+        registry.make("CartPole-v1")
 
 
 def film(name: str, path: Path, steps: int = 2) -> None:
     """Of a reset and some steps."""
-    env = tasks.make(name)
+    env = registry.make(name)
     state, start = env.reset(jax.random.key(0))
     states, rewards = [state], [start.reward]
     for t in range(steps):

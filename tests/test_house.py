@@ -1,6 +1,7 @@
-"""The house's own guard: who may import whom, how large things grow, and names that only one file may speak."""
+"""The structure of the code: which package imports which, how large things are, and names that only one file uses."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,26 +11,27 @@ import rookery
 ROOT = Path(rookery.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-# Imports go only to an earlier room, or stay within one. The tools know nothing of each other.
-TOOLS = ["networks", "distributions", "returns", "normalize", "buffers", "gradients"]
-ROOMS = ["types", "trees", "records", "hyperparams", TOOLS, "envs", "agents", "learners", "populations", "qd"]
-ROOMS += ["devices", "runs", "report", "compat", "commands", "flags", "cli"]
-RANK = {name: rank for rank, room in enumerate(ROOMS) for name in (room if isinstance(room, list) else [room])}
+# A package imports only from itself and from those before it; the members of a group do not import each other.
+GROUPS = [["signals", "versions", "types"], ["trees"], ["hyperparams"]]
+GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
+GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
+GROUPS += [["training"], ["deploy"], ["report"], ["compat"], ["cli"]]
+RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
-    "orbax": {"runs/checkpoint.py"},
-    "tyro": {"cli.py", "commands.py", "flags.py"},
-    "filelock": {"runs/folder.py"},
-    "brax": {"envs/brax.py", "envs/brax_walls.py"},
-    "gymnax": {"envs/gymnax.py"},
-    "jaxmarl": {"envs/jaxmarl.py", "envs/jaxmarl_films.py"},
-    "rich": {"runs/progress.py", "report/tables.py", "report/compare.py", "commands.py", "cli.py"},
-    "tinygp": {"populations/bandit.py"},
-    "jax2onnx": {"runs/onnx_policy.py"},
-    "onnxruntime": {"runs/onnx_policy.py"},
+    "orbax": {"storage/checkpoint.py"},
+    "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py"},
+    "filelock": {"storage/run_dir.py"},
+    "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
+    "gymnax": {"envs/suites/gymnax.py"},
+    "jaxmarl": {"envs/suites/jaxmarl/adapter.py", "envs/suites/jaxmarl/visualizers.py"},
+    "rich": {"training/progress.py", "report/tables.py", "report/compare.py", "cli/commands.py", "cli/app.py"},
+    "tinygp": {"populations/pb2.py"},
+    "jax2onnx": {"deploy/onnx.py"},
+    "onnxruntime": {"deploy/onnx.py"},
 }
-# `devices.py` names devices; `runs/leaves.py` puts back what it read where the template's sharding says.
-DEVICE_FILES = {"devices.py", "runs/leaves.py"}
+# `storage/leaf_specs.py` restores arrays with the template's sharding.
+DEVICE_FILES = {f"distributed/{name}.py" for name in ("mesh", "layout", "programs")} | {"storage/leaf_specs.py"}
 DEVICE_WORDS = {"devices", "local_devices", "device_put", "make_mesh", "shard_map", "pmap", "NamedSharding", "Mesh"}
 
 
@@ -37,7 +39,7 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
@@ -56,30 +58,52 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def rookery_rooms(path: Path) -> set[str]:
+def rookery_packages(path: Path) -> set[str]:
     return {name.split(".")[1] for name in imports(parse(path)) if name.startswith("rookery.")} & set(RANK)
 
 
+def module_of(path: Path) -> str:
+    """The dotted name of a file's module, from the package's root."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 @pytest.mark.parametrize("path", [p for p in FILES if p.parent != ROOT or p.name != "__init__.py"], ids=relative)
-def test_imports_go_only_upstream(path: Path):
-    here = room_of(path)
-    for other in rookery_rooms(path) - {here}:
-        assert RANK[other] < RANK[here], f"{relative(path)} imports {other}, which is no earlier room"
+def test_a_package_imports_only_packages_before_it(path: Path):
+    own = package_of(path)
+    for other in rookery_packages(path) - {own}:
+        assert RANK[other] < RANK[own], f"{relative(path)} imports {other}, which does not come before {own}"
 
 
-def test_every_file_stands_in_a_known_room():
-    assert {room_of(path) for path in FILES} - {"__init__"} <= set(RANK)
+def test_every_file_is_in_a_known_package():
+    assert {package_of(path) for path in FILES} - {"__init__"} <= set(RANK)
 
 
-def test_agents_see_only_the_waist_of_the_worlds():
+def test_no_modules_import_each_other_in_a_circle():
+    modules = {module_of(path): path for path in FILES if path.parent != ROOT or path.name != "__init__.py"}
+    graph = {
+        module: {name.removeprefix("rookery.") for name in imports(parse(path))} & (set(modules) - {module})
+        for module, path in modules.items()
+    }
+    packages = {module for module, path in modules.items() if path.name == "__init__.py"}
+    # Importing a module imports its packages first, which is no circle unless a package names what needs it.
+    TopologicalSorter({module: needs - packages for module, needs in graph.items()}).prepare()
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=relative)
+def test_a_folder_has_at_most_fourteen_modules(folder: Path):
+    assert len(list(folder.glob("*.py"))) <= 15  # with its `__init__.py`
+
+
+def test_agents_depend_on_the_interface_of_environments_only():
     for path in (ROOT / "agents").glob("*.py"):
-        seen = {name for name in imports(parse(path)) if name.startswith("rookery.envs.")}
-        assert all(name.startswith("rookery.envs.api") for name in seen), f"{relative(path)} sees {seen}"
+        used = {name for name in imports(parse(path)) if name.startswith("rookery.envs.")}
+        assert all(name.startswith("rookery.envs.base") for name in used), f"{relative(path)} imports {used}"
 
 
 def test_the_report_reads_run_folders_only():
-    for path in (ROOT / "report").glob("*.py"):
-        assert rookery_rooms(path) <= {"types", "runs", "report"}, relative(path)
+    allowed = {"types", "trees", "versions", "distributed", "storage", "experiments", "training", "deploy", "report"}
+    for path in (ROOT / "report").rglob("*.py"):
+        assert rookery_packages(path) <= allowed, relative(path)
 
 
 @pytest.mark.parametrize("package", ONLY_IN)
@@ -88,7 +112,7 @@ def test_a_dependency_is_named_in_its_own_files_only(package: str):
     assert users <= ONLY_IN[package]
 
 
-def test_devices_are_named_in_one_file():
+def test_devices_are_named_in_few_files():
     for path in FILES:
         if relative(path) in DEVICE_FILES:
             continue
@@ -132,7 +156,7 @@ def test_nothing_is_overridden_or_left_empty(path: Path):
     assert tree.body, f"{relative(path)} is empty"
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     supers = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
-    exceptions = {"runs/signals.py"}  # an exception with a field of its own
+    exceptions = {"signals.py"}  # an exception with a field of its own
     assert not supers or relative(path) in exceptions, f"{relative(path)}:{supers} calls super()"
 
 

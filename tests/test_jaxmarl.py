@@ -12,8 +12,11 @@ import pytest
 from PIL import Image
 
 from rookery import trees
-from rookery.envs import jaxmarl, jaxmarl_tasks, suites, tasks
-from rookery.envs.api import Environment, Step
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step
+from rookery.envs.suites import third_party
+from rookery.envs.suites.jaxmarl import adapter as jaxmarl
+from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 STEPPED = (  # one of each kind takes a step here; the others differ by their map, and are built by the registry's tests
@@ -59,7 +62,7 @@ def types(tree: Any) -> Any:
 
 @pytest.mark.parametrize("name", STEPPED)
 def test_steps_are_what_the_specification_says(name: str) -> None:
-    env = tasks.make(name)
+    env = registry.make(name)
     spec, team = env.spec, env.spec.team
     assert team is not None
     agents = len(team.names)
@@ -77,7 +80,7 @@ def test_steps_are_what_the_specification_says(name: str) -> None:
 
 
 def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
-    with suites.quiet_import():
+    with third_party.quiet_import():
         from jaxmarl import registered_envs
         from jaxmarl.environments import overcooked_layouts, overcooked_v2_layouts
         from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
@@ -90,7 +93,7 @@ def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
 
 
 def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
-    env = tasks.make("MPE_simple_tag_v3")
+    env = registry.make("MPE_simple_tag_v3")
     assert env.spec.team == (
         ("adversary_0", "adversary_1", "adversary_2", "agent_0"),
         (16, 16, 16, 14),
@@ -108,12 +111,12 @@ def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
 
 
 def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() -> None:
-    env, world = tasks.make("MPE_simple_spread_v3"), jaxmarl.load("MPE_simple_spread_v3", 25)
+    env, world = registry.make("MPE_simple_spread_v3"), jaxmarl.load("MPE_simple_spread_v3", 25)
     keys = jax.random.split(jax.random.key(3), 2)
     actions = jnp.asarray([[0, 1, 2], [3, 4, 0]], jnp.int32)
 
     def own(state: Any, action: jax.Array, key: jax.Array) -> Any:
-        with suites.lenient():
+        with third_party.lenient():
             named = dict(zip(world.agents, action, strict=True))
             observations, _, rewards, _, _ = world.env.step_env(key, state, named)
         return observations["agent_2"], jnp.stack([rewards[agent] for agent in world.agents])
@@ -136,7 +139,7 @@ def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() ->
 
 
 def test_unequal_actions_are_told_by_a_mask_and_continuous_ones_scaled() -> None:
-    speaking = tasks.make("MPE_simple_speaker_listener_v4")
+    speaking = registry.make("MPE_simple_speaker_listener_v4")
     _, start = fast(speaking.reset)(jax.random.key(0))
     assert speaking.spec.masked
     np.testing.assert_array_equal(start.observation[:, -5:], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
@@ -152,7 +155,7 @@ def test_unequal_actions_are_told_by_a_mask_and_continuous_ones_scaled() -> None
 @pytest.fixture(scope="module")
 def battle() -> tuple[Any, Any]:
     """Two compiled functions of one battle."""
-    env = tasks.make("SMAX_3m", episode_length=60)
+    env = registry.make("SMAX_3m", episode_length=60)
     return fast(env.reset), fast(env.step)
 
 
@@ -196,7 +199,7 @@ def test_a_dead_unit_is_paid_the_victory(battle: tuple[Any, Any]) -> None:
 
 def test_a_kitchen_sees_its_own_clock_and_never_terminates() -> None:
     name = "overcooked_cramped_room"
-    _, steps = rolled(tasks.make(name, episode_length=41), lambda *_: jnp.full((2,), 4, jnp.int32), 42)
+    _, steps = rolled(registry.make(name, episode_length=41), lambda *_: jnp.full((2,), 4, jnp.int32), 42)
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 43) >= 41)
     hurry = np.asarray(steps.observation).reshape(42, 2, 20, 26)[..., 25]  # fewer than 40 steps are left
@@ -205,7 +208,7 @@ def test_a_kitchen_sees_its_own_clock_and_never_terminates() -> None:
 
 
 def test_who_speaks_too_early_ends_the_riddle_and_time_ends_it_too() -> None:
-    env = tasks.make("switch_riddle")
+    env = registry.make("switch_riddle")
     _, steps = rolled(env, lambda _, time: jnp.where(time == 6, 2, 0) * jnp.ones((3,), jnp.int32), 7)
     np.testing.assert_array_equal(steps.terminated[:, 0], np.arange(1, 8) == 7)
     np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 8) == 6)
@@ -214,7 +217,7 @@ def test_who_speaks_too_early_ends_the_riddle_and_time_ends_it_too() -> None:
 
 
 def test_a_game_of_coins_is_not_begun_anew_within_an_episode() -> None:
-    states, steps = rolled(tasks.make("coin_game", episode_length=12), lambda *_: jnp.full((2,), 4), 12)
+    states, steps = rolled(registry.make("coin_game", episode_length=12), lambda *_: jnp.full((2,), 4), 12)
     np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 13) == 12)
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(states.inner.step, np.arange(13))
@@ -222,7 +225,7 @@ def test_a_game_of_coins_is_not_begun_anew_within_an_episode() -> None:
 
 
 def test_only_who_is_to_move_has_moves_in_hanabi() -> None:
-    env = tasks.make("hanabi")
+    env = registry.make("hanabi")
     _, start = fast(env.reset)(jax.random.key(0))
     masks = np.asarray(start.observation[:, -21:])
     assert sorted(masks.sum(axis=1))[0] == 1.0, "the other can only wait"
@@ -236,14 +239,14 @@ def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"LearnedPolicyEnemySMAX is not supported: its enemy would have to be given"):
         jaxmarl.make("LearnedPolicyEnemySMAX")
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
-        tasks.make("switch_riddle", episode_length=0)
+        registry.make("switch_riddle", episode_length=0)
     with monkeypatch.context() as without:
         without.setattr("jaxmarl.registration.MABRAX_AVAILABLE", False)
         with pytest.raises(ImportError, match=r'install it: pip install "rookery\[brax,jaxmarl\]"'):
-            tasks.make("hopper_3x1")
+            registry.make("hopper_3x1")
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     with pytest.raises(ImportError, match=r'install it: pip install "rookery\[jaxmarl\]"'):
-        tasks.make("MPE_simple_spread_v3")
+        registry.make("MPE_simple_spread_v3")
 
 
 @pytest.mark.parametrize("name", ["MPE_simple_spread_v3", "SMAX_3m", "overcooked_cramped_room"])
@@ -252,7 +255,7 @@ def test_a_film_has_a_frame_for_every_state_and_leaves_nothing_behind(
 ) -> None:
     from matplotlib import pyplot
 
-    env = tasks.make(name)
+    env = registry.make(name)
     states, steps = rolled(env, lambda _, time: still(env) + time, 2)
     assert env.picture is not None
     assert env.picture.film is not None

@@ -9,12 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from rookery.agents import joint, joint_losses
-from rookery.envs.joint import TimeLimit
-from rookery.learners import api, by_stages
-from rookery.learners import joint as lives
-from rookery.runs import history
-from rookery.runs.checkpoint import Checkpointer
+from rookery.compat.jaxagents import agent, checkpoint_metrics, losses, stages
+from rookery.compat.jaxagents import learner as lives
+from rookery.compat.jaxagents.environment import TimeLimit
+from rookery.learners import base
+from rookery.storage.checkpoint import Checkpointer
 from rookery.types import Genotype
 
 SIZES = lives.Sizes(num_envs=4, rollout_length=3, actor_epochs=2, critic_epochs=1, minibatches=2)
@@ -56,8 +55,8 @@ def density(training: Any, params: jax.Array, observation: jax.Array, action: ja
     return -0.5 * (action - params) ** 2
 
 
-def rows(rollouts: joint.Rollouts, minds: joint.Minds, hyper: Hyper, key: jax.Array) -> tuple:
-    return *joint_losses.whole_rollouts(key, (rollouts.action, rollouts.advantage), 2), hyper
+def rows(rollouts: agent.Rollouts, minds: agent.Minds, hyper: Hyper, key: jax.Array) -> tuple:
+    return *losses.whole_rollouts(key, (rollouts.action, rollouts.advantage), 2), hyper
 
 
 def towards_half(training: Any, action: jax.Array, advantage: jax.Array, hyper: Hyper) -> tuple:
@@ -68,13 +67,11 @@ def still(training: Any, action: jax.Array, advantage: jax.Array, hyper: Hyper) 
     return 0.0 * jnp.sum(training.params) + hyper.rate
 
 
-OWN = joint.Own(
+OWN = agent.Own(
     sample=sample,
     policy=lambda training, _: training.params,
     log_prob=density,
-    advantages=lambda rollouts, hyper: joint_losses.advantages(
-        joint_losses.advantage_step, rollouts, hyper.discount, 1.0
-    ),
+    advantages=lambda rollouts, hyper: losses.advantages(losses.advantage_step, rollouts, hyper.discount, 1.0),
     actor_rows=rows,
     critic_rows=rows,
     actor_loss=towards_half,
@@ -83,7 +80,7 @@ OWN = joint.Own(
 )
 
 
-def life(own: joint.Own = OWN) -> lives.Life:
+def life(own: agent.Own = OWN) -> lives.Life:
     networks = (Constant(), Constant())
     return lives.life(own, networks, TimeLimit(Echo(), 5), 0.5, SIZES, episodes=3, key=jax.random.key(1))
 
@@ -109,8 +106,8 @@ def test_the_genome_alone_can_be_judged_by_the_learner():
 
 def test_who_was_given_no_optimiser_is_told_how():
     there = life()
-    hyper = joint.Hyper(Hyper(), jnp.ones(()))
-    born: api.Member = by_stages.begin(there.learner, jax.random.key(0), hyper).member
+    hyper = agent.Hyper(Hyper(), jnp.ones(()))
+    born: base.Member = stages.begin(there.learner, jax.random.key(0), hyper).member
     bank = there.learner.start_states(jax.random.key(2))
     with pytest.raises(ValueError, match=r"^these agents have no optimisers; agents\.joint\.equip gives them some\."):
         there.learner.step(born, bank, jax.random.key(1), jnp.zeros((), jnp.int32))
@@ -136,10 +133,10 @@ def stage(count: int, at: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
 
 @pytest.mark.parametrize(("updates", "every", "counts"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (1, 1, [1])])
 def test_stages_are_as_many_updates_as_were_asked_for_here_and_within_a_trace(updates: int, every: int, counts: list):
-    assert by_stages.stages(updates, every) == counts
+    assert stages.stages(updates, every) == counts
     begun, seen = jnp.asarray(10), []
-    here = by_stages.watched(stage, counts, begun, {"at": begun}, lambda *told: seen.append(told[0]))
-    traced = jax.jit(partial(by_stages.through, stage, counts))(begun, {"at": begun})
+    here = stages.watched(stage, counts, begun, {"at": begun}, lambda *told: seen.append(told[0]))
+    traced = jax.jit(partial(stages.through, stage, counts))(begun, {"at": begun})
     for now, rows in (here, traced):
         assert int(now) == 10 + updates
         assert rows["at"].tolist() == [10 + sum(counts[:i]) for i in range(len(counts) + 1)]
@@ -147,12 +144,12 @@ def test_stages_are_as_many_updates_as_were_asked_for_here_and_within_a_trace(up
 
 
 def test_a_training_gone_on_with_adds_its_checkpoints_to_those_before(tmp_path: Any):
-    store, begun = Checkpointer(tmp_path, keep=history.ALL), jnp.asarray(0)
-    assert history.read(store) == ([], {})
-    now, first = history.train(stage, [2, 1], (begun, {"at": begun}), store)
-    _, second = history.train(stage, [2], (now, {"at": now}), store, done=3)
+    store, begun = Checkpointer(tmp_path, keep=checkpoint_metrics.ALL), jnp.asarray(0)
+    assert checkpoint_metrics.read(store) == ([], {})
+    now, first = checkpoint_metrics.train(stage, [2, 1], (begun, {"at": begun}), store)
+    _, second = checkpoint_metrics.train(stage, [2], (now, {"at": now}), store, done=3)
     assert first["at"].tolist() == [0, 2, 3]
     assert second["at"].tolist() == [3, 5]
-    steps, measured = history.read(store)
+    steps, measured = checkpoint_metrics.read(store)
     assert steps == measured["at"].tolist() == [0, 2, 3, 5]
     assert int(store.restore(begun, 2)[0]) == 2

@@ -11,15 +11,14 @@ from typing import Any
 import jax
 import pytest
 
-from rookery import devices
-from rookery.runs import memory
-from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
-from rookery.runs.endings import Diverged, why
-from rookery.runs.folder import RunFolder
-from rookery.runs.journal import Journal, command_line, read_journal
-from rookery.runs.loop import run
-from rookery.runs.plan import MemoryWarning
-from rookery.runs.signals import Interrupted
+from rookery.distributed import device_memory, mesh
+from rookery.distributed.device_memory import MemoryWarning
+from rookery.signals import Interrupted
+from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage.events import Journal, command_line, read_journal
+from rookery.storage.exit_reasons import Diverged, why
+from rookery.storage.run_dir import RunFolder
+from rookery.training.loop import run
 from tests.test_loop import walks
 
 COMMAND = ["rookery", "train", "pbt-sac", "--run-dir", "/data/run"]
@@ -52,7 +51,7 @@ def test_every_start_and_every_end_is_told(folder, monkeypatch):
     assert began["command"] == COMMAND
     assert "command" not in again, "Python started it"
     assert began["versions"] | {"jax": jax.__version__} == again["versions"]
-    expected = {"devices": "1 cpu device", "kind": "cpu", "processes": 1, "memory": memory.machine()}
+    expected = {"devices": "1 cpu device", "kind": "cpu", "processes": 1, "memory": device_memory.machine()}
     assert began["hardware"] | expected == again["hardware"]
     assert set(began["hardware"]) == {*expected, "cpu", "cores", "system"}
     assert 1 <= began["hardware"]["cores"] <= (os.cpu_count() or 1)
@@ -109,7 +108,7 @@ def test_a_damaged_checkpoint_and_too_little_memory_are_told(folder, monkeypatch
     run(walks(), generations=2, **options)
     newest = max(folder.checkpoints.glob("generation_*.json"))
     newest.write_text(newest.read_text()[:-20])
-    monkeypatch.setattr(memory, "available", lambda _: 1)
+    monkeypatch.setattr(device_memory, "available", lambda _: 1)
     show = warnings.showwarning
     with pytest.warns(CheckpointWarning, match="damaged"), pytest.warns(MemoryWarning, match="alone"):
         run(walks(), generations=3, resume=True, **options)
@@ -127,7 +126,7 @@ def test_a_line_that_a_kill_cut_short_is_passed_over(folder):
     folder.journal_file.write_text('{"event": "compiled", "seconds": 1.5}\n{"event": "ended", "why": "fini')
     assert read_journal(folder) == [{"event": "compiled", "seconds": 1.5}]
     with Journal(folder) as journal:
-        journal.begin(4, devices.mesh(1), USAGE)
+        journal.begin(4, mesh.make_mesh(1), USAGE)
         journal.reached = 6
     assert journal_of(folder) == [("compiled", "compiled"), ("began", 4), ("ended", "finished")]
     assert read_journal(folder)[-1]["generation"] == 6
@@ -146,7 +145,7 @@ def test_what_ended_the_run_matters_more_than_its_journal(folder):
 
     def live(error: Exception | None) -> None:
         with Journal(folder) as journal:
-            journal.begin(0, devices.mesh(1), unreadable)
+            journal.begin(0, mesh.make_mesh(1), unreadable)
             if error is not None:
                 raise error
 

@@ -10,9 +10,13 @@ import pytest
 
 from rookery.agents.diayn import DiaynConfig
 from rookery.agents.ppo import PpoConfig
-from rookery.envs.skills import SkillsConfig
+from rookery.envs.wrappers.skills import SkillsConfig
+from rookery.experiments import build
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import WorldConfig
+from rookery.experiments.kinds import KINDS
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.populations.api import Program
+from rookery.populations.base import Program
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.qd.centroids import grid
@@ -20,10 +24,6 @@ from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import begin_from, map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import learner_scoring
-from rookery.runs import build
-from rookery.runs.cells import CellsConfig
-from rookery.runs.config import WorldConfig
-from rookery.runs.kinds import KINDS
 from tests import key_trace, walks
 from tests.tiny import LIFE
 

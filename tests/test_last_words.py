@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from rookery.runs import last_words
-from rookery.runs.addresses import DoorError
-from rookery.runs.last_words import LastWords
+from rookery.distributed import last_words
+from rookery.distributed.addresses import DoorError
+from rookery.distributed.last_words import LastWords
 
 HOST = socket.gethostname()
 # A parent of its own: it loads the one file without the rest of rookery (and JAX), so that it starts at once.
 PARENT = f"""
 import importlib.util, os, signal, sys, time, types
-sys.modules["rookery.runs.addresses"] = addresses = types.ModuleType("addresses")
+sys.modules["rookery.distributed.addresses"] = addresses = types.ModuleType("addresses")
 addresses.host_and_port = lambda address: (address.rpartition(":")[0], int(address.rpartition(":")[2]))
 spec = importlib.util.spec_from_file_location("last_words", {last_words.__file__!r})
 module = importlib.util.module_from_spec(spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rookery import cli
+from rookery.cli import app
 
 LAUNCH = Path(__file__).parent.parent / "examples" / "launch"
 RECORD = '#!/bin/bash\nprintf "%q " "$(basename "$0")" "$@" >> "$CALLS"\necho >> "$CALLS"\n'
@@ -53,13 +53,13 @@ def cluster(tmp_path) -> Cluster:
 def understood(call: list[str], run: Path) -> str:
     """Parse a call of `rookery`, which joins others and works on that run; which command it is."""
     assert call[0] == "rookery"
-    command = cli.parse(call[1:])
+    command = app.parse(call[1:])
     assert command.processes.wanted
-    place = command.run if isinstance(command, cli.Resume) else command.config.run.run_dir
+    place = command.run if isinstance(command, app.Resume) else command.config.run.run_dir
     assert str(place) == str(run)
-    if isinstance(command, cli.Train):
+    if isinstance(command, app.Train):
         assert command.config.population % 16 == 0, "the devices of the examples divide it"
-    return "resume" if isinstance(command, cli.Resume) else "train"
+    return "resume" if isinstance(command, app.Resume) else "train"
 
 
 def test_the_scripts_are_bash():
@@ -135,7 +135,7 @@ class TestKubernetes:
         pods = self.pods(job)
         asks, call = self.start(job, cluster, index=1)
         assert understood(call, cluster.run) == command
-        found = cli.parse(call[1:]).processes
+        found = app.parse(call[1:]).processes
         name = job["metadata"]["name"]
         (port,) = pods["template"]["spec"]["containers"][0]["ports"]
         host = f"{name}-{job['spec']['replicatedJobs'][0]['name']}-0-0.{name}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rookery import normalize
-from rookery.learners.api import genotype
+from rookery.learners.base import genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.types import Genotype
 from tests.lives import (

@@ -1,15 +1,15 @@
 """SAC learns a task in which greed fails: the direct way to the goal of `point_maze` ends at a wall."""
 
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import tasks
+from rookery.envs import registry
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.populations.seeds import seeds
-from rookery.runs.loop import run
+from rookery.populations.independent import seeds
+from rookery.training.loop import run
 
 
 def test_sac_reaches_the_goal_of_the_maze(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS")  # as in a run: what takes longest here is not compiling
-    environment = tasks.make("point_maze")
+    environment = registry.make("point_maze")
     config = OffPolicyConfig(num_envs=10, steps_per_generation=10_000, batch_size=64, eval_episodes=4)
     learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
     history = run(seeds(learner, population_size=4), generations=4, quiet=True).history

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi, ppo
+from rookery.agents import multi_agent, ppo
 from rookery.agents.ppo import PpoConfig, PpoHyper
-from rookery.envs import api as envs
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.learners.api import Learner, genotype
-from rookery.learners.lifetime import train
+from rookery.envs import base as envs
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.learners.base import Learner, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.learners.train import train
 from tests.crews import ENVS
 from tests.minds import compiled
 from tests.rollouts import ERRAND, errand
@@ -88,7 +88,7 @@ def test_without_a_memory_both_cues_are_answered_alike() -> None:
 @cache
 def small() -> Learner:
     config = PpoConfig(hidden_sizes=(4,), actor_epochs=1, critic_epochs=1, minibatches=2)
-    agent = multi.independent(ppo.ppo(ERRAND, config), ERRAND)
+    agent = multi_agent.independent(ppo.ppo(ERRAND, config), ERRAND)
     return on_policy(agent, errand(), OnPolicyConfig(ENVS, 4, 2, eval_episodes=1, start_states=2))
 
 

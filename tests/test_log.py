@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.runs import log as logs
-from rookery.runs.folder import RunFolder
-from rookery.runs.log import RunLog, read_csv
+from rookery.storage import csv_log as logs
+from rookery.storage.csv_log import RunLog, read_csv
+from rookery.storage.run_dir import RunFolder
 
 MEMBERS = {
     "hyper/rate": np.array([1e-4, 3e-4], np.float32),

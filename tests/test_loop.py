@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.api import Program, ProgramState
-from rookery.runs import loop, outlets
-from rookery.runs.checkpoint import Checkpointer, CheckpointError
-from rookery.runs.folder import RunFolder
-from rookery.runs.journal import Journal
-from rookery.runs.loop import Diverged, run
-from rookery.runs.progress import clock
-from rookery.runs.summary import Spent, summarize
+from rookery.populations.base import Program, ProgramState
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.events import Journal
+from rookery.storage.run_dir import RunFolder
+from rookery.training import loop, run_writer
+from rookery.training.loop import Diverged, run
+from rookery.training.metrics import Spent, summarize
+from rookery.training.progress import clock
 from tests import tiny
 
 
@@ -93,9 +93,9 @@ def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
 
         return acts
 
-    for module in (loop, outlets):
+    for module in (loop, run_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=taking(1.0, lambda: now[0])))
-    monkeypatch.setattr(outlets.Outlets, "write", taking(10.0, outlets.Outlets.write))
+    monkeypatch.setattr(run_writer.Outlets, "write", taking(10.0, run_writer.Outlets.write))
     monkeypatch.setattr(Checkpointer, "save", taking(100.0, Checkpointer.save))
     folder = str(tmp_path / "run")
     for generations in (5, 7):
@@ -112,7 +112,7 @@ def test_what_a_repertoire_holds_is_written_before_its_checkpoint(tmp_path):
         save=lambda *_: order.append("checkpoint"), write_cells=lambda *told: order.append(told)
     )
     state = ProgramState(None, jnp.zeros(1))
-    out = outlets.Outlets(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
+    out = run_writer.Outlets(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
     out.save(3, state, lambda state: {"fitness": state.shared})
     assert order == [(2, np.zeros(1)), "checkpoint"]
 
@@ -138,7 +138,9 @@ def test_who_is_called_after_a_save_cannot_end_the_run(tmp_path):
         raise OSError("no page today")
 
     options = {"generations": 3, "checkpoint_every": 1, "quiet": True}
-    with pytest.warns(outlets.AfterSaveWarning, match=r"failed with OSError: no page today; the run goes on") as caught:
+    with pytest.warns(
+        run_writer.AfterSaveWarning, match=r"failed with OSError: no page today; the run goes on"
+    ) as caught:
         result = run(walks(), run_dir=str(tmp_path / "run"), after_save=fail, **options)
     assert (len(caught), len(calls)) == (1, 3), "told once, and tried again"
     tiny.assert_equal(result.state, run(walks(), **options).state)
@@ -212,7 +214,7 @@ def test_a_summary_counts_only_what_is_finite():
 
 
 def test_options_and_config_exclude_each_other():
-    from rookery.runs.config import RunConfig
+    from rookery.experiments.config import RunConfig
 
     with pytest.raises(TypeError, match="either config or the keywords"):
         run(walks(), RunConfig(), generations=3)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.runs import manifest
-from rookery.runs.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage import manifest
+from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from tests.saved_states import assert_same, make_state, save_all
 
 
@@ -164,7 +164,7 @@ def test_empty_means_that_no_save_was_ever_finished(tmp_path, two):
 
 KILLED = """
 import os, signal, sys
-from rookery.runs import checkpoint, manifest
+from rookery.storage import checkpoint, manifest
 import jax.numpy as jnp
 checkpointer = checkpoint.Checkpointer(sys.argv[1], keep=1)
 checkpointer.save(1, {"x": jnp.arange(5)}, {})

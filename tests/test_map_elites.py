@@ -7,9 +7,11 @@ import pytest
 
 import rookery
 from rookery import trees
-from rookery.envs import api as envs
-from rookery.envs import tasks
-from rookery.envs.api import Environment, EnvSpec
+from rookery.envs import base as envs
+from rookery.envs import registry
+from rookery.envs.base import Environment, EnvSpec
+from rookery.envs.wrappers import auto_reset, time_limit
+from rookery.experiments.lineage import lineage
 from rookery.learners import rollout
 from rookery.learners.rollout import EvaluationConfig
 from rookery.qd import centroids, map_elites, scoring
@@ -19,9 +21,8 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
-from rookery.runs.lineage import lineage
-from rookery.runs.log import read_csv
-from rookery.runs.loop import Diverged
+from rookery.storage.csv_log import read_csv
+from rookery.training.loop import Diverged
 from rookery.types import Genotype
 from tests import tiny, walks
 
@@ -219,12 +220,12 @@ def three_ways(episode_length: int = 4) -> Environment:
 
     where = envs.descriptor_spec("start", "final", (0.0,), (9.0,))
     spec = EnvSpec("three_ways", 1, 3, episode_length, discrete=True, descriptor=where)
-    return envs.limit_episode(Environment(reset, step, spec), episode_length)
+    return time_limit.limit_episode(Environment(reset, step, spec), episode_length)
 
 
 class TestScoring:
     def test_policies_come_to_places_of_their_own(self):
-        searched = policy_scoring(tasks.make("point_room", episode_length=10), PolicyConfig((4,)), FEW)
+        searched = policy_scoring(registry.make("point_room", episode_length=10), PolicyConfig((4,)), FEW)
         emitter = iso_line(searched, 16, VariationConfig(0.5, 0.5))
         history = run(map_elites.map_elites(searched, GRID, emitter), 10).history
         assert history[-1]["coverage"] >= 2 * history[0]["coverage"] > 0
@@ -234,7 +235,7 @@ class TestScoring:
         with pytest.raises(
             ValueError, match="probe_value has no descriptor, which quality diversity needs; tasks that have one"
         ):
-            policy_scoring(tasks.make("probe_value"))
+            policy_scoring(registry.make("probe_value"))
         with pytest.raises(ValueError, match="line has no descriptor"):
             learner_scoring(walks.learner())
 
@@ -264,9 +265,9 @@ class TestScoring:
     def test_how_three_episodes_become_one_descriptor(self, summary, expected):
         environment = three_ways()
         config = EvaluationConfig(eval_episodes=3, start_states=3, eval_descriptor=summary)
-        (_, time), step = envs.start_bank(environment, jax.random.key(0), 3)
+        (_, time), step = auto_reset.start_bank(environment, jax.random.key(0), 3)
         places = jnp.asarray([[5.0], [0.0], [1.0]])
-        bank = (envs.Timed(places, time), step._replace(observation=places, descriptor=places))
+        bank = (time_limit.Timed(places, time), step._replace(observation=places, descriptor=places))
 
         def act(params, observation):
             del params

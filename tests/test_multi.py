@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi, ppo, sac
-from rookery.agents.api import Agent
+from rookery.agents import multi_agent, ppo, sac
+from rookery.agents.base import Agent
 from rookery.agents.ppo import PpoConfig, PpoHyper
-from rookery.envs.api import Team
+from rookery.envs.base import Team
 from rookery.types import PyTree, Transition
 from tests.minds import compiled
 from tests.rollouts import ENVS, PARTIAL, SPEC, STEPS, rollout
@@ -50,7 +50,7 @@ class Crew(NamedTuple):
 @cache
 def foxes() -> Crew:
     """Two independent agents."""
-    agent = multi.independent(ppo.ppo(TOGETHER, CONFIG), TOGETHER)
+    agent = multi_agent.independent(ppo.ppo(TOGETHER, CONFIG), TOGETHER)
     return crew(agent, compiled(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
 
 
@@ -166,7 +166,7 @@ def test_actions_are_each_ones_own_and_have_noise_of_their_own() -> None:
 def test_a_team_of_one_is_the_plain_agent() -> None:
     # Its hyper-parameters are given as the team's, `[]`.
     plain = single()
-    team = multi.independent(ppo.ppo(ALONE, CONFIG), ALONE)
+    team = multi_agent.independent(ppo.ppo(ALONE, CONFIG), ALONE)
     noise = jax.random.split(plain.noise, 1)[0]
     expected, told = plain.compiled_update(plain.state, HYPER, plain.batch, noise, jnp.int32(0))
     state = jax.tree.map(lambda leaf: leaf[None], plain.state)
@@ -179,7 +179,7 @@ def test_a_team_of_one_is_the_plain_agent() -> None:
 
 def test_agents_that_share_learn_as_further_environments() -> None:
     spec = PARTIAL._replace(team=Team(("a", "b"), (3, 3), (2, 2)))
-    agent = multi.shared(ppo.ppo(spec, CONFIG), spec)
+    agent = multi_agent.shared(ppo.ppo(spec, CONFIG), spec)
     assert agent.team == "shared"
     plain = single()
     # The plain rollout's four environments as two of two agents: environment 2 e + i is agent i in environment e.
@@ -195,7 +195,7 @@ def test_agents_that_share_learn_as_further_environments() -> None:
     np.testing.assert_array_equal(alike[0], alike[1])
 
 
-@pytest.mark.parametrize("make", [multi.independent, multi.shared])
+@pytest.mark.parametrize("make", [multi_agent.independent, multi_agent.shared])
 def test_mistakes_are_answered(make: Callable) -> None:
     agent = ppo.ppo(TOGETHER, CONFIG)
     with pytest.raises(ValueError, match=r"^test is a world for one agent; make it a team's by rookery\.as_team"):

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi, ppo, sac
-from rookery.agents.api import Agent
+from rookery.agents import multi_agent, ppo, sac
+from rookery.agents.base import Agent
 from rookery.agents.ppo import PpoConfig
-from rookery.envs.api import Environment, Step
-from rookery.learners.api import Learner, Member, genotype
+from rookery.envs.base import Environment, Step
+from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree, Transition
 from tests.crews import CONFIG, ENVS, LOG_PROB, STEPS, SpyHyper, spy
@@ -40,7 +40,7 @@ class Life(NamedTuple):
 @cache
 def life() -> Life:
     """Three generations of one rollout each, in episodes of four steps."""
-    learner = on_policy(multi.independent(spy(ERRAND, 1.0), ERRAND), errand(), CONFIG)
+    learner = on_policy(multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), CONFIG)
     bank = compiled(learner.start_states)(jax.random.key(0))
     born = compiled(learner.init)(jax.random.key(1), jax.tree.map(jnp.float32, SpyHyper()), bank)
     born = born._replace(state=born.state._replace(params=jnp.asarray([1.0, -0.5])))
@@ -156,7 +156,7 @@ def test_a_restart_and_an_adoption_touch_what_they_should() -> None:
 @cache
 def judge_of(fitness: str | None) -> Any:
     learner = on_policy(
-        multi.independent(spy(ERRAND, 1.0), ERRAND), errand(), dataclasses.replace(CONFIG, fitness=fitness)
+        multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), dataclasses.replace(CONFIG, fitness=fitness)
     )
     return compiled(learner.evaluate)
 
@@ -246,7 +246,7 @@ CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
     [
         (sac.sac(SPY_SPEC), counting(), {}, r"^this agent learns off-policy, from stored steps; bind it by off_"),
         (
-            multi.independent(CONTINUOUS, ERRAND),
+            multi_agent.independent(CONTINUOUS, ERRAND),
             counting(),
             {},
             r"^counting is a world for one agent; make it a team's",
@@ -258,7 +258,7 @@ CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
             r"^errand is a world for a team of 2; use ippo, or wrap the agent by rookery\.indep",
         ),
         (
-            multi.shared(CONTINUOUS, ERRAND),
+            multi_agent.shared(CONTINUOUS, ERRAND),
             errand(),
             {"fitness": "fox"},
             r"^fitness must name one of the agents walker, sitter; got 'fox'\.$",
@@ -310,9 +310,9 @@ def test_a_recurrent_minibatch_of_a_single_step_is_an_error() -> None:
 
 
 def test_the_sequences_and_rows_of_agents_that_share_are_everybodys() -> None:
-    shared = multi.shared(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+    shared = multi_agent.shared(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
     assert on_policy(shared, errand(), OnPolicyConfig(num_envs=2, rollout_length=3)).team == "shared"
-    own = multi.independent(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+    own = multi_agent.independent(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
     with pytest.raises(ValueError, match=r"^minibatches must divide the 6 rows"):
         on_policy(own, errand(), OnPolicyConfig(num_envs=2, rollout_length=3))
 
@@ -323,7 +323,7 @@ def test_agents_without_flags_of_their_own_are_an_error_that_says_how_they_may_c
     with pytest.raises(
         ValueError, match=r"gives terminated of shape \(\) instead of \(2,\).*cannot come later or come back"
     ):
-        on_policy(multi.independent(spy(ERRAND), ERRAND), merged, CONFIG)
+        on_policy(multi_agent.independent(spy(ERRAND), ERRAND), merged, CONFIG)
 
 
 def _with_one_flag(state: PyTree, step: Step) -> tuple[PyTree, Step]:

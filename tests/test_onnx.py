@@ -10,7 +10,7 @@ import jax.export
 import numpy as np
 import pytest
 
-from rookery.runs import export, onnx_policy
+from rookery.deploy import export, onnx
 from tests.leavers import CHASING, LEARNING, OBSERVATIONS, alone, best_actions, kept, seen
 
 jax2onnx = pytest.importorskip("jax2onnx", reason="ONNX models need the extra onnx, which the extra test leaves out")
@@ -37,7 +37,7 @@ def test_a_team_with_memories_acts_as_its_other_model_does(tmp_path: Path) -> No
     memory = np.zeros((3, 2, 3), np.float32)
     for observation in np.random.default_rng(0).normal(size=(4, 3, 2, 9)).astype(np.float32):
         action, following = stored.call(observation, memory)
-        given = onnx_policy.act(model, {"observation": observation, "memory": memory})
+        given = onnx.act(model, {"observation": observation, "memory": memory})
         np.testing.assert_array_equal(given["action"], action)
         np.testing.assert_allclose(given["next_memory"], following, atol=1e-6)
         memory = given["next_memory"]
@@ -56,7 +56,7 @@ def shifted(model: bytes, inputs: Any) -> dict[str, np.ndarray]:
     ("where", "what", "instead", "why"),
     [
         (jax2onnx, "to_onnx", cannot, r"^jax2onnx .* cannot convert it \(NotImplementedError: no rule for sort\)$"),
-        (onnx_policy, "act", shifted, r"^the model of jax2onnx .* differs by .* in an action, more than 1e-05$"),
+        (onnx, "act", shifted, r"^the model of jax2onnx .* differs by .* in an action, more than 1e-05$"),
     ],
 )
 def test_what_cannot_be_converted_is_left_out(
@@ -71,5 +71,5 @@ def test_what_cannot_be_converted_is_left_out(
 
 
 def test_a_model_that_the_runtime_refuses() -> None:
-    with pytest.raises(onnx_policy.NoOnnxError, match=r"^onnxruntime refuses it \(InvalidProtobuf: "):
-        onnx_policy.act(b"no model", {})
+    with pytest.raises(onnx.NoOnnxError, match=r"^onnxruntime refuses it \(InvalidProtobuf: "):
+        onnx.act(b"no model", {})

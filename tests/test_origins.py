@@ -14,20 +14,21 @@ from rookery import trees
 from rookery.agents.diayn import DiaynConfig
 from rookery.agents.sac import SacConfig
 from rookery.agents.td3 import Td3Config
-from rookery.envs.skills import SkillsConfig, listed
+from rookery.deploy.evaluate import evaluate
+from rookery.envs.wrappers.skills import SkillsConfig, listed
+from rookery.experiments import build, warm_start
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import DiaynRun, MapElitesRun, MePbtSacRun, PbtDiaynRun, PbtSacRun, SacRun, Td3Run
+from rookery.experiments.warm_start_settings import after
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import MePbtConfig
-from rookery.runs import build, folder, origins
-from rookery.runs.cells import CellsConfig
-from rookery.runs.checkpoint import Checkpointer
-from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.evaluate import evaluate
-from rookery.runs.following import after
-from rookery.runs.kinds import DiaynRun, MapElitesRun, MePbtSacRun, PbtDiaynRun, PbtSacRun, SacRun, Td3Run
-from rookery.runs.log import RunLog, read_csv
-from rookery.runs.record import to_record
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.csv_log import RunLog, read_csv
 from tests.minds import compiled
 from tests.tiny import assert_equal
 
@@ -62,7 +63,7 @@ def kept(config, path: Path) -> str:
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     state = first_state(begun(config))
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(folder.create(path, to_record(config)))
+        opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
         log = stack.enter_context(RunLog(opened))
         size = config.population
@@ -73,7 +74,7 @@ def kept(config, path: Path) -> str:
 
 
 def begun(config) -> rookery.Program:
-    return origins.begin(config, build.build(config))
+    return warm_start.begin(config, build.build(config))
 
 
 def first_state(program: rookery.Program):
@@ -93,7 +94,7 @@ def bred(tmp_path_factory, skilled) -> str:
 
 
 def test_each_skill_is_an_agent_that_sees_the_room_as_it_is(skilled):
-    origin = origins.open_origin(skilled)
+    origin = warm_start.open_origin(skilled)
     assert origin.built.learner is not None
     spec = origin.built.learner.spec
     assert spec.skill is not None
@@ -166,13 +167,13 @@ def test_an_agent_begins_as_the_best_elite_or_the_best_member(bred, tmp_path):
     assert_equal(trees.take(members.state.params, 0), best.params)
     plain = kept(SacRun(population=2, **SMALL), tmp_path / "plain")
     members = first_state(begun(SacRun(init_from=plain, **SMALL))).members
-    origin = origins.open_origin(plain)
+    origin = warm_start.open_origin(plain)
     assert_equal(trees.take(members.state.params, 0), trees.take(origin.state.members.state.params, 1))
 
 
 def test_discovery_goes_on_from_discovery(skilled):
     members = first_state(begun(dataclasses.replace(DISCOVERING, population=1, init_from=skilled))).members
-    origin = origins.open_origin(skilled)
+    origin = warm_start.open_origin(skilled)
     mine, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
     assert_equal(trees.take(mine, 0), trees.take(theirs, 1))
 
@@ -226,10 +227,10 @@ def test_nobody_begins_with_itself(skilled):
 
 
 def test_the_best_is_sought_among_those_who_were_not_replaced(skilled):
-    origin = origins.open_origin(skilled)
-    assert origins.best_member(skilled, 1, origin.state) == 1
+    origin = warm_start.open_origin(skilled)
+    assert warm_start.best_member(skilled, 1, origin.state) == 1
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 2, 2]))
-    assert origins.best_member(skilled, 1, origin.state._replace(shared=replaced)) == 0
+    assert warm_start.best_member(skilled, 1, origin.state._replace(shared=replaced)) == 0
 
 
 def test_discovery_needs_a_run_that_knows_skills(bred):
@@ -240,9 +241,9 @@ def test_discovery_needs_a_run_that_knows_skills(bred):
 
 
 def test_a_run_from_python_says_how_to_begin_with_it(tmp_path):
-    folder.create(tmp_path / "run", {"kind": "python", "space": None}).release()
+    run_dir.create(tmp_path / "run", {"kind": "python", "space": None}).release()
     with pytest.raises(ValueError, match="begin with it there: begin_as"):
-        origins.open_origin(tmp_path / "run")
+        warm_start.open_origin(tmp_path / "run")
 
 
 def test_what_is_not_given_is_that_runs():

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import rookery
-import rookery.cli
+import rookery.cli.app
 from benchmarks.report import write_run
+from rookery.deploy.episodes import BUDGET
 from rookery.report.page import check_runs, compose, write_report
-from rookery.runs.episodes import BUDGET
-from rookery.runs.folder import create
+from rookery.storage.run_dir import create
 from tests.commandline import call
 from tests.written_runs import MEMBERS, write, write_repertoire
 
@@ -63,7 +63,7 @@ class TestWhere:
         def refuse(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("rookery.runs.folder.os.replace", refuse)
+        monkeypatch.setattr("rookery.storage.run_dir.os.replace", refuse)
         with pytest.raises(
             ValueError, match=r"report\.html cannot be written: No space left on device; choose another"
         ):
@@ -206,7 +206,7 @@ class TestOfACommand:
             seen.append((options.get("refresh", 0), re.findall(r'"state":\{"text":"([^"]*)"', text)))
             return page
 
-        monkeypatch.setattr(rookery.cli, "write_report", watch)
+        monkeypatch.setattr(rookery.cli.app, "write_report", watch)
         assert call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")[0] == 0
         on = [(10, [f"running, or killed, {done} of 3 generations"]) for done in (1, 2)]
         assert seen == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
@@ -222,19 +222,19 @@ class TestOfACommand:
                 os.kill(os.getpid(), signal.SIGTERM)
             return written(runs, *arguments, **options)
 
-        monkeypatch.setattr(rookery.cli, "write_report", ask)
+        monkeypatch.setattr(rookery.cli.app, "write_report", ask)
         code, _, _ = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         assert code == 128 + signal.SIGTERM
         assert (
             '"state":{"text":"interrupted by SIGTERM, 2 of 3 generations"' in (tmp_path / "run/report.html").read_text()
         )
 
-    @pytest.mark.filterwarnings("always::rookery.runs.outlets.AfterSaveWarning")
+    @pytest.mark.filterwarnings("always::rookery.training.run_writer.AfterSaveWarning")
     def test_a_page_that_fails_ends_no_run(self, tmp_path, monkeypatch):
         def fail(*_, **__):
             raise ValueError("there is no room")
 
-        monkeypatch.setattr(rookery.cli, "write_report", fail)
+        monkeypatch.setattr(rookery.cli.app, "write_report", fail)
         code, _, err = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         warnings = err.splitlines()
         assert code == 0

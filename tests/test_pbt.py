@@ -11,13 +11,13 @@ import pytest
 import rookery
 from rookery import hyperparams, trees
 from rookery.agents.sac import SPACE
-from rookery.populations import api, bandit
-from rookery.populations.api import Program
+from rookery.populations import base, pb2
+from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig, check_population, counts
+from rookery.populations.independent import seeds
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
-from rookery.populations.seeds import seeds
 from tests import tiny, walks
 
 
@@ -110,7 +110,7 @@ def start(program):
     return jax.jit(program.init)(jax.random.key(0))
 
 
-def poison(state: api.ProgramState, member: int) -> api.ProgramState:
+def poison(state: base.ProgramState, member: int) -> base.ProgramState:
     """Make one member's policy NaN."""
     learned = state.members.state
     params = jax.tree.map(lambda leaf: leaf.at[member].set(jnp.nan), learned.policy.params)
@@ -183,7 +183,7 @@ class TestProgram:
     def test_members_are_judged_on_the_same_start_states(self, life, start):
         twins = trees.take(start.members, jnp.zeros((2,), jnp.int32))
         program = pbt(life, population_size=2, exploit="none")
-        state = api.ProgramState(twins, jax.jit(program.init)(jax.random.key(1)).shared)
+        state = base.ProgramState(twins, jax.jit(program.init)(jax.random.key(1)).shared)
         metrics = jax.jit(program.examine)(state, jax.random.key(0))
         assert jnp.array_equal(metrics["returns"][0], metrics["returns"][1])
 
@@ -198,16 +198,16 @@ class TestProgram:
         assert int(jnp.sum(state.shared.parents != jnp.arange(4))) == 2
 
     def test_keys_depend_on_the_member_alone(self):
-        few, many = api.member_keys(jax.random.key(0), 3), api.member_keys(jax.random.key(0), 8)
+        few, many = base.member_keys(jax.random.key(0), 3), base.member_keys(jax.random.key(0), 8)
         assert jnp.array_equal(jax.random.key_data(few), jax.random.key_data(many)[:3])
 
     def test_a_member_does_not_depend_on_the_others(self, life, start):
         key, bank = jax.random.key(7), life.start_states(jax.random.key(8))
         alone = jax.jit(partial(tiny.train_and_evaluate, life))
         together = jax.jit(
-            lambda m, k: api.vmap(partial(tiny.train_and_evaluate, life), (m, k), (bank, jnp.asarray(0)))
+            lambda m, k: base.vmap(partial(tiny.train_and_evaluate, life), (m, k), (bank, jnp.asarray(0)))
         )
-        keys = api.member_keys(key, 4)
+        keys = base.member_keys(key, 4)
         expected, _ = alone(trees.take(start.members, 2), keys[2], bank, jnp.asarray(0))
         members, _ = together(start.members, keys)
         for left, right in zip(jax.tree.leaves(expected), jax.tree.leaves(trees.take(members, 2)), strict=True):
@@ -399,7 +399,7 @@ def test_options_and_config_exclude_each_other(life):
 )
 def test_every_strategy_continues_bit_equal(config, monkeypatch, tmp_path):
     """All that decides the future is saved: the bandit's history and the recent evaluations too."""
-    monkeypatch.setattr(bandit, "FIT_STEPS", 4)  # how well it fits does not matter here
+    monkeypatch.setattr(pb2, "FIT_STEPS", 4)  # how well it fits does not matter here
     program = pbt(walks.learner(), None, 8, config)
     whole = rookery.run(program, generations=6, quiet=True).state
     options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rookery import trees
-from rookery.learners.api import genotype
-from rookery.populations import api
-from rookery.populations.placement import ONE_DEVICE
+from rookery.learners.base import genotype
+from rookery.populations import base
+from rookery.populations.sharding import ONE_DEVICE
 from rookery.qd import pbt_emitter
 from rookery.qd import repertoire as repertoires
-from rookery.qd.api import EmitterState
+from rookery.qd.base import EmitterState
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE, Counts, MePbtConfig, Parts, counts, origins
@@ -77,7 +77,7 @@ def decide():
     compiled = jax.jit(every, static_argnums=0)
 
     def decide(fitness, told: Counts, judged=True, elites_exist=True, seed=0):
-        keys = api.member_keys(jax.random.key(seed), len(fitness))
+        keys = base.member_keys(jax.random.key(seed), len(fitness))
         parents, revived = compiled(told, jnp.asarray(fitness, jnp.float32), keys, judged, elites_exist)
         return np.asarray(parents), np.asarray(revived)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.placement import _depth, move_here, rows_at_once
+from rookery.populations.sharding import _depth, move_here, rows_at_once
 
 SIZE = 17
 

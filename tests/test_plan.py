@@ -16,19 +16,20 @@ import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-import rookery.cli
-from rookery import devices
-from rookery.populations.api import Program, ProgramState
+import rookery.cli.app
+from rookery.distributed import device_memory, layout, mesh, programs
+from rookery.experiments.config import RunConfig
+from rookery.populations.base import Program, ProgramState
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.scoring import learner_scoring
-from rookery.runs import leaves, loop, memory, plan
-from rookery.runs.compiling import Compiler
-from rookery.runs.config import RunConfig
-from rookery.runs.plan import Part, Plan, Sizes
+from rookery.storage import leaf_specs
+from rookery.training import loop, memory_plan
+from rookery.training.compilation import Compiler
+from rookery.training.memory_plan import Part, Plan, Sizes
 from tests import tiny, walks
 
 # SAC in the point room: 2 observations, 2 actions, 8 hidden units, numbers of 4 bytes.
@@ -43,8 +44,8 @@ SHARED_4 = 4 + 4 * 4 + 4 * 4  # a counter; parents and recent fitness of four
 
 
 def bred(count: int, population: int = 4) -> tuple[Program, Any]:
-    over = devices.mesh(count)
-    return pbt(tiny.learner(), population_size=population, placement=devices.placement(over)), over
+    over = mesh.make_mesh(count)
+    return pbt(tiny.learner(), population_size=population, placement=layout.placement(over)), over
 
 
 def shares(planned: Plan) -> dict[str, int]:
@@ -52,7 +53,7 @@ def shares(planned: Plan) -> dict[str, int]:
 
 
 def test_every_part_is_what_one_counts_by_hand():
-    planned = plan.plan(*bred(1))
+    planned = memory_plan.plan(*bred(1))
     assert shares(planned) == {
         "parameters": 4 * PARAMETERS,
         "optimisers and targets": 4 * OPTIMISERS,
@@ -67,7 +68,7 @@ def test_every_part_is_what_one_counts_by_hand():
 
 
 def test_two_devices_have_half_of_the_members_each_and_all_that_is_shared():
-    planned = plan.plan(*bred(2))
+    planned = memory_plan.plan(*bred(2))
     assert planned.held == 2 * MEMBER + SHARED_4
     assert planned.parts[3] == Part("replay buffers", total=4 * BUFFER, share=2 * BUFFER)
     assert planned.parts[5] == Part("shared by all", total=2 * SHARED_4, share=SHARED_4)
@@ -75,8 +76,8 @@ def test_two_devices_have_half_of_the_members_each_and_all_that_is_shared():
 
 def test_the_state_is_as_large_as_predicted_and_so_is_its_copy():
     program, over = bred(2)
-    state, planned = devices.compile_program(program, over).init(jax.random.key(0)), plan.plan(program, over)
-    copied = leaves.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
+    state, planned = programs.compile_program(program, over).init(jax.random.key(0)), memory_plan.plan(program, over)
+    copied = leaf_specs.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
     for tree in (state, copied):
         shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
         for device in over.devices:
@@ -85,23 +86,23 @@ def test_the_state_is_as_large_as_predicted_and_so_is_its_copy():
 
 
 def test_a_repertoire_is_whole_on_each_device_or_divided():
-    over = devices.mesh(2)
+    over = mesh.make_mesh(2)
     searched = learner_scoring(walks.learner(descriptor=True))
     cells = grid((4, 4), walks.PLACE.lower, walks.PLACE.upper)
     genotype = 4 * (3 + 4)  # a place, and four hyper-parameters
     for divided, share in ((False, 16 * genotype), (True, 8 * genotype)):
-        placement = devices.placement(over, cells=16, divides_cells=divided)
+        placement = layout.placement(over, cells=16, divides_cells=divided)
         program = map_elites(searched, cells, iso_line(searched, 4, rows=placement.cells), placement)
-        planned = plan.plan(program, over)
+        planned = memory_plan.plan(program, over)
         assert planned.parts[0] == Part("repertoire", total=2 * share, share=share)
         assert shares(planned) == {"repertoire": share, "shared by all": 16 * 4 * (1 + 2 + 2)}
         assert (planned.sizes.cells, planned.sizes.population, planned.sizes.divides_cells) == (16, 0, divided)
 
 
 def test_me_pbt_has_members_and_a_repertoire():
-    learner, over = walks.learner(descriptor=True), devices.mesh(1)
+    learner, over = walks.learner(descriptor=True), mesh.make_mesh(1)
     program = me_pbt(learner, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), None, 10, 4)
-    planned = plan.plan(program, over)
+    planned = memory_plan.plan(program, over)
     assert shares(planned)["parameters"] == 10 * 4 * 3
     assert shares(planned)["optimisers and targets"] == 10 * 4 * 3
     assert shares(planned)["replay buffers"] == 10 * 4 * 5
@@ -121,7 +122,7 @@ def test_whatever_lives_in_somebody_elses_program_is_called_members():
         return ProgramState(Herd(jnp.zeros((4, 3)), jax.random.split(key, 4)), jnp.zeros((5,), jnp.int8))
 
     program = Program(init, init, init, population_size=4, steps_per_generation=1)  # pyright: ignore[reportArgumentType]
-    planned = plan.plan(program, devices.mesh(2))
+    planned = memory_plan.plan(program, mesh.make_mesh(2))
     assert shares(planned) == {"members": 2 * (3 * 4 + 8), "shared by all": 5}, "a key is two words"
 
 
@@ -138,8 +139,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, An
         compilation_cache.reset_cache()
 
     use(settings)
-    over = devices.mesh(2)
-    program = pbt(walks.learner(), population_size=4, placement=devices.placement(over))
+    over = mesh.make_mesh(2)
+    program = pbt(walks.learner(), population_size=4, placement=layout.placement(over))
     yield program, over, loop.plan(program, RunConfig(seed=3), over)
     use(usual)
 
@@ -162,8 +163,10 @@ class TestCompiled:
 
     def test_the_compiler_counts_the_same(self, made):
         program, over, planned = made
-        template = devices.template(program, over)
-        work = sum(plan._share(leaf) for leaf in jax.tree.leaves(devices.work_template(program, over, template)))
+        template = programs.template(program, over)
+        work = sum(
+            memory_plan._share(leaf) for leaf in jax.tree.leaves(programs.work_template(program, over, template))
+        )
         compiled = Compiler(program, over, template).compile()
         told = {name: stage.memory_analysis() for name, stage in compiled._asdict().items()}
         assert told["advance"].argument_size_in_bytes == planned.held + work
@@ -193,7 +196,7 @@ class TestCompiled:
             loop.plan(program, RunConfig(best_by="returns"), over)
 
     def test_who_does_not_tell_of_its_working_memory_is_not_asked_twice(self):
-        assert plan.working_memory(SimpleNamespace(memory_analysis=lambda: None)) is None
+        assert memory_plan.working_memory(SimpleNamespace(memory_analysis=lambda: None)) is None
 
 
 def example(available: int | None, own_memory: bool = True, **sizes: Any) -> Plan:
@@ -207,14 +210,14 @@ def test_what_does_not_fit_is_told_with_what_would():
     planned = example(available=5_000)
     assert planned.peak == 2 * 4_410 + 100
     # A member takes 2 * 1100 + 25; a row of all buffers of a device 2 * 80; on four devices 20 + 8900 / 2 are needed.
-    assert plan.remedy(planned) == (
+    assert memory_plan.remedy(planned) == (
         "the run needs 8.92 kB on each device while it saves, and there are 5 kB; the largest part, replay buffers, "
         "needs 8 kB; a population of 4 or 4 devices or a buffer_size of 25 would fit."
     )
-    assert plan.remedy(example(available=8_920)) is None
-    assert plan.remedy(example(available=None)) is None
-    assert plan.remedy(example(available=8_919)) is not None
-    told = plan.remedy(example(available=4_469))
+    assert memory_plan.remedy(example(available=8_920)) is None
+    assert memory_plan.remedy(example(available=None)) is None
+    assert memory_plan.remedy(example(available=8_919)) is not None
+    told = memory_plan.remedy(example(available=4_469))
     assert told is not None
     assert "a population of 2 or 8 devices or a buffer_size of 22 would fit" in told
 
@@ -222,13 +225,13 @@ def test_what_does_not_fit_is_told_with_what_would():
 def test_devices_that_share_the_machines_memory_are_no_remedy_and_hold_what_is_written_too():
     planned = example(available=5_000, own_memory=False)
     assert planned.peak == 3 * 4_410 + 100
-    told = plan.remedy(planned)
+    told = memory_plan.remedy(planned)
     assert told is not None
     assert told.endswith("replay buffers, needs 12 kB; a population of 2 or a buffer_size of 15 would fit.")
 
 
 def test_where_nothing_helps_one_is_told_to_use_less():
-    told = plan.remedy(example(available=200))
+    told = memory_plan.remedy(example(available=200))
     assert told is not None
     assert told.endswith("replay buffers, needs 8 kB; use less of it, or devices with more memory.")
 
@@ -236,24 +239,24 @@ def test_where_nothing_helps_one_is_told_to_use_less():
 def test_a_repertoire_that_does_not_fit_can_be_smaller_or_divided():
     parts = (Part("repertoire", 16_000, 8_000), Part("shared by all", 200, 100))
     whole = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, own_memory=True, working=300)
-    told = plan.remedy(whole)
+    told = memory_plan.remedy(whole)
     assert told is not None
     assert told.endswith(
         "repertoire, needs 16 kB; a repertoire of 42 cells or this one with shard_repertoire would fit."
     )  # 8500 bytes are left for cells of 200 bytes each; half of the cells are 8000
     divided = whole._replace(sizes=Sizes(2, 0, 0, 80, True), available=8_000)
-    told = plan.remedy(divided)
+    told = memory_plan.remedy(divided)
     assert told is not None
     assert told.endswith("a repertoire of 36 cells would fit.")  # 18 of the 40 that each device has
 
 
 def test_the_population_that_would_fit_does_and_two_more_would_not(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda _: 3 * (3 * MEMBER) + 3 * MEMBER // 2 + 3 * 68)
-    told = plan.remedy(plan.plan(*bred(2, population=8)))
+    monkeypatch.setattr(device_memory, "available", lambda _: 3 * (3 * MEMBER) + 3 * MEMBER // 2 + 3 * 68)
+    told = memory_plan.remedy(memory_plan.plan(*bred(2, population=8)))
     assert told is not None
     assert "a population of 6 or a buffer_size of" in told
-    assert plan.remedy(plan.plan(*bred(2, population=6))) is None
-    assert plan.remedy(plan.plan(*bred(2, population=8))) is not None
+    assert memory_plan.remedy(memory_plan.plan(*bred(2, population=6))) is None
+    assert memory_plan.remedy(memory_plan.plan(*bred(2, population=8))) is not None
 
 
 def accelerators(*counters: dict | None, platform: str = "gpu") -> Any:
@@ -267,28 +270,32 @@ class TestMemory:
         over = accelerators(
             {"bytes_limit": 900, "peak_bytes_in_use": 100}, {"bytes_limit": 800, "peak_bytes_in_use": 300}
         )
-        assert (memory.own(over), memory.available(over)) == (800, 800)
-        gauge = memory.Gauge(over)
+        assert (device_memory.own(over), device_memory.available(over)) == (800, 800)
+        gauge = device_memory.Gauge(over)
         gauge.begin(held=50)
-        assert gauge.read() == memory.Used(300, "the most in use at once on one device")
+        assert gauge.read() == device_memory.Used(300, "the most in use at once on one device")
 
     def test_who_does_not_tell_is_believed_to_have_nothing_known(self):
-        assert memory.available(accelerators({"bytes_limit": 900}, None)) is None
-        assert memory.available(accelerators({})) is None
+        assert device_memory.available(accelerators({"bytes_limit": 900}, None)) is None
+        assert device_memory.available(accelerators({})) is None
 
     def test_cores_share_what_the_machine_has_or_a_cgroup_grants(self, monkeypatch, tmp_path):
         cores = accelerators(None, None, platform="cpu")
         for file, text in (("v2", "max\n"), ("v1", "5000001\n")):
             (tmp_path / file).write_text(text)
-        monkeypatch.setattr(memory, "_CGROUPS", (tmp_path / "v2",))
-        physical = memory.machine()
+        monkeypatch.setattr(device_memory, "_CGROUPS", (tmp_path / "v2",))
+        physical = device_memory.machine()
         assert physical is not None
-        assert memory.available(cores) == physical // 2
-        monkeypatch.setattr(memory, "_CGROUPS", (tmp_path / "v2", tmp_path / "absent", tmp_path / "v1"))
-        assert (memory.machine(), memory.available(cores), memory.own(cores)) == (5_000_001, 2_500_000, None)
+        assert device_memory.available(cores) == physical // 2
+        monkeypatch.setattr(device_memory, "_CGROUPS", (tmp_path / "v2", tmp_path / "absent", tmp_path / "v1"))
+        assert (device_memory.machine(), device_memory.available(cores), device_memory.own(cores)) == (
+            5_000_001,
+            2_500_000,
+            None,
+        )
 
     def test_the_growth_of_a_process_is_measured_from_where_its_state_stands(self):
-        gauge = memory.Gauge(devices.mesh(2))
+        gauge = device_memory.Gauge(mesh.make_mesh(2))
         passing = np.ones(40_000_000)  # what compiling took, 320 MB
         del passing
         gauge.begin(held=7_000_000)
@@ -299,16 +306,16 @@ class TestMemory:
         assert used.meaning == "the state, and by how much the process with its 2 devices grew at most beside it"
 
     def test_where_the_peak_cannot_be_set_back_compiling_is_included_and_said(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(memory, "_RESET", tmp_path / "absent" / "clear_refs")
-        gauge = memory.Gauge(devices.mesh(1))
+        monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")
+        gauge = device_memory.Gauge(mesh.make_mesh(1))
         passing = np.ones(40_000_000)
         del passing
         gauge.begin(held=7_000_000)
         used = gauge.read()
         assert used is not None
         assert used.meaning == "by how much the process grew at most, compiling included"
-        monkeypatch.setattr(memory, "_STATUS", tmp_path / "absent")
-        assert memory.Gauge(devices.mesh(1)).read() is None
+        monkeypatch.setattr(device_memory, "_STATUS", tmp_path / "absent")
+        assert device_memory.Gauge(mesh.make_mesh(1)).read() is None
 
     @pytest.mark.parametrize(
         ("count", "words"),
@@ -322,7 +329,7 @@ class TestMemory:
         ],
     )
     def test_bytes_in_words(self, count, words):
-        assert memory.size(int(count)) == words
+        assert device_memory.size(int(count)) == words
 
 
 ARM = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 1 --devices 2".split()
@@ -332,14 +339,14 @@ ARM = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 1 --dev
 def train(monkeypatch, capsys, tmp_path):
     """`rookery train map-elites` in an empty folder; gives its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rookery.cli.keep_compiled_programs", lambda: None)
+    monkeypatch.setattr("rookery.cli.app.keep_compiled_programs", lambda: None)
     monkeypatch.setenv("COLUMNS", "100")
 
     def call(*flags: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["rookery", "train", "map-elites", *ARM, *flags])
         code = 0
         try:
-            rookery.cli.main()
+            rookery.cli.app.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
         captured = capsys.readouterr()
@@ -357,7 +364,7 @@ def test_a_plan_makes_no_folder_and_its_exit_code_says_whether_it_fits(train, tm
     assert re.search(r"its copies, while it is saved +│ +3.84 kB │ +1.92 kB", out)
     assert list(tmp_path.iterdir()) == []
 
-    monkeypatch.setattr(memory, "available", lambda _: 1_000)
+    monkeypatch.setattr(device_memory, "available", lambda _: 1_000)
     code, out, err = train("--plan", "--quiet")
     assert (code, out) == (1, "")
     assert re.fullmatch(
@@ -373,7 +380,7 @@ def test_a_plan_is_of_the_devices_that_the_run_will_have(tmp_path):
     command = [
         sys.executable,
         "-c",
-        "import rookery.cli; rookery.cli.main()",
+        "import rookery.cli.app; rookery.cli.app.main()",
         "train",
         "map-elites",
         *ARM[:-2],
@@ -385,9 +392,9 @@ def test_a_plan_is_of_the_devices_that_the_run_will_have(tmp_path):
     assert f"on {count} cpu device{'s' * (count > 1)}\n" in done.stdout
 
 
-@pytest.mark.filterwarnings("always::rookery.runs.plan.MemoryWarning")
+@pytest.mark.filterwarnings("always::rookery.distributed.device_memory.MemoryWarning")
 def test_a_run_is_warned_before_and_told_afterwards_what_it_used(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda _: 959)
+    monkeypatch.setattr(device_memory, "available", lambda _: 959)
     code, out, err = train()
     assert code == 0
     assert err == (

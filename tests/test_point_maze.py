@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import point_maze, tasks
-from rookery.envs.api import Environment
+from rookery.envs import registry
+from rookery.envs.base import Environment
+from rookery.envs.tasks import point_maze
 
 LOWER, UPPER = point_maze.WALLS
 WAY = ((0.7, -0.6), (0.7, -0.3), (-0.7, 0.1), (-0.7, 0.3), point_maze.GOAL)
@@ -87,7 +88,7 @@ def follow(env: Environment, way: tuple[tuple[float, float], ...]) -> tuple[bool
 
 
 def test_the_known_way_reaches_the_goal() -> None:
-    terminated, steps, total, last = follow(tasks.make("point_maze"), WAY)
+    terminated, steps, total, last = follow(registry.make("point_maze"), WAY)
     assert terminated
     assert steps < 45
     assert total > -50
@@ -96,7 +97,7 @@ def test_the_known_way_reaches_the_goal() -> None:
 
 @pytest.mark.parametrize(("way", "wall", "least"), [((), LOWER, -280), (WAY[:2], UPPER, -150)])
 def test_the_greedy_way_is_a_dead_end(way: tuple, wall: tuple[float, float, float], least: float) -> None:
-    terminated, steps, total, last = follow(tasks.make("point_maze"), (*way, point_maze.GOAL))
+    terminated, steps, total, last = follow(registry.make("point_maze"), (*way, point_maze.GOAL))
     assert not terminated
     assert steps == point_maze.EPISODE_LENGTH
     assert least < total < -100
@@ -104,16 +105,16 @@ def test_the_greedy_way_is_a_dead_end(way: tuple, wall: tuple[float, float, floa
 
 
 def test_rewards_are_minus_the_distance_and_within_the_offset() -> None:
-    env = tasks.make("point_maze")
+    env = registry.make("point_maze")
     for corner, distance in (((-1.0, -1.0), np.hypot(0.6, 1.8)), ((1.0, -1.0), np.hypot(1.4, 1.8))):
         state = env.reset(jax.random.key(0))[0]._replace(inner=jnp.asarray(corner))
         step = env.step(state, jnp.zeros(2), jax.random.key(1))[1]
         assert float(step.reward) == pytest.approx(-distance, abs=1e-6)
-        assert float(step.reward) + tasks.find("point_maze").qd_offset >= 0
+        assert float(step.reward) + registry.find("point_maze").qd_offset >= 0
 
 
 def test_the_room_has_no_goal_and_costs_only_control() -> None:
-    env = tasks.make("point_room")
+    env = registry.make("point_room")
     state = env.reset(jax.random.key(0))[0]._replace(inner=jnp.asarray(point_maze.GOAL))
     _, step = env.step(state, jnp.asarray([1.0, -0.5]), jax.random.key(1))
     assert float(step.reward) == pytest.approx(-0.0125, abs=1e-7)

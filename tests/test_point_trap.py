@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import point_maze, tasks
+from rookery.envs import registry
+from rookery.envs.tasks import point_maze
 
 TOP, LEFT, RIGHT = point_maze.TRAP_END[0]
 FOOT = point_maze.TRAP_SIDES[0][1]
@@ -19,7 +20,7 @@ def inside(position: np.ndarray) -> np.ndarray:
 
 
 def moved(position: tuple[float, float], action: tuple[float, float]) -> np.ndarray:
-    env = tasks.make("point_trap")
+    env = registry.make("point_trap")
     state = env.reset(jax.random.key(0))[0]._replace(inner=jnp.asarray(position))
     return np.asarray(env.step(state, jnp.asarray(action), jax.random.key(1))[1].final_observation)
 
@@ -40,8 +41,8 @@ def test_nobody_leaves_through_a_corner() -> None:
 
 
 def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
-    step = tasks.make("point_trap").step
-    reset = tasks.make("point_trap").reset
+    step = registry.make("point_trap").step
+    reset = registry.make("point_trap").reset
 
     def walk(key: jax.Array) -> jax.Array:
         start_key, action_key = jax.random.split(key)
@@ -64,7 +65,7 @@ def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
 
 def follow(way: tuple[tuple[float, float], ...]) -> tuple[bool, float, np.ndarray]:
     """Walk along waypoints: whether the episode terminated, its return and last observation."""
-    env = tasks.make("point_trap")
+    env = registry.make("point_trap")
     step = jax.jit(env.step)
     state, said = env.reset(jax.random.key(3))
     total, remaining = 0.0, list(way)
@@ -94,4 +95,4 @@ def test_the_way_around_reaches_the_goal() -> None:
 
 def test_the_offset_covers_the_farthest_corner() -> None:
     farthest = np.hypot(1.0 + abs(point_maze.TRAP_GOAL[0]), 1.0 + point_maze.TRAP_GOAL[1])
-    assert 0 <= tasks.find("point_trap").qd_offset - farthest < 0.01
+    assert 0 <= registry.find("point_trap").qd_offset - farthest < 0.01

@@ -15,9 +15,11 @@ import pytest
 
 import rookery
 from rookery import trees
-from rookery.envs.teams import identify
-from rookery.runs import export, origins, policies
-from rookery.runs.config import WorldConfig
+from rookery.deploy import export
+from rookery.deploy import policy as policies
+from rookery.envs.wrappers.teams import identify
+from rookery.experiments import warm_start
+from rookery.experiments.config import WorldConfig
 from tests.leavers import BREEDING, CHASING, DISCOVERING, LEARNING, MIND, ROLES, as_it_is, filled, kept, seen
 from tests.minds import compiled
 
@@ -28,8 +30,8 @@ def bred(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def origin(bred: Path) -> origins.Origin:
-    return origins.open_origin(bred)
+def origin(bred: Path) -> warm_start.Origin:
+    return warm_start.open_origin(bred)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def origin(bred: Path) -> origins.Origin:
     [(None, 2), ("best", 2), ("3", 3), (0, 0), ("0.2,0.1", 3), ((0.3, -0.9), 2), ("-1,-1", 0)],
 )
 def test_a_cell_is_the_best_a_number_or_the_nearest_to_a_descriptor(
-    origin: origins.Origin, cell: Any, found: int
+    origin: warm_start.Origin, cell: Any, found: int
 ) -> None:
     policy = policies.choose(origin, cell)
     assert (policy.cell, policy.member) == (found, None)
@@ -58,13 +60,13 @@ def test_a_cell_is_the_best_a_number_or_the_nearest_to_a_descriptor(
         ({"skill": 0}, r"bred has no skills to choose from; leave skill out\.$"),
     ],
 )
-def test_cells_that_cannot_be_chosen(origin: origins.Origin, chosen: dict[str, Any], message: str) -> None:
+def test_cells_that_cannot_be_chosen(origin: warm_start.Origin, chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policies.choose(origin, **chosen)
 
 
 def test_a_population_has_no_cells(tmp_path: Path) -> None:
-    origin = origins.open_origin(kept(LEARNING, tmp_path / "learned", (1.0, 2.0), as_it_is))
+    origin = warm_start.open_origin(kept(LEARNING, tmp_path / "learned", (1.0, 2.0), as_it_is))
     with pytest.raises(
         ValueError, match=r"learned is a run of kind sac, which has no cells; leave cell out, or choose"
     ):
@@ -116,7 +118,7 @@ def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: P
     world = rookery.make("pursuit_discrete", episode_length=5)
     shown = identify(world)
     agent = rookery.shared(rookery.ppo(shown.spec, CHASING.agent), shown.spec)
-    member = rookery.genotype(trees.take(origins.open_origin(run).state.members, 0))
+    member = rookery.genotype(trees.take(warm_start.open_origin(run).state.members, 0))
     theirs, act, step = (
         compiled(partial(rookery.act, agent)),
         jax.jit(deserialised(exported.path)),
@@ -135,7 +137,7 @@ def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: P
 
 
 def test_the_best_of_each_role_are_a_team(tmp_path: Path) -> None:
-    origin = origins.open_origin(kept(ROLES, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), as_it_is))
+    origin = warm_start.open_origin(kept(ROLES, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), as_it_is))
     policy = policies.choose(origin)
     assert (policy.member, policy.fitness) == (None, (3.0, 4.0))
     assert policies.choose(origin, member=1).fitness == (3.0, None)

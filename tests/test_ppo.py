@@ -12,10 +12,10 @@ import pytest
 from rookery import hyperparams, networks, returns
 from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy, unroll
-from rookery.agents.api import Lived
+from rookery.agents.base import Lived
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
 from rookery.agents.ppo_settings import SPACE
-from rookery.envs.api import Noted, SkillSpec
+from rookery.envs.base import Noted, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Transition
 from tests.minds import compiled

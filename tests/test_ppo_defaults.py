@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from rookery import make, on_policy
-from rookery.agents.multi import independent
+from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import ppo
 from rookery.agents.ppo_settings import PpoConfig, settled
+from rookery.experiments.build import Built, build
+from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun, with_space
+from rookery.experiments.on_policy_kinds import annealing
 from rookery.hyperparams import choose, describe
-from rookery.learners.api import genotype
+from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.runs.build import Built, build
-from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun, with_space
-from rookery.runs.on_policy_runs import annealing
-from rookery.runs.record import from_record, to_record
 from tests.minds import compiled
 from tests.proximal import numbers
 

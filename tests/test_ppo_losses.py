@@ -13,10 +13,10 @@ import pytest
 from rookery import networks
 from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic, Policy
-from rookery.agents.epochs import Improvement, clipped_adam, cut_rows, epoch, shuffle
+from rookery.agents.minibatch import Improvement, clipped_adam, cut_rows, epoch, shuffle
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
 from rookery.distributions import bounded_log_std
-from rookery.envs.api import EnvSpec
+from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.minds import compiled
 from tests.proximal import CASES, SMALL, Mind, layer, mind_of, nets_of, numbers, steps_of

@@ -17,13 +17,13 @@ import pytest
 
 from rookery import networks
 from rookery.agents import diayn, ppo, sac, td3
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.diayn import DiaynConfig
-from rookery.envs import api as envs
-from rookery.envs import tasks
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.envs.skills import skills
-from rookery.learners.api import Learner, Member, genotype
+from rookery.envs import base as envs
+from rookery.envs import registry
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.wrappers.skills import skills
+from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree
@@ -118,7 +118,7 @@ every_agent = pytest.mark.parametrize("agent", AGENTS)
 @cache
 def trained(name: str, world: str) -> Mind:
     """An agent after one short lifetime: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
-    case, environment = AGENTS[name], tasks.make(world)
+    case, environment = AGENTS[name], registry.make(world)
     agent = case.build(environment.spec)
     learner = case.live(agent, environment)
 

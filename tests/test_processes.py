@@ -6,35 +6,34 @@ import threading
 
 import pytest
 
-from rookery import devices
-from rookery.runs import processes
-from rookery.runs.settings import flat
-from rookery.runs.versions import version, versions
+from rookery.distributed import mesh, sync
+from rookery.trees import flatten_mapping
+from rookery.versions import version, versions
 
 
 def test_who_is_alone_is_the_first_and_hears_itself():
-    assert processes.is_first()
-    assert processes.board() is None
-    assert processes.runtime().num_processes in (None, 1)
-    assert processes.of_first(7) == 7
-    assert processes.of_first(True) is True
+    assert sync.is_first()
+    assert sync.board() is None
+    assert sync.runtime().num_processes in (None, 1)
+    assert sync.of_first(7) == 7
+    assert sync.of_first(True) is True
 
 
 @pytest.mark.parametrize("signum", [None, 15])
 @pytest.mark.parametrize("saves", [False, True])
 def test_who_is_alone_agrees_with_itself(signum, saves):
-    assert processes.agree(signum, saves) == (signum, saves)
+    assert sync.agree(signum, saves) == (signum, saves)
 
 
 def test_who_is_alone_waits_for_nobody_and_is_alike():
-    processes.meet()
-    processes.connect(devices.mesh(1))
-    processes.check_alike({"no JSON": object()})
+    sync.meet()
+    sync.connect(mesh.make_mesh(1))
+    sync.check_alike({"no JSON": object()})
 
 
 def test_a_record_is_compared_field_by_field():
     record = {"run": {"seed": 1, "world": {"env": "point_room"}}, "kind": "pbt-sac", "empty": {}, "list": [{"a": 1}]}
-    assert flat(record) == {
+    assert flatten_mapping(record) == {
         "run.seed": 1,
         "run.world.env": "point_room",
         "kind": "pbt-sac",
@@ -43,7 +42,7 @@ def test_a_record_is_compared_field_by_field():
 
 
 def test_versions_are_of_what_decides_the_numbers():
-    told = versions(processes.PACKAGES)
+    told = versions(sync.PACKAGES)
     assert {"python", "rookery", "jax", "jaxlib", "numpy"} <= told.keys()
     assert all(version[0].isdigit() for version in told.values())
     assert version("a-package-that-nobody-has") == "unknown"
@@ -52,7 +51,7 @@ def test_versions_are_of_what_decides_the_numbers():
 def test_what_libraries_print_is_hushed_and_what_python_prints_is_not(capfd):
     library = ctypes.CDLL(None)
     print("before")
-    with processes._hushed():
+    with sync._hushed():
         library.puts(b"of a library, held back")
         os.write(1, b"of a library, at once\n")
     print("after")
@@ -65,7 +64,7 @@ def test_what_libraries_print_is_hushed_and_what_python_prints_is_not(capfd):
 
 def test_an_error_while_hushed_gives_the_output_back(capfd):
     open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    with pytest.raises(KeyError), processes._hushed():
+    with pytest.raises(KeyError), sync._hushed():
         raise KeyError("while hushed")
     print("after")
     assert capfd.readouterr().out == "after\n"
@@ -75,16 +74,16 @@ def test_an_error_while_hushed_gives_the_output_back(capfd):
 
 def test_another_file_of_the_same_name_is_not_what_process_0_sees(tmp_path, monkeypatch):
     owner = tmp_path / ".owner.json"
-    assert processes.sees_what_first_sees(owner), "no file is no file, for all"
+    assert sync.sees_what_first_sees(owner), "no file is no file, for all"
     owner.write_text('{"pid": 7}')
-    assert processes.sees_what_first_sees(owner)
-    told = processes._checksum(owner)
-    monkeypatch.setattr(processes, "of_first", lambda _: told)
+    assert sync.sees_what_first_sees(owner)
+    told = sync._checksum(owner)
+    monkeypatch.setattr(sync, "of_first", lambda _: told)
     owner.write_text('{"pid": 8}')
-    assert not processes.sees_what_first_sees(owner, seconds=0.1)
+    assert not sync.sees_what_first_sees(owner, seconds=0.1)
     owner.unlink()
-    assert not processes.sees_what_first_sees(owner, seconds=0.1)
+    assert not sync.sees_what_first_sees(owner, seconds=0.1)
     late = threading.Timer(0.2, owner.write_text, ['{"pid": 7}'])  # as over a network
     late.start()
-    assert processes.sees_what_first_sees(owner, seconds=5.0)
+    assert sync.sees_what_first_sees(owner, seconds=5.0)
     late.join()

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import pursuit, tasks
-from rookery.envs.api import Environment, Step, Timed
-from rookery.envs.pursuit import Chase
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step
+from rookery.envs.tasks import pursuit
+from rookery.envs.tasks.pursuit import Chase
+from rookery.envs.wrappers.time_limit import Timed
 
 NAMES = ("pursuit_discrete", "pursuit_continuous")
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
@@ -38,7 +40,7 @@ def after(env: Environment, state: Timed, *actions: Any) -> tuple[Timed, list[St
 
 @pytest.mark.parametrize(("action", "direction"), [(0, (1, 0)), (1, (0, 1)), (2, (-1, 0)), (3, (0, -1))])
 def test_four_directions(action: int, direction: tuple[int, int]) -> None:
-    env = tasks.make("pursuit_discrete")
+    env = registry.make("pursuit_discrete")
     state, _ = after(env, begun(env, [[0.2, 0.5], [0.7, 0.5]]), [action, action])
     moved = np.asarray(state.inner.position) - np.asarray([[0.2, 0.5], [0.7, 0.5]])
     np.testing.assert_allclose(moved, [0.01 * np.asarray(direction), 0.03 * np.asarray(direction)], atol=1e-6)
@@ -47,7 +49,7 @@ def test_four_directions(action: int, direction: tuple[int, int]) -> None:
 
 
 def test_any_heading_is_one_turn_away() -> None:
-    env = tasks.make("pursuit_continuous")
+    env = registry.make("pursuit_continuous")
     start = begun(env, [[0.2, 0.5], [0.7, 0.5]], [0.0, 0.75 * math.pi])
     state, _ = after(env, start, [0.5, 0.5])
     # A quarter of the circle each: the predator goes up; the prey, at 3/4 pi before, goes down to the left.
@@ -60,28 +62,28 @@ def test_any_heading_is_one_turn_away() -> None:
 
 
 def test_the_border_stops_what_runs_against_it_and_lets_it_slide() -> None:
-    env = tasks.make("pursuit_continuous")
+    env = registry.make("pursuit_continuous")
     start = begun(env, [[0.1, 0.995], [1.0, 0.5]], [math.pi / 2, math.pi / 4])
     state, _ = after(env, start, [0.0, 0.0])
     np.testing.assert_allclose(state.inner.position, [[0.1, 1.0], [1.0, 0.5 + 0.03 / math.sqrt(2)]], atol=1e-6)
 
 
 def test_speeds_are_sides_of_the_square_per_second() -> None:
-    env = tasks.make("pursuit_discrete", predator_speed=2.0, prey_speed=0.0)
+    env = registry.make("pursuit_discrete", predator_speed=2.0, prey_speed=0.0)
     state, _ = after(env, begun(env, [[0.2, 0.5], [0.7, 0.5]]), [1, 1])
     np.testing.assert_allclose(state.inner.position, [[0.2, 0.52], [0.7, 0.5]], atol=1e-6)
 
 
 @pytest.mark.parametrize(("away", "caught"), [(0.25, True), (0.2500001, False)])
 def test_a_prey_is_caught_at_the_radius_and_not_beyond(away: float, caught: bool) -> None:
-    env = tasks.make("pursuit_discrete", capture_radius=0.25, predator_speed=0.0, prey_speed=0.0)
+    env = registry.make("pursuit_discrete", capture_radius=0.25, predator_speed=0.0, prey_speed=0.0)
     _, (step,) = after(env, begun(env, [[0.25, 0.5], [0.25 + away, 0.5]]), [0, 0])
     assert step.terminated.tolist() == [caught, caught]
     assert step.reward.tolist() == ([100.0, -100.0] if caught else [-1.0, 1.0])
 
 
 def test_one_against_one_ends_with_the_catch_and_nothing_follows() -> None:
-    env = tasks.make("pursuit_discrete", prey_speed=0.0)
+    env = registry.make("pursuit_discrete", prey_speed=0.0)
     state, steps = after(env, begun(env, [[0.485, 0.5], [0.7, 0.5]]), [0, 0], [0, 0], [0, 0])
     assert [step.reward.tolist() for step in steps] == [[-1.0, 1.0], [100.0, -100.0], [0.0, 0.0]]
     assert [step.terminated.tolist() for step in steps] == [[False] * 2, [True] * 2, [True] * 2]
@@ -91,7 +93,7 @@ def test_one_against_one_ends_with_the_catch_and_nothing_follows() -> None:
 
 
 def test_who_was_caught_is_gone_while_the_others_go_on() -> None:
-    env = tasks.make("pursuit_discrete", predators=2, prey=2, capture_radius=0.125, episode_length=3)
+    env = registry.make("pursuit_discrete", predators=2, prey=2, capture_radius=0.125, episode_length=3)
     names = ("predator_0", "predator_1", "prey_0", "prey_1")
     assert env.spec.team == (names, (17,) * 4, (4,) * 4, True)
     start = begun(env, [[0.125, 0.5], [0.5, 0.125], [0.25, 0.5], [0.875, 0.875]])
@@ -109,14 +111,14 @@ def test_who_was_caught_is_gone_while_the_others_go_on() -> None:
 
 
 def test_two_catches_in_one_step_pay_twice() -> None:
-    env = tasks.make("pursuit_discrete", predators=2, prey=2, prey_speed=0.0)
+    env = registry.make("pursuit_discrete", predators=2, prey=2, prey_speed=0.0)
     _, (step,) = after(env, begun(env, [[0.2, 0.2], [0.8, 0.8], [0.3, 0.2], [0.8, 0.7]]), [0, 0, 0, 0])
     assert step.reward.tolist() == [200.0, 200.0, -100.0, -100.0]
     assert bool(step.over)
 
 
 def test_everybody_sees_itself_first_then_its_kind_then_the_others() -> None:
-    env = tasks.make("pursuit_discrete", predators=2, prey=1, predator_speed=0.0, prey_speed=0.0, episode_length=4)
+    env = registry.make("pursuit_discrete", predators=2, prey=1, predator_speed=0.0, prey_speed=0.0, episode_length=4)
     start = begun(env, [[0.25, 0.5], [0.5, 0.5], [1.0, 0.0]])
     _, (step,) = after(env, start, [0, 1, 2])
     right, up, left = [1, 0], [0, 1], [-1, 0]
@@ -129,7 +131,7 @@ def test_everybody_sees_itself_first_then_its_kind_then_the_others() -> None:
 
 
 def test_the_three_of_a_kind_are_seen_in_turn_and_who_was_caught_not_at_all() -> None:
-    env = tasks.make("pursuit_discrete", predators=1, prey=3, capture_radius=0.1, predator_speed=0.0, prey_speed=0.0)
+    env = registry.make("pursuit_discrete", predators=1, prey=3, capture_radius=0.1, predator_speed=0.0, prey_speed=0.0)
     start = begun(env, [[0.5, 0.5], [0.5, 0.55], [0.75, 0.5], [0.5, 1.0]])
     _, (step,) = after(env, start, [0, 0, 0, 0])
     rows = np.asarray(step.observation)[:, 1:].reshape(4, 4, 4)  # who sees, place in the row, numbers
@@ -142,7 +144,7 @@ def test_the_three_of_a_kind_are_seen_in_turn_and_who_was_caught_not_at_all() ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_episodes_keep_the_contract(name: str) -> None:
-    env = tasks.make(name, predators=2, prey=2, episode_length=20)
+    env = registry.make(name, predators=2, prey=2, episode_length=20)
     keys = jax.random.split(jax.random.key(1), 3)
     shape = (20, 3, 4) if env.spec.discrete else (20, 3, 4, 1)
     drawn = jax.random.uniform(jax.random.key(2), shape, jnp.float32, -1.0, 1.0)
@@ -183,7 +185,7 @@ def reset_twice(env: Environment, key: jax.Array, action: jax.Array) -> list[jax
 
 
 def test_episodes_begin_apart_and_differ() -> None:
-    env = tasks.make("pursuit_continuous", predators=2, prey=2)
+    env = registry.make("pursuit_continuous", predators=2, prey=2)
     state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(3), 512))
     position = np.asarray(state.inner.position)
     away = np.linalg.norm(position[:, :2, None] - position[:, None, 2:], axis=-1)
@@ -197,7 +199,7 @@ def test_episodes_begin_apart_and_differ() -> None:
 
 
 def test_where_nobody_can_stand_apart_they_stand_as_far_as_they_can() -> None:
-    env = tasks.make("pursuit_continuous", capture_radius=0.99)
+    env = registry.make("pursuit_continuous", capture_radius=0.99)
     state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(4), 64))
     predator, prey = np.moveaxis(np.asarray(state.inner.position), 1, 0)
     farthest = np.linalg.norm(np.maximum(predator, 1.0 - predator), axis=-1)  # the corner opposite
@@ -205,7 +207,7 @@ def test_where_nobody_can_stand_apart_they_stand_as_far_as_they_can() -> None:
 
 
 def test_a_policy_that_is_not_finite_breaks_the_chase_and_is_told() -> None:
-    env = tasks.make("pursuit_continuous")
+    env = registry.make("pursuit_continuous")
     _, (step,) = after(env, begun(env, [[0.1, 0.1], [0.9, 0.9]]), [math.nan, 0.0])
     assert bool(step.broken)
     assert step.terminated.tolist() == [True, True]
@@ -227,11 +229,11 @@ REFUSED = [
 def test_what_makes_no_sense_is_refused(overrides: dict[str, Any], sentence: str) -> None:
     for name in NAMES:
         with pytest.raises(ValueError, match=sentence):
-            tasks.make(name, **overrides)
+            registry.make(name, **overrides)
 
 
 def test_the_picture_shows_how_far_a_predator_reaches() -> None:
-    picture = tasks.make("pursuit_discrete", predators=2, capture_radius=0.125).picture
+    picture = registry.make("pursuit_discrete", predators=2, capture_radius=0.125).picture
     assert picture is not None
     assert picture.scenery is not None
     assert picture.scenery.bodies == ("predator", "predator", "prey")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rookery import records
+from rookery.compat import records
 
 
 class Inner(NamedTuple):

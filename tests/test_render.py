@@ -13,21 +13,24 @@ import pytest
 import rookery
 from rookery import trees
 from rookery.agents.sac import SacConfig
-from rookery.envs import api, tasks
-from rookery.envs.api import Environment, EnvSpec, Step, Team
-from rookery.envs.pictures import Picture
-from rookery.envs.skills import skills
+from rookery.deploy import render
+from rookery.envs import base, registry
+from rookery.envs.base import Environment, EnvSpec, Step, Team
+from rookery.envs.rendering.scene import Picture
+from rookery.envs.wrappers import time_limit
+from rookery.envs.wrappers.skills import skills
+from rookery.experiments import build, warm_start
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import MapElitesRun, SacRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
 from rookery.qd.scoring import PolicyConfig
-from rookery.report import animation
-from rookery.runs import build, folder, origins, render
-from rookery.runs.cells import CellsConfig
-from rookery.runs.checkpoint import Checkpointer
-from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.kinds import MapElitesRun, SacRun
-from rookery.runs.log import RunLog
-from rookery.runs.record import to_record
+from rookery.report.figures import animation
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.csv_log import RunLog
 from rookery.types import Genotype
 from tests.minds import compiled
 
@@ -53,7 +56,7 @@ def kept(config: Any, path: Path, fitness: tuple[float, ...] = (1.0, 2.0)) -> Pa
     if program.table is not None:  # a repertoire is empty before the first generation
         state, _ = compiled(program.step)(state, jax.random.key(1))
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(folder.create(path, to_record(config)))
+        opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
         log = stack.enter_context(RunLog(opened))
         log.write(0, {"env_steps": 40}, {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)})
@@ -80,8 +83,8 @@ def test_the_best_member_acts_from_the_start_that_the_seed_draws(learned: Path) 
 
 def test_states_and_rewards_are_those_of_the_member_in_its_world(learned: Path) -> None:
     played = render.render(learned)
-    env = tasks.make("point_room", episode_length=6)
-    genotype = rookery.genotype(trees.take(origins.open_origin(learned).state.members, 1))
+    env = registry.make("point_room", episode_length=6)
+    genotype = rookery.genotype(trees.take(warm_start.open_origin(learned).state.members, 1))
     agent = rookery.sac(env.spec, LEARNING.agent)
     start_key, _ = jax.random.split(jax.random.key(0))
     state, step = env.reset(start_key)
@@ -109,7 +112,7 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     played = render.render(bred)
     assert played.member is None
     elite = rookery.best(rookery.repertoire(bred)).genotype
-    env = tasks.make("point_room", episode_length=6)
+    env = registry.make("point_room", episode_length=6)
     act = rookery.policy(env.spec, BREEDING.policy).act
     states, rewards = render.play(act, env, elite, jax.random.key(0))
     np.testing.assert_allclose(played.states.inner, states.inner, atol=1e-6)
@@ -143,15 +146,15 @@ def counted(lifetimes: tuple[int, int]) -> Environment:
     """A world for two that die after so many steps, each after its own; the state counts them."""
 
     def reset(key: jax.Array) -> tuple[jax.Array, Step]:
-        return jnp.zeros(()), api.first_step(jnp.zeros((2, 1)), jnp.zeros(0))
+        return jnp.zeros(()), base.first_step(jnp.zeros((2, 1)), jnp.zeros(0))
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
         time = state + 1.0
         ended = time >= jnp.asarray(lifetimes, jnp.float32)
-        return time, api.next_step(jnp.full((2, 1), time), action[:, 0], ended, jnp.zeros(0))
+        return time, base.next_step(jnp.full((2, 1), time), action[:, 0], ended, jnp.zeros(0))
 
     spec = EnvSpec("counted", 1, 1, 5, team=Team(("one", "other"), (1, 1), (1, 1)))
-    return api.limit_episode(Environment(reset, step, spec), 5)
+    return time_limit.limit_episode(Environment(reset, step, spec), 5)
 
 
 def follow(params: jax.Array, observation: jax.Array) -> jax.Array:
@@ -173,7 +176,7 @@ def told(params: jax.Array, observation: jax.Array) -> jax.Array:
 
 
 def test_a_slot_chooses_the_skill() -> None:
-    env = skills(tasks.make("point_room", episode_length=2), 3)
+    env = skills(registry.make("point_room", episode_length=2), 3)
     ways = []
     for slot in range(3):
         states, _ = render.play(told, env, Genotype(jnp.asarray(1.0), (), None), jax.random.key(0), slot)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rookery.report import dimensions, repertoire_picture
-from rookery.report.repertoire_picture import draw_repertoire
-from rookery.runs.folder import create, open_existing
+from rookery.report import dimensions
+from rookery.report.figures import repertoire as repertoire_picture
+from rookery.report.figures.repertoire import draw_repertoire
+from rookery.storage.run_dir import create, open_existing
 
 INF, NAN = float("inf"), float("nan")
 YELLOW, VIOLET = (matplotlib.colormaps["viridis"](end)[:3] for end in (1.0, 0.0))

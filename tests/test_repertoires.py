@@ -9,9 +9,10 @@ import pytest
 
 import rookery
 from rookery import hyperparams, normalize
-from rookery.envs import api
-from rookery.envs.api import Environment, EnvSpec
-from rookery.learners import api as lives
+from rookery.envs import base
+from rookery.envs.base import Environment, EnvSpec
+from rookery.envs.wrappers import auto_reset, time_limit
+from rookery.learners import base as lives
 from rookery.learners import rollout
 from rookery.qd import repertoire as repertoires
 from rookery.types import Genotype
@@ -75,7 +76,7 @@ class TestFile:
             with pytest.raises(ValueError, match="is no repertoire, damaged, or of another version"):
                 rookery.load_repertoire(path, scoring())
         path.write_bytes(whole)
-        monkeypatch.setattr("rookery.runs.repertoires.FORMAT", 2)
+        monkeypatch.setattr("rookery.experiments.repertoire_io.FORMAT", 2)
         with pytest.raises(ValueError, match="format 1"):
             rookery.load_repertoire(path, scoring())
 
@@ -94,7 +95,7 @@ class TestRun:
             rookery.repertoire(result[1].run_dir, rookery.pbt(walks.learner(), population_size=4))
 
     def test_the_folder_names_the_task(self, result):
-        from rookery.runs.folder import open_existing
+        from rookery.storage.run_dir import open_existing
 
         told = open_existing(result[1].run_dir).config
         assert told["world"] == {"env": "hill"}
@@ -182,26 +183,26 @@ class TestAct:
 
 def breaking_world(after: int) -> Environment:
     """A walk to the right by 0.1 a step for -1 each; the physics break in step `after`."""
-    spec = EnvSpec("glass", 1, 1, 20, descriptor=api.descriptor_spec("final x", "final", (-1.0,), (1.0,)))
+    spec = EnvSpec("glass", 1, 1, 20, descriptor=base.descriptor_spec("final x", "final", (-1.0,), (1.0,)))
 
     def reset(key):
         del key
-        return jnp.zeros((), jnp.int32), api.first_step(jnp.zeros(1), jnp.zeros(1))
+        return jnp.zeros((), jnp.int32), base.first_step(jnp.zeros(1), jnp.zeros(1))
 
     def step(state, action, key):
         del action, key
         state = state + 1
         place = jnp.where(state < after, 0.1 * state.astype(jnp.float32), jnp.nan)[None]
-        return state, api.next_step(place, jnp.asarray(-1.0), jnp.asarray(False), place)
+        return state, base.next_step(place, jnp.asarray(-1.0), jnp.asarray(False), place)
 
-    return api.limit_episode(api.guard_physics(Environment(reset, step, spec)), 20)
+    return time_limit.limit_episode(time_limit.guard_physics(Environment(reset, step, spec)), 20)
 
 
 @pytest.mark.parametrize(("after", "broken"), [(6, 2), (99, 0)])
 def test_whoever_breaks_the_physics_is_counted_rejected_and_not_put_at_zero(after, broken):
     env = breaking_world(after)
     config = rookery.EvaluationConfig(eval_episodes=2, start_states=2)
-    bank = api.start_bank(env, KEY, 2)
+    bank = auto_reset.start_bank(env, KEY, 2)
     act = rookery.policy(env.spec, rookery.PolicyConfig((4,))).act
     genotype = Genotype(rookery.policy(env.spec, rookery.PolicyConfig((4,))).init(KEY), (), None)
     judged = rollout.evaluate(rollout.judge(act, env, config), genotype, bank, KEY)

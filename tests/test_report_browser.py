@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rookery.runs.log import read_csv
+from rookery.storage.csv_log import read_csv
 from tests import browser as browsing
 from tests.browser import picture, see_everything, shown
 from tests.short_runs import KINDS

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from rookery.deploy.episodes import read_episodes, write_episodes
 from rookery.report.page import write_report
 from rookery.report.serve import server
-from rookery.runs.episodes import read_episodes, write_episodes
-from rookery.runs.log import read_csv
+from rookery.storage.csv_log import read_csv
 from tests import browser as browsing
 from tests.browser import opened, picture, see_everything, shown
 from tests.commandline import call

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rookery.runs.folder import RunFolder
-from rookery.runs.journal import read_journal
-from rookery.runs.log import read_csv
+from rookery.storage.csv_log import read_csv
+from rookery.storage.events import read_journal
+from rookery.storage.run_dir import RunFolder
 from tests.commandline import POINT, call
 
-COMMAND = "import rookery.cli; rookery.cli.main()"
+COMMAND = "import rookery.cli.app; rookery.cli.app.main()"
 FLAGS = [*POINT, *"--generations 16 --checkpoint-every 1 --keep 2".split()]
 BREEDING = (
     "--env point_trap --episode-length 20 --population 4 --ga-population 4 --grid 4 4 "
@@ -87,14 +87,15 @@ def arrays(run: Path) -> list[np.ndarray]:
     """Every leaf of the newest checkpoint."""
     import jax
 
-    from rookery import devices
-    from rookery.runs import build, folder, record
-    from rookery.runs.checkpoint import Checkpointer
+    from rookery.distributed import programs
+    from rookery.experiments import build, config_io
+    from rookery.storage import run_dir
+    from rookery.storage.checkpoint import Checkpointer
 
-    opened = folder.open_existing(run)
-    built = build.build(record.from_record({**opened.config, "world": {**opened.config["world"], "devices": 1}}))
+    opened = run_dir.open_existing(run)
+    built = build.build(config_io.from_record({**opened.config, "world": {**opened.config["world"], "devices": 1}}))
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    state, _, _ = checkpoints.restore(devices.template(built.program, built.mesh))
+    state, _, _ = checkpoints.restore(programs.template(built.program, built.mesh))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy
-from rookery.agents.api import Lived
+from rookery.agents.base import Lived
 from rookery.agents.ppo import PpoConfig, PpoHyper
-from rookery.envs import api as envs
-from rookery.envs.api import Environment, EnvSpec, Step
-from rookery.learners.api import Learner, Member, genotype
+from rookery.envs import base as envs
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.wrappers import time_limit
+from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import PyTree, Transition
 from tests.minds import compiled
@@ -105,7 +106,7 @@ def paid() -> Environment:
         state = state._replace(time=state.time + 1.0)
         return state, envs.next_step(state.time[None], reward, ended, jnp.zeros((0,)))
 
-    return envs.limit_episode(Environment(reset, step, SPEC), len(PAY))
+    return time_limit.limit_episode(Environment(reset, step, SPEC), len(PAY))
 
 
 class Life(NamedTuple):

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi
+from rookery.agents import multi_agent
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.populations import roles
-from rookery.populations.api import Program, ProgramState
+from rookery.populations import role_pbt
+from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
 from tests.crews import CONFIG, SPACE, spy
 from tests.lives import SPY_SPEC, counting
@@ -42,9 +42,9 @@ class People(NamedTuple):
 @cache
 def people() -> People:
     """Six of each role; the two worst are replaced by children of the two best."""
-    learner = on_policy(multi.independent(spy(ERRAND), ERRAND), errand(), CONFIG)
+    learner = on_policy(multi_agent.independent(spy(ERRAND), ERRAND), errand(), CONFIG)
     options = {"replace_count": 2, "best_count": 2, "resample_probability": 0.0}
-    program = roles.pbt_roles(learner, population_size=SIZE, **options)
+    program = role_pbt.pbt_roles(learner, population_size=SIZE, **options)
     return People(program, compiled(program.step), compiled(program.init)(jax.random.key(0)))
 
 
@@ -70,26 +70,26 @@ PARAMS = np.stack([WALKERS, SITTERS], axis=1)
 
 def test_each_role_is_matched_by_a_permutation_of_its_own() -> None:
     for seed in range(3):
-        places = np.asarray(roles.match(jax.random.key(seed), 8, 3))
+        places = np.asarray(role_pbt.match(jax.random.key(seed), 8, 3))
         assert places.shape == (8, 3)
         for role in range(3):
             assert sorted(places[:, role].tolist()) == list(range(8))
         assert len({tuple(places[:, role].tolist()) for role in range(3)}) == 3
-    first, same, other = (np.asarray(roles.match(jax.random.key(seed), 8, 3)) for seed in (0, 0, 1))
+    first, same, other = (np.asarray(role_pbt.match(jax.random.key(seed), 8, 3)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, same)
     assert (first != other).any()
 
 
 def test_who_was_dealt_comes_home_and_environments_stay() -> None:
-    places = roles.match(jax.random.key(5), SIZE, 2)
+    places = role_pbt.match(jax.random.key(5), SIZE, 2)
     members = people().with_params(PARAMS).members
-    teams = roles.deal(members, places)
+    teams = role_pbt.deal(members, places)
     for slot in range(SIZE):
         for role in range(2):
             assert teams.state.params[slot, role] == members.state.params[places[slot, role], role]
             assert teams.hyper.weight[slot, role] == members.hyper.weight[places[slot, role], role]
     assert_equal(teams.env_state, members.env_state)
-    assert_equal(roles.deal(teams, jnp.argsort(places, axis=0)), members)
+    assert_equal(role_pbt.deal(teams, jnp.argsort(places, axis=0)), members)
 
 
 # --- a generation
@@ -189,15 +189,15 @@ def test_examining_changes_nothing_and_judges_who_shares_a_slot() -> None:
 
 
 def test_mistakes_are_answered() -> None:
-    team, alone = multi.independent(spy(ERRAND), ERRAND), spy(SPY_SPEC)
-    shared: Any = on_policy(multi.shared(spy(ERRAND), ERRAND), errand(), CONFIG)
+    team, alone = multi_agent.independent(spy(ERRAND), ERRAND), spy(SPY_SPEC)
+    shared: Any = on_policy(multi_agent.shared(spy(ERRAND), ERRAND), errand(), CONFIG)
     single = on_policy(alone, counting(), OnPolicyConfig(2, 3))
     for learner in (shared, single):
         with pytest.raises(ValueError, match=r"^roles need agents with parameters of their own: a team made by indep"):
-            roles.pbt_roles(learner)
+            role_pbt.pbt_roles(learner)
     learner = on_policy(team, errand(), CONFIG)
     with pytest.raises(TypeError, match=r"^give either config or the keywords \['smooth'\], not both\.$"):
-        roles.pbt_roles(learner, config=PbtConfig(), smooth=2)
+        role_pbt.pbt_roles(learner, config=PbtConfig(), smooth=2)
     with pytest.raises(ValueError, match=r"^population_size must be at least 1, got 0\.$"):
-        roles.pbt_roles(learner, population_size=0)
-    assert roles.pbt_roles(learner, SPACE, 4).steps_per_generation == 4 * learner.steps_per_generation
+        role_pbt.pbt_roles(learner, population_size=0)
+    assert role_pbt.pbt_roles(learner, SPACE, 4).steps_per_generation == 4 * learner.steps_per_generation

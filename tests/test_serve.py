@@ -11,7 +11,7 @@ import pytest
 
 from rookery.report import serve
 from rookery.report.serve import Pages, server
-from rookery.runs.folder import create
+from rookery.storage.run_dir import create
 from tests.written_runs import MEMBERS, write, write_repertoire
 
 

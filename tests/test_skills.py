@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import api as envs
-from rookery.envs.api import Assignment, Environment, EnvSpec, SkillSpec, Step
-from rookery.envs.skills import SkillsConfig, listed, skills, whole_rounds
+from rookery.envs import base as envs
+from rookery.envs.base import Assignment, Environment, EnvSpec, SkillSpec, Step
+from rookery.envs.wrappers import auto_reset, time_limit
+from rookery.envs.wrappers.skills import SkillsConfig, listed, skills, whole_rounds
 from rookery.learners import rollout
 from rookery.types import PyTree
 from tests.minds import compiled
@@ -24,7 +25,7 @@ def line(length: int = 1) -> Environment:
     """A start in [0, 1), a step of 1 at a time; the reward is the place, the descriptor what the key says."""
     place = envs.descriptor_spec("a draw", "final", (0.0,), (1.0,))
     spec = EnvSpec("line", observation_size=1, action_size=1, episode_length=length, descriptor=place)
-    return envs.limit_episode(Environment(_reset, _step, spec), length)
+    return time_limit.limit_episode(Environment(_reset, _step, spec), length)
 
 
 def _reset(key: jax.Array) -> tuple[jax.Array, Step]:
@@ -54,13 +55,13 @@ class Walk(NamedTuple):
 def walk(environment: Environment, times: int, slots: int = SLOTS, starts: int = 8, seed: int = 0) -> Walk:
     def life(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
-        bank = envs.start_bank(environment, keys[0], starts)
-        living = envs.auto_reset(environment, bank)
+        bank = auto_reset.start_bank(environment, keys[0], starts)
+        living = auto_reset.auto_reset(environment, bank)
 
         def advance(state: PyTree, key: jax.Array) -> PyTree:
             return jax.vmap(living.step)(state, jnp.zeros((slots, 1)), jax.random.split(key, slots))
 
-        state, first = envs.begin(environment, bank, keys[1], slots)
+        state, first = auto_reset.begin(environment, bank, keys[1], slots)
         return first.observation, jax.lax.scan(advance, state, jax.random.split(keys[2], times))[1]
 
     return Walk(*jax.tree.map(np.asarray, compiled(life)(jax.random.key(seed))))
@@ -71,7 +72,9 @@ def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:
 
     def start(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key)
-        return envs.begin(environment, envs.start_bank(environment, keys[0], starts), keys[1], slots)[1].observation
+        return auto_reset.begin(environment, auto_reset.start_bank(environment, keys[0], starts), keys[1], slots)[
+            1
+        ].observation
 
     return np.asarray(compiled(start)(jax.random.key(0)))
 
@@ -162,7 +165,7 @@ def test_balanced_skills_go_round(dealt: Walk) -> None:
 
 def test_evaluations_take_the_skills_in_turn() -> None:
     def judged(environment: Environment, key: jax.Array) -> tuple:
-        bank = envs.start_bank(environment, key, 16)
+        bank = auto_reset.start_bank(environment, key, 16)
         return bank[1].observation, rollout.start_episodes(environment, bank, 16)
 
     for environment in (skills(line(), 4, balanced=True), skills(line(), 2, "sphere")):
@@ -265,12 +268,12 @@ def words(keys: jax.Array) -> set[tuple]:
 def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
     # A draw of integers spends its key and the two halves of it.
     world, key = telling(), jax.random.key(1)
-    bank = jnp.arange(4), compiled(partial(envs.start_bank, world, size=4))(key)[1]
-    starts, first = compiled(partial(envs.begin, world, num_envs=16))(bank, key)
+    bank = jnp.arange(4), compiled(partial(auto_reset.start_bank, world, size=4))(key)[1]
+    starts, first = compiled(partial(auto_reset.begin, world, num_envs=16))(bank, key)
     assert words(first.observation) == words(jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16)))
     assert (starts != jax.random.randint(key, (16,), 0, 4)).any()
 
-    _, step = compiled(envs.auto_reset(world, bank).step)(bank[0][0], jnp.zeros(1), key)
+    _, step = compiled(auto_reset.auto_reset(world, bank).step)(bank[0][0], jnp.zeros(1), key)
     spent = jax.random.split(key)[1]
     assert not words(step.observation) & words(jax.random.key_data(jax.random.split(key)))
     assert not words(step.observation) & words(jax.random.key_data(jax.random.split(spent)))
@@ -323,4 +326,4 @@ def test_skills_are_given_once_and_last() -> None:
     with pytest.raises(ValueError, match=r"^line has skills already; give them once\.$"):
         skills(skills(line()))
     with pytest.raises(ValueError, match=r"^limit the episodes of line first, then give it skills\.$"):
-        envs.limit_episode(skills(line()), 3)
+        time_limit.limit_episode(skills(line()), 3)

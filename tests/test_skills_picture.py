@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from rookery.report import skills_picture, style
-from rookery.report.skills_picture import draw_skills
-from rookery.runs.folder import create, open_existing
+from rookery.report.figures import skills as skills_picture
+from rookery.report.figures import style
+from rookery.report.figures.skills import draw_skills
+from rookery.storage.run_dir import create, open_existing
 
 ROOM = {"meaning": "final x, y", "kind": "final", "lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
 LINE = {"meaning": "final x", "kind": "final", "lower": [-1.0], "upper": [1.0]}

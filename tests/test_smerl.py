@@ -12,8 +12,8 @@ from rookery import hyperparams
 from rookery.agents import diayn, smerl
 from rookery.agents.diayn import DiaynConfig
 from rookery.agents.smerl import Aim, Returns
-from rookery.envs.api import Pursued, SkillSpec, Step
-from rookery.envs.skills import skills
+from rookery.envs.base import Pursued, SkillSpec, Step
+from rookery.envs.wrappers.skills import skills
 from rookery.types import PyTree
 from tests.lives import TINY, counting, life, obedient
 from tests.minds import BATCH, SKILLED, compiled, drawn_transitions

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rookery.cli import parse
-from rookery.report import story
+from rookery.cli.app import parse
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import KINDS, usual_space
 from rookery.report.groups import Run
-from rookery.runs.folder import open_existing
-from rookery.runs.kinds import KINDS, usual_space
-from rookery.runs.record import to_record
+from rookery.report.sections import summary
+from rookery.storage.run_dir import open_existing
 from tests.written_runs import METRICS, write
 
 NAN, INF = float("nan"), float("inf")
@@ -62,7 +62,7 @@ def metrics(**more):
     ],
 )
 def test_the_result_is_one_line(last, config, said):
-    assert story.result(config, arrays(LAST | last)) == f"{said}, after 1.5M environment steps"
+    assert summary.result(config, arrays(LAST | last)) == f"{said}, after 1.5M environment steps"
 
 
 def runs(*fitness):
@@ -80,7 +80,7 @@ def runs(*fitness):
     ],
 )
 def test_the_result_of_independent_members_names_no_best(last, fitness, said):
-    told = story.result({}, arrays(LAST | last), runs(*fitness))
+    told = summary.result({}, arrays(LAST | last), runs(*fitness))
     assert told == f"{said}, after 750k environment steps of each of 2 seeds"
 
 
@@ -96,7 +96,7 @@ def test_the_result_of_independent_members_names_no_best(last, fitness, said):
     ],
 )
 def test_how_far_a_run_is(journal, goal, text, over):
-    assert story.state({"run": {"generations": goal}}, journal, metrics()) == {"text": text, "over": over}
+    assert summary.state({"run": {"generations": goal}}, journal, metrics()) == {"text": text, "over": over}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_how_far_a_run_is(journal, goal, text, over):
     ],
 )
 def test_durations(seconds, words):
-    assert story.duration(seconds) == words
+    assert summary.duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -127,23 +127,23 @@ def test_durations(seconds, words):
     ],
 )
 def test_numbers(value, text):
-    assert story.number(value) == text
+    assert summary.number(value) == text
 
 
 class TestTime:
     def test_the_phases_of_a_generation_are_added(self):
         told = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
-        assert story.seconds(told).tolist() == [2.5, 4.5, 4.25]
+        assert summary.seconds(told).tolist() == [2.5, 4.5, 4.25]
 
     def test_a_run_of_an_older_version_has_one_phase(self):
-        assert story.seconds(metrics()).tolist() == [2.0, 3.0, 4.0]
+        assert summary.seconds(metrics()).tolist() == [2.0, 3.0, 4.0]
 
 
 class TestFacts:
     def test_they_are_of_the_first_start_and_the_last_machine(self):
         config = {"population": 8, "run": {"seed": 3}}
         again = BEGAN | {"at": "2027-01-01T00:00:00+00:00", "versions": {"jax": "0.9"}, "hardware": CPU | {"cores": 4}}
-        told = story.facts(config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, again], metrics())
+        told = summary.facts(config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, again], metrics())
         assert told == [
             ["population", "8"],
             ["seed", "3"],
@@ -156,25 +156,25 @@ class TestFacts:
         ]
 
     def test_independent_members_have_steps_of_each(self):
-        told = dict(story.facts({"population": 3}, {}, [], metrics(), seeds=3))
+        told = dict(summary.facts({"population": 3}, {}, [], metrics(), seeds=3))
         assert told["independent members"] == "3"
         assert told["environment steps"] == "300, 100 each"
         assert "population" not in told
 
     def test_an_accelerator_is_named_by_its_kind(self):
         told = dict(
-            story.facts({}, {}, [BEGAN | {"hardware": {"kind": "H100", "cpu": "Fast 9", "cores": 1}}], metrics())
+            summary.facts({}, {}, [BEGAN | {"hardware": {"kind": "H100", "cpu": "Fast 9", "cores": 1}}], metrics())
         )
         assert told["processor"] == "H100, 1 core"
 
     def test_what_nobody_wrote_down_is_left_out(self):
-        assert story.facts({}, {}, [], metrics()) == [["environment steps", "300"], ["time", "9 s"]]
+        assert summary.facts({}, {}, [], metrics()) == [["environment steps", "300"], ["time", "9 s"]]
         odd = {"world": "hopper", "run": 3, "space": [1, 2]}, {}, [{"event": "began", "hardware": None}], metrics()
-        assert dict(story.facts(*odd)) == {"environment steps": "300", "time": "9 s"}
+        assert dict(summary.facts(*odd)) == {"environment steps": "300", "time": "9 s"}
 
 
 def wrongs(journal, **columns):
-    return {entry["name"]: entry["count"] for entry in story.wrongs(metrics(**columns), journal)}
+    return {entry["name"]: entry["count"] for entry in summary.wrongs(metrics(**columns), journal)}
 
 
 class TestWrongs:
@@ -190,7 +190,7 @@ class TestWrongs:
     def test_warnings_are_told_once_and_damaged_checkpoints_counted(self):
         damaged = {"event": "warned", "message": "The checkpoint of generation 3 is damaged and was passed over: x."}
         full = {"event": "warned", "message": "the state is larger than memory"}
-        told = story.wrongs(metrics(), [BEGAN, damaged, full, damaged, ENDED])
+        told = summary.wrongs(metrics(), [BEGAN, damaged, full, damaged, ENDED])
         assert [(entry["meaning"], entry["count"]) for entry in told] == [
             ("damaged checkpoints that were passed over", 2),
             ("times that the run was killed, and went on", 0),
@@ -222,7 +222,7 @@ class TestCommand:
     @pytest.mark.parametrize("words", COMMANDS)
     def test_where_nobody_wrote_it_down_one_that_gives_the_same_settings(self, words):
         record = recorded(words)
-        line = story.command(record, [])
+        line = summary.command(record, [])
         program, *told = shlex.split(line)
         assert program == "rookery"
         assert recorded(" ".join(told[1:])) == record
@@ -230,21 +230,21 @@ class TestCommand:
 
     def test_the_journal_knows_better(self):
         words = ["rookery", "train", "sac", "--run-dir", "a b"]
-        assert story.command({"kind": "sac"}, [BEGAN | {"command": words}]) == "rookery train sac --run-dir 'a b'"
+        assert summary.command({"kind": "sac"}, [BEGAN | {"command": words}]) == "rookery train sac --run-dir 'a b'"
 
     def test_a_resume_began_nothing(self):
         later = {**BEGAN, "generation": 4, "command": ["rookery", "resume", "run"]}
         record = to_record(KINDS["sac"]())
-        assert story.command(record, [later]) == "rookery train sac --env hopper"
+        assert summary.command(record, [later]) == "rookery train sac --env hopper"
 
     def test_a_run_from_python_has_none(self):
-        assert story.command({"kind": "python"}, [BEGAN]) == ""
-        assert story.command({}, []) == ""
+        assert summary.command({"kind": "python"}, [BEGAN]) == ""
+        assert summary.command({}, []) == ""
 
 
 class TestSettings:
     def test_only_what_is_not_usual(self):
-        told = story.differences(
+        told = summary.differences(
             recorded("pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite")
         )
         assert told == [
@@ -259,7 +259,7 @@ class TestSettings:
             "run": {"run_dir": "x"},
             "space": {"lr": 1},
         }
-        told = story.differences(config)
+        told = summary.differences(config)
         assert told == [
             {"name": "a.b", "value": "1 2.5", "default": ""},
             {"name": "a.c", "value": "true", "default": ""},
@@ -267,13 +267,13 @@ class TestSettings:
 
     def test_a_search_space_in_words(self):
         python = {"lr": {"scale": "LogUniform", "low": 1e-5, "high": 0.01}, "tau": 0.005, "discount": [0.9, 0.999]}
-        told = story.space({"space": python})
+        told = summary.space({"space": python})
         assert told == [
             ["lr", "evolves in [1e-05, 0.01]"],
             ["tau", "is 0.005"],
             ["discount", "evolves in [0.9, 0.999]"],
         ]
-        assert story.space({"space": None}) == story.space({}) == []
+        assert summary.space({"space": None}) == summary.space({}) == []
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_usual_spaces_are_those_of_the_flags(self, kind):
@@ -284,7 +284,7 @@ class TestSettings:
 
 def test_a_head_of_a_run_of_an_older_version(tmp_path):
     folder = open_existing(write(tmp_path / "run <b>", {"kind": "sac"}))
-    told = story.head(folder, metrics())
+    told = summary.head(folder, metrics())
     assert (told["name"], told["kind"], told["env"]) == ("run <b>", "sac", "room")
     assert told["result"] == "Best fitness 2, median 1.5, after 300 environment steps"
     assert told["state"] == {"text": "finished, 3 of 3 generations", "over": True}
@@ -295,7 +295,7 @@ def test_a_head_tells_the_journal_and_the_memory_of_the_last_end(tmp_path):
     compiled = {"event": "compiled", "seconds": 1.25}
     ends = [ENDED | {"memory": {"planned": size}} for size in (1, 2)]
     journal = [BEGAN, compiled, ends[0], BEGAN | {"generation": 3}, ends[1], {"event": "x"}]
-    told = story.head(open_existing(write(tmp_path / "run", journal=journal)), metrics())
+    told = summary.head(open_existing(write(tmp_path / "run", journal=journal)), metrics())
     assert told["memory"] == {"planned": 2}
     texts = [event["text"] for event in told["events"]]
     end = "finished after generation 3"

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rookery.envs import functions, tasks
+from rookery.envs import registry
+from rookery.envs.tasks import functions
 
 
-@pytest.mark.parametrize("name", tasks.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_the_table_says_what_is_built(name: str) -> None:
-    task, spec = tasks.find(name), tasks.make(name).spec
+    task, spec = registry.find(name), registry.make(name).spec
     assert spec[:8] == (
         name,
         task.observation_size,
@@ -26,7 +27,7 @@ def test_the_table_says_what_is_built(name: str) -> None:
     )
     assert (len(spec.team.names) if spec.team else 1) == task.agents
     assert spec.memory_size == 0
-    row = tasks.describe(name)
+    row = registry.describe(name)
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
     assert row["descriptor_size"] == spec.descriptor_size
     assert row["episode_length"] == spec.episode_length
@@ -38,8 +39,8 @@ def test_the_documentation_tells_every_task_as_it_is() -> None:
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("### Offsets")[0].splitlines()
     ]
     told = {cells[0].strip("`"): cells for cells in lines if cells[0].startswith("`") and len(cells) > 2}
-    assert set(told) == {row["task"] for row in tasks.table()}
-    for row in tasks.table():
+    assert set(told) == {row["task"] for row in registry.table()}
+    for row in registry.table():
         cells = told[row["task"]]
         if row["descriptor"]:
             assert float(cells[-1]) == row["qd_offset"], cells
@@ -60,42 +61,42 @@ def test_listing_imports_no_simulator() -> None:
 
 
 def test_rows_share_their_columns() -> None:
-    rows = tasks.table()
-    assert [row["task"] for row in rows] == [*tasks.names(), *functions.names()]
+    rows = registry.table()
+    assert [row["task"] for row in rows] == [*registry.names(), *functions.names()]
     assert len({tuple(row) for row in rows}) == 1
     assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "brax,jaxmarl"}
 
 
 def test_a_scoring_function_is_told_but_not_built() -> None:
-    row = tasks.describe("arm")
+    row = registry.describe("arm")
     assert (row["suite"], row["observation_size"], row["action_size"]) == ("function", 0, 8)
     assert (row["episode_length"], row["qd_offset"], row["extra"]) == (None, 0.5, None)
     assert (row["descriptor_lower"], row["descriptor_upper"]) == ((0.0, 0.0), (1.0, 1.0))
-    assert str(tasks.describe("sphere")["qd_offset"]) == "0.0"  # no minus in the table
-    assert not set(functions.names()) & set(tasks.names())
+    assert str(registry.describe("sphere")["qd_offset"]) == "0.0"  # no minus in the table
+    assert not set(functions.names()) & set(registry.names())
     sentence = r"^'arm' is a scoring function for MAP-Elites, no environment: `rookery train map-elites --env arm`\.$"
     with pytest.raises(ValueError, match=sentence):
-        tasks.make("arm", episode_length=3)
+        registry.make("arm", episode_length=3)
     with pytest.raises(ValueError, match=r"no task 'sphear'; did you mean sphere"):
-        tasks.make("sphear")
+        registry.make("sphear")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"no task 'walker_uni'; did you mean walker2d_uni"):
-        tasks.make("walker_uni")
+        registry.make("walker_uni")
     with pytest.raises(ValueError, match=r"no task 'zzz'; `rookery envs` lists"):
-        tasks.describe("zzz")
+        registry.describe("zzz")
 
 
 def test_an_unknown_override_is_answered_with_those_that_exist() -> None:
     with pytest.raises(ValueError, match=r"'point_maze' has no override backend; it has episode_length\."):
-        tasks.make("point_maze", backend="spring")
+        registry.make("point_maze", backend="spring")
     with pytest.raises(ValueError, match=r"has no override legs; it has episode_length, backend\."):
-        tasks.make("hopper", legs=2)
+        registry.make("hopper", legs=2)
 
 
 def test_overrides_reach_the_environment() -> None:
-    assert tasks.make("point_maze", episode_length=7).spec.episode_length == 7
+    assert registry.make("point_maze", episode_length=7).spec.episode_length == 7
 
 
 PROBES = [  # name, coefficients c of the reward -(c0 + c1 observation - c2 action)^2 + c3 + c4 observation
@@ -108,7 +109,7 @@ PROBES = [  # name, coefficients c of the reward -(c0 + c1 observation - c2 acti
 
 @pytest.mark.parametrize(("name", "c"), PROBES)
 def test_probes_of_one_step(name: str, c: tuple[float, ...]) -> None:
-    env = tasks.make(name)
+    env = registry.make(name)
     observations = set()
     for seed in range(8):
         state, start = env.reset(jax.random.key(seed))
@@ -124,7 +125,7 @@ def test_probes_of_one_step(name: str, c: tuple[float, ...]) -> None:
 
 
 def test_probe_discount_pays_at_the_end() -> None:
-    env = tasks.make("probe_discount")
+    env = registry.make("probe_discount")
     state, start = env.reset(jax.random.key(0))
     state, first = env.step(state, jnp.zeros(1), jax.random.key(1))
     _, second = env.step(state, jnp.zeros(1), jax.random.key(2))
@@ -135,7 +136,7 @@ def test_probe_discount_pays_at_the_end() -> None:
 
 
 def test_probe_truncation_only_runs_out_of_time() -> None:
-    env = tasks.make("probe_truncation")
+    env = registry.make("probe_truncation")
     state, _ = env.reset(jax.random.key(0))
     steps = []
     for t in range(5):

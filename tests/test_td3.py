@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import devices, hyperparams, networks
+from rookery import hyperparams, networks
 from rookery.agents import sac, td3
-from rookery.agents.api import Agent
+from rookery.agents.base import Agent
 from rookery.agents.td3 import Td3Config, Td3Hyper, Td3Networks, Td3Params, Td3State
-from rookery.envs import tasks
-from rookery.envs.api import EnvSpec
+from rookery.distributed import layout, mesh
+from rookery.envs import registry
+from rookery.envs.base import EnvSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.populations import api
+from rookery.populations import base
 from rookery.types import PyTree, Transition
 from tests.minds import SPEC, compiled
 
@@ -167,10 +168,10 @@ LIFE = OffPolicyConfig(
     start_states=2,
 )
 MEMBERS = 4
-MAPS: dict[str, Callable[[], api.PopulationMap]] = {
-    "one device": lambda: api.vmap,
-    "two devices": lambda: devices.population_map(devices.mesh(2)),
-    "two devices, exact": lambda: devices.population_map(devices.mesh(2), exact=True),
+MAPS: dict[str, Callable[[], base.PopulationMap]] = {
+    "one device": lambda: base.vmap,
+    "two devices": lambda: layout.population_map(mesh.make_mesh(2)),
+    "two devices, exact": lambda: layout.population_map(mesh.make_mesh(2), exact=True),
 }
 every_map = pytest.mark.parametrize("spread", MAPS)
 
@@ -183,15 +184,15 @@ def small_sac(spec: EnvSpec) -> Agent:
     return sac.sac(spec, sac.SacConfig(hidden_sizes=(8,)))
 
 
-def branches(build: Callable[[EnvSpec], Agent], spread: api.PopulationMap, own_counters: bool = False) -> int:
+def branches(build: Callable[[EnvSpec], Agent], spread: base.PopulationMap, own_counters: bool = False) -> int:
     """Conditionals in the compiled generation of a population, whose members share the counter or have their own."""
-    environment = tasks.make("probe_both")
+    environment = registry.make("probe_both")
     learner = off_policy(build(environment.spec), environment, LIFE)
 
     def begin(key: jax.Array) -> tuple:
-        bank, keys = learner.start_states(key), api.member_keys(key, MEMBERS)
+        bank, keys = learner.start_states(key), base.member_keys(key, MEMBERS)
         hyper = jax.vmap(partial(hyperparams.sample, learner.space))(keys)
-        return api.vmap(learner.init, (keys, hyper), (bank,)), keys, bank
+        return base.vmap(learner.init, (keys, hyper), (bank,)), keys, bank
 
     def shared(member: PyTree, key: jax.Array, bank: PyTree, generation: jax.Array) -> Any:
         return learner.step(member, bank, key, generation)

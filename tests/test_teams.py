@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import api as envs
-from rookery.envs import tasks
-from rookery.envs.api import Environment, Noted, Team
-from rookery.envs.memory import remembering
-from rookery.envs.skills import skills
-from rookery.envs.teams import as_team, identify
+from rookery.envs import registry
+from rookery.envs.base import Environment, Noted, Team
+from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers.recurrence import remembering
+from rookery.envs.wrappers.skills import skills
+from rookery.envs.wrappers.teams import as_team, identify
 from tests.lives import LENGTH, SPY_SPEC, compiled, counting
 from tests.rollouts import ERRAND, errand
 from tests.rollouts import LENGTH as ERRAND_LENGTH
@@ -67,8 +67,8 @@ def test_a_team_of_one_knows_its_sizes() -> None:
 
 def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
     environment = as_team(counting())
-    bank = compiled(lambda key: envs.start_bank(environment, key, 4))(jax.random.key(0))
-    _, steps = followed(envs.auto_reset(environment, bank), ACTION[None], 12)
+    bank = compiled(lambda key: auto_reset.start_bank(environment, key, 4))(jax.random.key(0))
+    _, steps = followed(auto_reset.auto_reset(environment, bank), ACTION[None], 12)
     over = np.asarray(steps.terminated | steps.truncated)[:, 0]
     assert 2 <= over.sum() < 12
     np.testing.assert_array_equal(steps.observation[over, 0, 1], 0.0)
@@ -77,7 +77,7 @@ def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
 
 
 def test_only_a_plain_world_becomes_a_team_of_one() -> None:
-    for environment in (skills(tasks.make("point_room"), 2), remembering(counting(), 1)):
+    for environment in (skills(registry.make("point_room"), 2), remembering(counting(), 1)):
         with pytest.raises(ValueError, match=r" has skills or a memory; make it a team's world before\.$"):
             as_team(environment)
 
@@ -106,8 +106,8 @@ def test_every_observation_begins_with_the_agents_index() -> None:
 
 def test_the_index_is_there_after_an_automatic_reset() -> None:
     environment = identify(errand())
-    bank = compiled(lambda key: envs.start_bank(environment, key, 2))(jax.random.key(0))
-    _, steps = followed(envs.auto_reset(environment, bank), jnp.zeros((2, 2)), 2 * ERRAND_LENGTH)
+    bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
+    _, steps = followed(auto_reset.auto_reset(environment, bank), jnp.zeros((2, 2)), 2 * ERRAND_LENGTH)
     np.testing.assert_array_equal(steps.observation[..., :2], np.broadcast_to(np.eye(2), (8, 2, 2)))
     assert steps.observation[:, 1, 2].tolist() == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0]
     assert steps.final_observation[:, 1, 2].tolist() == [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]
@@ -125,10 +125,10 @@ def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(world: C
     remembers = remembering(environment, 3)
     assert remembers.spec == environment.spec._replace(observation_size=size + 3, memory_size=3)
     assert remembers.spec.sensed_size == environment.spec.sensed_size
-    bank = compiled(lambda key: envs.start_bank(remembers, key, 2))(jax.random.key(0))
-    plain_bank = compiled(lambda key: envs.start_bank(environment, key, 2))(jax.random.key(0))
-    first, steps = followed(envs.auto_reset(remembers, bank), Noted(action, memory), 8)
-    plain_first, plain = followed(envs.auto_reset(environment, plain_bank), action, 8)
+    bank = compiled(lambda key: auto_reset.start_bank(remembers, key, 2))(jax.random.key(0))
+    plain_bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
+    first, steps = followed(auto_reset.auto_reset(remembers, bank), Noted(action, memory), 8)
+    plain_first, plain = followed(auto_reset.auto_reset(environment, plain_bank), action, 8)
     assert not np.asarray(first.observation[..., size:]).any()
     np.testing.assert_array_equal(first.observation[..., :size], plain_first.observation)
     np.testing.assert_array_equal(steps.final_observation[..., size:], np.broadcast_to(memory, (8, *memory.shape)))
@@ -152,7 +152,7 @@ def test_a_world_without_a_memory_to_keep_stays_as_it_is() -> None:
     [
         (counting(), -1, r"^memory_size must not be negative, got -1\.$"),
         (remembering(counting(), 2), 2, r"^counting has a memory already and takes no memory\.$"),
-        (skills(tasks.make("point_room"), 2), 2, r"^point_room has skills already and takes no memory\.$"),
+        (skills(registry.make("point_room"), 2), 2, r"^point_room has skills already and takes no memory\.$"),
     ],
 )
 def test_a_memory_that_cannot_be_kept_is_an_error(environment: Environment, size: int, message: str) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.api import member_keys
+from rookery.populations.base import member_keys
 from rookery.qd.variation import VariationConfig, child, iso_line
 from rookery.types import Genotype
 from tests import tiny

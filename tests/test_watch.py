@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.runs import watch
-from rookery.runs.last_words import LastWords
-from rookery.runs.watch import LOST, Watch
+from rookery.distributed import heartbeat
+from rookery.distributed.heartbeat import LOST, Watch
+from rookery.distributed.last_words import LastWords
 
 LOST_AFTER = 0.16
 INTERVAL = LOST_AFTER / 8
@@ -267,8 +267,8 @@ def test_the_newest_checkpoint_and_the_way_on_are_named(company, capsys, tmp_pat
 
 def test_a_file_system_that_hangs_keeps_nobody(company, capsys, monkeypatch):
     disk = threading.Event()
-    monkeypatch.setattr(watch, "way_on", lambda _: disk.wait(2 * SOON))
-    monkeypatch.setattr(watch, "_DISK_SECONDS", 0.1)
+    monkeypatch.setattr(heartbeat, "way_on", lambda _: disk.wait(2 * SOON))
+    monkeypatch.setattr(heartbeat, "_DISK_SECONDS", 0.1)
     first = company.join(0)
     first.run_dir = "runs/mine"
     assert company.ended(first) == LOST
@@ -277,7 +277,7 @@ def test_a_file_system_that_hangs_keeps_nobody(company, capsys, monkeypatch):
 
 
 def test_where_nobody_reads_what_is_said_the_process_ends_as_well(company, monkeypatch):
-    monkeypatch.setattr(watch.sys, "stderr", None)
+    monkeypatch.setattr(heartbeat.sys, "stderr", None)
     assert company.ended(company.join(0)) == LOST
 
 

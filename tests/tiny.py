@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.multi import independent
+from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
-from rookery.envs import tasks
-from rookery.envs.skills import skills
-from rookery.learners.api import Bank, Learner, Member, genotype
+from rookery.envs import registry
+from rookery.envs.wrappers.skills import skills
+from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import Array, Key, PyTree
@@ -31,13 +31,13 @@ LIFE = OffPolicyConfig(
 
 def learner(env: str = "point_room", config: OffPolicyConfig = LIFE, **overrides: object) -> Learner:
     """SAC with 8 hidden units on one of our own worlds."""
-    environment = tasks.make(env, **{"episode_length": 10, **overrides})
+    environment = registry.make(env, **{"episode_length": 10, **overrides})
     return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(8,))), environment, config)
 
 
 def discoverer() -> Learner:
     """SMERL around SAC in the room with three skills, observations normalised."""
-    environment = skills(tasks.make("point_room", episode_length=10), 3)
+    environment = skills(registry.make("point_room", episode_length=10), 3)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(8,)))
     config = DiaynConfig(discriminator_hidden_sizes=(8,), smerl=True)
     life = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)
@@ -49,7 +49,7 @@ TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_
 
 def team(config: OnPolicyConfig = TEAM_LIFE, **options: Any) -> Learner:
     """A predator and a prey with 8 hidden units each; options are PPO's."""
-    environment = tasks.make("pursuit_discrete", episode_length=10)
+    environment = registry.make("pursuit_discrete", episode_length=10)
     agent = ppo(environment.spec, PpoConfig(**{"hidden_sizes": (8,), "minibatches": 2, **options}))
     return on_policy(independent(agent, environment.spec), environment, config)
 

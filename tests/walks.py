@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.envs.api import DescriptorSpec, EnvSpec
-from rookery.learners.api import Learner, Member
+from rookery.envs.base import DescriptorSpec, EnvSpec
+from rookery.learners.base import Learner, Member
 from rookery.types import Evaluation, Genotype
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rookery.runs.folder import create
-from rookery.runs.log import write_table
+from rookery.storage.csv_log import write_table
+from rookery.storage.run_dir import create
 
 METRICS = {
     "env_steps": (100.0, 200.0, 300.0),

@@ -21,7 +21,8 @@ import rookery
 from benchmarks import harness
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.report import statistics, style
+from rookery.report import statistics
+from rookery.report.figures import style
 
 TASK, SEEDS, EPISODES, MOST_STEPS = "CartPole-v1", 10, 100, 150_000
 SOLVED, BEST = 475.0, 500.0

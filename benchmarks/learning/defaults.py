@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import harness
+from rookery.experiments.lineage import lineage
 from rookery.report import statistics
 from rookery.report.compare import compare
-from rookery.runs.lineage import lineage
-from rookery.runs.log import read_csv
+from rookery.storage.csv_log import read_csv
 
 
 class Run(NamedTuple):
@@ -70,7 +70,7 @@ def train(run: Run, folder: Path) -> float:
     if (folder / "metrics.csv").exists() and len(read_csv(folder / "metrics.csv")["generation"]) >= run.generations:
         return 0.0
     started = time.perf_counter()
-    command = [sys.executable, "-c", "import rookery.cli; rookery.cli.main()"]
+    command = [sys.executable, "-c", "import rookery.cli.app; rookery.cli.app.main()"]
     subprocess.run([*command, *run.words, "--run-dir", str(folder), "--overwrite", "--quiet"], check=True)
     return time.perf_counter() - started
 

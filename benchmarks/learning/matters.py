@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from benchmarks import harness
 from benchmarks.learning.population import BUDGETS
-from rookery.runs import lineage
+from rookery.experiments import lineage
 
 LAST = 5
 

@@ -23,14 +23,16 @@ import jax
 import numpy as np
 
 from benchmarks import harness
-from rookery import devices
+from rookery.distributed import programs
+from rookery.experiments import build
+from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import KINDS, AnyRun, with_space
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
-from rookery.report import compare, compare_picture, statistics
-from rookery.runs import build, loop
-from rookery.runs.config import RunConfig, WorldConfig
-from rookery.runs.kinds import KINDS, AnyRun, with_space
-from rookery.runs.record import to_record
+from rookery.report import compare, statistics
+from rookery.report.figures import comparison
+from rookery.training import loop
 
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
@@ -132,7 +134,7 @@ def judge(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
 
 def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndarray:
     """Returns `[P, N]` of every member over fresh episodes; the same ones for all runs of a seed."""
-    examine = devices.compile_program(built.program, built.mesh).examine
+    examine = programs.compile_program(built.program, built.mesh).examine
     keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
     return np.concatenate([jax.device_get(examine(result.state, key))["returns"] for key in keys], axis=1)
 
@@ -171,7 +173,7 @@ def draw(options: argparse.Namespace, agent: str) -> None:
         rows=[row._replace(group=named(row.group)) for row in found.rows],
         pairs=[pair._replace(first=named(pair.first), second=named(pair.second)) for pair in found.pairs],
     )
-    compare_picture.draw(renamed, Path(options.pictures) / f"learning_{agent}.png")
+    comparison.draw(renamed, Path(options.pictures) / f"learning_{agent}.png")
 
 
 def summary(agent: str, env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import numpy as np
 
 import rookery
 from benchmarks import harness
-from rookery.report import statistics, style
+from rookery.report import statistics
+from rookery.report.figures import style
 
 SEEDS, GENERATIONS, EPISODES = 5, 60, 64
 REGIMES = {

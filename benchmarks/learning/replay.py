@@ -19,8 +19,9 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.learning.population import BUDGETS, config_of, fresh_returns
-from rookery.runs import build, lineage, loop
-from rookery.runs.config import RunConfig
+from rookery.experiments import build, lineage
+from rookery.experiments.config import RunConfig
+from rookery.training import loop
 
 
 def main() -> None:

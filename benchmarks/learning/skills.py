@@ -29,10 +29,11 @@ from benchmarks import harness
 from rookery import trees
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.envs import descriptors
-from rookery.envs.skills import skills
+from rookery.envs.wrappers.skills import skills
 from rookery.learners import rollout
 from rookery.populations.config import PbtConfig
-from rookery.report import statistics, style
+from rookery.report import statistics
+from rookery.report.figures import style
 
 HIDDEN, EPISODE_LENGTH = (64, 64), 100
 

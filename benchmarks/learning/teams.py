@@ -32,15 +32,16 @@ import numpy as np
 
 import rookery
 from benchmarks import harness
-from rookery.agents import multi
-from rookery.agents.api import Agent
+from rookery.agents import multi_agent
+from rookery.agents.base import Agent
 from rookery.agents.ppo import PpoConfig, ppo
-from rookery.envs import api as envs
-from rookery.envs.teams import identify
+from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers.teams import identify
 from rookery.learners import rollout
-from rookery.learners.api import Member
+from rookery.learners.base import Member
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.report import statistics, style
+from rookery.report import statistics
+from rookery.report.figures import style
 from rookery.types import Array, Key, PyTree
 
 SPREAD, TAG = "MPE_simple_spread_v3", "MPE_simple_tag_v3"
@@ -155,7 +156,7 @@ def our_run(
         minibatches=MINIBATCHES,
         anneal_updates=EVERY * options.generations,
     )
-    form = multi.independent if contender == "independent" else multi.shared
+    form = multi_agent.independent if contender == "independent" else multi_agent.shared
     agent = form(ppo(environment.spec, config), environment.spec)
     life = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=EVERY, eval_episodes=1)
     program = rookery.seeds(on_policy(agent, environment, life), population_size=SEEDS)
@@ -242,7 +243,7 @@ def drawn_by_jaxmarl(network: Any, params: PyTree, observation: Array, key: Key)
 def play(environment: rookery.Environment, act: Callable, learned: PyTree, key: Key) -> Array:
     """Returns `[FRESH, I]` of full episodes from fresh start states; episodes of these tasks end by the clock alone."""
     bank_key, key = jax.random.split(key)
-    lives = rollout.start_episodes(environment, envs.start_bank(environment, bank_key, FRESH), FRESH)
+    lives = rollout.start_episodes(environment, auto_reset.start_bank(environment, bank_key, FRESH), FRESH)
     keys = jax.random.split(key, environment.spec.episode_length)
     return jnp.sum(jax.lax.scan(partial(advance, environment, act, learned), lives, keys)[1], axis=0)
 

@@ -23,7 +23,8 @@ import rookery
 from benchmarks import harness
 from rookery.qd import repertoire as repertoires
 from rookery.qd.scoring import worst_return
-from rookery.report import statistics, style
+from rookery.report import statistics
+from rookery.report.figures import style
 
 ENV = rookery.make("point_trap")
 P, VARIATIONS, GRID = 10, 30, (16, 16)

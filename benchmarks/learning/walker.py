@@ -22,10 +22,11 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_me_pbt
 from benchmarks.qdax_me_pbt import Settings
-from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd import repertoire as repertoires
 from rookery.qd.scoring import worst_return
-from rookery.report import statistics, style
+from rookery.report import statistics
+from rookery.report.figures import style
 
 SETTINGS = Settings(iterations=40, descriptor="ours")
 CONTENDERS = {"rookery": SETTINGS, "qdax": SETTINGS, "qdax-own": SETTINGS._replace(descriptor="own")}

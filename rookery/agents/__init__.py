@@ -1,1 +1,1 @@
-"""Minds: agents. An agent sees an `EnvSpec`, never an environment."""
+"""Agents. An agent depends on an `EnvSpec`, never on an environment."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, networks
-from rookery.envs.api import EnvSpec
+from rookery.envs.base import EnvSpec
 from rookery.types import Array, PyTree
 
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
-from rookery.agents.api import Agent, Curiosity, check_hidden_sizes
-from rookery.envs.api import EnvSpec, SkillSpec, Step
+from rookery.agents.base import Agent, Curiosity, check_hidden_sizes
+from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.hyperparams import Field, LogUniform, Space, Uniform
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 

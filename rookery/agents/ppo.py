@@ -16,10 +16,10 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, networks, normalize, returns
 from rookery.agents.actor_critic import ActorCritic, Policy, distribution, log_prob_and_entropy, see, unroll
-from rookery.agents.api import Agent
-from rookery.agents.epochs import Improvement, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
+from rookery.agents.base import Agent
+from rookery.agents.minibatch import Improvement, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
-from rookery.envs.api import EnvSpec, Noted
+from rookery.envs.base import EnvSpec, Noted
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 REWARD_LIMIT = 10.0  # of normalised rewards

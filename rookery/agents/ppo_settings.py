@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rookery import distributions, hyperparams
-from rookery.agents.api import check_hidden_sizes
-from rookery.envs.api import EnvSpec
+from rookery.agents.base import check_hidden_sizes
+from rookery.envs.base import EnvSpec
 from rookery.types import Scalar
 
 

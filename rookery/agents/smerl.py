@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from rookery.envs.api import SkillSpec, Step
+from rookery.envs.base import SkillSpec, Step
 from rookery.types import Array
 
 RATE = 0.2  # of the running means: about the last ten episodes count

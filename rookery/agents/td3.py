@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, returns
-from rookery.agents.api import Agent, check_continuous, check_hidden_sizes, check_output_scale
-from rookery.envs.api import EnvSpec
+from rookery.agents.base import Agent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.envs.base import EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 

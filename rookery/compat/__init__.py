@@ -1,1 +1,1 @@
-"""The documented class APIs of the systems that this library continues, over its own agents, learners, populations."""
+"""The documented class APIs of QDax and jaxagents, over this library's agents, learners and populations."""

@@ -1,218 +1,111 @@
-"""Transitions, the replay buffer and training states in the documented form; a population of them is `[P, ...]`."""
+"""Frozen records that JAX can map, for whoever writes classes around pure functions; and the keys that they keep."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers
-from rookery.agents import sac, td3
-from rookery.gradients import Learned
-from rookery.learners import by_hand
-from rookery.learners.by_hand import Apprentice
-from rookery.records import Record, check, static, typed
-from rookery.types import Array, Key
-
-__all__ = ["DiaynTrainingState", "PBTSacTrainingState", "PBTTD3TrainingState", "PBTTrainingState", "QDTransition"]
-__all__ += ["ReplayBuffer", "SacTrainingState", "TD3TrainingState", "Transition"]
+from rookery.types import Array, Key, PyTree
 
 
-Paths = Mapping[str, tuple[str, ...]]
+@dataclass_transform(frozen_default=True)
+class Record:
+    """A frozen dataclass and pytree; whoever inherits becomes one.
 
-
-class Transition(Record):
-    """Environment steps; `next_obs` is the true successor, also where the episode ended there."""
-
-    obs: Array  # [..., O]
-    next_obs: Array  # [..., O]
-    rewards: Array  # [...]
-    dones: Array  # [...] 1 where the episode ended, for either reason
-    truncations: Array  # [...] 1 where the clock ended it
-    actions: Array  # [..., A]
-
-    @classmethod
-    def init_dummy(cls, observation_dim: int, action_dim: int) -> "Transition":
-        """A batch of one, of zeros, that tells a buffer its shapes."""
-        obs, scalar = jnp.zeros((1, observation_dim)), jnp.zeros((1,))
-        return Transition(obs, obs, scalar, scalar, scalar, jnp.zeros((1, action_dim)))
-
-    @property
-    def flatten_dim(self) -> int:
-        """F, the columns of `flatten`."""
-        return sum(math.prod(shape) for shape in self._shapes().values())
-
-    def flatten(self) -> Array:
-        """All fields side by side in their order, `[..., F]`."""
-        widths = {name: math.prod(shape) for name, shape in self._shapes().items()}
-        leading = self.rewards.shape
-        return jnp.concatenate(
-            [getattr(self, name).reshape(*leading, width) for name, width in widths.items() if width], -1
-        )
-
-    @classmethod
-    def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
-        """What `flatten` made, as fields again.
-
-        Args:
-          flattened_transition: `[..., F]`.
-          transition: tells how many columns each field has; its batch does not matter.
-
-        Raises:
-          ValueError: there are not F columns.
-        """
-        columns, expected = flattened_transition.shape[-1], transition.flatten_dim
-        check(columns == expected, f"transitions like this one have {expected} columns, got {columns}.")
-        leading, dtype = flattened_transition.shape[:-1], flattened_transition.dtype
-        fields, end = {}, 0
-        for name, shape in transition._shapes().items():
-            begin, end = end, end + math.prod(shape)
-            # XLA's compiler dies of slices of size 0.
-            part = flattened_transition[..., begin:end] if end > begin else jnp.zeros((*leading, 0), dtype)
-            fields[name] = part.reshape(*leading, *shape)
-        return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})  # pyright: ignore[reportArgumentType]
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each field in one transition, by name and in order."""
-        fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType] - `Record` makes it a dataclass
-        return {field.name: getattr(self, field.name).shape[self.rewards.ndim :] for field in fields}
-
-
-class QDTransition(Transition):
-    """With the state descriptors before the step and of its true successor."""
-
-    state_desc: Array  # [..., D]
-    next_state_desc: Array  # [..., D]
-
-    @classmethod
-    def init_dummy(cls, observation_dim: int, action_dim: int, descriptor_dim: int) -> "QDTransition":  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A batch of one, of zeros, that tells a buffer its shapes."""
-        descriptor = jnp.zeros((1, descriptor_dim))
-        row = vars(Transition.init_dummy(observation_dim, action_dim))
-        return QDTransition(**row, state_desc=descriptor, next_state_desc=descriptor)
-
-
-class ReplayBuffer(Record):
-    """A ring of transitions: an insert costs what it inserts, and leaves out what is not finite."""
-
-    paths: ClassVar[Paths] = {"current_size": ("state", "size"), "current_position": ("state", "position")}
-
-    state: buffers.BufferState
-    buffer_size: int = static()
-
-    @classmethod
-    def init(cls, buffer_size: int, transition: Transition) -> "ReplayBuffer":
-        """Room for `buffer_size` transitions like this one, which is alone or in a batch."""
-        rank = transition.rewards.ndim
-        alone = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[rank:], leaf.dtype), transition)
-        return cls(buffers.ring(buffer_size).init(alone), buffer_size)
-
-    @property
-    def data(self) -> Array:
-        """What the buffer holds as `Transition.flatten` has it, `[buffer_size, F]`; NaN in rows not yet written. This
-        is a copy: the buffer itself keeps field by field."""
-        flat = self.state.rows.flatten()
-        written = jnp.broadcast_to(jnp.arange(self.buffer_size), flat.shape[:-1]) < self.current_size[..., None]
-        return jnp.where(written[..., None], flat, jnp.nan)
-
-    def insert(self, transitions: Transition) -> "ReplayBuffer":
-        """Write transitions over the oldest, whatever their leading axes. More than the buffer holds, or another class
-        than it was made for, are a `ValueError`."""
-        made_for, given = type(self.state.rows).__name__, type(transitions).__name__
-        check(made_for == given, f"this buffer was made for a {made_for}, and was given a {given}.")
-        held, count = self.state.rows._shapes(), transitions.rewards.size
-        for name, shape in transitions._shapes().items():
-            check(shape == held[name], f"{name} of this buffer are {held[name]}, got {shape}.")
-        rows = jax.tree.map(lambda leaf, row: leaf.reshape(count, *row.shape[1:]), transitions, self.state.rows)
-        return self.replace(state=buffers.add(self.state, rows)) if count else self
-
-    def sample(self, key: Key, sample_size: int) -> Any:
-        """Transitions `[sample_size, ...]`, uniform over those held, with replacement; the key is consumed."""
-        return buffers.take(self.state, buffers.draw(self.state, typed(key), (sample_size,)))
-
-
-def _paths(
-    *learned: str, within: tuple[str, ...] = ("learned",), targets: tuple[str, ...] = ()
-) -> dict[str, tuple[str, ...]]:
-    """Where the documented names lie."""
-    paths = {f"{name}_params": (*within, name) for name in targets}
-    for name in learned:
-        word = name.removeprefix("log_")
-        paths |= {f"{word}_params": (*within, name, "params"), f"{word}_optimizer_state": (*within, name, "moments")}
-    return {**paths, "normalization_running_stats": ("normalizer",)}
-
-
-_SAC, _TARGET = ("policy", "critic", "log_alpha"), ("target_critic",)
-_SAC_PATHS = _paths(*_SAC, targets=_TARGET)
-_TD3_PATHS = _paths("policy", "critic", targets=("target_critic", "target_policy"))
-_SAC_HYPER = {name: ("hyper", name) for name in sac.SPACE.domains}
-_TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
-
-
-class TrainingState(Apprentice):
-    """One agent, with its key `[2]` uint32, and `steps`, the updates made.
-
-    To read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise of `critic`, `alpha` (SAC) and
-    `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3); `normalization_running_stats`.
+    Names in `paths` stand for what lies deeper, in NamedTuples, and are read and replaced like fields.
     """
 
-    mind: ClassVar[ModuleType]
+    paths: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Make it one."""
+        jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+    def __getattr__(self, name: str) -> Any:
+        """What lies at the path of that name."""
+        if name not in type(self).paths:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}.")
+        value: Any = self
+        for step in type(self).paths[name]:
+            value = getattr(value, step)
+        return value
+
+    def replace(self, **changes: Any) -> Self:
+        """The same record with some fields changed."""
+        plain = {name: value for name, value in changes.items() if name not in self.paths}
+        result = dataclasses.replace(self, **plain)  # pyright: ignore[reportArgumentType]
+        for name in changes.keys() - plain.keys():
+            field, *path = self.paths[name]
+            changed = _put(getattr(result, field), path, changes[name]) if path else changes[name]
+            result = dataclasses.replace(result, **{field: changed})  # pyright: ignore[reportArgumentType]
+        return result
 
 
-class SacTrainingState(TrainingState):
-    """Of SAC."""
-
-    mind = sac
-    paths = _SAC_PATHS
+def _put(tree: Any, path: list[str], value: PyTree) -> Any:
+    name, *rest = path
+    return tree._replace(**{name: _put(getattr(tree, name), rest, value) if rest else value})
 
 
-class TD3TrainingState(TrainingState):
-    """Of TD3."""
-
-    mind = td3
-    paths = _TD3_PATHS
+def static() -> Any:
+    """A field of a record that is no leaf: it decides shapes."""
+    return dataclasses.field(metadata={"static": True})
 
 
-class DiaynTrainingState(TrainingState):
-    """Of DIAYN around SAC."""
-
-    mind = sac
-    paths = _paths(*_SAC, within=("learned", "agent"), targets=_TARGET) | _paths("discriminator")
+def typed(key: Key) -> Key:
+    """A typed key from one of either kind, raw (`[2]` uint32) or typed."""
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
-class PBTTrainingState(TrainingState):
-    """With hyper-parameters that evolve; the class methods are of one state, `jax.vmap` maps them over many."""
-
-    @classmethod
-    def resample_hyperparams(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
-        """Draw every hyper-parameter afresh, on its own scale."""
-        return by_hand.resample(training_state.mind.SPACE, training_state)
-
-    @classmethod
-    def init_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
-        """Fresh optimisers; targets equal to what they follow."""
-        return training_state.replace(learned=training_state.mind.start(training_state.learned.params))
-
-    @classmethod
-    def empty_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
-        """Without optimisers and targets, as a repertoire keeps it."""
-        parts = training_state.learned._asdict().items()
-        bare = {name: Learned(part.params, ()) if isinstance(part, Learned) else () for name, part in parts}
-        return training_state.replace(learned=training_state.learned._replace(**bare))
+def split(key: Key, count: int = 2) -> tuple[Array, Key]:
+    """What a record keeps of its key, raw, so that it can be stored like any array; and `count - 1` typed keys to
+    consume, one alone without an axis."""
+    keys = jax.random.split(typed(key), count)
+    return jax.random.key_data(keys[0]), keys[1] if count == 2 else keys[1:]
 
 
-class PBTSacTrainingState(PBTTrainingState):
-    """Of one SAC agent of a population: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`, `[]`."""
+@jax.custom_batching.custom_vmap
+def in_step(count: Array) -> Array:
+    """A count `[]` that all members of a population have in common: it stays `[]` where they are mapped, so that what
+    is delayed by it is really skipped. Should members differ, the first one's counts for all."""
+    return count
 
-    mind = sac
-    paths = _SAC_PATHS | _SAC_HYPER
+
+@in_step.def_vmap
+def _in_step(size: int, batched: list[bool], count: Array) -> tuple[Array, bool]:
+    del size
+    return in_step(count[0] if batched[0] else count), False  # of the axes further out as well
 
 
-class PBTTD3TrainingState(PBTTrainingState):
-    """Of one TD3 agent of a population: `discount`, the rates, `noise_clip`, `policy_noise`, `expl_noise`, `[]`."""
+def check(holds: bool, otherwise: str) -> None:
+    """Refuse what does not hold.
 
-    mind = td3
-    paths = _TD3_PATHS | _TD3_HYPER
+    Raises:
+      ValueError: it does not; the message is `otherwise`.
+    """
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse numbers of something below 1.
+
+    Raises:
+      ValueError: there is one; the message has its name.
+    """
+    for name, value in counts.items():
+        check(value >= 1, f"{name} must be at least 1, got {value}.")
+
+
+def by_agent(what: str, count: int, numbers: Array, leading: int = 0) -> Array:
+    """Numbers `[..., I]` from code of a user's own, which gave them for each of so many leading axes.
+
+    Raises:
+      ValueError: it gave another number of them.
+    """
+    numbers = jnp.asarray(numbers)
+    shape = numbers.shape[leading:]
+    check(math.prod(shape) == count, f"{what} gives shape {shape} for {count} actors; make it ({count},).")
+    return numbers.reshape(*numbers.shape[:leading], count)

@@ -1,1 +1,1 @@
-"""Worlds: environments, their tasks, and how an episode is described."""
+"""Environments: the interface, the registry of tasks, wrappers, and the suites whose environments are adapted."""

@@ -1,1 +1,1 @@
-"""Lives: where agent, environment and buffer first meet."""
+"""Training loops of one member: an agent, its environments, and its replay buffer."""

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from rookery import buffers, normalize, trees
-from rookery.agents.api import Agent
-from rookery.envs import api as envs
-from rookery.envs.teams import check_alone
+from rookery.agents.base import Agent
+from rookery.envs import base as envs
+from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers.teams import check_alone
 from rookery.learners import rollout
-from rookery.learners.api import Bank, Learner, Member
-from rookery.learners.training import training
+from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.iterations import training
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 BUFFER_SIZE = 1_000_000
@@ -141,7 +142,7 @@ def live(parts: Parts, member: Member, bank: Bank, key: Key, iterations: Array) 
 
 def iterate(parts: Parts, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
     """One step of every environment, then U updates; see `training.IterateFn`, and `live` for what it reports."""
-    config, environment = parts.config, envs.auto_reset(parts.environment, bank)
+    config, environment = parts.config, auto_reset.auto_reset(parts.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
     learning = count >= config.warmup_iterations  # not in steps of the member: 32 bits count to 2 billion
 
@@ -231,7 +232,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     parts = Parts(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
     judge = rollout.judge(agent.act, environment, config, agent.curiosity)
     return Learner(
-        start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
+        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(judge)),
         init=partial(init, parts),
         adopt=partial(rollout.adopt, agent),
         restart=partial(restart, parts),

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.api import Agent, Lived
-from rookery.envs import api as envs
-from rookery.envs.memory import remembering
+from rookery.agents.base import Agent, Lived
+from rookery.envs import base as envs
+from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers.recurrence import remembering
 from rookery.learners import rollout
-from rookery.learners.api import Bank, Learner, Member
-from rookery.learners.training import training
+from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.iterations import training
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 
@@ -119,7 +120,7 @@ def iterate(parts: Parts, member: Member, bank: Bank, key: Key, count: Array) ->
     See `training.IterateFn`; reports the agent's metrics, the mean reward of an agent's step, and in how many steps the
     physics broke, `[]` each.
     """
-    parts = parts._replace(environment=envs.auto_reset(parts.environment, bank))
+    parts = parts._replace(environment=auto_reset.auto_reset(parts.environment, bank))
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, parts.config.rollout_length)
     actors, (rows, broken) = jax.lax.scan(partial(_act, parts, member), member.env_state, keys)
@@ -198,7 +199,7 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
     judge = rollout.judge(agent.act, environment, config)._replace(role=role)
     return Learner(
-        start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
+        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(judge)),
         init=partial(init, parts),
         adopt=partial(rollout.adopt, agent),
         restart=partial(restart, parts),

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.api import ActFn, Agent, Curiosity
-from rookery.envs import api as envs
-from rookery.envs import descriptors, skills
-from rookery.envs.api import Environment, EnvState, Step, Team
-from rookery.learners.api import Bank, Member
+from rookery.agents.base import ActFn, Agent, Curiosity
+from rookery.envs import base as envs
+from rookery.envs import descriptors
+from rookery.envs.base import Environment, EnvState, Step, Team
+from rookery.envs.wrappers import auto_reset, skills
+from rookery.learners.base import Bank, Member
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
 
 
@@ -26,7 +27,7 @@ class Lives(NamedTuple):
 
 def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> Lives:
     """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
-    state, step = envs.begin(environment, bank, key, num_envs)
+    state, step = auto_reset.begin(environment, bank, key, num_envs)
     return Lives(state, step.observation)
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from rookery.agents import diayn
-from rookery.agents.api import Agent
-from rookery.envs.api import EnvSpec
-from rookery.envs.skills import listed
+from rookery.agents.base import Agent
+from rookery.envs.base import EnvSpec
+from rookery.envs.wrappers.skills import listed
 from rookery.types import Genotype
 
 

@@ -1,1 +1,1 @@
-"""Peoples: what happens between the members of a population."""
+"""Population methods: what happens between the members of a population."""

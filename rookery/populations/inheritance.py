@@ -7,9 +7,9 @@ import jax
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.api import Member
-from rookery.populations import api
-from rookery.populations.placement import MoveFn, move_here
+from rookery.learners.base import Member
+from rookery.populations import base
+from rookery.populations.sharding import MoveFn, move_here
 from rookery.types import Array, Hyper, Key
 
 
@@ -64,7 +64,7 @@ def perturb(config: Perturbation, space: Space, hyper: Hyper, key: Key, is_child
       key: consumed.
       is_child: `[P]` bool.
     """
-    keys = api.member_keys(key, is_child.shape[0])
+    keys = base.member_keys(key, is_child.shape[0])
     if config.perturb == "resample":
         fresh = jax.vmap(partial(hyperparams.sample, space))(keys)
         evolving = {name: getattr(fresh, name) for name in space.domains}

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.api import Bank, Learner, Member, genotype
-from rookery.learners.training import divisible
-from rookery.populations import api, bandit, selection
-from rookery.populations.api import Program, ProgramState
+from rookery.learners.base import Bank, Learner, Member, genotype
+from rookery.learners.iterations import divisible
+from rookery.populations import base, pb2, selection
+from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
 from rookery.populations.inheritance import inherit, perturb
-from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
@@ -57,11 +57,11 @@ def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
     """Members with fresh parameters, and hyper-parameters drawn from the space."""
     size = parts.population_size
     hyper_key, member_key = keys
-    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
-    keys = api.member_keys(member_key, size)
+    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(base.member_keys(hyper_key, size))
+    keys = base.member_keys(member_key, size)
     members = parts.placement.map(parts.learner.init, (keys, hyper), (bank,))
     recent = jnp.zeros((size, parts.config.smooth))
-    history = bandit.empty(parts.space, size) if parts.config.perturb == "pb2" else ()
+    history = pb2.empty(parts.space, size) if parts.config.perturb == "pb2" else ()
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
 
 
@@ -73,7 +73,7 @@ def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[Pro
 def prepare(parts: Parts, members: Member, bank: Bank, members_key: Key, later: Key) -> Work:
     """What members need to train and to be evaluated: their key is consumed, those for `finish` are kept."""
     log = parts.placement.map(divisible(parts.learner.step).start, (members,), (bank,))
-    keys = jax.vmap(jax.random.split)(api.member_keys(members_key, parts.population_size))
+    keys = jax.vmap(jax.random.split)(base.member_keys(members_key, parts.population_size))
     return Work(WorkOfMember(keys[:, 0], keys[:, 1], log), (bank, later))
 
 
@@ -114,7 +114,7 @@ def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState,
     bank, (exploit_key, perturb_key, restart_key) = work.shared
     evaluation, learned = parts.placement.map(partial(evaluate, parts.learner), (members, work.members), (bank,))
     diverged = ~jnp.isfinite(evaluation.fitness)
-    evaluation = evaluation._replace(fitness=api.valid_fitness(evaluation.fitness, evaluation.broken))
+    evaluation = evaluation._replace(fitness=base.valid_fitness(evaluation.fitness, evaluation.broken))
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
 
     shared, fitness = judged(parts, state.shared, members.hyper, evaluation.fitness)
@@ -126,7 +126,7 @@ def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState,
         parents, members = exploit(parts, shared, members, fitness, (exploit_key, perturb_key))
         clean = partial(restart, parts.learner, parts.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
-        members = parts.placement.map(clean, (members, api.member_keys(restart_key, size), needed), (bank,))
+        members = parts.placement.map(clean, (members, base.member_keys(restart_key, size), needed), (bank,))
     recent = parts.placement.everywhere(trees.take, shared.recent, parents)
     shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent)
     return ProgramState(members, shared), metrics
@@ -137,7 +137,7 @@ def judged(parts: Parts, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[
     history = shared.history
     if parts.config.perturb == "pb2":
         before = jnp.where(shared.generation > 0, shared.recent[:, 0], jnp.nan)
-        history = bandit.remember(history, parts.space, shared.generation, hyper, before, fitness)
+        history = pb2.remember(history, parts.space, shared.generation, hyper, before, fitness)
     recent = jnp.concatenate([fitness[:, None], shared.recent[:, :-1]], axis=1)
     known = jnp.arange(parts.config.smooth) <= shared.generation
     mean = jnp.sum(jnp.where(known, recent, 0.0), axis=1) / jnp.sum(known).astype(jnp.float32)
@@ -166,10 +166,10 @@ def exploit(
 
 
 def _proposal(
-    space: Space, member: Array, history: bandit.History, generation: Array, hyper: Hyper, *rest: Array
+    space: Space, member: Array, history: pb2.History, generation: Array, hyper: Hyper, *rest: Array
 ) -> Hyper:
     """One member's row of all proposals; every device works them out whole, since a sum over devices has other bits."""
-    return trees.take(bandit.propose(history, space, generation, hyper, *rest), member)
+    return trees.take(pb2.propose(history, space, generation, hyper, *rest), member)
 
 
 def timing_of(parts: Parts) -> Timing:
@@ -218,7 +218,7 @@ def metrics_of(
         **descriptor,
         **told,
         **learned,
-        **api.hyper_metrics(hyper),
+        **base.hyper_metrics(hyper),
     }
 
 
@@ -226,10 +226,10 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     """Judge every member on fresh start states, changing nothing."""
     bank_key, members_key = jax.random.split(key)
     bank = parts.learner.start_states(bank_key)
-    keys = api.member_keys(members_key, parts.population_size)
+    keys = base.member_keys(members_key, parts.population_size)
     judge = partial(_judge, parts.learner)
     evaluation = parts.placement.map(judge, (state.members, keys), (bank,))
-    return {**api.examined(evaluation), **api.hyper_metrics(state.members.hyper)}
+    return {**base.examined(evaluation), **base.hyper_metrics(state.members.hyper)}
 
 
 def _judge(learner: Learner, member: Member, key: Key, bank: Bank) -> Evaluation:
@@ -251,7 +251,7 @@ def pbt(
       space: what evolves; the agent's own space by default.
       population_size: P, at least 1.
       config: a `PbtConfig`; or give its fields as keywords: `pbt(learner, population_size=8, perturb="resample")`.
-      placement: where members lie; `devices.placement` spreads them over devices.
+      placement: where members lie; `rookery.distributed.placement` spreads them over devices.
 
     Raises:
       ValueError: a mistake in the configuration, or best and replaced members exceed the population.

@@ -9,7 +9,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.populations.api import Program, ProgramState
+from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import change_init, change_step
 from rookery.types import Array
 

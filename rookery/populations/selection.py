@@ -12,7 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rookery.populations.api import member_keys
+from rookery.populations.base import member_keys
 from rookery.types import Array, Key
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 import jax
 
-from rookery.learners.api import Bank
-from rookery.populations.api import InitFn, Program, ProgramState, StepFn
+from rookery.learners.base import Bank
+from rookery.populations.base import InitFn, Program, ProgramState, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 
 

@@ -1,1 +1,1 @@
-"""Places: repertoires of behaviours, where new genotypes come from, and the loop between them (quality diversity)."""
+"""Quality diversity: repertoires, emitters, and the loop between them."""

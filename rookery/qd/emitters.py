@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.populations.api import member_keys
-from rookery.populations.placement import HERE, Rows
+from rookery.populations.base import member_keys
+from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
-from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.variation import VariationConfig, child
 from rookery.types import Evaluation, Key, Metrics, PyTree

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.populations import api
-from rookery.populations.api import Program, ProgramState
-from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations import base
+from rookery.populations.base import Program, ProgramState
+from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work, change_init
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
-from rookery.qd.api import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.centroids import FindFn, finder
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
@@ -97,8 +97,8 @@ def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program
 def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key) -> ProgramState:
     init_key, bank_key, judge_key = jax.random.split(key, 3)
     state, bank = program.init(init_key), scoring.start_states(bank_key)
-    keys = api.member_keys(judge_key, jax.tree.leaves(genotypes)[0].shape[0])
-    judged = api.vmap(partial(_judge, scoring), (genotypes, keys), (bank,))
+    keys = base.member_keys(judge_key, jax.tree.leaves(genotypes)[0].shape[0])
+    judged = base.vmap(partial(_judge, scoring), (genotypes, keys), (bank,))
     begun, _ = repertoires.add(repertoire_of(state), genotypes, judged.fitness, judged.descriptor, _limits(scoring))
     return with_repertoire(state, begun)
 
@@ -151,7 +151,7 @@ def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState,
     ask = staged_ask(parts.emitter.ask)
     emitting, genotypes, asked = ask.propose(emitting, work._replace(shared=asking), repertoire)
     genotypes = _bounded(genotypes, parts.scoring.bounds)
-    keys = api.member_keys(evaluate_key, parts.emitter.batch_size)
+    keys = base.member_keys(evaluate_key, parts.emitter.batch_size)
     evaluation = parts.placement.map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
     evaluation = parts.placement.everywhere(lambda judged: judged, evaluation)  # told to all, who then all compete
     limits = _limits(parts.scoring)
@@ -189,7 +189,7 @@ def _judge(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluati
     that way must not live on in a cell."""
     evaluation = scoring.evaluate(genotype, bank, key)
     fitness = jnp.where(trees.all_finite(genotype), evaluation.fitness, jnp.nan)
-    return evaluation._replace(fitness=api.valid_fitness(fitness, evaluation.broken))
+    return evaluation._replace(fitness=base.valid_fitness(fitness, evaluation.broken))
 
 
 def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
@@ -223,7 +223,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     corrected = repertoires.metrics(anew, parts.scoring.qd_offset)
     stored = repertoires.metrics(repertoire, parts.scoring.qd_offset)
     return {
-        **api.examined(evaluation),
+        **base.examined(evaluation),
         "fitness": fitness,
         "stored_fitness": repertoire.fitnesses,
         "stored_descriptor": repertoire.descriptors,
@@ -235,7 +235,7 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
 def _evaluate_elites(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> Evaluation:
     """`[C, ...]`; zeros where a cell is empty."""
     count, batch = repertoire.fitnesses.shape[0], parts.emitter.batch_size
-    keys = api.member_keys(key, count)
+    keys = base.member_keys(key, count)
     order, elites = jnp.argsort(~repertoire.occupied, stable=True), jnp.sum(repertoire.occupied)  # occupied first
     judge = partial(parts.placement.map, partial(_judge, parts.scoring))
 
@@ -274,7 +274,7 @@ def map_elites(
       scoring: from `function_scoring`, `policy_scoring` or `learner_scoring`.
       centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`.
       emitter: proposes; iso+line with a batch of 256 by default.
-      placement: where evaluations and the repertoire lie; `devices.placement` for a mesh.
+      placement: where evaluations and the repertoire lie; `rookery.distributed.placement` for a mesh.
 
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.

@@ -4,9 +4,9 @@ Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites
 """
 
 from rookery.hyperparams import Space
-from rookery.learners.api import Learner
-from rookery.populations.api import Program
-from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.learners.base import Learner
+from rookery.populations.base import Program
+from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import learner_scoring
@@ -34,7 +34,7 @@ def me_pbt(
       ga_population: variations of elites that are judged beside them, at least 1.
       config: who is replaced.
       variation: the iso+line operator.
-      placement: where members and the repertoire lie; `devices.placement` for a mesh.
+      placement: where members and the repertoire lie; `rookery.distributed.placement` for a mesh.
 
     Raises:
       ValueError: the task has no descriptor, the centroids do not fit it, a size below 1, or fractions that exceed the

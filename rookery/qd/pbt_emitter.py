@@ -17,16 +17,16 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.api import Bank, Learner, Member, genotype
-from rookery.learners.training import divisible
-from rookery.populations import api, selection
+from rookery.learners.base import Bank, Learner, Member, genotype
+from rookery.learners.iterations import divisible
+from rookery.populations import base, selection
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import inherit, perturb
-from rookery.populations.placement import ONE_DEVICE, Placement
+from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import Work
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
-from rookery.qd.api import Emitter, EmitterState, Scoring
+from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
@@ -125,8 +125,8 @@ def init(parts: Parts, key: Key, bank: Bank) -> EmitterState:
     """Newborn members with hyper-parameters drawn from the space."""
     size = parts.population_size
     hyper_key, member_key = jax.random.split(key)
-    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(api.member_keys(hyper_key, size))
-    members = parts.placement.map(parts.learner.init, (api.member_keys(member_key, size), hyper), (bank,))
+    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(base.member_keys(hyper_key, size))
+    members = parts.placement.map(parts.learner.init, (base.member_keys(member_key, size), hyper), (bank,))
     shared = Shared(
         jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)), jnp.zeros((size,), bool)
     )
@@ -147,7 +147,7 @@ def begin(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank,
     exploit_key, train_key, vary_key = jax.random.split(key, 3)
     members, parents = exploit(parts, state, repertoire, bank, exploit_key)
     log = parts.placement.map(divisible(parts.learner.step).start, (members,), (bank,))
-    keys = api.member_keys(train_key, parts.population_size)
+    keys = base.member_keys(train_key, parts.population_size)
     shared = state.shared._replace(parents=parents)
     return EmitterState(members, shared), Work((keys, log), (bank, vary_key))
 
@@ -204,7 +204,7 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     # Whose data is not to be trusted begins anew; a buffer that was just inherited is the parent's and stays.
     diverged = is_new & state.shared.diverged
     cleared = diverged & (revived if parts.config.inherit_buffer else True)
-    keys = api.member_keys(restart_key, size)
+    keys = base.member_keys(restart_key, size)
     members = parts.placement.map(partial(_restart, parts.learner), (members, keys, diverged, cleared), (bank,))
     return members, jnp.where(revived, FROM_REPERTOIRE, parents)
 
@@ -269,7 +269,7 @@ def tell(parts: Parts, state: EmitterState, evaluation: Evaluation) -> tuple[Emi
         "diverged": diverged,
         "episode_length": jnp.mean(own.lengths.astype(jnp.float32), axis=1),
         "revived": jnp.sum(state.shared.parents == FROM_REPERTOIRE),
-        **api.hyper_metrics(state.members.hyper),
+        **base.hyper_metrics(state.members.hyper),
     }
     return state._replace(shared=state.shared._replace(fitness=fitness, diverged=diverged)), metrics
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from rookery import trees
-from rookery.populations.placement import HERE, Rows
+from rookery.populations.sharding import HERE, Rows
 from rookery.qd import centroids as cells
 from rookery.types import Array, Key, Metrics, PyTree
 

@@ -10,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams, networks
-from rookery.agents.api import ActFn, check_hidden_sizes
-from rookery.envs import api as envs
-from rookery.envs import tasks
-from rookery.envs.api import Environment, EnvSpec
-from rookery.envs.functions import Function
+from rookery.agents.base import ActFn, check_hidden_sizes
+from rookery.envs import base as envs
+from rookery.envs import registry
+from rookery.envs.base import Environment, EnvSpec
+from rookery.envs.tasks.functions import Function
+from rookery.envs.wrappers import auto_reset
 from rookery.hyperparams import Space
 from rookery.learners import rollout
-from rookery.learners.api import Learner, genotype
-from rookery.qd.api import Bank, Scoring
+from rookery.learners.base import Learner, genotype
+from rookery.qd.base import Bank, Scoring
 from rookery.types import Array, Evaluation, Genotype, Key, PyTree
 
 
@@ -144,7 +145,7 @@ def policy_scoring(
     return Scoring(
         name=spec.name,
         newborn=partial(_newborn_policy, bred),
-        start_states=partial(envs.start_bank, environment, size=rollout.bank_size(judge)),
+        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(judge)),
         evaluate=partial(rollout.evaluate, judge),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
@@ -199,7 +200,7 @@ def descriptor_of(spec: EnvSpec) -> envs.DescriptorSpec:
     if spec.descriptor is None:
         raise ValueError(
             f"{spec.name} has no descriptor, which quality diversity needs; tasks that have one are "
-            f"{', '.join(tasks.described())}; an environment of your own declares it in its spec."
+            f"{', '.join(registry.described())}; an environment of your own declares it in its spec."
         )
     return spec.descriptor
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rookery.populations.stages import Work
-from rookery.qd.api import AskFn, Bank, EmitterState
+from rookery.qd.base import AskFn, Bank, EmitterState
 from rookery.qd.repertoire import Repertoire
 from rookery.types import Array, Key, Metrics, PyTree
 

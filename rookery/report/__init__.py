@@ -1,1 +1,1 @@
-"""Pictures and tables of finished or running runs; reads run folders only, never imports agents."""
+"""Figures, tables and pages of finished or running runs; reads run folders only, never imports agents."""

@@ -1,20 +1,17 @@
 """Sentences that a reader of a comparison's numbers must know."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from rookery.report.compare_records import Row, Setting
+from rookery.report.figures.style import counted, significant
 from rookery.report.groups import Group, Run
-from rookery.report.style import counted, significant
-
-if TYPE_CHECKING:
-    from rookery.report.compare import Row, Setting
 
 MIXED = "best fitness"
 """The score of runs some of which have a repertoire."""
 _MOST_NAMES = 3
 
 
-def notes(rows: Sequence["Row"], settings: Mapping[str, "Setting"]) -> list[str]:
+def notes(rows: Sequence[Row], settings: Mapping[str, Setting]) -> list[str]:
     """All notes on a comparison: on each environment, on how runs are scored, on each group."""
     found = []
     for environment, setting in settings.items():
@@ -26,7 +23,7 @@ def notes(rows: Sequence["Row"], settings: Mapping[str, "Setting"]) -> list[str]
     return found
 
 
-def _on_budgets(environment: str, setting: "Setting", groups: Sequence[Group]) -> list[str]:
+def _on_budgets(environment: str, setting: Setting, groups: Sequence[Group]) -> list[str]:
     found = []
     budgets = "; ".join(f"{group.name}: {_budget(group)}" for group in groups)
     if setting.unequal and setting.fresh:
@@ -48,7 +45,7 @@ def _on_budgets(environment: str, setting: "Setting", groups: Sequence[Group]) -
     return found
 
 
-def _on_populations(environment: str, setting: "Setting", groups: Sequence[Group]) -> list[str]:
+def _on_populations(environment: str, setting: Setting, groups: Sequence[Group]) -> list[str]:
     sizes = {group.population for group in groups}
     if len(sizes) < 2:
         return []
@@ -79,7 +76,7 @@ def _on_scores(groups: Sequence[Group], fresh: bool) -> list[str]:
     return found
 
 
-def _on_group(row: "Row", setting: "Setting") -> list[str]:
+def _on_group(row: Row, setting: Setting) -> list[str]:
     found = []
     label, runs = row.group.label, row.group.runs
     if row.diverged:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rookery.deploy import evaluate
 from rookery.report.groups import Group, Run, Score
-from rookery.runs import evaluate
-from rookery.runs.progress import bar
+from rookery.training.progress import bar
 
 
 class Fresh(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.runs.folder import RunFolder, RunFolderError, open_existing
-from rookery.runs.lineage import lineage
-from rookery.runs.log import read_csv
-from rookery.runs.record import DESCRIPTOR, INDEPENDENT, PYTHON, SCHEDULE, are_independent
-from rookery.runs.settings import flat
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON, SCHEDULE, are_independent
+from rookery.experiments.lineage import lineage
+from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+from rookery.trees import flatten_mapping
 
 # Settings that change nothing of what is learned, or (`devices` without `exact`) its rounding only.
 _WITHOUT_EFFECT = {
@@ -210,7 +210,7 @@ def _read(path: Path, seed: int | None, score: str | None) -> Run:
 
 def _told(config: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings as `run.generations`; without those that are null or an empty list."""
-    return {name: value for name, value in flat(config).items() if value is not None and value != []}
+    return {name: value for name, value in flatten_mapping(config).items() if value is not None and value != []}
 
 
 def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run]) -> Group:

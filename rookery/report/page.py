@@ -8,11 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rookery.report.chapters import chapters, read_metrics
-from rookery.report.comparison_chapter import comparison_chapter
 from rookery.report.groups import open_run
 from rookery.report.packing import to_json
-from rookery.runs.folder import open_existing, write_atomically
+from rookery.report.sections.comparison import comparison_chapter
+from rookery.report.sections.run import chapters, read_metrics
+from rookery.storage.run_dir import open_existing, write_atomically
 
 # In the order in which they need each other; each is put into the page as it is.
 _PARTS = ("elements", "numbers", "charts")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rookery.report.page import compose
-from rookery.runs.folder import open_existing
+from rookery.storage.run_dir import open_existing
 
 _WAITING = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>rookery</title>'

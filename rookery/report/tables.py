@@ -9,13 +9,13 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from rookery.report import style
+from rookery.distributed.device_memory import size
+from rookery.report.figures import style
 from rookery.report.groups import Run, independent_runs, worst_fitness
 from rookery.report.statistics import over_runs, summarize
-from rookery.runs.folder import open_existing
-from rookery.runs.log import read_csv
-from rookery.runs.memory import size
-from rookery.runs.plan import WORKING, Plan
+from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import open_existing
+from rookery.training.memory_plan import WORKING, Plan
 
 
 def summary(run_dir: str | Path) -> Table:

@@ -1,0 +1,268 @@
+"""SAC, TD3, populations of either, and DIAYN as classes in the documented form, over this library's agents."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery import buffers, hyperparams, types
+from rookery.agents import diayn, sac, td3
+from rookery.agents.base import Agent
+from rookery.compat.qdax import off_policy, records
+from rookery.compat.qdax.env_batch import Batch, first_episodes, unroll
+from rookery.compat.qdax.env_batch import BatchState as State
+from rookery.compat.qdax.records import QDTransition, ReplayBuffer, Transition
+from rookery.compat.records import check, check_counts
+from rookery.envs import base as envs
+from rookery.gradients import Learned
+from rookery.qd.scoring import descriptor_of
+from rookery.types import Array, Hyper, Key, Metrics, PyTree
+
+__all__ = ["SAC", "TD3", "DiaynConfig", "PBTSacConfig", "PBTTD3Config", "SacConfig", "TD3Config"]
+
+
+@dataclass(frozen=True)
+class PBTSacConfig:
+    """Of a population of SAC agents; the rest evolves."""
+
+    batch_size: int
+    episode_length: int
+    tau: float = 0.005
+    normalize_observations: bool = False
+    alpha_init: float = 1.0
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    fix_alpha: bool = False
+
+
+@dataclass(frozen=True)
+class SacConfig:
+    """Of one SAC agent."""
+
+    batch_size: int
+    episode_length: int
+    tau: float = 0.005
+    normalize_observations: bool = False
+    learning_rate: float = 3e-4
+    alpha_init: float = 1.0
+    discount: float = 0.97
+    reward_scaling: float = 1.0
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+    fix_alpha: bool = False
+
+
+@dataclass(frozen=True)
+class DiaynConfig(SacConfig):
+    """SAC's, and what skills are told apart by; the discriminator has the critics' widths."""
+
+    num_skills: int = 5
+    descriptor_full_state: bool = False
+
+
+@dataclass(frozen=True)
+class PBTTD3Config:
+    """Of a population of TD3 agents; the rest evolves."""
+
+    episode_length: int = 1000
+    batch_size: int = 256
+    policy_delay: int = 2
+    reward_scaling: float = 1.0
+    soft_tau_update: float = 0.005
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """Of one TD3 agent."""
+
+    episode_length: int = 1000
+    batch_size: int = 256
+    policy_delay: int = 2
+    soft_tau_update: float = 0.005
+    expl_noise: float = 0.1
+    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
+    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
+    critic_learning_rate: float = 3e-4
+    policy_learning_rate: float = 3e-4
+    discount: float = 0.99
+    noise_clip: float = 0.5
+    policy_noise: float = 0.2
+    reward_scaling: float = 1.0
+
+
+_RATES = ("policy_lr", "critic_lr", "alpha_lr", "discriminator_lr")
+_NAMES = {"policy_learning_rate": "policy_lr", "critic_learning_rate": "critic_lr"}
+_NAMES |= {"expl_noise": "exploration_noise", "soft_tau_update": "tau"}
+
+
+class Acting(NamedTuple):
+    """As much of an agent's state, or of its parameters, as acting needs."""
+
+    policy: PyTree
+    agent: PyTree = ()  # the same, of an agent that DIAYN is around
+
+
+class Learner:
+    """What all share: one of the library's agents, built for the sizes that it meets."""
+
+    kind: ClassVar[Any]  # of training states
+    row: ClassVar[type] = Transition  # of buffers
+
+    def __init__(self, config: Any, action_size: int) -> None:
+        self._config, self._action_size = config, action_size
+        counts = {name: vars(config).get(name, 1) for name in ("batch_size", "episode_length", "num_skills")}
+        check_counts(action_size=action_size, **counts)
+        self._agent(1 + getattr(config, "num_skills", 0))  # a mistake in the configuration shows now
+
+    def _agent(self, observation_size: int, descriptor_size: int = 1) -> Agent:
+        """SAC, TD3, or DIAYN around SAC."""
+        config = self._config
+        spec = envs.EnvSpec(type(self).__name__, observation_size, self._action_size, config.episode_length)
+        sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
+        if self.kind.mind is td3:
+            agent = td3.td3(spec, td3.Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
+        else:
+            agent = sac.sac(spec, sac.SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
+        if isinstance(config, DiaynConfig):
+            limits = (0.0,) * descriptor_size, (1.0,) * descriptor_size
+            descriptor = envs.descriptor_spec("what the buffer says", "mean", *limits)
+            spec = spec._replace(descriptor=descriptor, skill=envs.SkillSpec("one-hot", config.num_skills))
+            agent = diayn.diayn(agent, spec, diayn.DiaynConfig(config.descriptor_full_state, True, sizes[1]))
+        return agent._replace(update=partial(_update_and_measure, agent.update))
+
+    def _newborn(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
+        made_for, config = self._action_size, dict(vars(self._config))
+        check(action_size == made_for, f"this was made for actions of size {made_for}, got action_size {action_size}.")
+        told: Any = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
+        told |= {_NAMES.get(name, name): value for name, value in config.items()}
+        known = {name: told[name] for name in agent.space.fields if name in told}
+        hyper = hyperparams.choose(agent.space, **known).defaults
+        return off_policy.born(
+            self.kind, agent, key, hyper, config.get("normalize_observations", False) * observation_size
+        )
+
+    def _choose(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
+        agent, policy = self._agent(obs.shape[-1]), policy_params if deterministic else Learned(policy_params, ())
+        acting = Acting(policy, Acting(policy))
+        return agent.act(acting, obs) if deterministic else off_policy.choose(agent, acting, hyper, obs, key)
+
+    def _play(
+        self, before: State, agent: Any, env: Batch, deterministic: bool, evaluation: bool, skills: Array
+    ) -> tuple[State, Any, tuple[Array, ...]]:
+        """A step: the environments' states, the training state, and what makes a transition."""
+        mind = self._agent(before.obs.shape[-1] + skills.shape[-1])
+        after, agent, told = off_policy.play(mind, env, before, agent, skills, not deterministic, not evaluation)
+        ended = after.reward, after.done, after.info["truncation"]
+        return after, agent, (told.observation, told.next_observation, *ended, told.action)
+
+    def update(self, training_state: Any, replay_buffer: ReplayBuffer) -> tuple[Any, ReplayBuffer, Metrics]:
+        """One gradient update from a batch drawn from the buffer: the training state, the buffer as it was, and metrics
+        `[]`: the agent's (`actor_loss`, `critic_loss`, ...), and `obs_mean` and `obs_std` as the networks see them."""
+        rows, needed = replay_buffer.state.rows, self.row.__name__
+        check(isinstance(rows, self.row), f"this learns from a {needed}, and the buffer holds a {type(rows).__name__}.")
+        agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
+        told = off_policy.learn(agent, RING, training_state, replay_buffer.state, self._config.batch_size)
+        return told[0], replay_buffer, told[1]
+
+
+def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:
+    state, metrics = update(state, hyper, batch, noise, step)
+    return state, {**metrics, "obs_mean": jnp.mean(batch.observation), "obs_std": jnp.std(batch.observation)}
+
+
+def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferState:
+    """Write the library's rows, whose extras say what was truncated."""
+    dones, truncations = (flags.astype(jnp.float32) for flags in (rows.terminated | rows.extras, rows.extras))
+    told = rows.observation, rows.next_observation, rows.reward, dones, truncations, rows.action
+    return buffers.add(state, Transition(*told))
+
+
+def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
+    """Rows as the library learns from them; extras are what a discriminator looks at."""
+    rows = buffers.take(state, indices)
+    terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
+    reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
+    return types.Transition(rows.obs, rows.actions, rows.rewards, rows.next_obs, terminated, reached)
+
+
+RING = buffers.ring(1)._replace(add=_add, take=_take)
+"""What a replay buffer holds, as the library's learners use it."""
+
+
+class Single(Learner):
+    """What SAC and TD3 share."""
+
+    def init(self, key: Key, action_size: int, observation_size: int) -> Any:
+        """A newborn training state; of a population's agent with hyper-parameters drawn. An action size that this was
+        not made for is a `ValueError`."""
+        check_counts(observation_size=observation_size)
+        newborn = self._newborn(key, action_size, observation_size, self._agent(observation_size))
+        return self.kind.resample_hyperparams(newborn) if issubclass(self.kind, records.PBTTrainingState) else newborn
+
+    def play_step_fn(
+        self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
+    ) -> tuple[State, Any, Transition]:
+        """One step of the environments `[E, ...]`, or of one alone, from `environments.create`: both states after it,
+        and the transitions. An evaluation leaves the statistics of observations as they are."""
+        skills = env_state.obs[..., :0]
+        after, agent, fields = self._play(env_state, training_state, env, deterministic, evaluation, skills)
+        return after, agent, Transition(*fields)
+
+    def play_qd_step_fn(
+        self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
+    ) -> tuple[State, Any, QDTransition]:
+        """The same with state descriptors; an environment without one is a `ValueError`."""
+        descriptor_of(env.world.spec)
+        after, agent, played = self.play_step_fn(env_state, training_state, env, deterministic, evaluation)
+        before, reached = env_state.info["state_descriptor"], after.info["final_state_descriptor"]
+        return after, agent, QDTransition(**vars(played), state_desc=before, next_state_desc=reached)
+
+    def eval_policy_fn(
+        self, training_state: Any, eval_env_first_state: State, play_step_fn: Callable
+    ) -> tuple[Array, Array]:
+        """An episode in each environment: mean return `[]`, returns `[E]`; NaN where an action was not finite."""
+        told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
+        each, _ = first_episodes(told.rewards, told.dones, told.actions)
+        return jnp.mean(each), each
+
+    def eval_qd_policy_fn(
+        self,
+        training_state: Any,
+        eval_env_first_state: State,
+        play_step_fn: Callable,
+        descriptor_extraction_fn: Callable,
+    ) -> tuple[Array, Array, Array, Array]:
+        """Likewise mean return `[]`, mean descriptor `[D]`, returns `[E]`, descriptors `[E, D]`, as the function says
+        of transitions `[E, T, ...]` and a mask `[E, T]` bool, set after each episode's end."""
+        told = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
+        each, after = first_episodes(told.rewards, told.dones, told.actions)
+        by_episode = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), told)
+        descriptors = descriptor_extraction_fn(by_episode, after.T)
+        return jnp.mean(each), jnp.mean(descriptors, axis=0), each, descriptors
+
+
+class SAC(Single):
+    """Soft actor-critic."""
+
+    kind = records.SacTrainingState
+
+    def select_action(self, obs: Array, policy_params: PyTree, key: Key, deterministic: bool = False) -> Array:
+        """Actions `[..., A]` for observations `[..., O]`, as the networks see them; the key is consumed."""
+        return self._choose(policy_params, sac.SacHyper(), obs, key, deterministic)
+
+
+class TD3(Single):
+    """Twin delayed deep deterministic policy gradient."""
+
+    kind = records.TD3TrainingState
+
+    def select_action(
+        self, obs: Array, policy_params: PyTree, key: Key, expl_noise: float | Array, deterministic: bool = False
+    ) -> Array:
+        """Actions `[..., A]` for observations `[..., O]`, with noise of this deviation; the key is consumed."""
+        return self._choose(policy_params, td3.Td3Hyper(exploration_noise=expl_noise), obs, key, deterministic)

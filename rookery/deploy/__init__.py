@@ -1,0 +1,1 @@
+"""What is done with a trained run: policies, evaluation, episodes, rendering, export."""

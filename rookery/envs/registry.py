@@ -1,0 +1,220 @@
+"""The one registry of tasks: what there is by name, and how to build it. Scoring functions are listed beside them.
+
+Listing tasks builds nothing and imports no simulator: sizes stand here and a test holds them against the environments.
+"""
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from rookery.envs.base import DescriptorSpec, Environment
+from rookery.envs.suites import gymnax
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax import walls as brax_walls
+from rookery.envs.suites.jaxmarl import adapter as jaxmarl
+from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
+from rookery.envs.tasks import functions, point_maze, probes, pursuit
+
+
+class Task(NamedTuple):
+    """An entry of the registry."""
+
+    name: str
+    suite: str
+    extra: str | None  # what `pip install "rookery[...]"` must name; None when nothing is needed
+    build: Callable[..., Environment]  # takes any of `overrides` by keyword
+    observation_size: int
+    action_size: int  # dimensions, or number of discrete actions
+    episode_length: int  # steps, by default
+    overrides: tuple[str, ...]
+    descriptor: DescriptorSpec | None = None
+    qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
+    discrete: bool = False
+    agents: int = 1
+
+
+def make(name: str, **overrides: Any) -> Environment:
+    """Build a task's environment; its spec carries the task's name.
+
+    Args:
+      name: one of `names()`.
+      **overrides: what the task lets one choose: `episode_length` (steps), and `backend` for Brax.
+
+    Raises:
+      ImportError: the task's suite is not installed; the message says what to install.
+      ValueError: the name or an override is unknown, or an override has a value that the task refuses.
+    """
+    task = find(name)
+    unknown = sorted(set(overrides) - set(task.overrides))
+    if unknown:
+        raise ValueError(f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}.")
+    environment = task.build(**overrides)
+    return environment._replace(spec=environment.spec._replace(name=name, qd_offset=task.qd_offset))
+
+
+def names() -> tuple[str, ...]:
+    """All tasks' names, suite by suite; environments only."""
+    return tuple(_TASKS)
+
+
+def described() -> tuple[str, ...]:
+    """The names of the tasks that have a descriptor."""
+    return tuple(name for name, task in _TASKS.items() if task.descriptor is not None)
+
+
+def find(name: str) -> Task:
+    """A task's entry.
+
+    Raises:
+      ValueError: there is no such task (the message names the nearest), or it is a scoring function.
+    """
+    if name in _TASKS:
+        return _TASKS[name]
+    if name in functions.names():
+        raise ValueError(
+            f"{name!r} is a scoring function for MAP-Elites, no environment: `rookery train map-elites --env {name}`."
+        )
+    near = difflib.get_close_matches(name, (*_TASKS, *functions.names()), n=3, cutoff=0.5)
+    remedy = f"did you mean {', '.join(near)}?" if near else "`rookery envs` lists them all."
+    raise ValueError(f"there is no task {name!r}; {remedy}")
+
+
+def describe(name: str) -> dict[str, Any]:
+    """A task, or a scoring function, as one row of a table, column name -> value; limits are tuples, what does not
+    exist is None, and the size of a function's genotype stands for that of the action.
+
+    Raises:
+      ValueError: there is no such task.
+    """
+    task = _function(name) if name in functions.names() else find(name)
+    descriptor = task.descriptor
+    return {
+        "task": task.name,
+        "suite": task.suite,
+        "observation_size": task.observation_size,
+        "action_size": task.action_size,
+        "actions": "discrete" if task.discrete else "continuous",
+        "agents": task.agents,
+        "descriptor": descriptor.meaning if descriptor else None,
+        "descriptor_size": descriptor.size if descriptor else 0,
+        "descriptor_lower": descriptor.lower if descriptor else None,
+        "descriptor_upper": descriptor.upper if descriptor else None,
+        "episode_length": task.episode_length or None,
+        "qd_offset": task.qd_offset if descriptor else None,
+        "extra": task.extra,
+    }
+
+
+def table() -> tuple[dict[str, Any], ...]:
+    """All tasks' rows, then the functions', as `describe` gives them."""
+    return tuple(describe(name) for name in (*_TASKS, *functions.names()))
+
+
+def _function(name: str) -> Task:
+    """A scoring function as an entry that can be told but not built."""
+    function = functions.function(name)
+    task = Task(name, "function", None, partial(make, name), 0, function.size, 0, (), function.descriptor)
+    return task._replace(qd_offset=0.0 - function.worst_fitness)
+
+
+def _own(build: Callable[..., Environment], size: int, episode_length: int, **more: Any) -> Task:
+    """A task of Rookery's own; observation and action have one size."""
+    return Task(build.__name__, "rookery", None, build, size, size, episode_length, ("episode_length",), **more)
+
+
+def _pursuit(build: Callable[..., Environment], action_size: int) -> Task:
+    """One predator and one prey, unless overrides say otherwise."""
+    task = _own(build, 9, pursuit.EPISODE_LENGTH, discrete=action_size > 1, agents=2)
+    more = ("predators", "prey", "predator_speed", "prey_speed", "capture_radius")
+    return task._replace(action_size=action_size, overrides=(*task.overrides, *more))
+
+
+def _brax(robot: str, observation_size: int, action_size: int) -> Task:
+    """Brax's environment as it is."""
+    build = partial(brax.make, robot)
+    overrides = ("episode_length", "backend")
+    return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+
+
+def _gymnax(name: str) -> Task:
+    """Gymnax's environment as it is."""
+    sizes = gymnax.TASKS[name]
+    build = partial(gymnax.make, name)
+    return Task(name, "gymnax", "gymnax", build, *sizes[:3], ("episode_length",), discrete=sizes.discrete)
+
+
+def _jaxmarl(name: str) -> Task:
+    """JaxMARL's environment for a team."""
+    sizes = jaxmarl_tasks.TASKS[name]
+    extra = "brax,jaxmarl" if name in jaxmarl_tasks.MABRAX else "jaxmarl"
+    told = {"discrete": sizes.discrete, "agents": sizes.agents}
+    own = (sizes.observation_size, sizes.action_size, sizes.episode_length)
+    return Task(name, "jaxmarl", extra, partial(jaxmarl.make, name), *own, ("episode_length",), **told)
+
+
+def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
+    """A variant of Brax's environment that has a descriptor."""
+    return task._replace(
+        name=f"{task.name}_{suffix}",
+        build=partial(task.build, variant=variant),
+        descriptor=variant.descriptor,
+        qd_offset=qd_offset,
+    )
+
+
+def _walled(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
+    """A variant with walls, whose robot observes where it is."""
+    return _variant(task, suffix, variant, qd_offset)._replace(observation_size=task.observation_size + 2)
+
+
+_POINT = {"size": 2, "episode_length": point_maze.EPISODE_LENGTH, "descriptor": point_maze.DESCRIPTOR}
+_HOPPER = _brax("hopper", 11, 3)
+_WALKER2D = _brax("walker2d", 17, 6)
+_HALFCHEETAH = _brax("halfcheetah", 17, 6)
+_ANT = _brax("ant", 27, 8)
+_HUMANOID = _brax("humanoid", 244, 17)
+
+_TASKS = {
+    task.name: task
+    for task in (
+        _own(point_maze.point_maze, qd_offset=2.29, **_POINT),  # the farthest corner is at sqrt(1.4^2 + 1.8^2) = 2.2804
+        _own(point_maze.point_trap, qd_offset=2.02, **_POINT),  # the farthest corner is at sqrt(1^2 + 1.75^2) = 2.0156
+        _own(point_maze.point_room, qd_offset=0.02, **_POINT),  # the largest control cost
+        _pursuit(pursuit.pursuit_discrete, pursuit.DIRECTIONS),
+        _pursuit(pursuit.pursuit_continuous, 1),
+        _own(probes.probe_value, 1, 1),
+        _own(probes.probe_discount, 1, 2),
+        _own(probes.probe_observation, 1, 1),
+        _own(probes.probe_action, 1, 1),
+        _own(probes.probe_both, 1, 1),
+        _own(probes.probe_truncation, 1, probes.TRUNCATION_LENGTH),
+        _HOPPER,
+        _WALKER2D,
+        _HALFCHEETAH,
+        _ANT,
+        _HUMANOID,
+        _brax("humanoidstandup", 244, 17),
+        _brax("inverted_pendulum", 4, 1),
+        _brax("inverted_double_pendulum", 8, 1),
+        _brax("pusher", 23, 7),
+        _brax("reacher", 11, 2),
+        _brax("swimmer", 8, 2),
+        # Offsets cover the least reward of a step over five families of policies on the spring backend, measured
+        # 2026-11-20 by `python -m benchmarks.qd_offsets`; the ant's all but its very worst step, of -8.05. The omni
+        # tasks' and the maze's are bounds; who runs backwards faster than these policies is paid less than the others'.
+        _variant(_HOPPER, "uni", brax_feet.ground_contact(1), 4.0),
+        _variant(_WALKER2D, "uni", brax_feet.ground_contact(2), 4.5),
+        _variant(_HALFCHEETAH, "uni", brax_feet.ground_contact(2), 10.0),
+        _variant(_ANT, "uni", brax_feet.ground_contact(4), 8.0),
+        _variant(_HUMANOID, "uni", brax_feet.ground_contact(2), 0.0),
+        _variant(_ANT, "omni", brax.OMNI, 3.0),
+        _variant(_HUMANOID, "omni", brax.OMNI, 0.0),
+        _walled(_ANT, "trap", brax_walls.TRAP, 8.0),
+        _walled(_HUMANOID, "trap", brax_walls.TRAP, 0.0),
+        _walled(_ANT, "maze", brax_walls.MAZE, 57.0),
+        *(_gymnax(name) for name in gymnax.TASKS),
+        *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
+    )
+}

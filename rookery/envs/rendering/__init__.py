@@ -1,0 +1,1 @@
+"""How an environment can be drawn."""

@@ -1,0 +1,1 @@
+"""Environments of other packages (Brax, gymnax, JaxMARL) behind this library's interface."""

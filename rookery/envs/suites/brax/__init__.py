@@ -1,0 +1,1 @@
+"""Brax: the adapter, and the tasks over its robots that measure feet, directions and walls."""

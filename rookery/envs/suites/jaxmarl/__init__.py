@@ -1,0 +1,1 @@
+"""JaxMARL: the adapter, the list of its environments, and their visualisers."""

@@ -1,0 +1,162 @@
+"""Probe environments: worlds so small that the right answer is known, each for one part of an agent.
+
+All have one observation number and one action dimension in [-1, 1] (clipped). `discount` below is the agent's; values
+are those of plain returns, without an entropy bonus (an agent that maximises entropy shifts them by it).
+
+| task | what an agent must have right | optimal value |
+|---|---|---|
+| `probe_value` | fitting a constant; no bootstrap after a termination | 1 |
+| `probe_discount` | discounting a reward that comes one step later | `discount` first, then 1 |
+| `probe_observation` | reading the observation | the observation, -1 or 1 |
+| `probe_action` | climbing the critic to the best action | 0, at action 0.5 |
+| `probe_both` | an action that depends on the observation | 0, at action 0.5 * observation |
+| `probe_truncation` | bootstrapping where only the clock ended | 1 / (1 - `discount`) |
+"""
+
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rookery.envs import base
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.wrappers import time_limit
+from rookery.types import Array, Key
+
+BEST_ACTION = 0.5
+TRUNCATION_LENGTH = 5
+
+
+class _Outcome(NamedTuple):
+    reward: Array  # []
+    next_observation: Array  # [1]
+    terminated: Array  # [] bool
+
+
+class _RuleFn(Protocol):
+    """What happens on an observation `[1]` and an action `[1]`, already in [-1, 1]."""
+
+    def __call__(self, observation: Array, action: Array) -> _Outcome: ...
+
+
+class _StartFn(Protocol):
+    """Key -> the first observation `[1]`."""
+
+    def __call__(self, key: Key) -> Array: ...
+
+
+def probe_value(episode_length: int = 1) -> Environment:
+    """One step, reward 1, terminated. The observation is always 0. V(0) = Q(0, a) = 1 for every action and discount.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _probe("probe_value", _zero, _rewarded, episode_length)
+
+
+def probe_discount(episode_length: int = 2) -> Environment:
+    """Two steps, observations 0 and 1, rewards 0 and 1, terminated after the second. V(0) = discount, V(1) = 1.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _probe("probe_discount", _zero, _rewarded_later, episode_length)
+
+
+def probe_observation(episode_length: int = 1) -> Environment:
+    """One step, the reward is the observation: -1 or 1 with equal odds. V(o) = Q(o, a) = o for every action.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _probe("probe_observation", _sign, _rewarded_by_observation, episode_length)
+
+
+def probe_action(episode_length: int = 1) -> Environment:
+    """One step, reward -(a - 0.5)^2; the observation is always 0. Q(0, a) is the reward; V(0) = 0 at a = 0.5.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _probe("probe_action", _zero, _rewarded_by_action, episode_length)
+
+
+def probe_both(episode_length: int = 1) -> Environment:
+    """One step, observation o = -1 or 1 with equal odds, reward -(a - 0.5 o)^2. V(o) = 0 at a = 0.5 o.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _probe("probe_both", _sign, _rewarded_by_both, episode_length)
+
+
+def probe_truncation(episode_length: int = TRUNCATION_LENGTH) -> Environment:
+    """Reward 1 in every step, never terminated, truncated after 5. The observation is always 0.
+
+    V(0) = Q(0, a) = 1 / (1 - discount), since a truncated episode is bootstrapped; an agent that takes the clock for
+    an end finds less, at most (1 - discount^5) / (1 - discount).
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    return _probe("probe_truncation", _zero, _rewarded_always, episode_length)
+
+
+def _probe(name: str, start: _StartFn, rule: _RuleFn, episode_length: int) -> Environment:
+    spec = EnvSpec(name, observation_size=1, action_size=1, episode_length=episode_length)
+    return time_limit.limit_episode(Environment(partial(_reset, start), partial(_step, rule), spec), episode_length)
+
+
+def _reset(start: _StartFn, key: Key) -> tuple[Array, Step]:
+    observation = start(key)
+    return observation, base.first_step(observation, _no_descriptor())
+
+
+def _step(rule: _RuleFn, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
+    del key  # only the start is random
+    outcome = rule(state, jnp.clip(action, -1.0, 1.0))
+    step = base.next_step(outcome.next_observation, outcome.reward, outcome.terminated, _no_descriptor())
+    return outcome.next_observation, step
+
+
+def _no_descriptor() -> Array:
+    return jnp.zeros((0,), jnp.float32)
+
+
+def _zero(key: Key) -> Array:
+    del key  # always the same start
+    return jnp.zeros((1,), jnp.float32)
+
+
+def _sign(key: Key) -> Array:
+    return jax.random.rademacher(key, (1,), jnp.float32)
+
+
+def _rewarded(observation: Array, action: Array) -> _Outcome:
+    del action
+    return _Outcome(jnp.float32(1.0), observation, jnp.asarray(True))
+
+
+def _rewarded_later(observation: Array, action: Array) -> _Outcome:
+    del action
+    last = observation[0] > 0.5
+    return _Outcome(last.astype(jnp.float32), jnp.ones_like(observation), last)
+
+
+def _rewarded_by_observation(observation: Array, action: Array) -> _Outcome:
+    del action
+    return _Outcome(observation[0], observation, jnp.asarray(True))
+
+
+def _rewarded_by_action(observation: Array, action: Array) -> _Outcome:
+    return _Outcome(-jnp.square(action[0] - BEST_ACTION), observation, jnp.asarray(True))
+
+
+def _rewarded_by_both(observation: Array, action: Array) -> _Outcome:
+    return _Outcome(-jnp.square(action[0] - BEST_ACTION * observation[0]), observation, jnp.asarray(True))
+
+
+def _rewarded_always(observation: Array, action: Array) -> _Outcome:
+    del action
+    return _Outcome(jnp.float32(1.0), observation, jnp.asarray(False))

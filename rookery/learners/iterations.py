@@ -1,0 +1,130 @@
+"""A generation of learning in iterations, so that it can be cut into several compiled calls.
+
+A compiled call cannot be interrupted. A run therefore compiles `Training.advance` once for any number of iterations and
+calls it as often as it needs to: it shows progress in between, and a signal is answered within a bounded time. Where a
+generation is cut does not change a bit of its results, since the same compiled loop runs the same iterations.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rookery.learners.base import Bank, Member, StepFn
+from rookery.types import Array, Key, Metrics, PyTree
+
+
+class IterateFn(Protocol):
+    """One iteration of a member's training; the key is consumed.
+
+    Args:
+      count: `[]` int32, iterations before this one since the start of the run; never batched.
+
+    Returns:
+      The member, and what the iteration reports, leaves of any shape.
+    """
+
+    def __call__(self, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, PyTree]: ...
+
+
+class AdvanceFn(Protocol):
+    """Some iterations of a generation.
+
+    Args:
+      log: what the iterations before these reported, leaves `[T, ...]`.
+      key: of the whole generation; each iteration derives its own from it.
+      generation: `[]` int32, never batched.
+      first: `[]` int32 or int, the first iteration to run, counted from 0 within the generation; never batched.
+      last: likewise, the first one that is not run any more.
+    """
+
+    def __call__(
+        self,
+        member: Member,
+        log: PyTree,
+        bank: Bank,
+        key: Key,
+        generation: Array,
+        first: Array | int,
+        last: Array | int,
+    ) -> tuple[Member, PyTree]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A `StepFn` that can be continued between any two of its iterations."""
+
+    start: Callable[[Member, Bank], PyTree]
+    """The log of a generation before its first iteration, leaves `[T, ...]`."""
+    advance: AdvanceFn
+    summarize: Callable[[PyTree], Metrics]
+    """The log of a whole generation -> its metrics, `[]` each."""
+    iterations: int
+    """T, at least 1."""
+
+    def __call__(self, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
+        """The whole generation: the `StepFn`."""
+        member, log = self.advance(member, self.start(member, bank), bank, key, generation, 0, self.iterations)
+        return member, self.summarize(log)
+
+
+def training(iterate: IterateFn, summarize: Callable[[PyTree], Metrics], iterations: int) -> Training:
+    """A generation of `iterations` calls of `iterate`; see `Training` for the arguments."""
+    # One jit: it is traced once for the shapes of the log and for the loop.
+    loop = _Loop(jax.jit(iterate), iterations)
+    return Training(partial(_start, loop), partial(_advance, loop), summarize, iterations)
+
+
+class _Loop(NamedTuple):
+    iterate: IterateFn
+    iterations: int
+
+
+def _start(loop: _Loop, member: Member, bank: Bank) -> PyTree:
+    row = jax.eval_shape(loop.iterate, member, bank, jax.random.key(0), jnp.zeros((), jnp.int32))[1]
+    return jax.tree.map(lambda leaf: jnp.zeros((loop.iterations, *leaf.shape), leaf.dtype), row)
+
+
+def _advance(
+    loop: _Loop,
+    member: Member,
+    log: PyTree,
+    bank: Bank,
+    key: Key,
+    generation: Array,
+    first: Array | int,
+    last: Array | int,
+) -> tuple[Member, PyTree]:
+    def once(index: Array, carry: tuple[Member, PyTree]) -> tuple[Member, PyTree]:
+        member, log = carry
+        count = generation * loop.iterations + index
+        member, row = loop.iterate(member, bank, jax.random.fold_in(key, index), count)
+        return member, jax.tree.map(lambda rows, new: rows.at[index].set(new), log, row)
+
+    return jax.lax.fori_loop(first, last, once, (member, log))
+
+
+def divisible(step: StepFn) -> Training:
+    """Any `StepFn` as a `Training`; one that is not made of iterations counts as a single one."""
+    if isinstance(step, Training):
+        return step
+    return Training(partial(_start_whole, step), partial(_advance_whole, step), _last_row, 1)
+
+
+def _start_whole(step: StepFn, member: Member, bank: Bank) -> PyTree:
+    metrics = jax.eval_shape(step, member, bank, jax.random.key(0), jnp.zeros((), jnp.int32))[1]
+    return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), metrics)
+
+
+def _advance_whole(
+    step: StepFn, member: Member, log: PyTree, bank: Bank, key: Key, generation: Array, *_: Array | int
+) -> tuple[Member, PyTree]:
+    member, metrics = step(member, bank, key, generation)
+    return member, jax.tree.map(lambda rows, new: rows.at[0].set(new), log, metrics)
+
+
+def _last_row(log: PyTree) -> Metrics:
+    return jax.tree.map(lambda rows: rows[-1], log)

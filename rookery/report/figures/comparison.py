@@ -1,0 +1,212 @@
+"""The picture of a comparison: learning curves, interquartile means, and who beats whom."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rookery.report import statistics
+from rookery.report.compare_records import Comparison, Pair, Row, Setting
+from rookery.report.figures.style import INK, PALETTE, QUIET, tidy
+from rookery.report.groups import Group, Run
+
+MOST_PAIRS = 6  # more are drawn as a matrix
+_MOST_POINTS = 150  # of a curve: more cannot be told apart, and cost time
+_RESAMPLES = 2000  # of a curve's band
+_MOST_LINES = 3  # of a label; the table has the whole of it
+
+
+def draw(comparison: Comparison, path: str | Path) -> Path:
+    """Draw a comparison, one block per environment.
+
+    Left: the interquartile mean over runs of the best fitness, against environment steps, with its 95 % band; what a
+    diverged run is worth is drawn on after its end, and a dashed line marks the common budget if budgets were unequal.
+    Right: the interquartile mean at the common budget, or over fresh episodes, with its 95 % interval, best group on
+    top; its labels explain the colours of both. Below: the probability of improvement of each pair, with more than six
+    pairs as a matrix.
+
+    Args:
+      comparison: what `compare` gave.
+      path: file to write; its suffix is the format.
+
+    Returns:
+      The path.
+
+    Raises:
+      ValueError: it cannot be written, or matplotlib does not know the format.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = dict.fromkeys(group.name for group in comparison.groups)
+    colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
+    blocks = []
+    for environment, setting in comparison.settings.items():
+        rows = [row for row in comparison.rows if row.group.environment == environment]
+        pairs = [pair for pair in comparison.pairs if pair.first.environment == environment]
+        blocks.append((environment, setting, sorted(rows, key=lambda row: -row.interquartile_mean.value), pairs))
+    heights = [height for _, _, rows, pairs in blocks for height in _heights(rows, pairs)]
+    figure = Figure(figsize=(10 if len(names) <= 5 else 12, sum(heights)), layout="constrained")
+    FigureCanvasAgg(figure)
+    parts = iter(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+    for environment, setting, rows, pairs in blocks:
+        top = next(parts)
+        top.suptitle(environment, color=INK, fontsize=12)
+        left, right = top.subplots(1, 2, width_ratios=[1.3, 1.0])
+        _draw_curves(left, rows, setting, colours)
+        _draw_intervals(right, rows, setting, colours)
+        if len(pairs) > MOST_PAIRS:
+            _draw_matrix(next(parts).subplots(), rows, pairs, colours)
+        elif pairs:
+            _draw_pairs(next(parts).subplots(), pairs, colours)
+    try:
+        figure.savefig(path, dpi=130)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}; choose another file.") from error
+    return Path(path)
+
+
+def steps_text(steps: float) -> str:
+    """A count of environment steps with four significant digits at most: 950, 20k, 1.5M, 2B."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if steps >= size:
+            return f"{steps / size:.4g}{unit}"
+    return f"{steps:.0f}"
+
+
+def curve(runs: Sequence[Run], floor: float) -> tuple[np.ndarray, statistics.Estimate]:
+    """The interquartile mean over the runs of a group, as far as all of them went.
+
+    Args:
+      runs: at least one; a run that diverged goes on as the floor, as far as the others.
+      floor: what a run without a finite member is worth.
+
+    Returns:
+      Environment steps `[points]`, at most 150, and the best fitness there, each field `[points]`.
+    """
+    alive = [run for run in runs if np.isfinite(run.best_fitness[-1])]
+    ends = [run.env_steps[-1] for run in alive or runs]
+    steps = np.unique(np.concatenate([run.env_steps for run in runs]))
+    steps = steps[(steps >= max(run.env_steps[0] for run in runs)) & (steps <= min(ends))]
+    if len(steps) > _MOST_POINTS:
+        steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int))]
+    values = np.empty((len(steps), len(runs)))
+    for index, run in enumerate(runs):
+        reached = np.searchsorted(run.env_steps, steps, side="right") - 1
+        values[:, index] = run.best_fitness[reached]
+    return steps, statistics.over_runs(values, floor, _RESAMPLES)
+
+
+def _heights(rows: Sequence[Row], pairs: Sequence[Pair]) -> list[float]:
+    """Inches of a block's parts."""
+    top = max(3.6, 1.2 + 0.46 * len(rows))
+    if not pairs:
+        return [top]
+    return [top, 0.8 + 0.36 * len(rows) if len(pairs) > MOST_PAIRS else 1.0 + 0.36 * len(pairs)]
+
+
+def _draw_curves(axes, rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    crowded = len(rows) > 5
+    for row in reversed(rows):  # the best is drawn last, on top
+        colour = colours[row.group.name]
+        steps, fitness = curve(row.group.runs, setting.floor)
+        marker = "o" if len(steps) == 1 else None
+        axes.plot(steps, fitness.value, color=colour, linewidth=1.4 if crowded else 1.8, marker=marker, markersize=4)
+        if fitness.has_interval:
+            axes.fill_between(steps, fitness.low, fitness.high, color=colour, alpha=0.08 if crowded else 0.15, lw=0)
+    if setting.unequal and not setting.fresh:
+        axes.axvline(setting.budget, color=QUIET, linewidth=1.2, linestyle="--")
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+        axes.annotate("compared here", (setting.budget, 0.0), (-3, 5), color=INK, fontsize=8, rotation=90, **place)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
+    axes.set_xlabel("environment steps of a run", fontsize=9)
+    axes.set_ylabel(setting.score, fontsize=9)
+    _finish(axes, "interquartile mean over runs, 95 % band")
+
+
+def _draw_intervals(axes, rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
+    for height, row in enumerate(rows):
+        colour = colours[row.group.name]
+        axes.plot(row.scores, np.full(len(row.scores), height), "|", color=colour, markersize=9, alpha=0.6)
+        _draw_estimate(axes, row.interquartile_mean, height, colour)
+    axes.set_yticks(range(len(rows)), [_wrapped(f"{row.group.name} ({_runs(row)})") for row in rows])
+    _colour_labels(axes, [row.group for row in rows], colours)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(setting.score, fontsize=9)
+    where = f"over {setting.fresh} fresh episodes" if setting.fresh else f"at {steps_text(setting.budget)} steps"
+    _finish(axes, f"the same {where}; strokes are runs")
+
+
+def _draw_pairs(axes, pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
+    axes.axvline(0.5, color=QUIET, linewidth=1.2, linestyle="--")
+    for height, pair in enumerate(pairs):
+        _draw_estimate(axes, pair.probability, height, INK if pair.is_clear else QUIET)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(len(pairs) - 0.4, -0.6)
+    right = axes.secondary_yaxis("right")
+    for side, groups in ((axes, [pair.first for pair in pairs]), (right, [pair.second for pair in pairs])):
+        side.set_yticks(range(len(pairs)), [_wrapped(group.name) for group in groups])
+        _colour_labels(side, groups, colours)
+    right.tick_params(labelsize=8, length=0)
+    right.spines["right"].set_visible(False)
+    axes.set_xlabel("P(a run of the left is better than one of the right); dark where 0.5 is left out", fontsize=9)
+    _finish(axes, "probability of improvement, 95 % intervals")
+
+
+def _draw_matrix(axes, rows: Sequence[Row], pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
+    """Who beats whom, best group first."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    place = {row.group.label: index for index, row in enumerate(rows)}
+    values = np.full((len(rows), len(rows)), np.nan)
+    for pair in pairs:
+        first, second, value = place[pair.first.label], place[pair.second.label], pair.probability.value
+        values[first, second], values[second, first] = value, 1.0 - value
+        weight = "bold" if pair.is_clear else "normal"
+        for row, column in ((first, second), (second, first)):
+            colour = "white" if abs(values[row, column] - 0.5) > 0.35 else INK
+            style = {"color": colour, "weight": weight, "fontsize": 8, "ha": "center", "va": "center"}
+            axes.text(column, row, f"{values[row, column]:.2f}", **style)
+    shades = LinearSegmentedColormap.from_list("improvement", [PALETTE[0], "#ffffff", PALETTE[1]])
+    axes.imshow(values, cmap=shades, vmin=0.0, vmax=1.0, aspect="auto")
+    axes.set_xticks(range(len(rows)), [str(index + 1) for index in range(len(rows))])
+    names = [_wrapped(row.group.name, width=60) for row in rows]
+    axes.set_yticks(range(len(rows)), [f"{name}  {index + 1}" for index, name in enumerate(names)])
+    _colour_labels(axes, [row.group for row in rows], colours)
+    _finish(axes, "P(a run of the row is better than one of the column); bold where the interval leaves out 0.5")
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _draw_estimate(axes, estimate: statistics.Estimate, height: int, colour: str) -> None:
+    if estimate.has_interval:
+        ends = [estimate.low, estimate.high]
+        axes.plot(ends, [height, height], color=colour, linewidth=5, alpha=0.4, solid_capstyle="butt")
+    axes.plot([estimate.value], [height], "o", color=colour, markersize=7, markeredgecolor="white", clip_on=False)
+
+
+def _colour_labels(axes, groups: Sequence[Group], colours: Mapping[str, str]) -> None:
+    for label, group in zip(axes.get_yticklabels(), groups, strict=True):
+        label.set_color(colours[group.name])
+
+
+def _finish(axes, title: str) -> None:
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    tidy(axes)
+
+
+def _runs(row: Row) -> str:
+    count = len(row.scores)
+    chosen = f", {row.chosen}" if row.chosen else ""
+    diverged = f", {row.diverged} diverged" if row.diverged else ""
+    return f"{count} run{'s' * (count > 1)}{chosen}{diverged}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _wrapped(name: str, width: int = 32) -> str:
+    lines = textwrap.wrap(name, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES - 1], "..."])

@@ -1,0 +1,276 @@
+"""`repertoire.png`: which behaviours a run found, and how good the best of each is."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.report.dimensions import dimensions, wrapped
+from rookery.report.figures import style
+from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import RunFolder, open_existing
+
+_EMPTY = "#e9eef1"  # a cell without an elite
+_BINS = 40  # of a dimension at most, where more than two are projected on pairs
+_FEW = 2500  # cells that are told apart by a white line
+_MOST_DIMENSIONS = 6  # of which pairs are drawn
+
+
+class Repertoire(NamedTuple):
+    """What `repertoire.csv` and `config.json` say."""
+
+    fitness: np.ndarray  # [C], -inf where empty
+    centroids: np.ndarray  # [C, D]
+    descriptors: np.ndarray  # [C, D], NaN where empty
+    lower: np.ndarray  # [D]
+    upper: np.ndarray  # [D]
+    names: list[str]  # of the dimensions
+
+    @property
+    def occupied(self) -> np.ndarray:
+        """`[C]` bool."""
+        return np.isfinite(self.fitness)
+
+
+def draw_repertoire(run_dir: str | Path) -> Path:
+    """Draw a run's repertoire beside its tables.
+
+    Cells are coloured by their elite's fitness and pale where there is none; a star marks the best. One dimension is
+    drawn as a strip, two as a map of the cells themselves. With more, each panel shows a pair of the first six, cut
+    into bins that have the best fitness of all elites whose descriptor lies there.
+
+    Returns:
+      The picture's path.
+
+    Raises:
+      ValueError: the folder holds no run, no repertoire, or a table that cannot be read.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    folder = open_existing(run_dir)
+    repertoire = read_repertoire(folder)
+    size = repertoire.centroids.shape[1]
+    draw = {1: _draw_strip, 2: _draw_map}.get(size, _draw_pairs)
+    figure = Figure(figsize=figure_size(repertoire), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(_title(folder, repertoire), color=style.INK, fontsize=11)
+    draw(figure, repertoire, colours_of(repertoire))
+    figure.savefig(folder.repertoire_picture_file, dpi=130)
+    return folder.repertoire_picture_file
+
+
+def read_repertoire(folder: RunFolder) -> Repertoire:
+    """The repertoire as a run last saved it.
+
+    Raises:
+      ValueError: the folder has none, or its table cannot be read.
+    """
+    if not folder.repertoire_file.is_file():
+        raise ValueError(f"{folder.path} has no repertoire to draw: repertoire.csv is missing in it.")
+    table = read_csv(folder.repertoire_file)
+    size = sum(name.startswith("centroid/") for name in table)
+    columns = ["fitness", *(f"{kind}/{index}" for kind in ("centroid", "descriptor") for index in range(size))]
+    missing = [name for name in columns if name not in table]
+    if missing or not size or not len(table["fitness"]):
+        lacks = f"the columns {', '.join(missing)}" if missing else "cells"
+        raise ValueError(f"{folder.repertoire_file} lacks {lacks}; let the run write it again.")
+    centroids, descriptors = (
+        np.stack([table[f"{kind}/{index}"] for index in range(size)], axis=1) for kind in ("centroid", "descriptor")
+    )
+    if not np.isfinite(centroids).all():
+        raise ValueError(f"{folder.repertoire_file} has a centroid that is not finite; let the run write it again.")
+    told = dimensions(folder.config, size)
+    lower, upper = _spanned(centroids) if told.limits is None else told.limits
+    return Repertoire(table["fitness"], centroids, descriptors, lower, upper, told.names)
+
+
+def _spanned(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Limits where none are told: what the centroids span and half a cell about them."""
+    lower, upper = centroids.min(axis=0), centroids.max(axis=0)
+    width = upper - lower
+    margin = np.where(width > 0, 0.5 * width / max(len(centroids) ** (1 / centroids.shape[1]) - 1, 1), 0.5)
+    return lower - margin, upper + margin
+
+
+def _title(folder: RunFolder, repertoire: Repertoire) -> str:
+    parts = [summary(repertoire)]
+    if repertoire.occupied.any() and folder.metrics_file.is_file():
+        score = read_csv(folder.metrics_file).get("qd_score", np.empty(0))
+        parts += [f"QD score {style.number(score[-1])}"] if len(score) else []
+    return f"{style.headline(folder.config)}\n{',  '.join(parts)}"
+
+
+def summary(repertoire: Repertoire) -> str:
+    """How full it is, and how good its best elite."""
+    occupied, cells = int(repertoire.occupied.sum()), len(repertoire.fitness)
+    if not occupied:
+        return f"empty: none of {cells:,} cells has an elite"
+    best = repertoire.fitness[repertoire.occupied].max()
+    return f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells,  best {style.number(best)} (star)"
+
+
+def colours_of(repertoire: Repertoire, least: float | None = None, greatest: float | None = None) -> Any:
+    """How fitness becomes a colour; what is masked stays pale.
+
+    Args:
+      least: the fitness at the dark end; None for the least of all elites.
+      greatest: the fitness at the bright end; None for the greatest.
+    """
+    import matplotlib
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    shades = matplotlib.colormaps["viridis"].with_extremes(bad=_EMPTY)
+    fitness = repertoire.fitness[repertoire.occupied]
+    low, high = (fitness.min(), fitness.max()) if len(fitness) else (0.0, 1.0)
+    low, high = low if least is None else least, high if greatest is None else greatest
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return ScalarMappable(Normalize(low, high), shades)
+
+
+def figure_size(repertoire: Repertoire) -> tuple[float, float]:
+    """Inches."""
+    size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
+    if size == 1:
+        return 9.0, 2.4
+    if size == 2:
+        width, height = repertoire.upper - repertoire.lower
+        return 7.5, 0.9 + 5.8 * float(np.clip(height / width, 0.4, 1.7))
+    return 2.4 * (size - 1) + 1.6, 2.4 * (size - 1) + 0.8
+
+
+def _draw_strip(figure, repertoire: Repertoire, colours) -> None:
+    axes = figure.subplots()
+    order = np.argsort(repertoire.centroids[:, 0], kind="stable")
+    places = repertoire.centroids[order, 0]
+    ends = edges(places, repertoire.lower[0], repertoire.upper[0])
+    corners = np.stack([np.stack([ends[:-1], ends[1:], ends[1:], ends[:-1]], axis=1)] * 2, axis=2)  # [C, 4, 2]
+    corners[:, :, 1] = [0.0, 0.0, 1.0, 1.0]
+    _draw_cells(axes, corners, repertoire.fitness[order], colours)
+    best = _best(repertoire)
+    if best is not None:
+        _mark(axes, repertoire.centroids[best, 0], 0.5)
+    axes.set_xlim(repertoire.lower[0], repertoire.upper[0])
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    axes.set_xlabel(repertoire.names[0], fontsize=9)
+    _finish(axes)
+    _bar(figure, colours, [axes], repertoire)
+
+
+def edges(places: np.ndarray, lower: float, upper: float) -> np.ndarray:
+    """Where the cells of some places on a line end, `[places + 1]`: half way to the next, and at the limits."""
+    return np.concatenate([[lower], (places[:-1] + places[1:]) / 2, [upper]])
+
+
+def _draw_map(figure, repertoire: Repertoire, colours) -> None:
+    draw_map(figure.subplots(), repertoire, colours)
+
+
+def draw_map(axes, repertoire: Repertoire, colours) -> None:
+    """Draw a repertoire of two dimensions: each cell in the colour of its elite, the best with a star, and a bar."""
+    _draw_cells(axes, voronoi(repertoire), repertoire.fitness, colours)
+    best = _best(repertoire)
+    if best is not None:
+        _mark(axes, *repertoire.centroids[best])
+    axes.set_xlim(repertoire.lower[0], repertoire.upper[0])
+    axes.set_ylim(repertoire.lower[1], repertoire.upper[1])
+    axes.set_xlabel(repertoire.names[0], fontsize=9)
+    axes.set_ylabel(repertoire.names[1], fontsize=9)
+    _finish(axes)
+    _bar(axes.figure, colours, [axes], repertoire)
+
+
+def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:
+    """The lower triangle: dimension of the row upwards, of the column to the right."""
+    size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
+    panels = figure.subplots(size - 1, size - 1, squeeze=False, sharex="col", sharey="row")
+    count = int(np.clip(round(len(repertoire.fitness) ** 0.5 / 2), 6, _BINS))
+    for column, row in combinations(range(size), 2):
+        axes = panels[row - 1, column]
+        x, y = (np.linspace(repertoire.lower[index], repertoire.upper[index], count + 1) for index in (column, row))
+        shown = np.ma.masked_invalid(_best_of_bins(repertoire, (column, row), count).T)
+        axes.pcolormesh(x, y, shown, cmap=colours.cmap, norm=colours.norm)
+        best = _best(repertoire)
+        if best is not None:
+            _mark(axes, *repertoire.descriptors[best, [column, row]])
+        if column == 0:
+            axes.set_ylabel(wrapped(repertoire.names[row]), fontsize=8)
+        if row == size - 1:
+            axes.set_xlabel(wrapped(repertoire.names[column]), fontsize=8)
+        _finish(axes)
+    for row, column in combinations(range(size - 1), 2):
+        panels[row, column].set_visible(False)
+    _bar(figure, colours, panels.ravel().tolist(), repertoire)
+
+
+def _best_of_bins(repertoire: Repertoire, pair: tuple[int, int], count: int) -> np.ndarray:
+    """The best fitness of every bin of two dimensions, -inf where there is none; `[count, count]`."""
+    occupied = repertoire.occupied
+    fraction = (repertoire.descriptors[occupied] - repertoire.lower) / (repertoire.upper - repertoire.lower)
+    place = np.clip(np.nan_to_num(fraction) * count, 0, count - 1).astype(int)  # beyond the limits: the outermost bin
+    best = np.full((count, count), -np.inf)
+    np.maximum.at(best, (place[:, pair[0]], place[:, pair[1]]), repertoire.fitness[occupied])
+    return best
+
+
+def voronoi(repertoire: Repertoire) -> list[np.ndarray]:
+    """The cell of each centroid within the limits, as the corners of a polygon `[corners, 2]`.
+
+    All centroids are mirrored at the four limits, which thereby become edges of cells. Where centroids coincide, only
+    the first has a cell.
+    """
+    from scipy.spatial import Voronoi
+
+    lower, upper = repertoire.lower, repertoire.upper
+    scale = (upper - lower).max()  # one for both: a rescaled dimension would bend the cells
+    ends = (upper - lower) / scale
+    margin = 1e-6 * ends  # a centroid on a limit would coincide with its image
+    points = np.clip((repertoire.centroids - lower) / scale, margin, ends - margin)
+    points, first = np.unique(points, axis=0, return_index=True)
+    left, low = points * [-1, 1], points * [1, -1]
+    right, high = left + np.array([2 * ends[0], 0.0]), low + np.array([0.0, 2 * ends[1]])
+    diagram = Voronoi(np.concatenate([points, left, right, low, high]))
+    cells = [np.repeat(centroid[None], 3, axis=0) for centroid in repertoire.centroids]
+    for index, cell in enumerate(first):
+        corners = diagram.vertices[diagram.regions[diagram.point_region[index]]]
+        cells[cell] = np.clip(corners, 0.0, ends) * scale + lower
+    return cells
+
+
+def _draw_cells(axes, corners, fitness: np.ndarray, colours) -> None:
+    from matplotlib.collections import PolyCollection
+
+    faces = colours.to_rgba(np.ma.masked_invalid(fitness))
+    few = len(fitness) <= _FEW
+    edges = {"edgecolors": "white", "linewidths": 0.4} if few else {"edgecolors": faces, "linewidths": 0.2}
+    axes.add_collection(PolyCollection(corners, facecolors=faces, **edges), autolim=False)
+
+
+def _best(repertoire: Repertoire) -> int | None:
+    """The best elite's cell; None if there is none."""
+    if not repertoire.occupied.any():
+        return None
+    return int(np.argmax(np.where(repertoire.occupied, repertoire.fitness, -np.inf)))
+
+
+def _mark(axes, x: float, y: float) -> None:
+    axes.plot(
+        [x], [y], "*", color="white", markeredgecolor=style.INK, markeredgewidth=1.0, markersize=13, clip_on=False
+    )
+
+
+def _bar(figure, colours, axes, repertoire: Repertoire) -> None:
+    if repertoire.occupied.any():
+        bar = figure.colorbar(colours, ax=axes, pad=0.02, aspect=35)
+        bar.set_label("fitness", fontsize=9)
+        bar.ax.tick_params(labelsize=8)
+        bar.outline.set_visible(False)
+
+
+def _finish(axes) -> None:
+    style.tidy(axes)
+    axes.grid(visible=False)

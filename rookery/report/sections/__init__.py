@@ -1,0 +1,1 @@
+"""The sections of a report page, as JSON values."""

@@ -1,1 +1,0 @@
-"""Outside: run folders, the loop, checkpoints, logs, the terminal. Host side, impure."""

@@ -1,0 +1,1 @@
+"""What a run stores: its folder, tables, events and checkpoints."""
