@@ -123,8 +123,8 @@ def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
         member = member._replace(buffer=jax.jit(fill, donate_argnums=0)(member.buffer, fill_key))
     if part != "updates":
         return Job(partial(live, learner), (bank,), (member, key))
-    parts = off_policy.Parts(agent, world, buffers.ring(rows), config)
-    return Job(partial(learn, parts), (member._replace(state=None),), (member.state, key))
+    bindings = off_policy.OffPolicyBindings(agent, world, buffers.ring(rows), config)
+    return Job(partial(learn, bindings), (member._replace(state=None),), (member.state, key))
 
 
 def live(learner: Learner, bank: PyTree, carry: tuple[Member, Key]) -> tuple[tuple[Member, Key], Metrics]:
@@ -135,15 +135,17 @@ def live(learner: Learner, bank: PyTree, carry: tuple[Member, Key]) -> tuple[tup
     return (member, key), metrics
 
 
-def learn(parts: off_policy.Parts, member: Member, carry: tuple[PyTree, Key]) -> tuple[tuple[PyTree, Key], Metrics]:
+def learn(
+    bindings: off_policy.OffPolicyBindings, member: Member, carry: tuple[PyTree, Key]
+) -> tuple[tuple[PyTree, Key], Metrics]:
     """The updates of as many iterations; `carry` is the agent's state, and a key."""
     state, key = carry
     key, learn_key = jax.random.split(key)
 
     def block(state: PyTree, key: Key) -> tuple[PyTree, Metrics]:
-        return off_policy.learn(parts, member._replace(state=state), key, jnp.zeros((), jnp.int32))
+        return off_policy.learn(bindings, member._replace(state=state), key, jnp.zeros((), jnp.int32))
 
-    state, metrics = jax.lax.scan(block, state, jax.random.split(learn_key, parts.config.iterations))
+    state, metrics = jax.lax.scan(block, state, jax.random.split(learn_key, bindings.config.iterations))
     return (state, key), metrics
 
 

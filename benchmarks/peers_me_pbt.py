@@ -193,15 +193,15 @@ def reevaluate(
     bank_key, key = jax.random.split(jax.random.key(seed))
     bank = auto_reset.start_bank(environment, bank_key, episodes)
 
-    judging = rollout.judge(policy, environment, config)
+    judging = rollout.evaluator(policy, environment, config)
 
-    def judge(params: PyTree) -> tuple[Array, Array]:
+    def evaluator(params: PyTree) -> tuple[Array, Array]:
         found = rollout.evaluate(judging, Genotype(params, None, None), bank, key)
         return found.fitness, found.descriptor
 
     occupied = np.flatnonzero(np.isfinite(elites.fitnesses))
     policies = jax.tree.map(lambda leaf: leaf[occupied], elites.genotypes.policy_params)
-    judged = jax.jit(partial(jax.lax.map, judge, batch_size=chunk))(policies)
+    judged = jax.jit(partial(jax.lax.map, evaluator, batch_size=chunk))(policies)
     fitness = np.full(elites.fitnesses.shape, -np.inf)
     descriptor = np.zeros(elites.descriptors.shape)
     fitness[occupied], descriptor[occupied] = jax.device_get(judged)

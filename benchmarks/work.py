@@ -71,7 +71,7 @@ def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
     return state._replace(rows=jax.tree.map(draw, keys, state.rows), size=size)
 
 
-def update_parts(shapes: Shapes, updates: int) -> off_policy.Parts:
+def update_parts(shapes: Shapes, updates: int) -> off_policy.OffPolicyBindings:
     """A learner's parts whose block of updates counts `updates`; they have no environment."""
     agent = agent_of(shapes, shapes.spec)
     config = off_policy.OffPolicyConfig(
@@ -82,19 +82,19 @@ def update_parts(shapes: Shapes, updates: int) -> off_policy.Parts:
         warmup_steps=0,
     )
     nowhere: Any = None
-    return off_policy.Parts(agent, nowhere, buffers.ring(shapes.rows), config)
+    return off_policy.OffPolicyBindings(agent, nowhere, buffers.ring(shapes.rows), config)
 
 
-def members(parts: off_policy.Parts, shapes: Shapes, key: Key) -> Member:
+def members(bindings: off_policy.OffPolicyBindings, shapes: Shapes, key: Key) -> Member:
     """A population `[P]` with full buffers and without environments."""
 
     def born(key: Key) -> Member:
         agent_key, hyper_key = jax.random.split(key)
         observation, action = jnp.zeros((shapes.observation_size,)), jnp.zeros((shapes.action_size,))
         row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False))
-        state = parts.agent.start(parts.agent.init(agent_key))
-        hyper = hyperparams.sample(parts.agent.space, hyper_key)
-        return Member(state, hyper, None, (), parts.buffer.init(row))
+        state = bindings.agent.start(bindings.agent.init(agent_key))
+        hyper = hyperparams.sample(bindings.agent.space, hyper_key)
+        return Member(state, hyper, None, (), bindings.buffer.init(row))
 
     def all_born(key: Key) -> Member:
         born_key, fill_key = jax.random.split(key)
@@ -104,14 +104,16 @@ def members(parts: off_policy.Parts, shapes: Shapes, key: Key) -> Member:
     return jax.jit(all_born)(key)
 
 
-def update_block(parts: off_policy.Parts, buffer: PyTree, carry: tuple[Member, Key]) -> tuple[tuple, PyTree]:
+def update_block(
+    bindings: off_policy.OffPolicyBindings, buffer: PyTree, carry: tuple[Member, Key]
+) -> tuple[tuple, PyTree]:
     """The learner's own block of updates for a population; `carry` is the members without their buffers, and a key."""
     people, key = carry
     key, update_key = jax.random.split(key)
     keys = base.member_keys(update_key, people.hyper.discount.shape[0])
 
     def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-        return off_policy.learn(parts, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
+        return off_policy.learn(bindings, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
 
     state, metrics = base.vmap(learn, (people, buffer, keys), ())
     return (people._replace(state=state), key), metrics

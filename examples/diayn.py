@@ -34,7 +34,7 @@ def main(small: bool, run_dir: str) -> None:
 
     first, last = result.history[0], result.history[-1]
     print(f"skills recognised: {first['accuracy'][0]:.0%} of the steps -> {last['accuracy'][0]:.0%}")
-    examined = jax.device_get(jax.jit(program.examine)(result.state, jax.random.key(1)))
+    examined = jax.device_get(jax.jit(program.evaluate)(result.state, jax.random.key(1)))
     ends = examined["descriptors"][0].reshape(-1, env.spec.skill.size, 2).mean(axis=0)  # episodes take skills in turn
     for skill, end in enumerate(ends):
         print(f"  skill {skill} ends at {np.round(end, 2)}")

@@ -40,7 +40,7 @@ class Transition(NamedTuple):
     reward: Array  # []
     next_observation: Array  # [O] the true successor, never the state after a reset
     terminated: Array  # [] bool: the task ended, nothing follows; a time limit does not count
-    extras: PyTree = ()  # what else is kept of the step, see `agents/base.py: Curiosity` and `Lived`
+    extras: PyTree = ()  # what else is kept of the step, see `agents/base.py: IntrinsicReward` and `RolloutExtras`
 
 
 class Evaluation(NamedTuple):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.agents.base import Agent, Lived
+from rookery.agents.base import Agent, RolloutExtras
 from rookery.envs.base import EnvSpec
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.types import Transition
@@ -51,7 +51,7 @@ def _start(spec: EnvSpec, params: jax.Array) -> Heard:
     each = (STEPS, ENVS)
     seen, action = jnp.zeros((*each, spec.observation_size)), jnp.zeros((*each, spec.action_size))
     none, never = jnp.zeros(each), jnp.zeros(each, bool)
-    lived = Lived(none, never, never, none)
+    lived = RolloutExtras(none, never, never, none)
     return Heard(params, jnp.int32(-1), Transition(seen, action, none, seen, never, lived))
 
 

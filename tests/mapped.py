@@ -90,11 +90,11 @@ def lives() -> dict[str, float]:
     learner, states, buffers = population(PBTTD3, 4, 64)
     env = room(4 * 4)
     first = reshaped(env.reset(jax.random.key(2)), 4, 4)
-    train, judge = learner.get_train_fn(env, 3, 4, 0.5), learner.get_eval_fn(env)
+    train, evaluator = learner.get_train_fn(env, 3, 4, 0.5), learner.get_eval_fn(env)
 
     def live(states: Any, first: Any, buffers: Any) -> Any:
         (trained, after, filled), told = train(states, first, buffers)
-        return trained, after.obs, filled, told, judge(trained, first)
+        return trained, after.obs, filled, told, evaluator(trained, first)
 
     plain = jax.jit(live)(states, first, buffers)
     return {

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.agents.base import Lived
+from rookery.agents.base import RolloutExtras
 from rookery.envs import base as envs
-from rookery.envs.base import Environment, EnvSpec, Noted, Step, Team
+from rookery.envs.base import ActionWithCarry, Environment, EnvSpec, Step, Team
 from rookery.envs.wrappers import time_limit
 from rookery.types import Transition
 
@@ -49,13 +49,13 @@ def rollout(key: jax.Array, spec: EnvSpec, memory_size: int = 0, agents: tuple[i
     likely = -jnp.log(2.0 if spec.masked else 3.0)
     if not spec.discrete:
         likely = jnp.sum((-0.5 * action**2 - 0.5 * math.log(2 * math.pi)) * exists, axis=-1)
-    lived = Lived(
+    lived = RolloutExtras(
         log_prob=likely + 0.3 * jax.random.normal(keys[3], each),
         ended=terminated | truncated,
         counts=jnp.broadcast_to((time != 5) | (place != 0), each),
         accumulated=3.0 * jax.random.normal(keys[4], each),
     )
-    given: Any = Noted(action, observation[..., -memory_size:]) if memory_size else action
+    given: Any = ActionWithCarry(action, observation[..., -memory_size:]) if memory_size else action
     reward = jax.random.normal(keys[5], each)
     return Transition(observation, given, reward, next_observation, terminated, lived)
 

@@ -61,7 +61,7 @@ def test_pbt_replaces_a_member_that_breaks_the_physics_and_keeps_its_data():
 
 def test_a_fresh_evaluation_follows_the_same_rule():
     program = population()
-    judged = program.examine(beyond(program.init(jax.random.key(0)), 1), jax.random.key(1))
+    judged = program.evaluate(beyond(program.init(jax.random.key(0)), 1), jax.random.key(1))
     assert np.isnan(judged["fitness"]).tolist() == [False, True, False, False]
     assert judged["returns"][1].tolist() == [0.0]
 

@@ -41,8 +41,8 @@ def test_iterations_one_by_one_are_a_generation():
     bank = learner.start_states(bank_key)
     member = learner.init(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
     after, metrics = jax.jit(learner.step)(member, bank, step_key, jnp.asarray(2))
-    parts = off_policy.Parts(agent, env.world, off_policy.buffers.ring(32), CONFIG)
-    live = jax.jit(partial(off_policy.live, parts))
+    bindings = off_policy.OffPolicyBindings(agent, env.world, off_policy.buffers.ring(32), CONFIG)
+    live = jax.jit(partial(off_policy.train_iterations, bindings))
     again, (learned, each, reward, _) = live(member, bank, step_key, 2 * T + jnp.arange(T))
     np.testing.assert_array_equal(
         again.state.policy.params["params"]["Dense_0"]["kernel"],
@@ -73,7 +73,7 @@ def test_critics_may_be_of_other_widths_than_the_policy():
         SacConfig(critic_hidden_sizes=(0,))
 
 
-class Learner(by_hand.Apprentice):
+class Learner(by_hand.TrainState):
     """As whoever writes a loop may declare one."""
 
 
@@ -96,14 +96,14 @@ def test_the_judge_says_what_the_learner_says(agent: Any):
     env = world()
     many = newborns(agent)
     first = jax.tree.map(lambda leaf: leaf.reshape(P, E, *leaf.shape[1:]), env.reset(jax.random.key(2)))
-    told = jax.jit(partial(by_hand.judge, agent, env))(many, first)
+    told = jax.jit(partial(by_hand.evaluator, agent, env))(many, first)
     learner = off_policy.off_policy(agent, env.world, CONFIG)
     one, start = trees.take(many, 1), trees.take(env_batch.starts(trees.take(first, 1)), jnp.arange(E))
     member = off_policy.Member(one.learned, one.hyper, None, (), ())
     alone = learner.evaluate(genotype(member), start, jax.random.key(0))
     np.testing.assert_allclose(told.returns[1], alone.returns, rtol=1e-5)
     with pytest.raises(ValueError, match="one leading axis"):
-        by_hand.judge(agent, env, newborns(agent, 3), first)
+        by_hand.evaluator(agent, env, newborns(agent, 3), first)
 
 
 def test_who_learned_a_number_that_is_not_finite_ranks_last(agent: Any):

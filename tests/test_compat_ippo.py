@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from rookery import returns
-from rookery.agents.base import Lived
+from rookery.agents.base import RolloutExtras
 from rookery.compat import jaxagents as documented
 from rookery.compat.jaxagents import IPPO, AgentConfig, HyperParameters, OptimizerParams, Runner, TruncationWrapper
 from rookery.compat.jaxagents import agent as joint
@@ -244,16 +244,16 @@ def test_returns_stop_where_advantages_do():
 
 
 def test_rollouts_are_told_in_the_documented_axes():
-    parts, (runner, _) = shared()._life.parts, trained()
+    bindings, (runner, _) = shared()._life.bindings, trained()
     size = (3, 8, 2)  # time, environments, actors
     seen = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
     ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
     terminated = jnp.zeros(size, bool).at[0, 1].set(True)
     number = jax.random.normal(jax.random.key(2), size)
-    lived = Lived(number + 1.0, ended, jnp.ones(size, bool), number)
+    lived = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
     batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
-    minds = joint.Minds(runner.actor_training, runner.critic_training)
-    traj = joint.rollouts(parts, minds, runner.hyperparams, batch)
+    minds = joint.TrainStates(runner.actor_training, runner.critic_training)
+    traj = joint.rollouts(bindings, minds, runner.hyperparams, batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
@@ -379,7 +379,7 @@ def test_a_step_that_terminates_in_time_is_not_truncated():
 
 
 def test_the_learners_world_gives_true_successors_and_takes_any_action():
-    world, parts = shared()._life.world, shared()._life.parts
+    world, bindings = shared()._life.world, shared()._life.bindings
     state, start = world.reset(jax.random.key(0))
     assert start.observation.shape == (2, 2)
     state, step = world.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
@@ -387,7 +387,7 @@ def test_the_learners_world_gives_true_successors_and_takes_any_action():
     np.testing.assert_array_equal(step.final_observation, np.stack([state.envstate.goals] * 2))
     assert world.spec.unbounded
     assert not world.spec.discrete
-    assert parts.action.shape == (2,)
+    assert bindings.action.shape == (2,)
 
 
 # --- what is refused

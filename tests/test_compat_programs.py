@@ -99,13 +99,13 @@ def emitter_of(kind: Any, vary: Any) -> tuple[Any, Any, Any]:
         fraction_sort_exchange=0.25,
     )
     emitter = PBTEmitter(agent, config, env, partial(vary, iso_sigma=0.005, line_sigma=0.05))
-    judge = agent.get_eval_qd_fn(eval_env, environments.descriptor_extractor["point_maze"])
+    evaluator = agent.get_eval_qd_fn(eval_env, environments.descriptor_extractor["point_maze"])
 
     def score(genotypes: Any, key: Any) -> tuple:
         del key
         size = jax.tree.leaves(genotypes)[0].shape[0]
         firsts = jax.tree.map(lambda leaf: jnp.repeat(jnp.expand_dims(leaf, 0), size, axis=0), first)
-        fitnesses, descriptors, _, _ = judge(genotypes, firsts)
+        fitnesses, descriptors, _, _ = evaluator(genotypes, firsts)
         return fitnesses, descriptors, {}
 
     lower, upper = env.descriptor_limits
@@ -206,13 +206,13 @@ def test_diayn_s_skills_are_told_apart():
         training_state, env_state, replay_buffer, metrics = iterate(*carry)
         return (training_state, env_state, replay_buffer), metrics
 
-    judge = jax.jit(partial(diayn.eval_policy_fn, play_step_fn=play_eval, env_batch_size=num_envs))
+    evaluator = jax.jit(partial(diayn.eval_policy_fn, play_step_fn=play_eval, env_batch_size=num_envs))
     first = jax.jit(eval_env.reset)(rng=jax.random.key(1))
-    _, _, untrained, _ = judge(training_state, first)
+    _, _, untrained, _ = evaluator(training_state, first)
     carry = (training_state, env_state, replay_buffer)
     (training_state, _, _), metrics = jax.lax.scan(scan_iteration, carry, (), length=300)
     assert metrics["discriminator_loss"].shape == (300, 2)
-    true_return, true_returns, diverse, places = judge(training_state, first)
+    true_return, true_returns, diverse, places = evaluator(training_state, first)
     accuracy = metrics["discriminator_accuracy"][-20:].mean()
     assert float(untrained.mean()) < 2.0
     assert float(diverse.mean()) > 8.0  # of 10 steps, each worth at most log 4 = 1.39

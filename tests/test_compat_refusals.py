@@ -88,9 +88,9 @@ def test_an_evaluation_of_skills_leaves_the_statistics_and_uses_them():
     kernel = sharp["params"]["Dense_1"]["kernel"]
     sharp["params"]["Dense_1"]["kernel"] = kernel.at[:, 0].multiply(-1.0)
     state = state.replace(discriminator_params=sharp)
-    judge = partial(learner.eval_policy_fn, eval_env_first_state=where, env_batch_size=4)
-    told = judge(state, play_step_fn=partial(play, deterministic=True))
-    bare = judge(
+    evaluator = partial(learner.eval_policy_fn, eval_env_first_state=where, env_batch_size=4)
+    told = evaluator(state, play_step_fn=partial(play, deterministic=True))
+    bare = evaluator(
         state.replace(normalization_running_stats=None), play_step_fn=lambda *both: _played_by(play, state, *both)
     )
     assert jnp.allclose(told[1], bare[1])

@@ -14,7 +14,7 @@ from rookery import gradients, hyperparams, networks
 from rookery.agents import diayn, sac, td3
 from rookery.agents.base import Agent
 from rookery.agents.diayn import DiaynConfig, DiaynState
-from rookery.envs.base import EnvSpec, Pursued, SkillSpec, first_step
+from rookery.envs.base import EnvSpec, SkillInfo, SkillSpec, first_step
 from rookery.envs.wrappers.skills import listed
 from rookery.hyperparams import LogUniform
 from rookery.types import PyTree, Transition
@@ -96,12 +96,12 @@ def test_a_newborn_rewards_nobody(kind: str, chance: float) -> None:
     def found(key: jax.Array, size: int) -> tuple:
         spec = SPEC._replace(observation_size=size + 5, skill=SkillSpec(kind, 5))
         agent = diayn.diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
-        assert agent.curiosity is not None
+        assert agent.intrinsic_reward is not None
         rows, every = jnp.arange(500), jnp.asarray(listed(SkillSpec(kind, 5)))
         scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
         step = first_step(scale * jax.random.normal(key, (500, size + 5)), jnp.zeros((500, 0)))
-        step = step._replace(pursued=Pursued(every[rows % len(every)], jnp.zeros(500)))
-        told = agent.curiosity.measure(agent.init(key), step)
+        step = step._replace(pursued=SkillInfo(every[rows % len(every)], jnp.zeros(500)))
+        told = agent.intrinsic_reward.measure(agent.init(key), step)
         return jnp.abs(told["diversity_return"]).max(), jnp.mean(told["accuracy"])
 
     for reward, accuracy in compiled(lambda key: [found(key, size) for size in (2, 30)])(jax.random.key(0)):

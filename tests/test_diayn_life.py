@@ -199,8 +199,8 @@ def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Life, lived: Me
 @pytest.mark.parametrize(("fitness", "expected"), [("accuracy", 0.375), ("diversity", -1.0), ("return", 15.0)])
 def test_members_are_judged_by_what_the_user_chose(fitness: Any, expected: float) -> None:
     sums = {"accuracy": jnp.asarray([2.0, 1.0]), "diversity_return": jnp.asarray([-3.0, 1.0])}
-    judge = partial(diayn.conclude, DiaynConfig(fitness=fitness))
-    found, told = judge(sums, jnp.asarray([10.0, 20.0]), jnp.asarray([4, 4]))
+    evaluator = partial(diayn.conclude, DiaynConfig(fitness=fitness))
+    found, told = evaluator(sums, jnp.asarray([10.0, 20.0]), jnp.asarray([4, 4]))
     assert float(found) == expected
     assert {name: values.tolist() for name, values in told.items()} == {
         "accuracy": [0.5, 0.25],
@@ -228,5 +228,5 @@ def test_every_skill_has_equally_many_episodes_and_each_a_start_state(asked: int
     bank: PyTree = jax.eval_shape(learner.start_states, jax.random.key(0))
     assert bank[1].reward.shape == (max(held, 12),)
     assert learner.evaluation_steps == held * LENGTH
-    bred = rollout.judge(SPY.act, world, EvaluationConfig(eval_episodes=asked, start_states=asked))
+    bred = rollout.evaluator(SPY.act, world, EvaluationConfig(eval_episodes=asked, start_states=asked))
     assert (bred.episodes, rollout.bank_size(bred)) == (held, held)

@@ -17,7 +17,7 @@ import pytest
 from rookery.cli import app
 from rookery.distributed import initialize
 from rookery.distributed.heartbeat import Watch
-from rookery.distributed.initialize import Company, ProcessesConfig, join
+from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.signals import Interrupted
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.csv_log import read_csv
@@ -191,7 +191,7 @@ def test_an_exception_in_one_process_ends_the_others():
     assert "stopped: KeyError: 'what nobody expected'" in first[2]
 
 
-class Listener(Company):
+class Listener(ProcessGroup):
     """In place of a company of processes: what was asked of it."""
 
     def __init__(self):
@@ -258,7 +258,7 @@ def of_a_checkpoint(error: Exception) -> Exception:
 )
 def test_where_the_runtime_fails_the_watch_may_find_out_who_is_lost(error, waits):
     watch = Waiting()
-    Company(watch).hear(error)
+    ProcessGroup(watch).hear(error)
     assert watch.waited == waits
 
 
@@ -309,9 +309,9 @@ class TestFindingTheOthers:
             ProcessesConfig(**told)
 
     def test_who_is_alone_joins_nobody(self):
-        company = join(ProcessesConfig())
-        assert company.alone
-        assert str(company) == ""
-        company.tell_run("runs/mine")
-        company.abandon(3, "nobody hears it")  # and nothing ends
-        company.leave()
+        group = join(ProcessesConfig())
+        assert group.alone
+        assert str(group) == ""
+        group.tell_run("runs/mine")
+        group.abandon(3, "nobody hears it")  # and nothing ends
+        group.leave()

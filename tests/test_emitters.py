@@ -27,11 +27,11 @@ def minus_square(genotype, key):
     return -jnp.sum(genotype["x"] ** 2), genotype["x"][:2]
 
 
-def newborn(key):
+def init_genotype(key):
     return {"x": jax.random.normal(key, (3,)), "number": jnp.asarray(4, jnp.int32)}
 
 
-FUNCTION = function_scoring(minus_square, newborn, (-2.0, -2.0), (2.0, 2.0))
+FUNCTION = function_scoring(minus_square, init_genotype, (-2.0, -2.0), (2.0, 2.0))
 KEY = jax.random.key(0)
 
 
@@ -65,14 +65,14 @@ def case(request):
 def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
     """With `count` newborns in the middle of as many cells; fitness is the cell's number."""
     centroids = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
-    newborns = jax.vmap(scoring.newborn, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
+    newborns = jax.vmap(scoring.init_genotype, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
     whole = repertoires.empty(trees.take(newborns, 0), centroids)
     rows = trees.take(newborns, jnp.arange(count))
     fitness = jnp.arange(count, dtype=jnp.float32)
     return jax.jit(repertoires.add)(whole, rows, fitness, centroids[:count])[0] if count else whole
 
 
-def judge(scoring: Scoring, proposals, bank) -> Evaluation:
+def evaluator(scoring: Scoring, proposals, bank) -> Evaluation:
     keys = member_keys(jax.random.key(6), len(jax.tree.leaves(proposals)[0]))
     return jax.vmap(scoring.evaluate, in_axes=(0, None, 0))(proposals, bank, keys)
 
@@ -90,7 +90,7 @@ class TestContract:
         emitter, scoring, state, bank = case
         repertoire = repertoire_of(scoring, bank, elites)
         after, proposals, metrics = emitter.ask(state, repertoire, bank, KEY)
-        expected = jax.eval_shape(scoring.newborn, KEY, bank)
+        expected = jax.eval_shape(scoring.init_genotype, KEY, bank)
         assert jax.tree.structure(proposals) == jax.tree.structure(expected)
         for leaf, one in zip(jax.tree.leaves(proposals), jax.tree.leaves(expected), strict=True):
             assert (leaf.shape, leaf.dtype) == ((emitter.batch_size, *one.shape), one.dtype)
@@ -114,7 +114,7 @@ class TestContract:
         before = jax.tree.map(np.array, given)
         asked, proposals, _ = emitter.ask(*given, KEY)
         tiny.assert_equal(given, before)
-        evaluation = judge(scoring, proposals, bank)
+        evaluation = evaluator(scoring, proposals, bank)
         before = jax.tree.map(np.array, (asked, evaluation))
         told = emitter.tell(asked, evaluation)
         tiny.assert_equal((asked, evaluation), before)
@@ -201,7 +201,7 @@ class TestMix:
         emitter, _ = SUITE["pbt and iso_line"]
         bank = AGENTS.start_states(KEY)
         state, proposals, _ = emitter.ask(emitter.init(KEY, bank), repertoire_of(AGENTS, bank, 3), bank, KEY)
-        _, told = emitter.tell(state, judge(AGENTS, proposals, bank))
+        _, told = emitter.tell(state, evaluator(AGENTS, proposals, bank))
         positions = state.members[0].state.position
         np.testing.assert_allclose(told["fitness"], jnp.sum(positions, axis=1), rtol=1e-6)
         assert jnp.array_equal(proposals.params[6:10], positions)

@@ -91,9 +91,9 @@ class TestKeys:
         state, _, _ = Checkpointer(runs["seeds"] / "checkpoints", read_only=True).restore(
             compiled(built.program.init)(jax.random.key(0))
         )
-        expected = compiled(built.program.examine)(state, evaluation_key(5))
+        expected = compiled(built.program.evaluate)(state, evaluation_key(5))
         np.testing.assert_allclose(metrics["returns"], expected["returns"], rtol=1e-5)
-        other = compiled(built.program.examine)(state, jax.random.key(5))
+        other = compiled(built.program.evaluate)(state, jax.random.key(5))
         assert not np.allclose(metrics["returns"], other["returns"], rtol=1e-3)
 
 

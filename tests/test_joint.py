@@ -55,7 +55,7 @@ def density(training: Any, params: jax.Array, observation: jax.Array, action: ja
     return -0.5 * (action - params) ** 2
 
 
-def rows(rollouts: agent.Rollouts, minds: agent.Minds, hyper: Hyper, key: jax.Array) -> tuple:
+def rows(rollouts: agent.Rollouts, minds: agent.TrainStates, hyper: Hyper, key: jax.Array) -> tuple:
     return *losses.whole_rollouts(key, (rollouts.action, rollouts.advantage), 2), hyper
 
 
@@ -67,7 +67,7 @@ def still(training: Any, action: jax.Array, advantage: jax.Array, hyper: Hyper) 
     return 0.0 * jnp.sum(training.params) + hyper.rate
 
 
-OWN = agent.Own(
+OWN = agent.UserFunctions(
     sample=sample,
     policy=lambda training, _: training.params,
     log_prob=density,
@@ -80,7 +80,7 @@ OWN = agent.Own(
 )
 
 
-def life(own: agent.Own = OWN) -> lives.Life:
+def life(own: agent.UserFunctions = OWN) -> lives.Life:
     networks = (Constant(), Constant())
     return lives.life(own, networks, TimeLimit(Echo(), 5), 0.5, SIZES, episodes=3, key=jax.random.key(1))
 

@@ -67,7 +67,7 @@ def reused_in(program: Program) -> list[str]:
         state = program.init(first_key)
         for generation in range(2):
             state, _ = step(state, jax.random.fold_in(run_key, generation))
-        return state, program.examine(state, examine_key)
+        return state, program.evaluate(state, examine_key)
 
     return key_trace.reused(life)
 

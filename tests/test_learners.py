@@ -213,8 +213,8 @@ def test_evaluation_sees_through_the_genotypes_own_statistics(real: Life) -> Non
     own = genotype(member)
     assert own.normalizer is member.normalizer
     shifted = own._replace(normalizer=own.normalizer._replace(mean=own.normalizer.mean + 1.0))
-    judge = compiled(real.learner.evaluate)
-    one, other = (judge(candidate, real.bank, jax.random.key(0)).returns for candidate in (own, shifted))
+    evaluator = compiled(real.learner.evaluate)
+    one, other = (evaluator(candidate, real.bank, jax.random.key(0)).returns for candidate in (own, shifted))
     assert (np.asarray(one) != np.asarray(other)).all()
 
 
@@ -254,7 +254,7 @@ def test_an_adopted_genotype_lives_on_the_slots_data_with_a_fresh_start(real: Li
     donor, _ = real.step(member, real.bank, jax.random.key(77), jnp.int32(2))
     hyper = donor.hyper._replace(discount=jnp.float32(0.5))
     given = Genotype(donor.state.params, hyper, donor.normalizer)
-    adopted = real.learner.adopt(member, given)
+    adopted = real.learner.load_genotype(member, given)
     assert_equal(adopted.state.params, donor.state.params)
     assert_equal(adopted.state.target_critic, donor.state.params.critic)
     for part in ("policy", "critic", "log_alpha"):

@@ -39,12 +39,12 @@ def step(diverge_at, state, key):
     return ProgramState(members, Shared(generation, state.shared.parents)), metrics | {"hyper/rate": members * 2}
 
 
-def examine(state, key):
+def evaluate(state, key):
     return {"fitness": state.members + jax.random.normal(key, (3,))}
 
 
 def walks(diverge_at: int = 1000) -> Program:
-    return Program(init, partial(step, diverge_at), examine, population_size=3, steps_per_generation=30)
+    return Program(init, partial(step, diverge_at), evaluate, population_size=3, steps_per_generation=30)
 
 
 def rows(path):

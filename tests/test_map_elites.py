@@ -52,11 +52,11 @@ def nothing(x, key):
     return jnp.full((), NAN), x[:2]
 
 
-def newborn(key):
+def init_genotype(key):
     return jax.random.uniform(key, (3,), minval=-0.9, maxval=0.9)
 
 
-def program_of(score, batch: int = 24, init=newborn):
+def program_of(score, batch: int = 24, init=init_genotype):
     searched = function_scoring(score, init, (-1.0, -1.0), (1.0, 1.0), qd_offset=-3.0, bounds=(-1.0, 1.0))
     return map_elites.map_elites(searched, GRID, iso_line(searched, batch, VariationConfig(0.3, 0.5)))
 
@@ -120,7 +120,7 @@ class TestProgram:
 
     def test_bounds_are_those_of_floating_point_numbers(self):
         def init(key):
-            return {"x": newborn(key), "choice": jax.random.randint(key, (), 0, 9), "flag": jnp.asarray(True)}
+            return {"x": init_genotype(key), "choice": jax.random.randint(key, (), 0, 9), "flag": jnp.asarray(True)}
 
         def score(genotype, key):
             return bowl(genotype["x"], key)
@@ -133,7 +133,7 @@ class TestProgram:
 
     @pytest.mark.parametrize("shape", [(64, 3), (0, 2), (64,)])
     def test_centroids_that_do_not_fit(self, shape):
-        searched = function_scoring(bowl, newborn, (-1.0, -1.0), (1.0, 1.0))
+        searched = function_scoring(bowl, init_genotype, (-1.0, -1.0), (1.0, 1.0))
         with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
             map_elites.map_elites(searched, jnp.zeros(shape))
 
@@ -142,7 +142,7 @@ class TestExamine:
     def test_every_elite_is_judged_by_itself_and_empty_cells_by_nobody(self, bowl_run):
         program = program_of(bowl, batch=10)  # in batches that do not divide the elites
         before = jax.tree.map(np.array, bowl_run.state)
-        told = jax.jit(program.examine)(bowl_run.state, jax.random.key(5))
+        told = jax.jit(program.evaluate)(bowl_run.state, jax.random.key(5))
         repertoire = repertoire_of(bowl_run.state)
         occupied = np.asarray(repertoire.occupied)
         assert np.isnan(told["fitness"]).tolist() == (~occupied).tolist()
@@ -156,14 +156,14 @@ class TestExamine:
     def test_luck_does_not_last(self):
         program = program_of(luck)
         state = run(program, 12).state
-        told = jax.jit(program.examine)(state, jax.random.key(5))
+        told = jax.jit(program.evaluate)(state, jax.random.key(5))
         assert told["corrected/qd_score"] < told["stored/qd_score"] - 10.0
         occupied = np.asarray(repertoire_of(state).occupied)
         assert np.mean(told["stored_fitness"][occupied]) > np.mean(told["fitness"][occupied]) + 0.3
 
     def test_descriptors_are_those_of_the_new_episodes(self, bowl_run):
         crowded = bowl_run.state._replace(cells=jnp.full_like(bowl_run.state.cells, 0.3))
-        told = jax.jit(program_of(bowl, batch=10).examine)(crowded, jax.random.key(5))
+        told = jax.jit(program_of(bowl, batch=10).evaluate)(crowded, jax.random.key(5))
         occupied = np.asarray(repertoire_of(crowded).occupied)
         assert (told["descriptor"][occupied] == 0.3).all()
         np.testing.assert_allclose(told["corrected/coverage"], 100 / 64, rtol=1e-6)
@@ -247,7 +247,7 @@ class TestScoring:
         searched = policy_scoring(three_ways(), PolicyConfig((2,)), FEW)
         bank = searched.start_states(jax.random.key(0))
         evaluate = jax.jit(searched.evaluate)
-        policies = [searched.newborn(jax.random.key(seed), bank) for seed in range(12)]
+        policies = [searched.init_genotype(jax.random.key(seed), bank) for seed in range(12)]
         fitnesses = {float(evaluate(policy, bank, jax.random.key(0)).fitness) for policy in policies}
         assert fitnesses <= {sum(actions) / 3 for actions in np.ndindex(9, 9, 9)}
         assert len(fitnesses) > 1
@@ -257,7 +257,7 @@ class TestScoring:
     def test_outputs_that_overflow_are_no_action(self):
         searched = policy_scoring(three_ways(), PolicyConfig((2,)), FEW)
         bank = searched.start_states(jax.random.key(0))
-        policy = searched.newborn(jax.random.key(0), bank)
+        policy = searched.init_genotype(jax.random.key(0), bank)
         huge = policy._replace(params=jax.tree.map(lambda leaf: jnp.full_like(leaf, 1e38), policy.params))
         assert jnp.isnan(jax.jit(searched.evaluate)(huge, bank, jax.random.key(0)).fitness)
 
@@ -274,7 +274,7 @@ class TestScoring:
             return (observation[0] > 0.5).astype(jnp.int32)
 
         evaluation = rollout.evaluate(
-            rollout.judge(act, environment, config), Genotype((), (), None), bank, jax.random.key(0)
+            rollout.evaluator(act, environment, config), Genotype((), (), None), bank, jax.random.key(0)
         )
         assert evaluation.descriptor.tolist() == [expected]
         assert evaluation.returns.tolist() == [4.0, 0.0, 4.0]
@@ -295,7 +295,7 @@ class TestScoring:
     @pytest.mark.parametrize(("lower", "upper"), [((), ()), ((0.0,), (1.0, 2.0)), ((0.0, 1.0), (1.0, 1.0))])
     def test_limits_that_are_none(self, lower, upper):
         with pytest.raises(ValueError, match="descriptor 'descriptor' needs"):
-            function_scoring(bowl, newborn, lower, upper)
+            function_scoring(bowl, init_genotype, lower, upper)
 
     def test_the_worst_return_is_the_offset_in_every_step(self):
         assert scoring.worst_return(EnvSpec("mine", 1, 1, episode_length=50, qd_offset=2.0)) == -100.0

@@ -144,7 +144,7 @@ def test_a_restart_and_an_adoption_touch_what_they_should() -> None:
     assert fresh.env_state.counts.all()
     assert not np.asarray(fresh.env_state.accumulated).any()
     assert_equal(restart(member, place.bank, jax.random.key(0), jnp.asarray(False)), member)
-    adopted = place.learner.adopt(place.born, genotype(member))
+    adopted = place.learner.load_genotype(place.born, genotype(member))
     assert_equal(genotype(adopted), genotype(member))
     assert_equal(adopted.env_state, place.born.env_state)
     assert adopted.state.step.tolist() == [-1, -1]
@@ -154,7 +154,7 @@ def test_a_restart_and_an_adoption_touch_what_they_should() -> None:
 
 
 @cache
-def judge_of(fitness: str | None) -> Any:
+def evaluator_of(fitness: str | None) -> Any:
     learner = on_policy(
         multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), dataclasses.replace(CONFIG, fitness=fitness)
     )
@@ -163,7 +163,7 @@ def judge_of(fitness: str | None) -> Any:
 
 def evaluated(params: list[float], fitness: str | None = None) -> Any:
     given = genotype(life().members[0])._replace(params=jnp.asarray(params))
-    return judge_of(fitness)(given, life().bank, jax.random.key(0))
+    return evaluator_of(fitness)(given, life().bank, jax.random.key(0))
 
 
 def test_every_agent_is_told_how_its_own_episode_went() -> None:

@@ -184,7 +184,7 @@ class TestProgram:
         twins = trees.take(start.members, jnp.zeros((2,), jnp.int32))
         program = pbt(life, population_size=2, exploit="none")
         state = base.ProgramState(twins, jax.jit(program.init)(jax.random.key(1)).shared)
-        metrics = jax.jit(program.examine)(state, jax.random.key(0))
+        metrics = jax.jit(program.evaluate)(state, jax.random.key(0))
         assert jnp.array_equal(metrics["returns"][0], metrics["returns"][1])
 
     def test_burn_in_replaces_only_what_diverged(self, life, start):

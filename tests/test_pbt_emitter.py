@@ -17,7 +17,7 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.base import EmitterState
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
-from rookery.qd.pbt_emitter import FROM_REPERTOIRE, Counts, MePbtConfig, Parts, counts, origins
+from rookery.qd.pbt_emitter import FROM_REPERTOIRE, Counts, MePbtConfig, PbtEmitterBindings, counts, origins
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.scoring import learner_scoring
 from rookery.types import Evaluation, Genotype
@@ -152,25 +152,25 @@ BANK = LEARNER.start_states(jax.random.key(7))
 KEY = jax.random.key(1)
 
 
-def parts(**options) -> Parts:
+def bindings(**options) -> PbtEmitterBindings:
     config = MePbtConfig(replace_fraction=0.2, best_fraction=0.2, sample_fraction=0.4, **options)  # 1, 1, 2
-    return Parts(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), ONE_DEVICE)
+    return PbtEmitterBindings(LEARNER, walks.SPACE, config, counts(config, 5), 5, iso_line(SCORING, 3), ONE_DEVICE)
 
 
 @pytest.fixture(scope="module")
 def exploit():
-    return jax.jit(partial(pbt_emitter.exploit, parts()))
+    return jax.jit(partial(pbt_emitter.exploit, bindings()))
 
 
 @pytest.fixture(scope="module")
 def ask():
-    return jax.jit(pbt_emitter.ask(parts()))
+    return jax.jit(pbt_emitter.ask(bindings()))
 
 
 @pytest.fixture(scope="module")
 def population() -> EmitterState:
     """After a generation, so with momentum."""
-    state = jax.jit(partial(pbt_emitter.init, parts()))(jax.random.key(0), BANK)
+    state = jax.jit(partial(pbt_emitter.init, bindings()))(jax.random.key(0), BANK)
     members = state.members
     momentum = jax.random.normal(jax.random.key(2), members.state.momentum.shape)
     members = members._replace(
@@ -291,7 +291,7 @@ class TestExploit:
         tiny.assert_equal(members, population.members)
 
     def test_a_step_on_the_scale_begins_at_what_was_brought_along(self, population, repertoire):
-        told = parts(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
+        told = bindings(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
         exploit = jax.jit(partial(pbt_emitter.exploit, told))
         members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
         factors = [members.hyper.rate[1] / population.members.hyper.rate[2]]
@@ -340,7 +340,7 @@ class TestAskAndTell:
         state = population._replace(members=population.members._replace(state=poisoned))
         parents = jnp.asarray([0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE], jnp.int32)
         state = state._replace(shared=state.shared._replace(parents=parents))
-        told, metrics = pbt_emitter.tell(parts(), state, evaluation)
+        told, metrics = pbt_emitter.tell(bindings(), state, evaluation)
         np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, 4.0, INF])
         np.testing.assert_array_equal(told.shared.fitness, metrics["fitness"])
         assert metrics["diverged"].tolist() == [False, True, False, False, True]

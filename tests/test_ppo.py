@@ -12,10 +12,10 @@ import pytest
 from rookery import hyperparams, networks, returns
 from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy, unroll
-from rookery.agents.base import Lived
+from rookery.agents.base import RolloutExtras
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
 from rookery.agents.ppo_settings import SPACE
-from rookery.envs.base import Noted, SkillSpec
+from rookery.envs.base import ActionWithCarry, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Transition
 from tests.minds import compiled
@@ -151,9 +151,9 @@ def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(mind
         (mind.act(mind.state.params, seen), jnp.zeros(())),
     ):
         if mind.agent.memory_size:
-            assert isinstance(action, Noted)
+            assert isinstance(action, ActionWithCarry)
             assert action.memory.shape == (2 * MEMORY,)
-        done = action.action if isinstance(action, Noted) else action
+        done = action.action if isinstance(action, ActionWithCarry) else action
         assert done.shape == (() if spec.discrete else (spec.action_size,))
         assert done.dtype == (jnp.int32 if spec.discrete else jnp.float32)
         assert log_prob.shape == ()
@@ -211,7 +211,7 @@ def test_a_policy_that_is_not_finite_says_so(mind: Mind, bad: float) -> None:
     network = jax.tree.map(lambda leaf: jnp.full_like(leaf, bad), mind.state.params.policy.network)
     params = mind.state.params._replace(policy=mind.state.params.policy._replace(network=network))
     action = mind.act(params, mind.batch.observation[0, 0])
-    action = action.action if isinstance(action, Noted) else action
+    action = action.action if isinstance(action, ActionWithCarry) else action
     if mind.case.spec.discrete:
         assert int(action) == -1
     else:
@@ -348,7 +348,7 @@ def test_a_recurrent_rollout_is_learned_from_as_it_was_acted() -> None:
         keys = jax.random.split(jax.random.key(5), STEPS)
         _, (seen, action, log_prob) = jax.lax.scan(act, memory, (sensed, ended, keys))
         truth = jnp.ones((STEPS, ENVS), bool)
-        extras = Lived(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)))
+        extras = RolloutExtras(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)))
         return Transition(seen, action, mind.batch.reward, seen, ended, extras)
 
     batch = compiled(lived)()

@@ -13,7 +13,7 @@ import pytest
 from rookery import networks
 from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic, Policy
-from rookery.agents.minibatch import Improvement, clipped_adam, cut_rows, epoch, shuffle
+from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, shuffle
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
 from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
@@ -278,7 +278,7 @@ def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
         order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
         loss = partial(ppo.policy_loss, nets=nets, hyper=hyper)
         move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)
-        return epoch(Improvement(loss, move, partial(cut_rows, given)), state.policy, order)
+        return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
 
     learned, metrics = compiled(once)(mind.state, mind.batch)
     np.testing.assert_allclose(numbers(stopped.policy), numbers(learned), rtol=1e-5, atol=1e-7)

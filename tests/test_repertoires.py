@@ -173,7 +173,7 @@ class TestAct:
         bred = rookery.policy(env.spec, rookery.PolicyConfig((8,)))
         searched = rookery.policy_scoring(env, rookery.PolicyConfig((8,)), rookery.EvaluationConfig(eval_episodes=1))
         bank = searched.start_states(KEY)
-        genotype = searched.newborn(KEY, bank)
+        genotype = searched.init_genotype(KEY, bank)
         state, step = jax.tree.map(lambda leaf: leaf[0], bank)
         for _ in range(3):
             state, step = env.step(state, rookery.act(bred, genotype, step.observation), KEY)
@@ -205,7 +205,7 @@ def test_whoever_breaks_the_physics_is_counted_rejected_and_not_put_at_zero(afte
     bank = auto_reset.start_bank(env, KEY, 2)
     act = rookery.policy(env.spec, rookery.PolicyConfig((4,))).act
     genotype = Genotype(rookery.policy(env.spec, rookery.PolicyConfig((4,))).init(KEY), (), None)
-    judged = rollout.evaluate(rollout.judge(act, env, config), genotype, bank, KEY)
+    judged = rollout.evaluate(rollout.evaluator(act, env, config), genotype, bank, KEY)
     assert int(judged.broken) == broken
     np.testing.assert_allclose(judged.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
     searched = rookery.policy_scoring(env, rookery.PolicyConfig((4,)), config)
@@ -222,7 +222,7 @@ def test_a_generation_moves_no_cell_that_nobody_touches():
     )
     program = rookery.map_elites(big, rookery.grid((50, 50), (0, 0), (1, 1)), rookery.iso_line(big, 4))
     state = jax.eval_shape(program.init, KEY)
-    for function, donated in ((program.step, 0), (program.examine, ())):
+    for function, donated in ((program.step, 0), (program.evaluate, ())):
         compiled = jax.jit(function, donate_argnums=donated).lower(state, KEY).compile()
         memory = compiled.memory_analysis()
         assert memory is not None

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy
-from rookery.agents.base import Lived
+from rookery.agents.base import RolloutExtras
 from rookery.agents.ppo import PpoConfig, PpoHyper
 from rookery.envs import base as envs
 from rookery.envs.base import Environment, EnvSpec, Step
@@ -63,7 +63,9 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
             before = reference.running
             reference.step(reward[time], ended[time])
             accumulated.append(reward[time] + DISCOUNT * before)
-        lived = Lived(jnp.zeros((6, 3)), jnp.asarray(ended), jnp.ones((6, 3), bool), jnp.float32(np.stack(accumulated)))
+        lived = RolloutExtras(
+            jnp.zeros((6, 3)), jnp.asarray(ended), jnp.ones((6, 3), bool), jnp.float32(np.stack(accumulated))
+        )
         nothing = jnp.zeros((6, 3, 1))
         batch = Transition(nothing, nothing, jnp.asarray(reward), nothing, jnp.asarray(ended), lived)
         state, rows = learned_from(state, hyper, batch)
@@ -75,7 +77,7 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
 def test_rewards_are_left_alone_where_it_is_switched_off() -> None:
     nets, state = nets_of(SPEC), ppo.start(PARAMS)
     reward = jnp.asarray([[100.0, -3.0]])
-    lived = Lived(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
+    lived = RolloutExtras(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
     nothing = jnp.zeros((1, 2, 1))
     batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), lived)
     for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):

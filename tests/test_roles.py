@@ -183,7 +183,7 @@ def test_the_metrics_of_the_next_generation_name_the_parents_of_this_one() -> No
 
 def test_examining_changes_nothing_and_judges_who_shares_a_slot() -> None:
     state = people().with_params(PARAMS)
-    told = compiled(people().program.examine)(state, jax.random.key(0))
+    told = compiled(people().program.evaluate)(state, jax.random.key(0))
     np.testing.assert_allclose(told["roles"], PARAMS * WORTH, rtol=1e-5)
     np.testing.assert_allclose(told["fitness"], (PARAMS * WORTH).mean(axis=1), rtol=1e-5)
 

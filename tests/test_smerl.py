@@ -12,7 +12,7 @@ from rookery import hyperparams
 from rookery.agents import diayn, smerl
 from rookery.agents.diayn import DiaynConfig
 from rookery.agents.smerl import Aim, Returns
-from rookery.envs.base import Pursued, SkillSpec, Step
+from rookery.envs.base import SkillInfo, SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
 from rookery.types import PyTree
 from tests.lives import TINY, counting, life, obedient
@@ -30,7 +30,7 @@ def steps(skill: list[int], episode_return: list[float], ended: list[bool], trun
     nothing = np.zeros((4, 1), np.float32)
     step = Step(nothing, nothing[:, 0], flags, flags, nothing, nothing, never)  # pyright: ignore[reportArgumentType]
     step = step._replace(terminated=never) if truncated else step._replace(truncated=never)
-    return step._replace(pursued=Pursued(np.eye(4, dtype=np.float32)[skill + [0] * rest], told))  # pyright: ignore
+    return step._replace(pursued=SkillInfo(np.eye(4, dtype=np.float32)[skill + [0] * rest], told))  # pyright: ignore
 
 
 record = compiled(partial(smerl.record, FOUR))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rookery.envs import registry
-from rookery.envs.base import Environment, Noted, Team
+from rookery.envs.base import ActionWithCarry, Environment, Team
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.recurrence import remembering
 from rookery.envs.wrappers.skills import skills
@@ -127,7 +127,7 @@ def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(world: C
     assert remembers.spec.sensed_size == environment.spec.sensed_size
     bank = compiled(lambda key: auto_reset.start_bank(remembers, key, 2))(jax.random.key(0))
     plain_bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
-    first, steps = followed(auto_reset.auto_reset(remembers, bank), Noted(action, memory), 8)
+    first, steps = followed(auto_reset.auto_reset(remembers, bank), ActionWithCarry(action, memory), 8)
     plain_first, plain = followed(auto_reset.auto_reset(environment, plain_bank), action, 8)
     assert not np.asarray(first.observation[..., size:]).any()
     np.testing.assert_array_equal(first.observation[..., :size], plain_first.observation)

@@ -68,7 +68,7 @@ class Silent(LastWords):
         self._goodbyes.append(1)
 
 
-class Company:
+class ProcessGroup:
     """Watches on one board, and which of them ended their process."""
 
     def __init__(self):
@@ -103,7 +103,7 @@ class Company:
 
 @pytest.fixture
 def company(monkeypatch):
-    company = Company()
+    company = ProcessGroup()
     monkeypatch.setattr(os, "_exit", company.exit)
     yield company
     company.board.answers.set()

@@ -54,7 +54,7 @@ def main() -> None:
     result = rookery.run(program, seed=options.seed, generations=generations, quiet=True)
     seconds = time.perf_counter() - started
     curves = np.array([metrics["fitness"] for metrics in result.history])  # [G, SEEDS]
-    fresh = jax.jit(program.examine)(result.state, jax.random.key(10_000 + options.seed))
+    fresh = jax.jit(program.evaluate)(result.state, jax.random.key(10_000 + options.seed))
     steps = [life.steps_per_generation * (generation + 1) for generation in range(generations)]
     rows = [line(str(step), values) for step, values in zip(steps, curves, strict=True)]
     rows.append(line("at the end, fresh", np.asarray(fresh["fitness"])) | {"seconds": seconds})

@@ -117,12 +117,12 @@ def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
         run = RunConfig(seed, BUDGETS[env].generations, str(folder), checkpoint_every=10_000, keep=1, overwrite=True)
         record = to_record(with_space(dataclasses.replace(config, run=run), built.space))
         result = loop.run(built.program, dataclasses.replace(run, quiet=True), built.mesh, record=record)
-        row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **judge(built, result, seed)}
+        row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **evaluator(built, result, seed)}
         (folder / "score.json").write_text(json.dumps(row) + "\n")
         print(row, flush=True)
 
 
-def judge(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
+def evaluator(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
     """Mean returns over fresh episodes: the best member's, beside what it seemed to be when it was chosen, and all."""
     fitness = result.history[-1]["fitness"]
     best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
@@ -134,9 +134,9 @@ def judge(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
 
 def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndarray:
     """Returns `[P, N]` of every member over fresh episodes; the same ones for all runs of a seed."""
-    examine = programs.compile_program(built.program, built.mesh).examine
+    evaluate = programs.compile_program(built.program, built.mesh).evaluate
     keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
-    return np.concatenate([jax.device_get(examine(result.state, key))["returns"] for key in keys], axis=1)
+    return np.concatenate([jax.device_get(evaluate(result.state, key))["returns"] for key in keys], axis=1)
 
 
 def report(options: argparse.Namespace) -> None:

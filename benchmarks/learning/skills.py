@@ -127,9 +127,9 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
     result = rookery.run(world.program, seed=seed, generations=setting.generations, quiet=True)
     seconds = time.perf_counter() - started
     judges = bind(setting, contender, FRESH)
-    newborn = judges.program.init(jax.random.split(jax.random.key(seed))[0])  # as the run began
-    examine, key = jax.jit(judges.program.examine), jax.random.key(10_000 + seed)
-    fresh, untrained = (np.asarray(examine(state, key)["accuracy"]) for state in (result.state, newborn))
+    init_genotype = judges.program.init(jax.random.split(jax.random.key(seed))[0])  # as the run began
+    evaluate, key = jax.jit(judges.program.evaluate), jax.random.key(10_000 + seed)
+    fresh, untrained = (np.asarray(evaluate(state, key)["accuracy"]) for state in (result.state, init_genotype))
     row = {
         "experiment": experiment,
         "contender": contender,
@@ -143,7 +143,7 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
     }
     if setting.population_size > 1:
         return row, {}
-    pair = trees.take(result.state.members, 0), trees.take(newborn.members, 0)
+    pair = trees.take(result.state.members, 0), trees.take(init_genotype.members, 0)
     return row, episodes(setting, judges, pair, key)
 
 
@@ -153,13 +153,13 @@ def episodes(setting: Setting, world: World, pair: tuple[Any, Any], key: jax.Arr
     Returns:
       `skills`, `exploring`, `untrained`, `random`: descriptors `[FRESH, D]`; `paths` `[T, FRESH, D]`, of the skills.
     """
-    learned, newborn = pair
+    learned, init_genotype = pair
     act = jax.vmap(world.agent.act, in_axes=(None, 0))
     size = world.environment.spec.action_size
     policies = {
         "skills": lambda observation, _: act(learned.state.params, observation),
         "exploring": partial(rollout.explore, world.agent, learned.state, learned.hyper),
-        "untrained": partial(rollout.explore, world.agent, newborn.state, newborn.hyper),
+        "untrained": partial(rollout.explore, world.agent, init_genotype.state, init_genotype.hyper),
         "random": lambda _, key: jax.random.uniform(key, (FRESH, size), minval=-1.0, maxval=1.0),
     }
     bank = world.learner.start_states(key)

@@ -249,8 +249,8 @@ def play(environment: rookery.Environment, act: Callable, learned: PyTree, key: 
 
 
 def advance(
-    environment: rookery.Environment, act: Callable, learned: PyTree, lives: rollout.Lives, key: Key
-) -> tuple[rollout.Lives, Array]:
+    environment: rookery.Environment, act: Callable, learned: PyTree, lives: rollout.EnvBatchState, key: Key
+) -> tuple[rollout.EnvBatchState, Array]:
     """One step of all episodes, and its rewards `[FRESH, I]`."""
     act_key, env_key = jax.random.split(key)
     lives, _, told = rollout.advance(environment, lives, act(learned, lives.observation, act_key), env_key)

@@ -69,8 +69,8 @@ def train(agent: str, contender: str, seed: int) -> dict[str, Any]:
     curves = passive(result.history) if contender == "PBT" else result.history
     row: dict[str, Any] = {"agent": agent, "contender": contender, "seed": seed, "env_steps": steps.tolist()}
     row |= {name: [float(metrics[name]) for metrics in curves] for name in PANELS}
-    judge = bind(agent, contender, dataclasses.replace(LIFE, eval_episodes=FRESH))
-    fresh = jax.jit(judge.examine)(result.state, jax.random.key(10_000 + seed))
+    evaluator = bind(agent, contender, dataclasses.replace(LIFE, eval_episodes=FRESH))
+    fresh = jax.jit(evaluator.evaluate)(result.state, jax.random.key(10_000 + seed))
     row["fresh_best"] = float(np.nanmax(fresh["fitness"]))
     return row | {name: float(value) for name, value in fresh.items() if name.startswith("corrected/")}
 

@@ -60,7 +60,7 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
     """Our curves, and our repertoire judged again."""
     result = rookery.run(program(settings, 1), seed=seed, generations=generations, quiet=True)
     curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
-    judged = jax.jit(program(settings, FRESH).examine)(result.state, jax.random.key(10_000 + seed))
+    judged = jax.jit(program(settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
     fresh = score(np.asarray(judged["fitness"]), np.asarray(judged["descriptor"]))
     return {**curves, **fresh, "occupied": int(np.isfinite(judged["stored_fitness"]).sum())}
 

@@ -24,7 +24,7 @@ Noise = PyTree
 Extras = PyTree
 
 
-class Lived(NamedTuple):
+class RolloutExtras(NamedTuple):
     """What an on-policy agent is told of a step besides the rest, in `Transition.extras`."""
 
     log_prob: Array  # [] of the action when it was drawn, in nats
@@ -49,7 +49,7 @@ class ExploreFn(Protocol):
     """An action `[A]` to learn from, given an observation `[O]`, and what else must be stored with it (an on-policy
     agent's log density `[]`; `()` for an off-policy agent). The key is consumed.
 
-    Of an agent with a memory, observations end in it and actions are `envs.memory.Noted`.
+    Of an agent with a memory, observations end in it and actions are `envs.memory.ActionWithCarry`.
     """
 
     def __call__(self, state: State, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, Extras]: ...
@@ -122,7 +122,7 @@ class ConcludeFn(Protocol):
     ) -> tuple[Array, Mapping[str, Array]]: ...
 
 
-class Curiosity(NamedTuple):
+class IntrinsicReward(NamedTuple):
     """What an agent that makes its own reward asks of its life."""
 
     keep: KeepFn
@@ -141,7 +141,9 @@ class Agent(NamedTuple):
     noise: NoiseFn
     update: UpdateFn
     space: Space  # the default search space; its `defaults` are the default hyper-parameters
-    curiosity: Curiosity | None = None  # None: it learns from the environment's reward, and is judged by it
+    intrinsic_reward: IntrinsicReward | None = (
+        None  # None: it learns from the environment's reward, and is judged by it
+    )
     memory_size: int = 0  # numbers that it notes in each step, see `envs/wrappers/recurrence.py`
     team: str = ""  # how the agents of a team share parameters, "independent" or "shared"; empty: for one agent alone
     minibatches: int = 0  # parts that an on-policy agent cuts a rollout into; 0 for one that learns off-policy

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
-from rookery.agents.base import Agent, Curiosity, check_hidden_sizes
+from rookery.agents.base import Agent, IntrinsicReward, check_hidden_sizes
 from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.hyperparams import Field, LogUniform, Space, Uniform
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
@@ -93,7 +93,7 @@ class DiaynState(NamedTuple):
         return DiaynParams(self.agent.params, self.discriminator.params)
 
 
-class Parts(NamedTuple):
+class DiaynBindings(NamedTuple):
     """What DIAYN is bound to."""
 
     agent: Agent
@@ -165,7 +165,7 @@ def log_prior(skill: SkillSpec) -> float:
     return -(math.log(skill.size) if skill.kind == "one-hot" else distributions.direction_log_area(skill.size))
 
 
-def discriminator_loss(params: PyTree, parts: Parts, features: Array, chosen: Array) -> tuple[Array, Guess]:
+def discriminator_loss(params: PyTree, bindings: DiaynBindings, features: Array, chosen: Array) -> tuple[Array, Guess]:
     """Cross-entropy of the skill given the state reached (Eysenbach 2018, Algorithm 1).
 
     Args:
@@ -177,34 +177,36 @@ def discriminator_loss(params: PyTree, parts: Parts, features: Array, chosen: Ar
       Scalar `[]` in nats, and the guesses `[B]`.
     Deviation: none.
     """
-    guesses = guess(parts.skill, parts.discriminator.apply(params, features), chosen)
-    return -jnp.mean(guesses.log_ratio) - log_prior(parts.skill), guesses
+    guesses = guess(bindings.skill, bindings.discriminator.apply(params, features), chosen)
+    return -jnp.mean(guesses.log_ratio) - log_prior(bindings.skill), guesses
 
 
-def init(parts: Parts, key: Key) -> DiaynParams:
+def init(bindings: DiaynBindings, key: Key) -> DiaynParams:
     """Draw the agent and a discriminator that knows nothing: all skills are equally likely to it."""
     agent_key, discriminator_key = jax.random.split(key)
-    return DiaynParams(parts.agent.init(agent_key), parts.discriminator.init(discriminator_key))
+    return DiaynParams(bindings.agent.init(agent_key), bindings.discriminator.init(discriminator_key))
 
 
-def start(parts: Parts, params: DiaynParams) -> DiaynState:
+def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
     """Fresh optimisers; nothing known of the skills' returns."""
-    returns = smerl.nothing(parts.skill) if parts.config.smerl else ()
-    return DiaynState(parts.agent.start(params.agent), gradients.start(params.discriminator), returns)
+    returns = smerl.nothing(bindings.skill) if bindings.config.smerl else ()
+    return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
-def explore(parts: Parts, state: DiaynState, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, PyTree]:
+def explore(
+    bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Array, key: Key
+) -> tuple[Array, PyTree]:
     """As the wrapped agent does."""
-    return parts.agent.explore(state.agent, inner_hyper(parts.hyper, hyper), observation, key)
+    return bindings.agent.explore(state.agent, inner_hyper(bindings.hyper, hyper), observation, key)
 
 
-def act(parts: Parts, params: DiaynParams, observation: Array) -> Array:
+def act(bindings: DiaynBindings, params: DiaynParams, observation: Array) -> Array:
     """As the wrapped agent does."""
-    return parts.agent.act(params.agent, observation)
+    return bindings.agent.act(params.agent, observation)
 
 
 def update(
-    parts: Parts, state: DiaynState, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
+    bindings: DiaynBindings, state: DiaynState, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[DiaynState, Metrics]:
     """Reward each transition by how well its skill is recognised, learn to recognise it, update the wrapped agent.
 
@@ -217,43 +219,43 @@ def update(
       The new state, and metrics `[]`: the wrapped agent's, `discriminator_loss` (nats), `discriminator_accuracy`,
       `diversity_reward` (nats) and, with SMERL, `diverse`, the share of rows that are rewarded for diversity.
     """
-    chosen = batch.observation[:, -parts.skill.size :]
-    features = _features(parts, batch.next_observation, batch.extras)
-    loss = partial(discriminator_loss, parts=parts, features=features, chosen=chosen)
+    chosen = batch.observation[:, -bindings.skill.size :]
+    features = _features(bindings, batch.next_observation, batch.extras)
+    loss = partial(discriminator_loss, bindings=bindings, features=features, chosen=chosen)
     (told, guesses), gradient = jax.value_and_grad(loss, has_aux=True)(state.discriminator.params)
     metrics = {
         "discriminator_loss": told,
         "discriminator_accuracy": jnp.mean(guesses.accuracy),
         "diversity_reward": jnp.mean(guesses.log_ratio),
     }
-    reward = guesses.log_ratio if parts.config.add_log_p_z else guesses.log_ratio + log_prior(parts.skill)
+    reward = guesses.log_ratio if bindings.config.add_log_p_z else guesses.log_ratio + log_prior(bindings.skill)
     reward = jax.lax.stop_gradient(reward)
-    if parts.config.smerl:
-        diverse = smerl.near_best(_aim(parts.config), state.returns, chosen)
+    if bindings.config.smerl:
+        diverse = smerl.near_best(_aim(bindings.config), state.returns, chosen)
         reward = batch.reward + hyper.diversity_scale * jnp.where(diverse, reward, 0.0)
         metrics["diverse"] = jnp.mean(diverse.astype(jnp.float32))
     batch = batch._replace(reward=reward, extras=())
-    agent, learned = parts.agent.update(state.agent, inner_hyper(parts.hyper, hyper), batch, noise, step)
+    agent, learned = bindings.agent.update(state.agent, inner_hyper(bindings.hyper, hyper), batch, noise, step)
     discriminator = gradients.adam(state.discriminator, gradient, hyper.discriminator_lr)
     return DiaynState(agent, discriminator, state.returns), {**learned, **metrics}
 
 
-def observe(parts: Parts, state: DiaynState, steps: Step) -> DiaynState:
+def observe(bindings: DiaynBindings, state: DiaynState, steps: Step) -> DiaynState:
     """With SMERL, keep account of what the skills return."""
-    if not parts.config.smerl:
+    if not bindings.config.smerl:
         return state
-    return state._replace(returns=smerl.record(parts.skill, state.returns, steps))
+    return state._replace(returns=smerl.record(bindings.skill, state.returns, steps))
 
 
-def keep(parts: Parts, step: Step) -> PyTree:
+def keep(bindings: DiaynBindings, step: Step) -> PyTree:
     """The descriptor of the state reached, unless the next observation says it."""
-    return () if parts.config.descriptor_full_state else step.descriptor
+    return () if bindings.config.descriptor_full_state else step.descriptor
 
 
-def measure(parts: Parts, params: DiaynParams, step: Step) -> Mapping[str, Array]:
+def measure(bindings: DiaynBindings, params: DiaynParams, step: Step) -> Mapping[str, Array]:
     """A step's diversity reward, in nats and without regard to `add_log_p_z`, and whether its skill is recognised."""
-    features = _features(parts, step.final_observation, step.descriptor)
-    guessed = guess(parts.skill, parts.discriminator.apply(params.discriminator, features), step.pursued.skill)
+    features = _features(bindings, step.final_observation, step.descriptor)
+    guessed = guess(bindings.skill, bindings.discriminator.apply(params.discriminator, features), step.pursued.skill)
     return {"diversity_return": guessed.log_ratio, "accuracy": guessed.accuracy}
 
 
@@ -267,9 +269,9 @@ def conclude(
     return jnp.mean(told[name]), told
 
 
-def _features(parts: Parts, next_observation: Array, descriptor: Array) -> Array:
+def _features(bindings: DiaynBindings, next_observation: Array, descriptor: Array) -> Array:
     """What the discriminator looks at; never the skill itself."""
-    return next_observation[..., : -parts.skill.size] if parts.config.descriptor_full_state else descriptor
+    return next_observation[..., : -bindings.skill.size] if bindings.config.descriptor_full_state else descriptor
 
 
 def _aim(config: DiaynConfig) -> smerl.Aim:
@@ -312,7 +314,7 @@ def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Age
             "descriptor_full_state (--descriptor-full-state), which looks at the whole observation."
         )
     size = spec.sensed_size if config.descriptor_full_state else spec.descriptor_size
-    parts = Parts(
+    bindings = DiaynBindings(
         agent=agent,
         skill=spec.skill,
         config=config,
@@ -321,14 +323,14 @@ def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Age
         hyper=type(agent.space.defaults),
     )
     return Agent(
-        init=partial(init, parts),
-        start=partial(start, parts),
-        explore=partial(explore, parts),
-        act=partial(act, parts),
+        init=partial(init, bindings),
+        start=partial(start, bindings),
+        explore=partial(explore, bindings),
+        act=partial(act, bindings),
         noise=agent.noise,
-        update=partial(update, parts),
+        update=partial(update, bindings),
         space=space(agent.space, config.smerl),
-        curiosity=Curiosity(
-            partial(keep, parts), partial(observe, parts), partial(measure, parts), partial(conclude, config)
+        intrinsic_reward=IntrinsicReward(
+            partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
         ),
     )

@@ -12,7 +12,7 @@ from rookery.agents.base import HasParams
 from rookery.gradients import Learned
 from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
-Pupil = TypeVar("Pupil", bound=HasParams)
+TrainStateT = TypeVar("TrainStateT", bound=HasParams)
 
 EPSILON = 1e-5  # Adam's, as the code of Schulman 2017 has it
 
@@ -26,11 +26,11 @@ def shuffle(count: int, key: Key) -> Array:
     return jnp.argsort(jax.random.bits(key, (count,)))
 
 
-class Improvement(NamedTuple, Generic[Pupil]):
+class UpdateSpec(NamedTuple, Generic[TrainStateT]):
     """How one of the networks learns."""
 
     loss: Callable[..., tuple[Array, Metrics]]  # parameters, rows -> loss, metrics
-    move: Callable[[Pupil, PyTree], Pupil]  # what is done with a gradient
+    move: Callable[[TrainStateT, PyTree], TrainStateT]  # what is done with a gradient
     cut: Callable[[PyTree], PyTree]  # what an epoch draws -> its minibatches, [M, ...]
 
 
@@ -45,20 +45,20 @@ def clipped_adam(learning_rate: Scalar, max_grad_norm: Scalar, learned: Learned,
     return gradients.adam(learned, gradient, learning_rate, EPSILON)
 
 
-def epoch(how: Improvement[Pupil], learned: Pupil, drawn: PyTree) -> tuple[Pupil, Metrics]:
+def epoch(how: UpdateSpec[TrainStateT], learned: TrainStateT, drawn: PyTree) -> tuple[TrainStateT, Metrics]:
     """One pass over all rows; metrics `[]` are means over the minibatches."""
     learned, metrics = jax.lax.scan(partial(_improve, how), learned, how.cut(drawn))
     return learned, jax.tree.map(jnp.mean, metrics)
 
 
-def _improve(how: Improvement[Pupil], learned: Pupil, rows: PyTree) -> tuple[Pupil, Metrics]:
+def _improve(how: UpdateSpec[TrainStateT], learned: TrainStateT, rows: PyTree) -> tuple[TrainStateT, Metrics]:
     gradient, metrics = jax.grad(how.loss, has_aux=True)(learned.params, rows=rows)
     return how.move(learned, gradient), metrics
 
 
 def guarded_epoch(
-    how: Improvement[Pupil], kl_threshold: Scalar, carry: tuple[Pupil, Array], drawn: PyTree
-) -> tuple[tuple[Pupil, Array], tuple[Array, Metrics]]:
+    how: UpdateSpec[TrainStateT], kl_threshold: Scalar, carry: tuple[TrainStateT, Array], drawn: PyTree
+) -> tuple[tuple[TrainStateT, Array], tuple[Array, Metrics]]:
     """A pass over all rows that changes nothing once the policy has moved too far from the one that acted.
 
     Args:

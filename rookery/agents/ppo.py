@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from rookery import distributions, gradients, networks, normalize, returns
 from rookery.agents.actor_critic import ActorCritic, Policy, distribution, log_prob_and_entropy, see, unroll
 from rookery.agents.base import Agent
-from rookery.agents.minibatch import Improvement, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
+from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
-from rookery.envs.base import EnvSpec, Noted
+from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 REWARD_LIMIT = 10.0  # of normalised rewards
@@ -151,7 +151,7 @@ def explore(nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Ar
     if not nets.critic.memory_size:
         return action, log_prob
     critic_memory = nets.critic.apply(state.critic.params, seen.critic_memory, seen.sensed)[0]
-    return Noted(action, jnp.concatenate([memory, critic_memory])), log_prob
+    return ActionWithCarry(action, jnp.concatenate([memory, critic_memory])), log_prob
 
 
 def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
@@ -166,7 +166,7 @@ def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
         action = jnp.where(jnp.isfinite(outputs), bounded, jnp.nan)
     if not nets.policy.memory_size:
         return action
-    return Noted(action, jnp.concatenate([memory, seen.critic_memory]))
+    return ActionWithCarry(action, jnp.concatenate([memory, seen.critic_memory]))
 
 
 def draw_noise(key: Key, batch_size: int) -> Key:
@@ -181,7 +181,7 @@ def update(
     """All epochs of one rollout (Schulman 2017, Algorithm 1).
 
     Args:
-      batch: `Transition` of `[T, E, ...]` with `Lived` extras; bootstraps where `terminated` is False, from the true
+      batch: `Transition` of `[T, E, ...]` with extras `RolloutExtras`; bootstraps where not `terminated`, from the true
         successor, also at a truncation and at the rollout's end.
       noise: a key; consumed.
       step: `[]`, updates before this one, for the annealing of the rates.
@@ -202,7 +202,7 @@ def update(
     left = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
     loss = partial(policy_loss, nets=nets, hyper=hyper)
-    how = Improvement(loss, partial(clipped_adam, hyper.actor_lr * left, hyper.max_grad_norm), partial(cut_rows, rows))
+    how = UpdateSpec(loss, partial(clipped_adam, hyper.actor_lr * left, hyper.max_grad_norm), partial(cut_rows, rows))
     begun, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, how, hyper.kl_threshold)
     (policy, _), (made, of_policy) = jax.lax.scan(policy_epoch, begun, shuffled[: passes.actor_epochs])
 
@@ -227,7 +227,7 @@ def learned_from(
     weights = hyper.discount, hyper.gae_lambda
     advantage = returns.gae(reward, batch.terminated, lived.ended, value, next_value, *weights)
     begins = jnp.concatenate([jnp.zeros_like(lived.ended[:1]), lived.ended[:-1]])
-    action = batch.action.action if isinstance(batch.action, Noted) else batch.action
+    action = batch.action.action if isinstance(batch.action, ActionWithCarry) else batch.action
     rows = Rows(batch.observation, action, lived.log_prob, advantage, value, advantage + value, lived.counts, begins)
     if not nets.policy.memory_size:
         rows = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), rows)

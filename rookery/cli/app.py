@@ -25,7 +25,7 @@ from rich.console import Console
 from rookery.cli import commands, flags
 from rookery.distributed import device_memory
 from rookery.distributed import sync as processes
-from rookery.distributed.initialize import Company, ProcessesConfig, join
+from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
 from rookery.experiments import build, lineage, warm_start
 from rookery.experiments.cells import cache_folder
@@ -152,40 +152,40 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
-    company = Company()
+    group = ProcessGroup()
     try:
         command = parse(sys.argv[1:])
         keep_compiled_programs()
         warnings.showwarning = _show_warning
-        company = join(getattr(command, "processes", ProcessesConfig()))
+        group = join(getattr(command, "processes", ProcessesConfig()))
         if isinstance(command, Train):
-            train(command, company)
+            train(command, group)
         elif isinstance(command, Resume):
-            resume(command, company)
+            resume(command, group)
         else:
             commands.act(command)
-        company.leave()
+        group.leave()
     except (Interrupted, loop.Diverged) as stop:  # in every process, after the same generation
         interrupted = isinstance(stop, Interrupted)
         if processes.is_first():
             print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
-        company.leave()
+        group.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
     except flags.FlagError as mistake:
         print(f"error: {_as_typed(str(mistake), sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("\ninterrupted; what was saved is whole", file=sys.stderr)
-        company.abandon(130, "it was interrupted")
+        group.abandon(130, "it was interrupted")
         sys.exit(130)
     except (ValueError, ImportError, MemoryError, CheckpointError) as error:
-        company.hear(error)
+        group.hear(error)
         told = _as_typed(str(error), sys.argv[1:])
-        print(f"{'' if company.alone or processes.is_first() else company}error: {told}", file=sys.stderr)
-        company.abandon(1, told)
+        print(f"{'' if group.alone or processes.is_first() else group}error: {told}", file=sys.stderr)
+        group.abandon(1, told)
         sys.exit(1)
     except Exception as error:
-        company.fail(error)
+        group.fail(error)
         raise
 
 
@@ -196,7 +196,7 @@ def keep_compiled_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def train(command: Train, company: Company) -> None:
+def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
     config, schedule, name = command.config, None, kind_of(command.config)
     if getattr(config, "replay_schedule", None) is not None:
@@ -208,10 +208,10 @@ def train(command: Train, company: Company) -> None:
     if command.plan:
         _plan(config, schedule)
     else:
-        _go(config, schedule, company)
+        _go(config, schedule, group)
 
 
-def resume(command: Resume, company: Company) -> None:
+def resume(command: Resume, group: ProcessGroup) -> None:
     """`rookery resume RUN`."""
     record = folder.open_existing(command.run).config
     config = from_record(record)
@@ -221,7 +221,7 @@ def resume(command: Resume, company: Company) -> None:
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
     if command.devices is not None:
         config = dataclasses.replace(config, world=dataclasses.replace(config.world, devices=command.devices))
-    _go(config, lineage.schedule_of(record), company, resume=True)
+    _go(config, lineage.schedule_of(record), group, resume=True)
 
 
 def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
@@ -241,8 +241,8 @@ def _what(config: AnyRun, built: build.Built) -> str:
     return f"{kind_of(config)} on {config.world.env}: {_people(config)} on {describe(built.mesh)}{selection}"
 
 
-def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, resume: bool = False) -> None:
-    company.tell_run(str(config.run.run_dir))
+def _go(config: AnyRun, schedule: lineage.Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
+    group.tell_run(str(config.run.run_dir))
     processes.check_alike({**to_record(config), **lineage.record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
     processes.connect(built.mesh)
@@ -260,7 +260,7 @@ def _go(config: AnyRun, schedule: lineage.Schedule | None, company: Company, res
                 write_report([str(config.run.run_dir)])
         raise
     assert result.run_dir is not None
-    company.finish()
+    group.finish()
     if not processes.is_first():
         return
     lies: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}

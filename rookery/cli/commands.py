@@ -123,7 +123,7 @@ class Export:
     """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
 
 
-def judge(command: Evaluate) -> None:
+def evaluator(command: Evaluate) -> None:
     """`rookery evaluate RUN`."""
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
     console = Console()
@@ -250,7 +250,7 @@ def envs(_: Envs) -> None:
 
 
 COMMANDS = {
-    "evaluate": (Evaluate, judge),
+    "evaluate": (Evaluate, evaluator),
     "render": (Render, render),
     "compare": (Compare, compare),
     "report": (Report, report),

@@ -99,10 +99,10 @@ def record_episodes(
     if most_frames < 2:
         raise ValueError(f"most_frames must be at least 2, the start and the end, got {most_frames}.")
     origin = warm_start.open_origin(run_dir, checkpoint)
-    judge = render.judge_of(origin.config, origin.built)
-    picture, spec = render.picture_of(judge.environment), judge.environment.spec
+    evaluator = render.evaluator_of(origin.config, origin.built)
+    picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec
     cast = episode_selection.choose(origin, spec, 1 if picture.film else count)
-    header, arrays = play_all(judge.act, judge.environment, cast, seed, most_frames)
+    header, arrays = play_all(evaluator.act, evaluator.environment, cast, seed, most_frames)
     return Episodes({"format": FORMAT, "generation": origin.generation, **header}, arrays)
 
 

@@ -40,7 +40,7 @@ def evaluate(
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
 
     Returns:
-      The checkpoint's generation, and the metrics of `Program.examine`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
+      The checkpoint's generation, and the metrics of `Program.evaluate`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
       `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`; for a repertoire the same by cells, with
       what it claimed (`stored...`) and what it would be with these evaluations (`corrected/...`). Of members that are
       evaluated as they were trained, also `best_member` `[]`, the one with the highest fitness in the run's own
@@ -56,7 +56,7 @@ def evaluate(
     read = _read(run_dir, episodes, checkpoint, build.build)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
-    metrics = jax.device_get(compiled.examine(state, evaluation_key(seed)))
+    metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
     spec = built.learner.spec if built.learner else None
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
@@ -110,7 +110,7 @@ def fresh_fitness(
     """
     check_fresh(run_dir)
     read = _read(run_dir, episodes, checkpoint, build.on_one_device)
-    bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.examine` does
+    bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key)
     scoring = build.scoring(read.config) if isinstance(read.config, MapElitesRun) else read.built.learner
     assert scoring is not None
@@ -197,7 +197,7 @@ def _trajectories(
     assert learner.trace is not None
     member = int(metrics["best_member"])
     shown = jax.device_get(trees.take(jax.vmap(genotype)(state.members), member))
-    bank_key, members_key = jax.random.split(key)  # as `Program.examine` does
+    bank_key, members_key = jax.random.split(key)  # as `Program.evaluate` does
     bank = jax.jit(learner.start_states)(bank_key)
     trace_key = jax.random.fold_in(members_key, member)
     reached, lived = jax.device_get(jax.jit(learner.trace)(shown, bank, trace_key))

@@ -12,7 +12,7 @@ import numpy as np
 
 from rookery.agents.ppo import PpoConfig
 from rookery.deploy import render
-from rookery.envs.base import Assignment, Environment, EnvSpec, EnvState, Noted, Step
+from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec, EnvState, Step
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import warm_start
 from rookery.experiments.kinds import AnyMePbtRun, MapElitesRun, kind_of
@@ -32,7 +32,7 @@ class Policy(NamedTuple):
     """Who acts, and what is known of it."""
 
     origin: Origin
-    judge: rollout.Judge  # by what it acts, and where
+    evaluator: rollout.Evaluator  # by what it acts, and where
     genotype: Genotype
     cell: int | None  # of a repertoire
     member: int | None  # None of a repertoire, or where each role's best act together
@@ -43,7 +43,7 @@ class Policy(NamedTuple):
     @property
     def spec(self) -> EnvSpec:
         """What the agent was shown while it learned."""
-        return self.judge.environment.spec
+        return self.evaluator.environment.spec
 
     @property
     def index_size(self) -> int:
@@ -93,22 +93,22 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
     Raises:
       ValueError: the run has no such cell, member or skill, the cell is empty, or nobody acts in it.
     """
-    judge = render.judge_of(origin.config, origin.built)
-    slot = render.slot_of(origin, judge.environment.spec, skill)
-    chosen = slot if judge.environment.spec.skill else None
+    evaluator = render.evaluator_of(origin.config, origin.built)
+    slot = render.slot_of(origin, evaluator.environment.spec, skill)
+    chosen = slot if evaluator.environment.spec.skill else None
     if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire; choose by cell, and leave member out.")
         elite = _elite(origin, repertoire_of(origin.state), "best" if cell is None else cell)
         descriptor = tuple(np.asarray(elite.descriptor).tolist())
-        return Policy(origin, judge, elite.genotype, elite.cell, None, chosen, descriptor, float(elite.fitness))
+        return Policy(origin, evaluator, elite.genotype, elite.cell, None, chosen, descriptor, float(elite.fitness))
     if cell is not None:
         raise ValueError(
             f"{origin.path} is a run of kind {kind_of(origin.config)}, which has no cells; leave cell out, or choose "
             "a member."
         )
     member, genotype = render.actor_of(origin, member)
-    return Policy(origin, judge, genotype, None, member, chosen, None, _fitness(origin, member))
+    return Policy(origin, evaluator, genotype, None, member, chosen, None, _fitness(origin, member))
 
 
 def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
@@ -173,13 +173,13 @@ def acts(policy: Policy) -> Callable[..., Array | tuple[Array, Array]]:
 
 
 def _act(policy: Policy, observation: Array) -> Array:
-    return rollout.act(policy.judge, policy.genotype, _shown(policy, observation))
+    return rollout.act(policy.evaluator, policy.genotype, _shown(policy, observation))
 
 
 def _act_and_note(policy: Policy, observation: Array, memory: Array) -> tuple[Array, Array]:
     of_critic = jnp.zeros((*memory.shape[:-1], policy.spec.memory_size - policy.memory_size))
     shown = jnp.concatenate([_shown(policy, observation), memory, of_critic], axis=-1)
-    noted: Noted = rollout.act(policy.judge, policy.genotype, shown)
+    noted: ActionWithCarry = rollout.act(policy.evaluator, policy.genotype, shown)
     return noted.action, noted.memory[..., : policy.memory_size]
 
 
@@ -201,14 +201,14 @@ class Met(NamedTuple):
 
 def meet(policy: Policy, key: Key) -> Met:
     """Live through one episode with the run's own agent in the run's own world; the key is consumed."""
-    world = _witnessed(policy.judge.environment)
-    watch = jax.jit(partial(render.watch, policy.judge.act, world, _observed))
+    world = _witnessed(policy.evaluator.environment)
+    watch = jax.jit(partial(render.watch, policy.evaluator.act, world, _observed))
     watched = watch(policy.genotype, key, policy.skill or 0)
     shown = watched.seen[: render.length_of(jax.device_get(watched.over))]  # nobody acts on the last
-    own = jax.jit(jax.vmap(partial(rollout.act, policy.judge, policy.genotype)))(shown)
+    own = jax.jit(jax.vmap(partial(rollout.act, policy.evaluator, policy.genotype)))(shown)
     bare = policy.index_size + policy.observation_size
     inputs, outputs = {"observation": shown[..., policy.index_size : bare]}, {"action": own}
-    if isinstance(own, Noted):
+    if isinstance(own, ActionWithCarry):
         outputs = {"action": own.action, "next_memory": own.memory[..., : policy.memory_size]}
         inputs["memory"] = shown[..., bare : bare + policy.memory_size]
     return Met(*jax.device_get((inputs, outputs)))

@@ -72,8 +72,8 @@ def render(
       CheckpointError: it has no whole checkpoint.
     """
     origin = warm_start.open_origin(run_dir, checkpoint)
-    judge = judge_of(origin.config, origin.built)
-    environment, spec = judge.environment, judge.environment.spec
+    evaluator = evaluator_of(origin.config, origin.built)
+    environment, spec = evaluator.environment, evaluator.environment.spec
     picture = picture_of(environment)
     if picture.bodies is not None:
         raise ValueError(
@@ -81,7 +81,7 @@ def render(
         )
     slot = slot_of(origin, spec, skill)
     member, actor = actor_of(origin, member)
-    states, rewards = play(judge.act, environment, actor, jax.random.key(seed), slot)
+    states, rewards = play(evaluator.act, environment, actor, jax.random.key(seed), slot)
     title = spec.name if spec.skill is None else f"{spec.name}  skill {slot}"
     return Played(picture, states, rewards, names_of(spec), title, origin.generation, member)
 
@@ -205,7 +205,7 @@ def picture_of(environment: Environment) -> Picture:
     return environment.picture
 
 
-def judge_of(config: AnyRun, built: Built) -> rollout.Judge:
+def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
     """Who judges in a run: by what it acts, and in which world.
 
     Raises:
@@ -216,7 +216,7 @@ def judge_of(config: AnyRun, built: Built) -> rollout.Judge:
     else:
         assert built.learner is not None
         evaluate = built.learner.evaluate
-    if not isinstance(evaluate.args[0], rollout.Judge):
+    if not isinstance(evaluate.args[0], rollout.Evaluator):
         raise ValueError(
             f"{config.world.env} is a function, in which nobody acts; choose a run in a world (`rookery envs`)."
         )

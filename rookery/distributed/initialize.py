@@ -76,7 +76,7 @@ class ProcessesConfig:
         return self.distributed or self.coordinator is not None
 
 
-class Company:
+class ProcessGroup:
     """This process among those of its run; `join` makes it. Without others it does nothing."""
 
     def __init__(self, watch: Watch | None = None):
@@ -141,7 +141,7 @@ class Company:
             os._exit(code)
 
 
-def join(config: ProcessesConfig) -> Company:
+def join(config: ProcessesConfig) -> ProcessGroup:
     """Find the other processes; before anything that starts JAX.
 
     Raises:
@@ -149,7 +149,7 @@ def join(config: ProcessesConfig) -> Company:
         started.
     """
     if not config.wanted:
-        return Company()
+        return ProcessGroup()
     # Signals are the run loop's, which asks everybody in each generation; JAX's own service would swallow them.
     jax.config.update("jax_enable_preemption_service", False)
     options: dict[str, Any] = {
@@ -177,13 +177,13 @@ def join(config: ProcessesConfig) -> Company:
     last_words = LastWords(runtime.process_id, runtime.num_processes, runtime.coordinator_address)
     who = f"pid {os.getpid()} on {socket.gethostname()}"
     number = runtime.process_id, runtime.num_processes
-    return Company(Watch(runtime.client, *number, who, config.lost_after, last_words))
+    return ProcessGroup(Watch(runtime.client, *number, who, config.lost_after, last_words))
 
 
 @contextlib.contextmanager
 def process_group(
     coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None, **options: float
-) -> Iterator[Company]:
+) -> Iterator[ProcessGroup]:
     """Join the other processes for a block, and leave in order; an exception in one process stops all.
 
     with rookery.distributed.process_group("host:1234", num_processes=2, process_id=0):
@@ -201,16 +201,16 @@ def process_group(
       ValueError: see `join`.
       Interrupted: a run in the block was asked to stop, in all processes; they have left in order.
     """
-    company = join(ProcessesConfig(True, coordinator, num_processes, process_id, **options))
+    group = join(ProcessesConfig(True, coordinator, num_processes, process_id, **options))
     try:
-        yield company
+        yield group
     except Interrupted:  # in every process, after the same generation
-        company.leave()
+        group.leave()
         raise
     except BaseException as error:
-        company.fail(error)
+        group.fail(error)
         raise
-    company.leave()
+    group.leave()
 
 
 def _of_runtime(error: BaseException | None) -> bool:

@@ -19,7 +19,7 @@ class Compiled(NamedTuple):
 
     init: Callable[[Key], base.ProgramState]
     step: Callable[[base.ProgramState, Key], tuple[base.ProgramState, Metrics]]  # the state is donated
-    examine: Callable[[base.ProgramState, Key], Metrics]
+    evaluate: Callable[[base.ProgramState, Key], Metrics]
 
 
 class Stages(NamedTuple):
@@ -54,7 +54,7 @@ def compile_program(program: base.Program, over: Mesh) -> Compiled:
     return Compiled(
         init=jax.jit(program.init, out_shardings=layout),
         step=jax.jit(program.step, donate_argnums=0, out_shardings=(layout, layout.shared)),
-        examine=jax.jit(program.examine, out_shardings=layout.shared),
+        evaluate=jax.jit(program.evaluate, out_shardings=layout.shared),
     )
 
 

@@ -85,7 +85,7 @@ class EnvSpec(NamedTuple):
         return self.observation_size - told - self.memory_size
 
 
-class Pursued(NamedTuple):
+class SkillInfo(NamedTuple):
     """What an environment with skills says in each step beside the rest."""
 
     skill: Array  # [S] that the step was made under
@@ -102,7 +102,7 @@ class Step(NamedTuple):
     final_observation: Array  # [O] the true successor, also when the episode ended here
     descriptor: Array  # [D] state descriptor of the true successor; D = 0 without one
     broken: Array  # [] bool: the physics gave a number that is not finite and the episode was ended for it
-    pursued: PyTree = ()  # `Pursued` in an environment with skills
+    pursued: PyTree = ()  # `SkillInfo` in an environment with skills
 
     @property
     def ended(self) -> Array:
@@ -115,7 +115,7 @@ class Step(NamedTuple):
         return jnp.all(self.ended)
 
 
-class Noted(NamedTuple):
+class ActionWithCarry(NamedTuple):
     """What an agent with a memory does in a step, see `envs/wrappers/recurrence.py`."""
 
     action: Array  # the world's

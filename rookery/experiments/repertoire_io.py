@@ -99,7 +99,7 @@ def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
         )
         raise ValueError(f"{path} is the repertoire of another task: {told}; load it for that task.")
     bank = jax.eval_shape(scoring.start_states, jax.random.key(0))
-    genotype = jax.eval_shape(scoring.newborn, jax.random.key(0), bank)
+    genotype = jax.eval_shape(scoring.init_genotype, jax.random.key(0), bank)
     shape = next(told["shape"] for told in header["leaves"] if told["path"] == ".centroids")
     like = jax.eval_shape(empty, genotype, jax.ShapeDtypeStruct(tuple(shape), jnp.float32))
     wanted = [leaf_specs.record(name, leaf) for name, leaf in leaf_specs.flatten(like)]

@@ -38,7 +38,7 @@ class InitFn(Protocol):
     def __call__(self, key: Key, hyper: Hyper, bank: Bank) -> Member: ...
 
 
-class AdoptFn(Protocol):
+class LoadGenotypeFn(Protocol):
     """Let a genotype live in this slot: fresh targets and optimiser, the slot's data. The only way in."""
 
     def __call__(self, member: Member, genotype: Genotype) -> Member: ...
@@ -78,7 +78,7 @@ class Learner(NamedTuple):
 
     start_states: StartStatesFn
     init: InitFn
-    adopt: AdoptFn
+    load_genotype: LoadGenotypeFn
     restart: RestartFn
     step: StepFn
     evaluate: EvaluateFn

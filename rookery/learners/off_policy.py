@@ -92,7 +92,7 @@ class OffPolicyConfig(rollout.EvaluationConfig):
         return round(self.updates_per_step * self.num_envs)
 
 
-class Parts(NamedTuple):
+class OffPolicyBindings(NamedTuple):
     """What a learner is bound to."""
 
     agent: Agent
@@ -101,32 +101,34 @@ class Parts(NamedTuple):
     config: OffPolicyConfig
 
 
-def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
+def init(bindings: OffPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Member:
     """A newborn: fresh parameters, episodes begun from the bank, an empty buffer."""
     agent_key, begin_key = jax.random.split(key)
-    spec = parts.environment.spec
+    spec = bindings.environment.spec
     observation, action = jnp.zeros((spec.observation_size,)), jnp.zeros((spec.action_size,))
-    curiosity = parts.agent.curiosity
-    extras = curiosity.keep(trees.take(bank[1], 0)) if curiosity else ()
+    intrinsic_reward = bindings.agent.intrinsic_reward
+    extras = intrinsic_reward.keep(trees.take(bank[1], 0)) if intrinsic_reward else ()
     row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False), extras)
     return Member(
-        state=parts.agent.start(parts.agent.init(agent_key)),
+        state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
-        normalizer=normalize.init(spec.sensed_size) if parts.config.normalize_observations else None,
-        env_state=rollout.begin(parts.environment, bank, begin_key, parts.config.num_envs),
-        buffer=parts.buffer.init(row),
+        normalizer=normalize.init(spec.sensed_size) if bindings.config.normalize_observations else None,
+        env_state=rollout.begin(bindings.environment, bank, begin_key, bindings.config.num_envs),
+        buffer=bindings.buffer.init(row),
     )
 
 
-def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
+def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Fresh environment states and an empty buffer where `needed`; touches no stored row."""
-    fresh = rollout.begin(parts.environment, bank, key, parts.config.num_envs)
+    fresh = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
     return member._replace(
         env_state=trees.where(needed, fresh, member.env_state), buffer=buffers.clear(member.buffer, needed)
     )
 
 
-def live(parts: Parts, member: Member, bank: Bank, key: Key, iterations: Array) -> tuple[Member, tuple]:
+def train_iterations(
+    bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, iterations: Array
+) -> tuple[Member, tuple]:
     """Some iterations, each a step of every environment and then U updates.
 
     Args:
@@ -137,31 +139,31 @@ def live(parts: Parts, member: Member, bank: Bank, key: Key, iterations: Array) 
       updates, the mean reward of a step, and in how many steps the physics broke.
     """
     keys = jax.random.split(key, iterations.shape[0])
-    return jax.lax.scan(lambda member, now: iterate(parts, member, bank, *now), member, (keys, iterations))
+    return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, (keys, iterations))
 
 
-def iterate(parts: Parts, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
-    """One step of every environment, then U updates; see `training.IterateFn`, and `live` for what it reports."""
-    config, environment = parts.config, auto_reset.auto_reset(parts.environment, bank)
+def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
+    """One step of every environment, then U updates; see `iterations.IterateFn` and `train_iterations`."""
+    config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
     learning = count >= config.warmup_iterations  # not in steps of the member: 32 bits count to 2 billion
 
     observation = rollout.view(member.normalizer, member.env_state.observation)
-    action = rollout.explore(parts.agent, member.state, member.hyper, observation, explore_key)
+    action = rollout.explore(bindings.agent, member.state, member.hyper, observation, explore_key)
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
-    curiosity = parts.agent.curiosity
-    lives, rows, stepped = rollout.advance(environment, member.env_state, action, env_key, curiosity)
-    if curiosity is not None:
-        member = member._replace(state=curiosity.observe(member.state, stepped))
-    member = member._replace(env_state=lives, buffer=parts.buffer.add(member.buffer, rows))
+    intrinsic_reward = bindings.agent.intrinsic_reward
+    lives, rows, stepped = rollout.advance(environment, member.env_state, action, env_key, intrinsic_reward)
+    if intrinsic_reward is not None:
+        member = member._replace(state=intrinsic_reward.observe(member.state, stepped))
+    member = member._replace(env_state=lives, buffer=bindings.buffer.add(member.buffer, rows))
     if config.normalize_observations:
         sensed = rows.observation[:, : environment.spec.sensed_size]
         member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
 
     first = (count - config.warmup_iterations) * config.updates
-    learning_now = partial(learn, parts, member, learn_key, first)
+    learning_now = partial(learn, bindings, member, learn_key, first)
     if config.warmup_steps:
         metrics = jax.eval_shape(learning_now)[1]
         skip = partial(_skip, member.state, metrics)
@@ -185,7 +187,7 @@ def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
     return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
 
 
-def learn(parts: Parts, member: Member, key: Key, first: Array) -> tuple[PyTree, Metrics]:
+def learn(bindings: OffPolicyBindings, member: Member, key: Key, first: Array) -> tuple[PyTree, Metrics]:
     """U updates; their indices and noise are drawn at once, their rows gathered one batch at a time.
 
     Args:
@@ -194,26 +196,28 @@ def learn(parts: Parts, member: Member, key: Key, first: Array) -> tuple[PyTree,
     Returns:
       The agent's state, and its metrics `[]` averaged over the updates.
     """
-    config = parts.config
+    config = bindings.config
     index_key, noise_key = jax.random.split(key)
-    indices = parts.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
+    indices = bindings.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
     noise = jax.tree.map(
         lambda leaf: leaf.reshape(config.updates, config.batch_size, *leaf.shape[1:]),
-        parts.agent.noise(noise_key, config.updates * config.batch_size),
+        bindings.agent.noise(noise_key, config.updates * config.batch_size),
     )
     steps = first + jnp.arange(config.updates)
-    state, metrics = jax.lax.scan(partial(_update, parts, member), member.state, (indices, noise, steps))
+    state, metrics = jax.lax.scan(partial(_update, bindings, member), member.state, (indices, noise, steps))
     return state, jax.tree.map(jnp.mean, metrics)
 
 
-def _update(parts: Parts, member: Member, state: PyTree, inputs: tuple[Array, PyTree, Array]) -> tuple[PyTree, Metrics]:
+def _update(
+    bindings: OffPolicyBindings, member: Member, state: PyTree, inputs: tuple[Array, PyTree, Array]
+) -> tuple[PyTree, Metrics]:
     indices, noise, step = inputs
-    batch = parts.buffer.take(member.buffer, indices)
+    batch = bindings.buffer.take(member.buffer, indices)
     batch = batch._replace(
         observation=rollout.view(member.normalizer, batch.observation),
         next_observation=rollout.view(member.normalizer, batch.next_observation),
     )
-    return parts.agent.update(state, member.hyper, batch, noise, step)
+    return bindings.agent.update(state, member.hyper, batch, noise, step)
 
 
 def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyConfig | None = None) -> Learner:
@@ -229,19 +233,19 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     check_alone(spec)
     if agent.minibatches:
         raise ValueError("this agent learns on-policy, from its own rollouts; bind it by on_policy instead.")
-    parts = Parts(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
-    judge = rollout.judge(agent.act, environment, config, agent.curiosity)
+    bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
+    evaluator = rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward)
     return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(judge)),
-        init=partial(init, parts),
-        adopt=partial(rollout.adopt, agent),
-        restart=partial(restart, parts),
-        step=training(partial(iterate, parts), summarize, config.iterations),
-        evaluate=partial(rollout.evaluate, judge),
+        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+        init=partial(init, bindings),
+        load_genotype=partial(rollout.load_genotype, agent),
+        restart=partial(restart, bindings),
+        step=training(partial(iterate, bindings), summarize, config.iterations),
+        evaluate=partial(rollout.evaluate, evaluator),
         spec=spec,
         space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=judge.episodes * spec.episode_length,
-        trace=partial(rollout.trace, judge),
+        evaluation_steps=evaluator.episodes * spec.episode_length,
+        trace=partial(rollout.trace, evaluator),
         untrained_generations=config.untrained_generations,
     )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.base import Agent, Lived
+from rookery.agents.base import Agent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.recurrence import remembering
@@ -55,7 +55,7 @@ class OnPolicyConfig(rollout.EvaluationConfig):
         return self.evaluate_every * self.rollout_length * self.num_envs
 
 
-class Parts(NamedTuple):
+class OnPolicyBindings(NamedTuple):
     """What a learner is bound to."""
 
     agent: Agent
@@ -66,75 +66,75 @@ class Parts(NamedTuple):
 class Actors(NamedTuple):
     """A member's environments, each in the middle of an episode."""
 
-    lives: rollout.Lives
+    lives: rollout.EnvBatchState
     counts: Array  # [E] bool: the agent's task goes on
     accumulated: Array  # [E] discounted sum of the rewards of the episode so far
 
 
-def begin(parts: Parts, bank: Bank, key: Key) -> Actors:
+def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     """Episodes begun from the bank; the key is consumed."""
-    return going_on(rollout.begin(parts.environment, bank, key, parts.config.num_envs))
+    return going_on(rollout.begin(bindings.environment, bank, key, bindings.config.num_envs))
 
 
-def going_on(lives: rollout.Lives) -> Actors:
+def going_on(lives: rollout.EnvBatchState) -> Actors:
     """Episodes in the middle, in which everybody's task goes on; discounted sums begin here."""
     shape = lives.observation.shape[:-1]
     return Actors(lives, jnp.ones(shape, bool), jnp.zeros(shape))
 
 
-def init(parts: Parts, key: Key, hyper: Hyper, bank: Bank) -> Member:
+def init(bindings: OnPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Member:
     """A newborn: fresh parameters, episodes begun from the bank; there is no buffer."""
     agent_key, begin_key = jax.random.split(key)
     return Member(
-        state=parts.agent.start(parts.agent.init(agent_key)),
+        state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
-        normalizer=_statistics(parts) if _normalizes(parts) else None,
-        env_state=begin(parts, bank, begin_key),
+        normalizer=_statistics(bindings) if _normalizes(bindings) else None,
+        env_state=begin(bindings, bank, begin_key),
         buffer=(),
     )
 
 
-def _normalizes(parts: Parts) -> bool:
-    chosen = parts.config.normalize_observations
-    return parts.agent.normalize if chosen is None else chosen
+def _normalizes(bindings: OnPolicyBindings) -> bool:
+    chosen = bindings.config.normalize_observations
+    return bindings.agent.normalize if chosen is None else chosen
 
 
-def _statistics(parts: Parts) -> normalize.RunningStatistics:
+def _statistics(bindings: OnPolicyBindings) -> normalize.RunningStatistics:
     """Of observations; of independent agents, those of each apart."""
-    spec = parts.environment.spec
+    spec = bindings.environment.spec
     statistics = normalize.init(spec.sensed_size)
-    if parts.agent.team != "independent":
+    if bindings.agent.team != "independent":
         return statistics
     assert spec.team is not None
     return trees.stack([statistics] * len(spec.team.names))
 
 
-def restart(parts: Parts, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
+def restart(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Fresh environment states where `needed`."""
-    return member._replace(env_state=trees.where(needed, begin(parts, bank, key), member.env_state))
+    return member._replace(env_state=trees.where(needed, begin(bindings, bank, key), member.env_state))
 
 
-def iterate(parts: Parts, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
+def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
     """One rollout, then one update; its statistics of observations are those that it was made under.
 
     See `training.IterateFn`; reports the agent's metrics, the mean reward of an agent's step, and in how many steps the
     physics broke, `[]` each.
     """
-    parts = parts._replace(environment=auto_reset.auto_reset(parts.environment, bank))
+    bindings = bindings._replace(environment=auto_reset.auto_reset(bindings.environment, bank))
     act_key, learn_key = jax.random.split(key)
-    keys = jax.random.split(act_key, parts.config.rollout_length)
-    actors, (rows, broken) = jax.lax.scan(partial(_act, parts, member), member.env_state, keys)
+    keys = jax.random.split(act_key, bindings.config.rollout_length)
+    actors, (rows, broken) = jax.lax.scan(partial(_act, bindings, member), member.env_state, keys)
     batch = rows._replace(
         observation=rollout.view(member.normalizer, rows.observation),
         next_observation=rollout.view(member.normalizer, rows.next_observation),
     )
-    noise = parts.agent.noise(learn_key, rows.reward.size)
-    state, metrics = parts.agent.update(member.state, member.hyper, batch, noise, count)
+    noise = bindings.agent.noise(learn_key, rows.reward.size)
+    state, metrics = bindings.agent.update(member.state, member.hyper, batch, noise, count)
     counts = rows.extras.counts
     member = member._replace(
         state=state,
         env_state=actors,
-        normalizer=_seen(parts, member.normalizer, rows.observation, counts),
+        normalizer=_seen(bindings, member.normalizer, rows.observation, counts),
     )
     return member, (metrics, normalize.mean_of(counts, rows.reward), jnp.sum(broken))
 
@@ -147,19 +147,21 @@ def summarize(log: tuple) -> Metrics:
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 
-def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors, tuple[Transition, Array]]:
+def _act(
+    bindings: OnPolicyBindings, member: Member, actors: Actors, key: Key
+) -> tuple[Actors, tuple[Transition, Array]]:
     """One step of every environment: one pass of each network for all of them."""
     explore_key, env_key = jax.random.split(key)
     seen = rollout.view(member.normalizer, actors.lives.observation)
-    keys = jax.random.split(explore_key, parts.config.num_envs)
-    choose = jax.vmap(parts.agent.explore, in_axes=(None, None, 0, 0))
+    keys = jax.random.split(explore_key, bindings.config.num_envs)
+    choose = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
     action, log_prob = choose(member.state, member.hyper, seen, keys)
-    given = action if parts.environment.spec.unbounded else _bounded(action)
-    lives, rows, stepped = rollout.advance(parts.environment, actors.lives, given, env_key)
+    given = action if bindings.environment.spec.unbounded else _bounded(action)
+    lives, rows, stepped = rollout.advance(bindings.environment, actors.lives, given, env_key)
     discount = jnp.broadcast_to(member.hyper.discount, stepped.reward.shape)
     accumulated = stepped.reward + discount * actors.accumulated
     ended = stepped.ended | ~actors.counts
-    lived = Lived(log_prob, ended, actors.counts, accumulated)
+    lived = RolloutExtras(log_prob, ended, actors.counts, accumulated)
     over = jax.vmap(jnp.all)(stepped.ended)
     after = Actors(lives, trees.where(over, True, ~ended), jnp.where(ended, 0.0, accumulated))
     return after, (rows._replace(action=action, extras=lived), stepped.broken)
@@ -167,17 +169,17 @@ def _act(parts: Parts, member: Member, actors: Actors, key: Key) -> tuple[Actors
 
 def _bounded(action: PyTree) -> PyTree:
     """What the world is given of an action: a normal's draw may lie outside [-1, 1]."""
-    if isinstance(action, envs.Noted):
+    if isinstance(action, envs.ActionWithCarry):
         return action._replace(action=_bounded(action.action))
     return action if jnp.issubdtype(action.dtype, jnp.integer) else jnp.clip(action, -1.0, 1.0)
 
 
-def _seen(parts: Parts, statistics: PyTree, observation: Array, counts: Array) -> PyTree:
+def _seen(bindings: OnPolicyBindings, statistics: PyTree, observation: Array, counts: Array) -> PyTree:
     """The statistics after a rollout, `[T, E, O]`; those of independent agents each from its own observations."""
     if statistics is None:
         return None
-    sensed = observation[..., : parts.environment.spec.sensed_size]
-    if parts.agent.team != "independent":
+    sensed = observation[..., : bindings.environment.spec.sensed_size]
+    if bindings.agent.team != "independent":
         return normalize.update(statistics, sensed.reshape(-1, sensed.shape[-1]), counts.reshape(-1))
     rows = sensed.reshape(-1, *sensed.shape[-2:])
     return jax.vmap(normalize.update, in_axes=(0, 1, 1))(statistics, rows, counts.reshape(-1, counts.shape[-1]))
@@ -195,21 +197,21 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
     _check(agent, spec, config)
     _check_flags(environment)
     environment = remembering(environment, agent.memory_size)
-    parts = Parts(agent, environment, config)
+    bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
-    judge = rollout.judge(agent.act, environment, config)._replace(role=role)
+    evaluator = rollout.evaluator(agent.act, environment, config)._replace(role=role)
     return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(judge)),
-        init=partial(init, parts),
-        adopt=partial(rollout.adopt, agent),
-        restart=partial(restart, parts),
-        step=training(partial(iterate, parts), summarize, config.evaluate_every),
-        evaluate=partial(rollout.evaluate, judge),
+        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+        init=partial(init, bindings),
+        load_genotype=partial(rollout.load_genotype, agent),
+        restart=partial(restart, bindings),
+        step=training(partial(iterate, bindings), summarize, config.evaluate_every),
+        evaluate=partial(rollout.evaluate, evaluator),
         spec=environment.spec,
         space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=judge.episodes * spec.episode_length,
-        trace=partial(rollout.trace, judge),
+        evaluation_steps=evaluator.episodes * spec.episode_length,
+        trace=partial(rollout.trace, evaluator),
         team=agent.team,
     )
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.base import ActFn, Agent, Curiosity
+from rookery.agents.base import ActFn, Agent, IntrinsicReward
 from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvState, Step, Team
@@ -18,21 +18,21 @@ from rookery.learners.base import Bank, Member
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
 
 
-class Lives(NamedTuple):
+class EnvBatchState(NamedTuple):
     """A member's environments, each in the middle of an episode."""
 
     state: EnvState  # [E, ...]
     observation: Array  # [E, O]
 
 
-def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> Lives:
+def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvBatchState:
     """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
     state, step = auto_reset.begin(environment, bank, key, num_envs)
-    return Lives(state, step.observation)
+    return EnvBatchState(state, step.observation)
 
 
-def adopt(agent: Agent, member: Member, genotype: Genotype) -> Member:
-    """Let a genotype live in a member's slot: see `api.AdoptFn`."""
+def load_genotype(agent: Agent, member: Member, genotype: Genotype) -> Member:
+    """Let a genotype live in a member's slot: see `api.LoadGenotypeFn`."""
     state = agent.start(genotype.params)
     return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
 
@@ -51,7 +51,7 @@ def act(actor: Actor, genotype: Genotype, observation: Array) -> PyTree:
     its agents, `[I, A]` for `[I, O]`.
 
     The observation is seen as the genotype learned to see it, through its own statistics if it has any. With a memory
-    it ends in that, 0 at first, and the action is `Noted`, beside the memory to show next.
+    it ends in that, 0 at first, and the action is `ActionWithCarry`, beside the memory to show next.
 
     Args:
       actor: the agent that the genotype is of, or `policy(spec, config)` for one that was bred without gradients.
@@ -79,8 +79,12 @@ def explore(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: 
 
 
 def advance(
-    environment: Environment, lives: Lives, action: Array, key: Key, curiosity: Curiosity | None = None
-) -> tuple[Lives, Transition, Step]:
+    environment: Environment,
+    lives: EnvBatchState,
+    action: Array,
+    key: Key,
+    intrinsic_reward: IntrinsicReward | None = None,
+) -> tuple[EnvBatchState, Transition, Step]:
     """Step every environment once; `environment` resets itself.
 
     Args:
@@ -91,22 +95,22 @@ def advance(
     """
     keys = jax.random.split(key, lives.observation.shape[0])
     state, step = jax.vmap(environment.step)(lives.state, action, keys)
-    extras = jax.vmap(curiosity.keep)(step) if curiosity else ()
+    extras = jax.vmap(intrinsic_reward.keep)(step) if intrinsic_reward else ()
     transition = Transition(lives.observation, action, step.reward, step.final_observation, step.terminated, extras)
-    return Lives(state, step.observation), transition, step
+    return EnvBatchState(state, step.observation), transition, step
 
 
 class Episodes(NamedTuple):
     """Evaluation in flight: sums over N episodes, no trajectories. Of a team, what is `[N]` by an agent is `[N, I]`."""
 
-    lives: Lives  # [N, ...]
+    lives: EnvBatchState  # [N, ...]
     alive: Array  # [N] bool, by an agent
     returns: Array  # [N], by an agent
     lengths: Array  # [N] int32
     summary: descriptors.Summary  # [N, ...]
     sums: Mapping[str, Array]  # name -> [N], what a curious agent measures
     broken: Array  # [N] bool: ended because the physics broke
-    sane: Array  # [] bool, or [I]: every action of a living episode was finite
+    is_finite: Array  # [] bool, or [I]: every action of a living episode was finite
     time: Array  # [] int32
     last: PyTree = ()  # `LastStep` of the agents of a team
 
@@ -158,37 +162,41 @@ def check_evaluation(config: EvaluationConfig) -> None:
 SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
 
 
-class Judge(NamedTuple):
+class Evaluator(NamedTuple):
     """Who judges genotypes, and where: all that is known before a genotype is."""
 
     act: ActFn  # parameters and observation -> action
     environment: Environment  # without automatic reset
     config: EvaluationConfig  # how descriptors become one
     episodes: int  # N
-    curiosity: Curiosity | None = None
+    intrinsic_reward: IntrinsicReward | None = None
     role: int | None = None  # the agent of a team by whose return the team is judged; None: the mean of all
 
 
-def judge(act: ActFn, environment: Environment, config: EvaluationConfig, curiosity: Curiosity | None = None) -> Judge:
+def evaluator(
+    act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
+) -> Evaluator:
     """As many episodes as configured; with skills rounded up until every listed skill has equally many."""
     skill, episodes = environment.spec.skill, config.eval_episodes
-    return Judge(act, environment, config, skills.whole_rounds(skill, episodes) if skill else episodes, curiosity)
+    return Evaluator(
+        act, environment, config, skills.whole_rounds(skill, episodes) if skill else episodes, intrinsic_reward
+    )
 
 
-def bank_size(judge: Judge) -> int:
+def bank_size(evaluator: Evaluator) -> int:
     """K, start states per generation: as configured, and at least one for each episode of an evaluation."""
-    return max(judge.config.start_states, judge.episodes)
+    return max(evaluator.config.start_states, evaluator.episodes)
 
 
-def start_episodes(environment: Environment, bank: Bank, episodes: int) -> Lives:
+def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:
     """The first start states of the bank, each of which begins an episode; with skills these are taken in turn."""
     start = trees.take(bank, jnp.arange(episodes))
     if environment.assignment is not None:
         start = jax.vmap(partial(environment.assignment.first, key=None))(start, jnp.arange(episodes))
-    return Lives(start[0], start[1].observation)
+    return EnvBatchState(start[0], start[1].observation)
 
 
-def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
+def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
     """Judge a genotype by full deterministic episodes from the first start states of the bank.
 
     The loop ends when the last episode does. Steps after an episode's end, or after the end of an agent's task while
@@ -205,13 +213,13 @@ def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluati
       and what a curious agent tells of it; of a team `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and
       `truncated/<agent>`, `[N]` each.
     """
-    environment, episodes = judge.environment, judge.episodes
+    environment, episodes = evaluator.environment, evaluator.episodes
     spec = environment.spec
     kind = descriptors.KINDS[spec.descriptor.kind if spec.descriptor else "mean"]
     empty = jax.tree.map(lambda leaf: jnp.zeros((episodes, *leaf.shape)), kind.init(spec.descriptor_size))
     sums = {}
-    if judge.curiosity:
-        measures = jax.eval_shape(judge.curiosity.measure, genotype.params, trees.take(bank[1], 0))
+    if evaluator.intrinsic_reward:
+        measures = jax.eval_shape(evaluator.intrinsic_reward.measure, genotype.params, trees.take(bank[1], 0))
         sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
     lives = start_episodes(environment, bank, episodes)
     nobody = jnp.zeros_like(lives.observation[..., 0], bool)  # made of what is there: a mapped axis may be checked
@@ -224,31 +232,31 @@ def evaluate(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> Evaluati
         summary=trees.where(false, empty, empty),
         sums=trees.where(false, sums, sums),
         broken=false,
-        sane=~nobody[0],
+        is_finite=~nobody[0],
         time=jnp.zeros((), jnp.int32),
         last=LastStep(zeros, nobody, nobody) if spec.team else (),
     )
-    advance_all = partial(_advance_episodes, judge, kind, genotype, key)
+    advance_all = partial(_advance_episodes, evaluator, kind, genotype, key)
     end = jax.lax.while_loop(lambda run: run.alive.any() & (run.time < spec.episode_length), advance_all, start)
     reached = jax.vmap(kind.finish)(end.summary)
     evaluation = Evaluation(
-        fitness=jnp.where(end.sane.all(), jnp.mean(end.returns), jnp.nan),
-        descriptor=SUMMARIES[judge.config.eval_descriptor](reached, axis=0),
+        fitness=jnp.where(end.is_finite.all(), jnp.mean(end.returns), jnp.nan),
+        descriptor=SUMMARIES[evaluator.config.eval_descriptor](reached, axis=0),
         returns=end.returns,
         lengths=end.lengths,
         broken=jnp.sum(end.broken),
         episodes={"descriptors": reached},
     )
     if spec.team:
-        return _by_agents(judge, spec.team, end, evaluation)
-    if judge.curiosity:
-        fitness, told = judge.curiosity.conclude(end.sums, end.returns, end.lengths)
-        fitness = jnp.where(end.sane, fitness, jnp.nan)
+        return _by_agents(evaluator, spec.team, end, evaluation)
+    if evaluator.intrinsic_reward:
+        fitness, told = evaluator.intrinsic_reward.conclude(end.sums, end.returns, end.lengths)
+        fitness = jnp.where(end.is_finite, fitness, jnp.nan)
         evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **told})
     return evaluation
 
 
-def _by_agents(judge: Judge, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
+def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
     """What an evaluation says of each agent, and by whom the team is judged."""
     told = {"return": end.returns, **end.last._asdict()}
     columns = {
@@ -257,20 +265,20 @@ def _by_agents(judge: Judge, team: Team, end: Episodes, evaluation: Evaluation) 
         for i, agent in enumerate(team.names)
     }
     by_agent = jnp.mean(end.returns, axis=0)
-    fitness = jnp.mean(by_agent) if judge.role is None else by_agent[judge.role]
+    fitness = jnp.mean(by_agent) if evaluator.role is None else by_agent[evaluator.role]
     return evaluation._replace(
-        fitness=jnp.where(end.sane.all(), fitness, jnp.nan),
+        fitness=jnp.where(end.is_finite.all(), fitness, jnp.nan),
         returns=jnp.mean(end.returns, axis=1),
         episodes={**evaluation.episodes, **columns},
-        roles=jnp.where(end.sane, by_agent, jnp.nan),
+        roles=jnp.where(end.is_finite, by_agent, jnp.nan),
     )
 
 
 def _advance_episodes(
-    judge: Judge, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
+    evaluator: Evaluator, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
 ) -> Episodes:
-    lives, step, action = _act_once(judge, genotype, run.lives, jax.random.fold_in(key, run.time))
-    sums = _measured(judge.curiosity, genotype, step, run) if judge.curiosity else run.sums
+    lives, step, action = _act_once(evaluator, genotype, run.lives, jax.random.fold_in(key, run.time))
+    sums = _measured(evaluator.intrinsic_reward, genotype, step, run) if evaluator.intrinsic_reward else run.sums
     alive, last = _somebody(run.alive), run.last
     if last:
         now = LastStep(step.reward, step.terminated, step.truncated)
@@ -283,7 +291,7 @@ def _advance_episodes(
         summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, alive & ~step.broken),
         sums=sums,
         broken=run.broken | (alive & step.broken),
-        sane=run.sane & (_finite(action, run.alive.ndim) | ~run.alive).all(axis=0),
+        is_finite=run.is_finite & (_finite(action, run.alive.ndim) | ~run.alive).all(axis=0),
         time=run.time + 1,
         last=last,
     )
@@ -296,41 +304,43 @@ def _somebody(alive: Array) -> Array:
 
 def _finite(action: PyTree, rank: int) -> Array:
     """Whether all numbers of each action are; a discrete policy whose outputs are not says so by a negative index."""
-    action = action.action if isinstance(action, envs.Noted) else action
+    action = action.action if isinstance(action, envs.ActionWithCarry) else action
     possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
     return possible.all(axis=tuple(range(rank, action.ndim)))
 
 
-def _measured(curiosity: Curiosity, genotype: Genotype, step: Step, run: Episodes) -> Mapping[str, Array]:
+def _measured(intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes) -> Mapping[str, Array]:
     """The sums after a step of the living episodes."""
     seen = step._replace(final_observation=view(genotype.normalizer, step.final_observation))
-    measures = jax.vmap(curiosity.measure, in_axes=(None, 0))(genotype.params, seen)
+    measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, seen)
     return {name: total + jnp.where(run.alive, measures[name], 0.0) for name, total in run.sums.items()}
 
 
-def trace(judge: Judge, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]:
+def trace(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]:
     """Follow the episodes that `evaluate` judges by; see `api.TraceFn`. Stores a descriptor per step."""
-    lives = start_episodes(judge.environment, bank, judge.episodes)
-    begun = trees.take(bank[1].descriptor, jnp.arange(judge.episodes))
+    lives = start_episodes(evaluator.environment, bank, evaluator.episodes)
+    begun = trees.take(bank[1].descriptor, jnp.arange(evaluator.episodes))
     alive = jnp.ones(lives.observation.shape[:-1], bool)
-    times = jnp.arange(judge.environment.spec.episode_length)
-    _, (reached, lived) = jax.lax.scan(partial(_follow, judge, genotype, key), (lives, alive), times)
+    times = jnp.arange(evaluator.environment.spec.episode_length)
+    _, (reached, lived) = jax.lax.scan(partial(_follow, evaluator, genotype, key), (lives, alive), times)
     everywhere = jnp.concatenate([begun[None], reached])
-    always = jnp.concatenate([jnp.ones((1, judge.episodes), bool), lived])
+    always = jnp.concatenate([jnp.ones((1, evaluator.episodes), bool), lived])
     return jnp.swapaxes(everywhere, 0, 1), jnp.swapaxes(always, 0, 1)
 
 
 def _follow(
-    judge: Judge, genotype: Genotype, key: Key, carry: tuple[Lives, Array], time: Array
-) -> tuple[tuple[Lives, Array], tuple[Array, Array]]:
+    evaluator: Evaluator, genotype: Genotype, key: Key, carry: tuple[EnvBatchState, Array], time: Array
+) -> tuple[tuple[EnvBatchState, Array], tuple[Array, Array]]:
     lives, alive = carry
-    lives, step = _act_once(judge, genotype, lives, jax.random.fold_in(key, time))[:2]
+    lives, step = _act_once(evaluator, genotype, lives, jax.random.fold_in(key, time))[:2]
     return (lives, alive & ~step.ended), (step.descriptor, _somebody(alive) & ~step.broken)
 
 
-def _act_once(judge: Judge, genotype: Genotype, lives: Lives, key: Key) -> tuple[Lives, Step, PyTree]:
+def _act_once(
+    evaluator: Evaluator, genotype: Genotype, lives: EnvBatchState, key: Key
+) -> tuple[EnvBatchState, Step, PyTree]:
     """One step of every episode as the genotype acts, and what it did, `[N, ...]`."""
     observation = view(genotype.normalizer, lives.observation)
-    action = jax.vmap(judge.act, in_axes=(None, 0))(genotype.params, observation)
-    lives, _, step = advance(judge.environment, lives, action, key)
+    action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
+    lives, _, step = advance(evaluator.environment, lives, action, key)
     return lives, step, action

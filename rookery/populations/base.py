@@ -40,7 +40,7 @@ class StepFn(Protocol):
     def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]: ...
 
 
-class ExamineFn(Protocol):
+class EvaluateProgramFn(Protocol):
     """Judge every member on fresh start states without changing anything; the key is consumed.
 
     Returns:
@@ -62,7 +62,7 @@ class Program(NamedTuple):
 
     init: InitFn
     step: StepFn
-    examine: ExamineFn
+    evaluate: EvaluateProgramFn
     population_size: int
     steps_per_generation: int  # environment steps of the whole population
     space: Space | None = None  # the hyper-parameters, for the run's folder; None where there are none

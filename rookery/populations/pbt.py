@@ -25,7 +25,7 @@ from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
-class Parts(NamedTuple):
+class PbtBindings(NamedTuple):
     """What a PBT program is bound to."""
 
     learner: Learner
@@ -53,38 +53,38 @@ class WorkOfMember(NamedTuple):
     """What its training reported, see `Training`."""
 
 
-def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
+def create(bindings: PbtBindings, keys: Key, bank: Bank) -> ProgramState:
     """Members with fresh parameters, and hyper-parameters drawn from the space."""
-    size = parts.population_size
+    size = bindings.population_size
     hyper_key, member_key = keys
-    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(base.member_keys(hyper_key, size))
+    hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
     keys = base.member_keys(member_key, size)
-    members = parts.placement.map(parts.learner.init, (keys, hyper), (bank,))
-    recent = jnp.zeros((size, parts.config.smooth))
-    history = pb2.empty(parts.space, size) if parts.config.perturb == "pb2" else ()
+    members = bindings.placement.map(bindings.learner.init, (keys, hyper), (bank,))
+    recent = jnp.zeros((size, bindings.config.smooth))
+    history = pb2.empty(bindings.space, size) if bindings.config.perturb == "pb2" else ()
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
 
 
-def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+def begin(bindings: PbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
     """Keys and an empty log for each member."""
-    return state, prepare(parts, state.members, bank, keys[0], keys[1:])
+    return state, prepare(bindings, state.members, bank, keys[0], keys[1:])
 
 
-def prepare(parts: Parts, members: Member, bank: Bank, members_key: Key, later: Key) -> Work:
+def prepare(bindings: PbtBindings, members: Member, bank: Bank, members_key: Key, later: Key) -> Work:
     """What members need to train and to be evaluated: their key is consumed, those for `finish` are kept."""
-    log = parts.placement.map(divisible(parts.learner.step).start, (members,), (bank,))
-    keys = jax.vmap(jax.random.split)(base.member_keys(members_key, parts.population_size))
+    log = bindings.placement.map(divisible(bindings.learner.step).start, (members,), (bank,))
+    keys = jax.vmap(jax.random.split)(base.member_keys(members_key, bindings.population_size))
     return Work(WorkOfMember(keys[:, 0], keys[:, 1], log), (bank, later))
 
 
 def advance(
-    parts: Parts, state: ProgramState, work: Work, first: Array | int, last: Array | int
+    bindings: PbtBindings, state: ProgramState, work: Work, first: Array | int, last: Array | int
 ) -> tuple[ProgramState, Work]:
     """Train every member for some iterations of the generation."""
     bank, _ = work.shared
-    train = partial(_train, parts.learner)
+    train = partial(_train, bindings.learner)
     shared = (bank, state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
-    members, log = parts.placement.map(train, (state.members, work.members), shared)
+    members, log = bindings.placement.map(train, (state.members, work.members), shared)
     return state._replace(members=members), work._replace(members=work.members._replace(log=log))
 
 
@@ -94,15 +94,15 @@ def _train(
     return divisible(learner.step).advance(member, work.log, bank, work.train_key, generation, first, last)
 
 
-def evaluate(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
+def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
     """Evaluate a trained member, and summarize its training. Fitness is NaN if anything it learned is not finite."""
     evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
-    sound = trees.all_finite(member.state)
-    evaluation = evaluation._replace(fitness=jnp.where(sound, evaluation.fitness, jnp.nan))
+    is_finite = trees.all_finite(member.state)
+    evaluation = evaluation._replace(fitness=jnp.where(is_finite, evaluation.fitness, jnp.nan))
     return evaluation, divisible(learner.step).summarize(work.log)
 
 
-def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+def finish(bindings: PbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
     """Evaluate every member, then exploit, inherit, perturb.
 
     Returns:
@@ -110,58 +110,64 @@ def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState,
       this one came from), the hyper-parameters it trained with, `diverged`, `broken_episodes` (of the evaluation),
       `episode_length` (steps), the learner's.
     """
-    size, members = parts.population_size, state.members
+    size, members = bindings.population_size, state.members
     bank, (exploit_key, perturb_key, restart_key) = work.shared
-    evaluation, learned = parts.placement.map(partial(evaluate, parts.learner), (members, work.members), (bank,))
+    evaluation, learned = bindings.placement.map(
+        partial(evaluate_member, bindings.learner), (members, work.members), (bank,)
+    )
     diverged = ~jnp.isfinite(evaluation.fitness)
     evaluation = evaluation._replace(fitness=base.valid_fitness(evaluation.fitness, evaluation.broken))
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
 
-    shared, fitness = judged(parts, state.shared, members.hyper, evaluation.fitness)
-    if parts.config.smooth > 1:
+    shared, fitness = judged(bindings, state.shared, members.hyper, evaluation.fitness)
+    if bindings.config.smooth > 1:
         metrics["smoothed_fitness"] = fitness
-    if parts.config.exploit == "none":
+    if bindings.config.exploit == "none":
         parents = jnp.arange(size, dtype=jnp.int32)
     else:
-        parents, members = exploit(parts, shared, members, fitness, (exploit_key, perturb_key))
-        clean = partial(restart, parts.learner, parts.config.inherit_buffer)
+        parents, members = exploit(bindings, shared, members, fitness, (exploit_key, perturb_key))
+        clean = partial(restart, bindings.learner, bindings.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
-        members = parts.placement.map(clean, (members, base.member_keys(restart_key, size), needed), (bank,))
-    recent = parts.placement.everywhere(trees.take, shared.recent, parents)
+        members = bindings.placement.map(clean, (members, base.member_keys(restart_key, size), needed), (bank,))
+    recent = bindings.placement.everywhere(trees.take, shared.recent, parents)
     shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent)
     return ProgramState(members, shared), metrics
 
 
-def judged(parts: Parts, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
+def judged(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
     """Write down what this generation's evaluation says, and the fitness `[P]` to select by."""
     history = shared.history
-    if parts.config.perturb == "pb2":
+    if bindings.config.perturb == "pb2":
         before = jnp.where(shared.generation > 0, shared.recent[:, 0], jnp.nan)
-        history = pb2.remember(history, parts.space, shared.generation, hyper, before, fitness)
+        history = pb2.remember(history, bindings.space, shared.generation, hyper, before, fitness)
     recent = jnp.concatenate([fitness[:, None], shared.recent[:, :-1]], axis=1)
-    known = jnp.arange(parts.config.smooth) <= shared.generation
+    known = jnp.arange(bindings.config.smooth) <= shared.generation
     mean = jnp.sum(jnp.where(known, recent, 0.0), axis=1) / jnp.sum(known).astype(jnp.float32)
     return shared._replace(recent=recent, history=history), mean
 
 
 def exploit(
-    parts: Parts, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
+    bindings: PbtBindings, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
 ) -> tuple[Array, Member]:
     """Parents `[P]`, and the members after they have inherited and perturbed."""
-    config = parts.config
-    parents = parts.placement.everywhere(partial(select, config, timing_of(parts)), fitness, shared.generation, keys[0])
-    donors, is_new = None, parents != jnp.arange(parts.population_size)
+    config = bindings.config
+    parents = bindings.placement.everywhere(
+        partial(select, config, timing_of(bindings)), fitness, shared.generation, keys[0]
+    )
+    donors, is_new = None, parents != jnp.arange(bindings.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
         # A migrant's hyper-parameters are not perturbed; those of who replaces a diverged member are.
         is_new &= selection.at_home(parents, config.frequencies) | ~jnp.isfinite(fitness)
-    members = inherit(members, parents, donors, config.inherit_buffer, parts.placement.move)
+    members = inherit(members, parents, donors, config.inherit_buffer, bindings.placement.move)
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
         seen = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
-        hyper = parts.placement.map(partial(_proposal, parts.space), (jnp.arange(parts.population_size),), seen)
+        hyper = bindings.placement.map(
+            partial(_proposal, bindings.space), (jnp.arange(bindings.population_size),), seen
+        )
     else:
-        hyper = perturb(config, parts.space, members.hyper, keys[1], is_new)
+        hyper = perturb(config, bindings.space, members.hyper, keys[1], is_new)
     return parents, members._replace(hyper=hyper)
 
 
@@ -172,10 +178,10 @@ def _proposal(
     return trees.take(pb2.propose(history, space, generation, hyper, *rest), member)
 
 
-def timing_of(parts: Parts) -> Timing:
+def timing_of(bindings: PbtBindings) -> Timing:
     """In which generations the population selects."""
-    learner = parts.learner
-    return timing(parts.config, learner.steps_per_generation, learner.untrained_generations)
+    learner = bindings.learner
+    return timing(bindings.config, learner.steps_per_generation, learner.untrained_generations)
 
 
 def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key) -> Array:
@@ -222,13 +228,13 @@ def metrics_of(
     }
 
 
-def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
+def evaluate(bindings: PbtBindings, state: ProgramState, key: Key) -> Metrics:
     """Judge every member on fresh start states, changing nothing."""
     bank_key, members_key = jax.random.split(key)
-    bank = parts.learner.start_states(bank_key)
-    keys = base.member_keys(members_key, parts.population_size)
-    judge = partial(_judge, parts.learner)
-    evaluation = parts.placement.map(judge, (state.members, keys), (bank,))
+    bank = bindings.learner.start_states(bank_key)
+    keys = base.member_keys(members_key, bindings.population_size)
+    evaluator = partial(_judge, bindings.learner)
+    evaluation = bindings.placement.map(evaluator, (state.members, keys), (bank,))
     return {**base.examined(evaluation), **base.hyper_metrics(state.members.hyper)}
 
 
@@ -257,9 +263,9 @@ def pbt(
       ValueError: a mistake in the configuration, or best and replaced members exceed the population.
       TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
     """
-    parts = bind(learner, space, population_size, config, placement, options)
-    program = as_program(parts, *(partial(stage, parts) for stage in (create, begin, advance, finish)))
-    return program._replace(independent=parts.config.exploit == "none" and not parts.space.domains)
+    bindings = bind(learner, space, population_size, config, placement, options)
+    program = as_program(bindings, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
+    return program._replace(independent=bindings.config.exploit == "none" and not bindings.space.domains)
 
 
 def bind(
@@ -269,27 +275,29 @@ def bind(
     config: PbtConfig | None,
     placement: Placement,
     options: Mapping[str, Any],
-) -> Parts:
+) -> PbtBindings:
     """What a program is bound to, checked; arguments and errors are those of `pbt`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or PbtConfig(**options)
     check_population(config, population_size)
-    return Parts(learner, space or learner.space, config, population_size, placement)
+    return PbtBindings(learner, space or learner.space, config, population_size, placement)
 
 
-def as_program(parts: Parts, create: Callable, begin: Callable, advance: Callable, finish: Callable) -> Program:
+def as_program(
+    bindings: PbtBindings, create: Callable, begin: Callable, advance: Callable, finish: Callable
+) -> Program:
     """A program of members that learn, from the stages of its `init` and `step`; see `stages`."""
-    learner = parts.learner
+    learner = bindings.learner
     iterations = divisible(learner.step).iterations
     return Program(
         init=StagedInit(learner.start_states, create, keys=2),
         step=StagedStep(learner.start_states, begin, advance, finish, iterations, keys=4),
-        examine=partial(examine, parts),
-        population_size=parts.population_size,
-        steps_per_generation=parts.population_size * learner.steps_per_generation,
-        space=parts.space,
+        evaluate=partial(evaluate, bindings),
+        population_size=bindings.population_size,
+        steps_per_generation=bindings.population_size * learner.steps_per_generation,
+        space=bindings.space,
         descriptor=learner.spec.descriptor,
         task=learner.spec.name,
-        timing=timing_of(parts) if parts.config.exploit != "none" else None,
+        timing=timing_of(bindings) if bindings.config.exploit != "none" else None,
     )

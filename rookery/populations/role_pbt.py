@@ -22,10 +22,10 @@ from rookery.populations.stages import Work
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
-class Parts(NamedTuple):
+class RolePbtBindings(NamedTuple):
     """What the program is bound to."""
 
-    each: pbt.Parts  # of one role
+    each: pbt.PbtBindings  # of one role
     names: tuple[str, ...]  # [I] of the roles
 
     @property
@@ -34,17 +34,19 @@ class Parts(NamedTuple):
         return len(self.names)
 
 
-def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
+def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
     """Members with fresh parameters, each with its own hyper-parameters drawn from the space."""
-    size, space = parts.each.population_size, parts.each.space
+    size, space = bindings.each.population_size, bindings.each.space
     hyper_key, member_key = keys
-    keys = base.member_keys(hyper_key, size * parts.count).reshape(size, parts.count)
+    keys = base.member_keys(hyper_key, size * bindings.count).reshape(size, bindings.count)
     hyper = jax.vmap(jax.vmap(partial(hyperparams.sample, space)))(keys)
-    members = parts.each.placement.map(parts.each.learner.init, (base.member_keys(member_key, size), hyper), (bank,))
-    recent = jnp.zeros((parts.count, size, parts.each.config.smooth))
-    history = pb2.empty(space, size) if parts.each.config.perturb == "pb2" else ()
-    history = trees.stack([history] * parts.count)
-    parents = jnp.arange(size * parts.count, dtype=jnp.int32)
+    members = bindings.each.placement.map(
+        bindings.each.learner.init, (base.member_keys(member_key, size), hyper), (bank,)
+    )
+    recent = jnp.zeros((bindings.count, size, bindings.each.config.smooth))
+    history = pb2.empty(space, size) if bindings.each.config.perturb == "pb2" else ()
+    history = trees.stack([history] * bindings.count)
+    parents = jnp.arange(size * bindings.count, dtype=jnp.int32)
     return ProgramState(members, pbt.Shared(jnp.zeros((), jnp.int32), parents, recent, history))
 
 
@@ -67,57 +69,59 @@ def _across(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), tree)
 
 
-def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+def begin(bindings: RolePbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
     """Match the members of all roles into teams, which the state holds until the generation is over."""
-    each, size = parts.each, parts.each.population_size
-    places = match(keys[0], size, parts.count)
+    each, size = bindings.each, bindings.each.population_size
+    places = match(keys[0], size, bindings.count)
     teams = deal(state.members, places, each.placement.move)
     work = pbt.prepare(each, teams, bank, keys[1], keys[2:])
     return state._replace(members=teams), work._replace(shared=(*work.shared, places))
 
 
 def advance(
-    parts: Parts, state: ProgramState, work: Work, first: Array | int, last: Array | int
+    bindings: RolePbtBindings, state: ProgramState, work: Work, first: Array | int, last: Array | int
 ) -> tuple[ProgramState, Work]:
     """Train every team for some iterations of the generation."""
     *shared, places = work.shared
-    state, work = pbt.advance(parts.each, state, work._replace(shared=tuple(shared)), first, last)
+    state, work = pbt.advance(bindings.each, state, work._replace(shared=tuple(shared)), first, last)
     return state, work._replace(shared=(*work.shared, places))
 
 
-def evaluate(learner: Learner, member: Member, work: pbt.WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
+def evaluate_member(learner: Learner, member: Member, work: pbt.WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
     """Evaluate a team; the fitness of a role is NaN if anything it learned is not finite."""
-    evaluation, metrics = pbt.evaluate(learner, member, work, bank)
-    sound = jax.vmap(trees.all_finite)(member.state)
-    return evaluation._replace(roles=jnp.where(sound, evaluation.roles, jnp.nan)), metrics
+    evaluation, metrics = pbt.evaluate_member(learner, member, work, bank)
+    is_finite = jax.vmap(trees.all_finite)(member.state)
+    return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
 
 
-def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
     """Evaluate the teams; then exploit, inherit and perturb within each role.
 
     Returns:
       The next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters `[P I]`; the
       rest `[P]`, of the teams as they were matched.
     """
-    each, size = parts.each, parts.each.population_size
+    each, size = bindings.each, bindings.each.population_size
     bank, (exploit_key, restart_key), places = work.shared
-    evaluation, learned = each.placement.map(partial(evaluate, each.learner), (state.members, work.members), (bank,))
+    evaluation, learned = each.placement.map(
+        partial(evaluate_member, each.learner), (state.members, work.members), (bank,)
+    )
     home = jnp.argsort(places, axis=0)
     members = deal(state.members, home, each.placement.move)
     valid = base.valid_fitness(evaluation.roles, evaluation.broken[:, None])
     take = partial(each.placement.everywhere, partial(jnp.take_along_axis, axis=0))
     fitness, diverged = take(valid, home), ~jnp.isfinite(take(evaluation.roles, home))
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
-    metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(parts.names)}
+    metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
 
-    shared, members, parents, judged = _exploit(parts, state.shared, members, fitness, exploit_key)
+    shared, members, parents, judged = _exploit(bindings, state.shared, members, fitness, exploit_key)
     if each.config.smooth > 1:
         metrics["smoothed_fitness"] = judged.reshape(-1)
     if each.config.exploit != "none":
         clean = partial(pbt.restart, each.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
         members = each.placement.map(clean, (members, base.member_keys(restart_key, size), needed), (bank,))
-    parents = (parents * parts.count + jnp.arange(parts.count)[None]).astype(jnp.int32).reshape(-1)
+    parents = (parents * bindings.count + jnp.arange(bindings.count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics
 
@@ -129,21 +133,21 @@ def _best(fitness: Array) -> Array:
 
 
 def _exploit(
-    parts: Parts, shared: pbt.Shared, members: Member, fitness: Array, key: Key
+    bindings: RolePbtBindings, shared: pbt.Shared, members: Member, fitness: Array, key: Key
 ) -> tuple[pbt.Shared, Member, Array, Array]:
     """Every role by itself, with keys of its own; parents `[P, I]`, counted within the role, and what they were judged
     by, `[P, I]`."""
     inherited = _across((members.state, members.hyper, members.normalizer))
-    given = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, parts.count)
+    given = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.count)
     # One after the other, not mapped at once: a branch of the bandit's stays a branch.
-    told = jax.lax.map(partial(_exploit_role, parts.each, shared.generation), given)
+    told = jax.lax.map(partial(_exploit_role, bindings.each, shared.generation), given)
     recent, history, inherited, parents, judged = told
     state, hyper, normalizer = _across(inherited)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
     return shared._replace(recent=recent, history=history), members, parents.T, judged.T
 
 
-def _exploit_role(each: pbt.Parts, generation: Array, given: tuple) -> tuple:
+def _exploit_role(each: pbt.PbtBindings, generation: Array, given: tuple) -> tuple:
     recent, history, inherited, fitness, key = given
     everybody = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
@@ -176,7 +180,7 @@ def pbt_roles(
     Args:
       learner: one team's life, `on_policy` of an `independent` agent.
       space: what evolves; the agent's own space by default.
-      population_size: P, members of each role, and teams; `examine` judges the teams of who shares a slot.
+      population_size: P, members of each role, and teams; `evaluate` judges the teams of who shares a slot.
       config: a `PbtConfig`; or give its fields as keywords.
       placement: where teams lie; `rookery.distributed.placement` spreads them over devices.
 
@@ -188,5 +192,5 @@ def pbt_roles(
     if learner.team != "independent":
         raise ValueError("roles need agents with parameters of their own: a team made by independent.")
     assert learner.spec.team is not None
-    parts = Parts(each, learner.spec.team.names)
-    return pbt.as_program(each, *(partial(stage, parts) for stage in (create, begin, advance, finish)))
+    bindings = RolePbtBindings(each, learner.spec.team.names)
+    return pbt.as_program(each, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))

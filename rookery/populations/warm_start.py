@@ -35,7 +35,7 @@ def _begin_as(learner: Learner, start: Genotype, state: ProgramState) -> Program
 
 
 def _adopt(learner: Learner, member: Member, start: Genotype) -> Member:
-    return learner.adopt(member, start._replace(hyper=member.hyper))
+    return learner.load_genotype(member, start._replace(hyper=member.hyper))
 
 
 def check_alike(here: Genotype, there: Genotype) -> None:

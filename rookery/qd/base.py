@@ -14,7 +14,7 @@ Bank = PyTree
 """Start states `[K, ...]` that everybody of a generation is judged from; `()` for a scoring function."""
 
 
-class NewbornFn(Protocol):
+class InitGenotypeFn(Protocol):
     """Draw a genotype that descends from nobody; the key is consumed."""
 
     def __call__(self, key: Key, bank: Bank) -> PyTree: ...
@@ -36,7 +36,7 @@ class Scoring(NamedTuple):
     """What is searched: for ONE genotype."""
 
     name: str  # of the task
-    newborn: NewbornFn
+    init_genotype: InitGenotypeFn
     start_states: StartStatesFn
     evaluate: EvaluateFn
     descriptor: DescriptorSpec

@@ -18,7 +18,7 @@ from rookery.qd.variation import VariationConfig, child
 from rookery.types import Evaluation, Key, Metrics, PyTree
 
 
-class Parts(NamedTuple):
+class EmitterBindings(NamedTuple):
     """What the iso+line emitter is bound to."""
 
     scoring: Scoring
@@ -48,8 +48,8 @@ def iso_line(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    parts = Parts(scoring, batch_size, variation or VariationConfig(), rows)
-    return Emitter(_nothing, partial(_ask, parts), _listen, batch_size)
+    bindings = EmitterBindings(scoring, batch_size, variation or VariationConfig(), rows)
+    return Emitter(_nothing, partial(_ask, bindings), _listen, batch_size)
 
 
 def _nothing(key: Key, bank: Bank) -> EmitterState:
@@ -63,28 +63,32 @@ def _listen(state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, 
 
 
 def _ask(
-    parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+    bindings: EmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[EmitterState, PyTree, Metrics]:
     occupied = repertoire.occupied.any()
-    return state, jax.lax.cond(occupied, partial(vary, parts), partial(_newborns, parts), repertoire, bank, key), {}
+    return (
+        state,
+        jax.lax.cond(occupied, partial(vary, bindings), partial(_newborns, bindings), repertoire, bank, key),
+        {},
+    )
 
 
-def vary(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+def vary(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
     """Children `[B, ...]` of 2 B parents; the repertoire is not empty."""
     del bank
     parents_key, children_key = jax.random.split(key)
-    cells = repertoires.sample(repertoire, parents_key, 2 * parts.batch_size)
-    parents = parts.rows.take(repertoire.genotypes, cells)
-    first = jax.tree.map(lambda leaf: leaf[: parts.batch_size], parents)
-    second = jax.tree.map(lambda leaf: leaf[parts.batch_size :], parents)
-    keys = member_keys(children_key, parts.batch_size)
-    return jax.vmap(partial(child, config=parts.variation))(first, second, keys)
+    cells = repertoires.sample(repertoire, parents_key, 2 * bindings.batch_size)
+    parents = bindings.rows.take(repertoire.genotypes, cells)
+    first = jax.tree.map(lambda leaf: leaf[: bindings.batch_size], parents)
+    second = jax.tree.map(lambda leaf: leaf[bindings.batch_size :], parents)
+    keys = member_keys(children_key, bindings.batch_size)
+    return jax.vmap(partial(child, config=bindings.variation))(first, second, keys)
 
 
-def _newborns(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+def _newborns(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
     del repertoire
-    keys = member_keys(key, parts.batch_size)
-    return jax.vmap(parts.scoring.newborn, in_axes=(0, None))(keys, bank)
+    keys = member_keys(key, bindings.batch_size)
+    return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
 
 
 def mix(emitters: Sequence[Emitter]) -> Emitter:
@@ -119,7 +123,7 @@ def _joined(states: Sequence[EmitterState]) -> EmitterState:
 
 
 def _split(state: EmitterState) -> list[EmitterState]:
-    return [EmitterState(*parts) for parts in zip(state.members, state.shared, strict=True)]
+    return [EmitterState(*bindings) for bindings in zip(state.members, state.shared, strict=True)]
 
 
 def _ask_all(

@@ -24,7 +24,7 @@ from rookery.qd.staged import staged_ask
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
-class Parts(NamedTuple):
+class MapElitesBindings(NamedTuple):
     """What a MAP-Elites program is bound to."""
 
     scoring: Scoring
@@ -109,33 +109,33 @@ def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState
     return state._replace(cells=genotypes, shared=Shared(state.shared.emitter, *rest))
 
 
-def create(parts: Parts, keys: Key, bank: Bank) -> ProgramState:
+def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     """An empty repertoire, and the emitter's first state."""
-    genotype = jax.eval_shape(parts.scoring.newborn, keys[0], bank)
-    state = parts.emitter.init(keys[0], bank)
-    genotypes, *rest = repertoires.empty(genotype, parts.centroids)
+    genotype = jax.eval_shape(bindings.scoring.init_genotype, keys[0], bank)
+    state = bindings.emitter.init(keys[0], bank)
+    genotypes, *rest = repertoires.empty(genotype, bindings.centroids)
     return ProgramState(state.members, Shared(state.shared, *rest), genotypes)
 
 
-def begin(parts: Parts, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+def begin(bindings: MapElitesBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
     """What the emitter does before its members train."""
     ask_key, evaluate_key = keys
     emitting = EmitterState(state.members, state.shared.emitter)
-    emitting, work = staged_ask(parts.emitter.ask).begin(emitting, repertoire_of(state), bank, ask_key)
+    emitting, work = staged_ask(bindings.emitter.ask).begin(emitting, repertoire_of(state), bank, ask_key)
     return _with_emitter(state, emitting), work._replace(shared=(work.shared, bank, evaluate_key))
 
 
 def advance(
-    parts: Parts, state: ProgramState, work: Work, first: Array | int, last: Array | int
+    bindings: MapElitesBindings, state: ProgramState, work: Work, first: Array | int, last: Array | int
 ) -> tuple[ProgramState, Work]:
     """Some iterations of the training of the emitter's members."""
     asking, *rest = work.shared
     emitting = EmitterState(state.members, state.shared.emitter)
-    emitting, work = staged_ask(parts.emitter.ask).advance(emitting, work._replace(shared=asking), first, last)
+    emitting, work = staged_ask(bindings.emitter.ask).advance(emitting, work._replace(shared=asking), first, last)
     return _with_emitter(state, emitting), work._replace(shared=(work.shared, *rest))
 
 
-def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
     """Evaluate what the emitter proposes, and keep the best of each cell.
 
     Returns:
@@ -148,19 +148,30 @@ def finish(parts: Parts, state: ProgramState, work: Work) -> tuple[ProgramState,
     asking, bank, evaluate_key = work.shared
     repertoire = repertoire_of(state)
     emitting = EmitterState(state.members, state.shared.emitter)
-    ask = staged_ask(parts.emitter.ask)
+    ask = staged_ask(bindings.emitter.ask)
     emitting, genotypes, asked = ask.propose(emitting, work._replace(shared=asking), repertoire)
-    genotypes = _bounded(genotypes, parts.scoring.bounds)
-    keys = base.member_keys(evaluate_key, parts.emitter.batch_size)
-    evaluation = parts.placement.map(partial(_judge, parts.scoring), (genotypes, keys), (bank,))
-    evaluation = parts.placement.everywhere(lambda judged: judged, evaluation)  # told to all, who then all compete
-    limits = _limits(parts.scoring)
+    genotypes = _bounded(genotypes, bindings.scoring.bounds)
+    keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
+    evaluation = bindings.placement.map(partial(_judge, bindings.scoring), (genotypes, keys), (bank,))
+    evaluation = bindings.placement.everywhere(lambda judged: judged, evaluation)  # told to all, who then all compete
+    limits = _limits(bindings.scoring)
     repertoire, added = repertoires.add(
-        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, parts.placement.cells, parts.find
+        repertoire,
+        genotypes,
+        evaluation.fitness,
+        evaluation.descriptor,
+        limits,
+        bindings.placement.cells,
+        bindings.find,
     )
-    emitting, told = parts.emitter.tell(emitting, evaluation)
+    emitting, told = bindings.emitter.tell(emitting, evaluation)
     state = with_repertoire(_with_emitter(state, emitting), repertoire)
-    metrics = {"fitness": evaluation.fitness, **_metrics(parts.scoring, repertoire, added, evaluation), **asked, **told}
+    metrics = {
+        "fitness": evaluation.fitness,
+        **_metrics(bindings.scoring, repertoire, added, evaluation),
+        **asked,
+        **told,
+    }
     return state, metrics
 
 
@@ -204,7 +215,7 @@ def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation:
     }
 
 
-def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
+def evaluate(bindings: MapElitesBindings, state: ProgramState, key: Key) -> Metrics:
     """Judge every elite again, on fresh start states, changing nothing; a batch of B at a time, occupied cells only.
 
     Returns:
@@ -213,15 +224,15 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
       metrics as `stored/...`, and as `corrected/...` those of a repertoire into which the elites were put anew.
     """
     bank_key, evaluate_key = jax.random.split(key)
-    bank = parts.scoring.start_states(bank_key)
+    bank = bindings.scoring.start_states(bank_key)
     repertoire = repertoire_of(state)
-    evaluation = _evaluate_elites(parts, repertoire, bank, evaluate_key)
+    evaluation = _evaluate_elites(bindings, repertoire, bank, evaluate_key)
     fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
-    limits = _limits(parts.scoring)
+    limits = _limits(bindings.scoring)
     anew = repertoires.empty((), repertoire.centroids)
-    anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits, find=parts.find)
-    corrected = repertoires.metrics(anew, parts.scoring.qd_offset)
-    stored = repertoires.metrics(repertoire, parts.scoring.qd_offset)
+    anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits, find=bindings.find)
+    corrected = repertoires.metrics(anew, bindings.scoring.qd_offset)
+    stored = repertoires.metrics(repertoire, bindings.scoring.qd_offset)
     return {
         **base.examined(evaluation),
         "fitness": fitness,
@@ -232,21 +243,21 @@ def examine(parts: Parts, state: ProgramState, key: Key) -> Metrics:
     }
 
 
-def _evaluate_elites(parts: Parts, repertoire: Repertoire, bank: Bank, key: Key) -> Evaluation:
+def _evaluate_elites(bindings: MapElitesBindings, repertoire: Repertoire, bank: Bank, key: Key) -> Evaluation:
     """`[C, ...]`; zeros where a cell is empty."""
-    count, batch = repertoire.fitnesses.shape[0], parts.emitter.batch_size
+    count, batch = repertoire.fitnesses.shape[0], bindings.emitter.batch_size
     keys = base.member_keys(key, count)
     order, elites = jnp.argsort(~repertoire.occupied, stable=True), jnp.sum(repertoire.occupied)  # occupied first
-    judge = partial(parts.placement.map, partial(_judge, parts.scoring))
+    evaluator = partial(bindings.placement.map, partial(_judge, bindings.scoring))
 
     def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
         places = index * batch + jnp.arange(batch)
         cells = order[jnp.minimum(places, count - 1)]
-        batch_results = judge((parts.placement.cells.take(repertoire.genotypes, cells), keys[cells]), (bank,))
+        batch_results = evaluator((bindings.placement.cells.take(repertoire.genotypes, cells), keys[cells]), (bank,))
         return trees.scatter(results, jnp.where(places < elites, cells, count + places), batch_results)
 
     genotype = jax.eval_shape(lambda tree: trees.take(tree, 0), repertoire.genotypes)
-    shapes = jax.eval_shape(partial(_judge, parts.scoring), genotype, key, bank)
+    shapes = jax.eval_shape(partial(_judge, bindings.scoring), genotype, key, bank)
     nothing = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
     return jax.lax.fori_loop(0, -(-elites // batch), evaluate_batch, nothing)
 
@@ -285,18 +296,18 @@ def map_elites(
             f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
         )
     emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
-    parts = Parts(scoring, emitter, centroids, finder(centroids), placement)
+    bindings = MapElitesBindings(scoring, emitter, centroids, finder(centroids), placement)
     return Program(
-        init=StagedInit(scoring.start_states, partial(create, parts), keys=1),
+        init=StagedInit(scoring.start_states, partial(create, bindings), keys=1),
         step=StagedStep(
             scoring.start_states,
-            partial(begin, parts),
-            partial(advance, parts),
-            partial(finish, parts),
+            partial(begin, bindings),
+            partial(advance, bindings),
+            partial(finish, bindings),
             staged_ask(emitter.ask).iterations,
             keys=2,
         ),
-        examine=partial(examine, parts),
+        evaluate=partial(evaluate, bindings),
         population_size=emitter.population_size or emitter.batch_size,
         steps_per_generation=emitter.steps or emitter.batch_size * scoring.steps,
         batch_size=emitter.batch_size,

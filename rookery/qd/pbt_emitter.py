@@ -100,7 +100,7 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     return told
 
 
-class Parts(NamedTuple):
+class PbtEmitterBindings(NamedTuple):
     """What the emitter is bound to."""
 
     learner: Learner
@@ -121,45 +121,47 @@ class Shared(NamedTuple):
     diverged: Array  # [P] bool, whose fitness is not finite for another reason than broken physics
 
 
-def init(parts: Parts, key: Key, bank: Bank) -> EmitterState:
+def init(bindings: PbtEmitterBindings, key: Key, bank: Bank) -> EmitterState:
     """Newborn members with hyper-parameters drawn from the space."""
-    size = parts.population_size
+    size = bindings.population_size
     hyper_key, member_key = jax.random.split(key)
-    hyper = jax.vmap(partial(hyperparams.sample, parts.space))(base.member_keys(hyper_key, size))
-    members = parts.placement.map(parts.learner.init, (base.member_keys(member_key, size), hyper), (bank,))
+    hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
+    members = bindings.placement.map(bindings.learner.init, (base.member_keys(member_key, size), hyper), (bank,))
     shared = Shared(
         jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)), jnp.zeros((size,), bool)
     )
     return EmitterState(members, shared)
 
 
-def ask(parts: Parts) -> StagedAsk:
+def ask(bindings: PbtEmitterBindings) -> StagedAsk:
     """Exploit, train, and propose variations of elites followed by the trained members (Pierrot 2023, Algorithm 1)."""
-    iterations = divisible(parts.learner.step).iterations
-    return StagedAsk(partial(begin, parts), partial(advance, parts), partial(propose, parts), iterations)
+    iterations = divisible(bindings.learner.step).iterations
+    return StagedAsk(partial(begin, bindings), partial(advance, bindings), partial(propose, bindings), iterations)
 
 
-def begin(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[EmitterState, Work]:
+def begin(
+    bindings: PbtEmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[EmitterState, Work]:
     """Exploit, and an empty log for each member; the key is consumed.
 
     Before the first generation no fitness is known, and no member is replaced.
     """
     exploit_key, train_key, vary_key = jax.random.split(key, 3)
-    members, parents = exploit(parts, state, repertoire, bank, exploit_key)
-    log = parts.placement.map(divisible(parts.learner.step).start, (members,), (bank,))
-    keys = base.member_keys(train_key, parts.population_size)
+    members, parents = exploit(bindings, state, repertoire, bank, exploit_key)
+    log = bindings.placement.map(divisible(bindings.learner.step).start, (members,), (bank,))
+    keys = base.member_keys(train_key, bindings.population_size)
     shared = state.shared._replace(parents=parents)
     return EmitterState(members, shared), Work((keys, log), (bank, vary_key))
 
 
 def advance(
-    parts: Parts, state: EmitterState, work: Work, first: Array | int, last: Array | int
+    bindings: PbtEmitterBindings, state: EmitterState, work: Work, first: Array | int, last: Array | int
 ) -> tuple[EmitterState, Work]:
     """Train every member for some iterations of the generation."""
     (keys, log), (bank, _) = work
     span = (jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
-    train = partial(_train, parts.learner)
-    members, log = parts.placement.map(train, (state.members, log, keys), (bank, state.shared.generation, *span))
+    train = partial(_train, bindings.learner)
+    members, log = bindings.placement.map(train, (state.members, log, keys), (bank, state.shared.generation, *span))
     return state._replace(members=members), work._replace(members=(keys, log))
 
 
@@ -168,19 +170,21 @@ def _train(learner: Learner, member: Member, log: PyTree, key: Key, bank: Bank, 
 
 
 def propose(
-    parts: Parts, state: EmitterState, work: Work, repertoire: Repertoire
+    bindings: PbtEmitterBindings, state: EmitterState, work: Work, repertoire: Repertoire
 ) -> tuple[EmitterState, PyTree, Metrics]:
     """Variations of elites, followed by the trained members; in the first generation variations are fresh genotypes."""
     (_, log), (bank, vary_key) = work
-    learned = parts.placement.map(divisible(parts.learner.step).summarize, (log,), ())
-    _, variations, _ = parts.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
+    learned = bindings.placement.map(divisible(bindings.learner.step).summarize, (log,), ())
+    _, variations, _ = bindings.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
     members = jax.vmap(genotype)(state.members)
     proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, members)
     shared = state.shared._replace(generation=state.shared.generation + 1)
     return state._replace(shared=shared), proposals, learned
 
 
-def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[Member, Array]:
+def exploit(
+    bindings: PbtEmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[Member, Array]:
     """The worst take a parent from the best, the next worst an elite from the repertoire.
 
     Newcomers get hyper-parameters of their own; everybody else keeps everything, optimiser and targets included.
@@ -188,24 +192,24 @@ def exploit(parts: Parts, state: EmitterState, repertoire: Repertoire, bank: Ban
     Returns:
       The members, and where each came from, `[P]` int32: a member, itself if it survived, or FROM_REPERTOIRE.
     """
-    size, fitness = parts.population_size, state.shared.fitness
+    size, fitness = bindings.population_size, state.shared.fitness
     parents_key, sample_key, perturb_key, restart_key = jax.random.split(key, 4)
-    judged, elites_exist = state.shared.generation > parts.learner.untrained_generations, repertoire.occupied.any()
-    decide = partial(origins, parts.counts)
-    parents, revived = parts.placement.everywhere(decide, fitness, parents_key, judged, elites_exist)
+    judged, elites_exist = state.shared.generation > bindings.learner.untrained_generations, repertoire.occupied.any()
+    decide = partial(origins, bindings.counts)
+    parents, revived = bindings.placement.everywhere(decide, fitness, parents_key, judged, elites_exist)
 
-    members = inherit(state.members, parents, buffers_too=parts.config.inherit_buffer, move=parts.placement.move)
+    members = inherit(state.members, parents, buffers_too=bindings.config.inherit_buffer, move=bindings.placement.move)
     cells = repertoires.draw(repertoire, sample_key, size)
-    elites = parts.placement.cells.take(repertoire.genotypes, cells)
-    members = parts.placement.map(partial(_revive, parts.learner), (members, elites, revived), ())
+    elites = bindings.placement.cells.take(repertoire.genotypes, cells)
+    members = bindings.placement.map(partial(_revive, bindings.learner), (members, elites, revived), ())
 
     is_new = revived | (parents != jnp.arange(size))
-    members = members._replace(hyper=perturb(parts.config, parts.space, members.hyper, perturb_key, is_new))
+    members = members._replace(hyper=perturb(bindings.config, bindings.space, members.hyper, perturb_key, is_new))
     # Whose data is not to be trusted begins anew; a buffer that was just inherited is the parent's and stays.
     diverged = is_new & state.shared.diverged
-    cleared = diverged & (revived if parts.config.inherit_buffer else True)
+    cleared = diverged & (revived if bindings.config.inherit_buffer else True)
     keys = base.member_keys(restart_key, size)
-    members = parts.placement.map(partial(_restart, parts.learner), (members, keys, diverged, cleared), (bank,))
+    members = bindings.placement.map(partial(_restart, bindings.learner), (members, keys, diverged, cleared), (bank,))
     return members, jnp.where(revived, FROM_REPERTOIRE, parents)
 
 
@@ -237,7 +241,7 @@ def origins(
 
 def _revive(learner: Learner, member: Member, elite: Genotype, needed: Array) -> Member:
     """Let an elite live in this slot, with the slot's data; the buffer is not touched."""
-    adopted = learner.adopt(member, elite)
+    adopted = learner.load_genotype(member, elite)
     new, old = ((who.state, who.hyper, who.normalizer) for who in (adopted, member))
     state, hyper, normalizer = trees.where(needed, new, old)
     return member._replace(state=state, hyper=hyper, normalizer=normalizer)
@@ -250,7 +254,7 @@ def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared:
     return fresh._replace(buffer=emptied.buffer)
 
 
-def tell(parts: Parts, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
     """Remember the fitness of the members, last in the batch; NaN if anything they learned is not finite.
 
     A member whose evaluation broke the physics has no fitness either, but it has not diverged and keeps its buffer.
@@ -259,10 +263,10 @@ def tell(parts: Parts, state: EmitterState, evaluation: Evaluation) -> tuple[Emi
       The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, the hyper-parameters they trained
       with; and `revived` `[]`, how many came out of the repertoire.
     """
-    own = trees.take(evaluation, jnp.arange(-parts.population_size, 0))
-    sound = jax.vmap(trees.all_finite)(state.members.state)
-    fitness = jnp.where(sound, own.fitness, jnp.nan)
-    diverged = ~sound | (~jnp.isfinite(fitness) & (own.broken == 0))
+    own = trees.take(evaluation, jnp.arange(-bindings.population_size, 0))
+    is_finite = jax.vmap(trees.all_finite)(state.members.state)
+    fitness = jnp.where(is_finite, own.fitness, jnp.nan)
+    diverged = ~is_finite | (~jnp.isfinite(fitness) & (own.broken == 0))
     metrics = {
         "fitness": fitness,
         "parent": state.shared.parents,
@@ -302,11 +306,11 @@ def pbt_emitter(
     config = config or MePbtConfig()
     told = counts(config, population_size)
     beside = emitters.iso_line(scoring, ga_population, variation, placement.cells)
-    parts = Parts(learner, space or learner.space, config, told, population_size, beside, placement)
+    bindings = PbtEmitterBindings(learner, space or learner.space, config, told, population_size, beside, placement)
     return Emitter(
-        init=partial(init, parts),
-        ask=ask(parts),
-        tell=partial(tell, parts),
+        init=partial(init, bindings),
+        ask=ask(bindings),
+        tell=partial(tell, bindings),
         batch_size=population_size + ga_population,
         population_size=population_size,
         steps=population_size * learner.steps_per_generation,

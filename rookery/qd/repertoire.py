@@ -91,9 +91,9 @@ def add(
         inside = jnp.clip(placed, limits[0][None], limits[1][None])
         placed, outside = inside, finite & (inside != placed).any(axis=1)
     cell = find(placed, repertoire.centroids)
-    sound = finite & jnp.isfinite(fitnesses)
+    is_finite = finite & jnp.isfinite(fitnesses)
     incumbent, count = repertoire.fitnesses[cell], repertoire.fitnesses.shape[0]
-    wins = _best_of_cell(cell, jnp.where(sound, fitnesses, -jnp.inf), count) & sound & (fitnesses > incumbent)
+    wins = _best_of_cell(cell, jnp.where(is_finite, fitnesses, -jnp.inf), count) & is_finite & (fitnesses > incumbent)
     target = jnp.where(wins, cell, count + jnp.arange(cell.shape[0]))  # beyond the cells: unique, and never written
     better = trees.scatter(
         (repertoire.fitnesses, repertoire.descriptors),
@@ -104,7 +104,7 @@ def add(
     kept = repertoire._replace(
         genotypes=rows.put(repertoire.genotypes, target, genotypes), fitnesses=better[0], descriptors=better[1]
     )
-    return kept, Added(cell, status, ~sound, outside & sound)
+    return kept, Added(cell, status, ~is_finite, outside & is_finite)
 
 
 def _best_of_cell(cell: Array, fitness: Array, count: int) -> Array:

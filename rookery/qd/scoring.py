@@ -50,7 +50,7 @@ def function_scoring(
     descriptor = envs.descriptor_spec("descriptor", "final", *limits)
     return Scoring(
         name=name,
-        newborn=partial(_newborn, init),
+        init_genotype=partial(_init_genotype, init),
         start_states=_no_start_states,
         evaluate=partial(_evaluate_function, score, descriptor.size),
         descriptor=descriptor,
@@ -73,7 +73,7 @@ def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array,
     return score(genotype)
 
 
-def _newborn(init: Callable[[Key], PyTree], key: Key, bank: Bank) -> PyTree:
+def _init_genotype(init: Callable[[Key], PyTree], key: Key, bank: Bank) -> PyTree:
     del bank
     return init(key)
 
@@ -141,19 +141,19 @@ def policy_scoring(
     """
     evaluation, spec = evaluation or rollout.EvaluationConfig(), environment.spec
     bred = policy(spec, config)
-    judge = rollout.judge(bred.act, environment, evaluation)
+    evaluator = rollout.evaluator(bred.act, environment, evaluation)
     return Scoring(
         name=spec.name,
-        newborn=partial(_newborn_policy, bred),
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(judge)),
-        evaluate=partial(rollout.evaluate, judge),
+        init_genotype=partial(_init_policy, bred),
+        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+        evaluate=partial(rollout.evaluate, evaluator),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
-        steps=judge.episodes * spec.episode_length,
+        steps=evaluator.episodes * spec.episode_length,
     )
 
 
-def _newborn_policy(bred: Policy, key: Key, bank: Bank) -> Genotype:
+def _init_policy(bred: Policy, key: Key, bank: Bank) -> Genotype:
     del bank
     return Genotype(bred.init(key), (), None)
 
@@ -177,7 +177,7 @@ def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
     """
     return Scoring(
         name=learner.spec.name,
-        newborn=partial(_newborn_agent, learner, space or learner.space),
+        init_genotype=partial(_init_agent, learner, space or learner.space),
         start_states=learner.start_states,
         evaluate=learner.evaluate,
         descriptor=descriptor_of(learner.spec),
@@ -186,7 +186,7 @@ def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
     )
 
 
-def _newborn_agent(learner: Learner, space: Space, key: Key, bank: Bank) -> Genotype:
+def _init_agent(learner: Learner, space: Space, key: Key, bank: Bank) -> Genotype:
     hyper_key, init_key = jax.random.split(key)
     return genotype(learner.init(init_key, hyperparams.sample(space, hyper_key), bank))
 

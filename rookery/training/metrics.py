@@ -32,15 +32,15 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
       together; what each is worth by itself stands in `lineage.csv`.
     """
     fitness = metrics["fitness"]
-    sound = np.isfinite(fitness)
-    finite = fitness[sound] if sound.any() else np.asarray([np.nan])
+    is_finite = np.isfinite(fitness)
+    finite = fitness[is_finite] if is_finite.any() else np.asarray([np.nan])
     row = {
         "env_steps": (generation + 1) * program.steps_per_generation,
         "best_fitness": finite.max(),
         "median_fitness": np.median(finite),
         "worst_fitness": finite.min(),
         "mean_fitness": finite.mean(),
-        "diverged": np.sum(metrics.get("diverged", ~sound)),
+        "diverged": np.sum(metrics.get("diverged", ~is_finite)),
     }
     if "parent" in metrics:
         row["replaced"] = np.sum(metrics["parent"] != np.arange(len(fitness)))
@@ -48,8 +48,8 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
         if name.startswith(_COUNTED):
             row[name] = np.sum(values)
         elif name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
-            own = np.shape(values) == fitness.shape and sound.any()
-            known = values[sound] if own else np.asarray(values)[np.isfinite(values)]
+            own = np.shape(values) == fitness.shape and is_finite.any()
+            known = values[is_finite] if own else np.asarray(values)[np.isfinite(values)]
             row[name] = np.mean(known) if np.size(known) else np.nan
     row |= {"seconds": spent.generation, "steps_per_second": program.steps_per_generation / spent.generation}
     row |= {"seconds_tables": spent.tables, "seconds_checkpoint": spent.checkpoint}

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from rookery.compat.jaxagents import agent, checkpoint_metrics, stages
 from rookery.compat.jaxagents import learner as lives
 from rookery.compat.jaxagents import losses as usual
-from rookery.compat.jaxagents.agent import Minds, OptimizerParams, TrainState
+from rookery.compat.jaxagents.agent import OptimizerParams, TrainState, TrainStates
 from rookery.compat.jaxagents.agent import Rollouts as Transition
 from rookery.compat.jaxagents.environment import LimitedState as TruncationEnvState
 from rookery.compat.jaxagents.environment import TimeLimit as TruncationWrapper
@@ -110,7 +110,7 @@ class IPPOBase(ABC):
         self._trained = jax.jit(lambda *given: lives.train(self._life, self._stretches, *given))
         self._opened = jax.jit(lambda *given: lives.enter(self._life, *given))
         self._learned = jax.jit(lambda *given: lives.stage(self._life, *given), static_argnums=0)
-        self._judged = jax.jit(lambda *given: lives.judge(self._life, *given), static_argnums=0)
+        self._judged = jax.jit(lambda *given: lives.evaluator(self._life, *given), static_argnums=0)
 
     def __str__(self) -> str:
         return _listed("Agent configuration:", self.config)
@@ -159,7 +159,7 @@ class IPPOBase(ABC):
     @cached_property
     def _life(self) -> lives.Life:
         config, make = self.config, partial(agent.optimizer, self.config.optimizer)
-        own = agent.Own(
+        own = agent.UserFunctions(
             sample=self._sample_actions,
             policy=self.policy,
             log_prob=self._density,
@@ -269,7 +269,9 @@ class IPPO(IPPOBase):
         return *usual.whole_rollouts(update_runner.rng, rows, self.config.minibatch_size), update_runner.hyperparams
 
 
-def _rows(hook: Callable[..., tuple], traj: Transition, minds: Minds, hyperparams: HyperParameters, rng: Key) -> tuple:
+def _rows(
+    hook: Callable[..., tuple], traj: Transition, minds: TrainStates, hyperparams: HyperParameters, rng: Key
+) -> tuple:
     none = jnp.zeros((1,))
     return hook(Runner(minds.actor, minds.critic, None, None, rng, hyperparams, none, none), traj)
 

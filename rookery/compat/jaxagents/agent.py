@@ -45,10 +45,10 @@ class Hyper(NamedTuple):
     """Hyper-parameters of one's own as a life carries them."""
 
     own: Any
-    discount: Array  # [] of the sums in `Lived.accumulated`, which nobody here looks at
+    discount: Array  # [] of the sums in `RolloutExtras.accumulated`, which nobody here looks at
 
 
-class Minds(NamedTuple):
+class TrainStates(NamedTuple):
     """What is learned."""
 
     actor: TrainState
@@ -75,7 +75,7 @@ class Rollouts(NamedTuple):
     truncated: Any = None  # [E, T] bool
 
 
-class Own(NamedTuple):
+class UserFunctions(NamedTuple):
     """What one brings. `training` is the actors' `TrainState`; an observation is that of one world.
 
     An epoch's minibatches are a tuple of rows, leaves `[M, ...]`, whose last part is what all of them share, leaves
@@ -93,10 +93,10 @@ class Own(NamedTuple):
     optimizers: Callable[..., tuple[optax.GradientTransformation, ...]]  # hyper -> of actors and of critics
 
 
-class Parts(NamedTuple):
+class AgentBindings(NamedTuple):
     """What the agent is bound to."""
 
-    own: Own
+    own: UserFunctions
     networks: tuple[Any, Any]  # of actors and critics, with `init` and `apply` as flax's modules
     count: int  # I
     obs: Any  # shape and type of an observation
@@ -105,41 +105,43 @@ class Parts(NamedTuple):
     action: Any = None  # shape and type of what all agents do
 
 
-def bind(parts: Parts) -> Parts:
+def bind(bindings: AgentBindings) -> AgentBindings:
     """With the shape of what all agents do.
 
     Raises:
       ValueError: it is not one action for each.
     """
-    params: Any = jax.eval_shape(partial(init, parts), jax.random.key(0))
-    action = jax.eval_shape(parts.own.sample, jax.random.key(0), start(parts, params).actor, parts.obs)
-    _check_actions(parts, parts.own.sample, action)
-    return parts._replace(action=action)
+    params: Any = jax.eval_shape(partial(init, bindings), jax.random.key(0))
+    action = jax.eval_shape(bindings.own.sample, jax.random.key(0), start(bindings, params).actor, bindings.obs)
+    _check_actions(bindings, bindings.own.sample, action)
+    return bindings._replace(action=action)
 
 
-def _check_actions(parts: Parts, function: Callable[..., Array], action: Any) -> None:
-    count, shape, name = parts.count, action.shape, _name(function)
+def _check_actions(bindings: AgentBindings, function: Callable[..., Array], action: Any) -> None:
+    count, shape, name = bindings.count, action.shape, _name(function)
     fits = shape[:1] == (count,) or (count == 1 and not shape)
     check(fits, f"{name} gives actions of shape {shape} for {count} actors; make it ({count}, ...).")
 
 
-def init(parts: Parts, key: Key) -> tuple[PyTree, PyTree]:
+def init(bindings: AgentBindings, key: Key) -> tuple[PyTree, PyTree]:
     """Draw the parameters of actors and critics."""
     actor_key, critic_key = jax.random.split(key)
-    (actor, critic), blank = parts.networks, jnp.zeros((1, parts.obs.size))
+    (actor, critic), blank = bindings.networks, jnp.zeros((1, bindings.obs.size))
     return actor.init(actor_key, blank), critic.init(critic_key, blank)
 
 
-def start(parts: Parts, params: tuple[PyTree, PyTree]) -> Minds:
+def start(bindings: AgentBindings, params: tuple[PyTree, PyTree]) -> TrainStates:
     """Without optimisers, which need hyper-parameters: see `equip`."""
     none = jnp.zeros((), jnp.int32)
-    return Minds(*(TrainState(of, (), none, net.apply) for of, net in zip(params, parts.networks, strict=True)))
+    return TrainStates(
+        *(TrainState(of, (), none, net.apply) for of, net in zip(params, bindings.networks, strict=True))
+    )
 
 
-def equip(parts: Parts, minds: Minds, hyper: Any) -> Minds:
+def equip(bindings: AgentBindings, minds: TrainStates, hyper: Any) -> TrainStates:
     """With fresh optimisers; a newborn needs them before it can learn."""
-    made = zip(minds, parts.own.optimizers(hyper), strict=True)
-    return Minds(*(training.replace(opt_state=optimizer.init(training.params)) for training, optimizer in made))
+    made = zip(minds, bindings.own.optimizers(hyper), strict=True)
+    return TrainStates(*(training.replace(opt_state=optimizer.init(training.params)) for training, optimizer in made))
 
 
 def optimizer(factory: Callable[..., optax.GradientTransformation], params: Any) -> optax.GradientTransformation:
@@ -155,24 +157,26 @@ def optimizer(factory: Callable[..., optax.GradientTransformation], params: Any)
     return optax.chain(optax.clip_by_global_norm(grad_clip), factory(**taken))
 
 
-def follow(parts: Parts, params: TrainState, observation: Array) -> Array:
+def follow(bindings: AgentBindings, params: TrainState, observation: Array) -> Array:
     """What everybody does when judged, `[I, A]`, by the actors' whole training."""
-    action = parts.own.policy(params, observation[0].reshape(parts.obs.shape))
-    _check_actions(parts, parts.own.policy, action)
-    return action.reshape(parts.count, -1)
+    action = bindings.own.policy(params, observation[0].reshape(bindings.obs.shape))
+    _check_actions(bindings, bindings.own.policy, action)
+    return action.reshape(bindings.count, -1)
 
 
-def act(parts: Parts, params: tuple[PyTree, PyTree], observation: Array) -> Array:
+def act(bindings: AgentBindings, params: tuple[PyTree, PyTree], observation: Array) -> Array:
     """Likewise by the genome; the actors' training is then without an optimiser, at step 0."""
-    return follow(parts, start(parts, params).actor, observation)
+    return follow(bindings, start(bindings, params).actor, observation)
 
 
-def _explore(parts: Parts, state: Minds, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, Array]:
+def _explore(
+    bindings: AgentBindings, state: TrainStates, hyper: Hyper, observation: Array, key: Key
+) -> tuple[Array, Array]:
     del hyper
-    obs = observation[0].reshape(parts.obs.shape)
-    action = parts.own.sample(key, state.actor, obs)
-    log_prob = parts.own.log_prob(state.actor, state.actor.params, obs, action)
-    return action.reshape(parts.count, -1), by_agent(_name(parts.own.log_prob), parts.count, log_prob)
+    obs = observation[0].reshape(bindings.obs.shape)
+    action = bindings.own.sample(key, state.actor, obs)
+    log_prob = bindings.own.log_prob(state.actor, state.actor.params, obs, action)
+    return action.reshape(bindings.count, -1), by_agent(_name(bindings.own.log_prob), bindings.count, log_prob)
 
 
 def _name(function: Callable[..., Array]) -> str:
@@ -190,47 +194,49 @@ def values(training: TrainState, obs: Array, count: int) -> Array:
     return by_agent("critic_network", count, of_rows(training.apply_fn, training.params)(obs), 2)
 
 
-def rollouts(parts: Parts, state: Minds, hyper: Any, batch: Transition) -> Rollouts:
+def rollouts(bindings: AgentBindings, state: TrainStates, hyper: Any, batch: Transition) -> Rollouts:
     """What was lived through, `[T, E, I, ...]`, as one's own functions know it, with its advantages."""
     batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
     lead, lived, terminated = batch.reward.shape[:2], batch.extras, batch.terminated[:, :, 0]
-    obs, next_obs = (o[:, :, 0].reshape(*lead, *parts.obs.shape) for o in (batch.observation, batch.next_observation))
+    obs, next_obs = (
+        o[:, :, 0].reshape(*lead, *bindings.obs.shape) for o in (batch.observation, batch.next_observation)
+    )
     found = Rollouts(
         obs=obs,
-        action=batch.action.reshape(*lead, *parts.action.shape),
-        value=values(state.critic, obs, parts.count),
+        action=batch.action.reshape(*lead, *bindings.action.shape),
+        value=values(state.critic, obs, bindings.count),
         log_prob=lived.log_prob,
         reward=batch.reward,
         next_obs=next_obs,
         terminated=terminated,
-        next_value=values(state.critic, next_obs, parts.count),
+        next_value=values(state.critic, next_obs, bindings.count),
         truncated=lived.ended[:, :, 0] & ~terminated,
     )
-    return found._replace(advantage=parts.own.advantages(found, hyper))
+    return found._replace(advantage=bindings.own.advantages(found, hyper))
 
 
 def _update(
-    parts: Parts, state: Minds, hyper: Hyper, batch: Transition, noise: Key, step: Array
-) -> tuple[Minds, Metrics]:
+    bindings: AgentBindings, state: TrainStates, hyper: Hyper, batch: Transition, noise: Key, step: Array
+) -> tuple[TrainStates, Metrics]:
     """All epochs of one rollout; see `agents.api.UpdateFn`."""
     del step
     chosen = hyper.own
     check(state.actor.opt_state != (), "these agents have no optimisers; agents.joint.equip gives them some.")
-    own, lived, optimizers = parts.own, rollouts(parts, state, chosen, batch), parts.own.optimizers(chosen)
+    own, lived, optimizers = bindings.own, rollouts(bindings, state, chosen, batch), bindings.own.optimizers(chosen)
     actor_key, critic_key = jax.random.split(noise)
 
     rows = partial(_cut, own.actor_rows, lived, state, chosen)
-    how = epochs.Improvement(partial(_actor_loss, own, state.actor), partial(_move, optimizers[0]), rows)
-    keys, begun = jax.random.split(actor_key, parts.epochs[0]), (state.actor, jnp.asarray(False))
+    how = epochs.UpdateSpec(partial(_actor_loss, own, state.actor), partial(_move, optimizers[0]), rows)
+    keys, begun = jax.random.split(actor_key, bindings.epochs[0]), (state.actor, jnp.asarray(False))
     one = partial(epochs.guarded_epoch, how, chosen.kl_threshold)
     (actor, _), (made, of_actor) = jax.lax.scan(one, begun, keys)
 
     rows = partial(_cut, own.critic_rows, lived, state, chosen)
-    how = epochs.Improvement(partial(_critic_loss, own, state.critic), partial(_move, optimizers[1]), rows)
-    keys = jax.random.split(critic_key, parts.epochs[1])
+    how = epochs.UpdateSpec(partial(_critic_loss, own, state.critic), partial(_move, optimizers[1]), rows)
+    keys = jax.random.split(critic_key, bindings.epochs[1])
     critic, of_critic = jax.lax.scan(partial(epochs.epoch, how), state.critic, keys)
     told = {"actor_loss": normalize.mean_of(made, of_actor["actor_loss"]), **jax.tree.map(jnp.mean, of_critic)}
-    return Minds(actor, critic), told
+    return TrainStates(actor, critic), told
 
 
 def _cut(rows: Callable[..., tuple], *given: Any) -> tuple:
@@ -239,12 +245,12 @@ def _cut(rows: Callable[..., tuple], *given: Any) -> tuple:
     return *parts, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), common)
 
 
-def _actor_loss(own: Own, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
+def _actor_loss(own: UserFunctions, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
     loss, kl = own.actor_loss(training.replace(params=params), *rows)
     return loss, {"actor_loss": loss, "kl": kl}
 
 
-def _critic_loss(own: Own, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
+def _critic_loss(own: UserFunctions, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
     loss = own.critic_loss(training.replace(params=params), *rows)
     return loss, {"critic_loss": loss}
 
@@ -256,16 +262,16 @@ def _move(optimizer: optax.GradientTransformation, training: TrainState, gradien
     return training.replace(params=params, opt_state=state, step=training.step + 1)
 
 
-def agent(parts: Parts) -> Agent:
+def agent(bindings: AgentBindings) -> Agent:
     """Bind what `bind` gave; newborns are to be given optimisers by `equip`."""
     return Agent(
-        init=partial(init, parts),
-        start=partial(start, parts),
-        explore=partial(_explore, parts),
-        act=partial(act, parts),
+        init=partial(init, bindings),
+        start=partial(start, bindings),
+        explore=partial(_explore, bindings),
+        act=partial(act, bindings),
         noise=draw_noise,
-        update=partial(_update, parts),
+        update=partial(_update, bindings),
         space=Space((), {}),
         team="shared",
-        minibatches=parts.minibatches,
+        minibatches=bindings.minibatches,
     )

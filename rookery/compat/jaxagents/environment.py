@@ -67,7 +67,7 @@ class TimeLimit:
         return obs, envstate, reward, done, info
 
 
-class Parts(NamedTuple):
+class EnvironmentBindings(NamedTuple):
     """What a team's world is bound to."""
 
     world: TimeLimit
@@ -99,8 +99,8 @@ def team(world: TimeLimit, params: Any, action: jax.ShapeDtypeStruct) -> envs.En
         team=envs.Team(tuple(map(str, range(count))), (size,) * count, actions),
         unbounded=True,
     )
-    parts = Parts(world, params, action)
-    return envs.Environment(jax.jit(partial(_reset, parts)), jax.jit(partial(_step, parts)), spec)
+    bindings = EnvironmentBindings(world, params, action)
+    return envs.Environment(jax.jit(partial(_reset, bindings)), jax.jit(partial(_step, bindings)), spec)
 
 
 def shape(world: TimeLimit, params: Any) -> Any:
@@ -113,15 +113,17 @@ def shown(count: int, obs: Array) -> Array:
     return jnp.broadcast_to(jnp.ravel(obs), (count, obs.size))
 
 
-def _reset(parts: Parts, key: Key) -> tuple[LimitedState, envs.Step]:
-    obs, envstate = parts.world.reset(key, parts.params)
-    return envstate, envs.first_step(shown(parts.world.count, obs), jnp.zeros((0,)))
+def _reset(bindings: EnvironmentBindings, key: Key) -> tuple[LimitedState, envs.Step]:
+    obs, envstate = bindings.world.reset(key, bindings.params)
+    return envstate, envs.first_step(shown(bindings.world.count, obs), jnp.zeros((0,)))
 
 
-def _step(parts: Parts, envstate: LimitedState, action: Array, key: Key) -> tuple[LimitedState, envs.Step]:
-    actions = action.reshape(parts.action.shape)
-    obs, envstate, reward, _, info = parts.world.step_env(key, envstate, actions, parts.params)
-    reward = by_agent("the reward of step_env", parts.world.count, reward)
+def _step(
+    bindings: EnvironmentBindings, envstate: LimitedState, action: Array, key: Key
+) -> tuple[LimitedState, envs.Step]:
+    actions = action.reshape(bindings.action.shape)
+    obs, envstate, reward, _, info = bindings.world.step_env(key, envstate, actions, bindings.params)
+    reward = by_agent("the reward of step_env", bindings.world.count, reward)
     terminated, truncated = (jnp.broadcast_to(info[name], reward.shape) for name in ("terminated", "truncated"))
-    step = envs.next_step(shown(parts.world.count, obs), reward, terminated, jnp.zeros((0,)))
+    step = envs.next_step(shown(bindings.world.count, obs), reward, terminated, jnp.zeros((0,)))
     return envstate, step._replace(truncated=truncated)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from rookery.compat.jaxagents import agent, stages
 from rookery.compat.jaxagents import environment as worlds
-from rookery.compat.jaxagents.agent import Minds, Own, TrainState
+from rookery.compat.jaxagents.agent import TrainState, TrainStates, UserFunctions
 from rookery.compat.records import Record
 from rookery.envs.base import Environment
 from rookery.learners import rollout
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 class Life(NamedTuple):
     """Who lives where, and how."""
 
-    parts: agent.Parts
+    bindings: agent.AgentBindings
     world: Environment
     learner: Learner  # makes one update in a generation, so that each has start states of its own
     episodes: int  # N, of the judgements while training; 0 for none
@@ -54,7 +54,7 @@ class Runner(Record):
 
 
 def life(
-    own: Own,
+    own: UserFunctions,
     networks: tuple[Any, Any],
     world: worlds.TimeLimit,
     params: Any,
@@ -79,28 +79,28 @@ def life(
     """
     epochs, envs = (sizes.actor_epochs, sizes.critic_epochs), sizes.num_envs
     obs = worlds.shape(world, params)
-    parts = agent.bind(agent.Parts(own, networks, world.count, obs, epochs, sizes.minibatches))
-    team = worlds.team(world, params, parts.action)
+    bindings = agent.bind(agent.AgentBindings(own, networks, world.count, obs, epochs, sizes.minibatches))
+    team = worlds.team(world, params, bindings.action)
     config = OnPolicyConfig(envs, sizes.rollout_length, evaluate_every=1, eval_episodes=1, start_states=envs)
-    return Life(parts, team, on_policy(agent.agent(parts), team, config), episodes, key)
+    return Life(bindings, team, on_policy(agent.agent(bindings), team, config), episodes, key)
 
 
 def begin(life: Life, rng: Key, hyper: Any) -> Runner:
     """Nothing learned yet; the key, raw or typed, is consumed. Leaves of `hyper` are `[]`."""
     hyper = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), hyper)
     member, rng = stages.begin(life.learner, rng, agent.Hyper(hyper, jnp.ones(())))
-    member = member._replace(state=agent.equip(life.parts, member.state, hyper))
+    member = member._replace(state=agent.equip(life.bindings, member.state, hyper))
     return _runner(life, stages.Underway(member, rng), jnp.zeros((1,)), jnp.zeros((1,)))
 
 
 def learn(life: Life, updates: int, runner: Runner) -> Runner:
     """So many updates; the losses are their means."""
-    seen = jax.vmap(partial(worlds.shown, life.parts.count))(runner.obs)
+    seen = jax.vmap(partial(worlds.shown, life.bindings.count))(runner.obs)
     member = Member(
-        state=Minds(runner.actor_training, runner.critic_training),
+        state=TrainStates(runner.actor_training, runner.critic_training),
         hyper=agent.Hyper(runner.hyperparams, jnp.ones(())),
         normalizer=None,
-        env_state=going_on(rollout.Lives(runner.envstate, seen)),
+        env_state=going_on(rollout.EnvBatchState(runner.envstate, seen)),
         buffer=(),
     )
     now, told = stages.learn(life.learner, updates, stages.Underway(member, runner.rng))
@@ -113,7 +113,7 @@ def _runner(life: Life, now: stages.Underway, actor_loss: Array, critic_loss: Ar
         actor_training=member.state.actor,
         critic_training=member.state.critic,
         envstate=lives.state,
-        obs=lives.observation[:, 0].reshape(-1, *life.parts.obs.shape),
+        obs=lives.observation[:, 0].reshape(-1, *life.bindings.obs.shape),
         rng=now.key,
         hyperparams=member.hyper.own,
         actor_loss=actor_loss,
@@ -121,26 +121,26 @@ def _runner(life: Life, now: stages.Underway, actor_loss: Array, critic_loss: Ar
     )
 
 
-def judge(life: Life, episodes: int, rng: Key, training: TrainState) -> dict[str, Array]:
+def evaluator(life: Life, episodes: int, rng: Key, training: TrainState) -> dict[str, Array]:
     """Full episodes of the actors, which begin alike whenever the key, raw or typed, is the same.
 
     Returns:
       `terminated` and `truncated`, `[N]` bool; `final_rewards` and `returns`, `[N, I]`.
     """
-    judged = rollout.Judge(partial(agent.follow, life.parts), life.world, rollout.EvaluationConfig(), episodes)
-    told = stages.judge(judged, Genotype(training, None, None), rng).episodes
+    judged = rollout.Evaluator(partial(agent.follow, life.bindings), life.world, rollout.EvaluationConfig(), episodes)
+    told = stages.evaluate(judged, Genotype(training, None, None), rng).episodes
     ends = {name: told[f"{name}/0"] > 0 for name in ("terminated", "truncated")}
-    everybody, columns = range(life.parts.count), {"final_rewards": "final_reward", "returns": "return"}
+    everybody, columns = range(life.bindings.count), {"final_rewards": "final_reward", "returns": "return"}
     return ends | {
         name: jnp.stack([told[f"{column}/{one}"] for one in everybody], axis=-1) for name, column in columns.items()
     }
 
 
 def look(life: Life, runner: Runner) -> dict[str, Array]:
-    """What is told of a training here: as `judge` does, `actor_loss`, `critic_loss` `[1]`; nothing without episodes."""
+    """What a training reports: the evaluation, `actor_loss` and `critic_loss` `[1]`; nothing without episodes."""
     if not life.episodes:
         return {}
-    told = judge(life, life.episodes, life.key, runner.actor_training)  # pyright: ignore[reportArgumentType] - one each
+    told = evaluator(life, life.episodes, life.key, runner.actor_training)  # pyright: ignore[reportArgumentType] - one each
     return {**told, "actor_loss": runner.actor_loss, "critic_loss": runner.critic_loss}
 
 

@@ -49,10 +49,12 @@ def _learn_once(learner: Learner, life: Underway, _: None) -> tuple[Underway, Me
     return Underway(member, key), metrics
 
 
-def judge(judge: rollout.Judge, genotype: Genotype, key: Key) -> Evaluation:
+def evaluate(evaluator: rollout.Evaluator, genotype: Genotype, key: Key) -> Evaluation:
     """Full episodes that begin alike whenever the key, raw or typed, is the same."""
     bank_key, key = jax.random.split(typed(key))
-    return rollout.evaluate(judge, genotype, auto_reset.start_bank(judge.environment, bank_key, judge.episodes), key)
+    return rollout.evaluate(
+        evaluator, genotype, auto_reset.start_bank(evaluator.environment, bank_key, evaluator.episodes), key
+    )
 
 
 def stages(updates: int, every: int) -> list[int]:

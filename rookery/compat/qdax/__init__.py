@@ -82,9 +82,9 @@ class DIAYN(Learner):
         config, obs = self._config, transition.next_obs
         agent = self._agent(obs.shape[-1], transition.next_state_desc.shape[-1])
         skill = obs[..., -config.num_skills :]
-        step = envs.first_step(obs, transition.next_state_desc)._replace(pursued=envs.Pursued(skill, jnp.zeros(())))
-        assert agent.curiosity is not None
-        reward = agent.curiosity.measure(diayn.DiaynParams((), discriminator_params), step)["diversity_return"]
+        step = envs.first_step(obs, transition.next_state_desc)._replace(pursued=envs.SkillInfo(skill, jnp.zeros(())))
+        assert agent.intrinsic_reward is not None
+        reward = agent.intrinsic_reward.measure(diayn.DiaynParams((), discriminator_params), step)["diversity_return"]
         return reward if add_log_p_z else reward + diayn.log_prior(envs.SkillSpec("one-hot", config.num_skills))
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.compat.qdax.pbt import RenewFn, common, renewed, sound
+from rookery.compat.qdax.pbt import RenewFn, common, is_finite, renewed
 from rookery.compat.records import Record, typed
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import WHOLE, Shares, moved
@@ -171,7 +171,7 @@ def exploit(
     Returns:
       This share's apprentices, and which of them took the place of one whose fitness was not finite, bool.
     """
-    everybodys = shares.gather(sound(fitness, many))
+    everybodys = shares.gather(is_finite(fitness, many))
     size = everybodys.shape[0]
     parents_key, elites_key, new_key = jax.random.split(common(key, many, shares), 3)
     parents, revived = pbt_emitter.origins(counts, everybodys, parents_key, elites_exist=elites.exist)

@@ -177,8 +177,8 @@ def first_episodes(reward_t: Array, done_t: Array, action_t: Array) -> tuple[Arr
     steps came after these, `[T, E]` bool."""
     ended = (done_t > 0.5).astype(jnp.int32)
     after = jnp.cumsum(ended, axis=0) > ended
-    sound = (jnp.isfinite(action_t).all(axis=-1) | after).all(axis=0)
-    return jnp.where(sound, jnp.sum(jnp.where(after, 0.0, reward_t), axis=0), jnp.nan), after
+    is_finite = (jnp.isfinite(action_t).all(axis=-1) | after).all(axis=0)
+    return jnp.where(is_finite, jnp.sum(jnp.where(after, 0.0, reward_t), axis=0), jnp.nan), after
 
 
 def starts(state: BatchState) -> tuple[Now, base.Step]:

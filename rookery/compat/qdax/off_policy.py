@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, normalize
-from rookery.agents.base import Agent, Curiosity
+from rookery.agents.base import Agent, IntrinsicReward
 from rookery.buffers import Buffer, BufferState
 from rookery.compat.qdax.env_batch import Batch, BatchState, continued, starts, unroll
 from rookery.compat.records import Record, check, check_counts, in_step, split, typed
@@ -28,7 +28,7 @@ PlayFn = Callable[[BatchState, Any], tuple[BatchState, Any, Any]]
 """Environments and who acts in them -> both after a step, and the transitions."""
 
 
-class Apprentice(Record):
+class TrainState(Record):
     """One agent. Its key moves on whenever it is used."""
 
     learned: PyTree  # the agent's state
@@ -124,8 +124,8 @@ def life(
 def learn(agent: Agent, buffer: Buffer, one: Any, held: BufferState, batch_size: int) -> tuple[Any, Metrics]:
     """One update from a batch drawn from what a buffer holds; the apprentice and its metrics `[]`."""
     key, learn_key = split(one.key)
-    parts = off_policy.Parts(agent, None, buffer, life(batch_size))  # pyright: ignore[reportArgumentType] - nobody acts
-    learned, metrics = off_policy.learn(parts, _member(one, (), held), learn_key, in_step(one.steps))
+    bindings = off_policy.OffPolicyBindings(agent, None, buffer, life(batch_size))  # pyright: ignore[reportArgumentType] - nobody acts
+    learned, metrics = off_policy.learn(bindings, _member(one, (), held), learn_key, in_step(one.steps))
     return one.replace(learned=learned, key=key, steps=one.steps + 1), metrics
 
 
@@ -135,7 +135,7 @@ def train(
     """A population acts, stores and learns in its environments; resets begin from states drawn afresh.
 
     Args:
-      agent: judged by the environment's reward; no `curiosity` of its own.
+      agent: judged by the environment's reward; no `intrinsic_reward` of its own.
       buffer: rows come with `extras`, whether the clock ended the episode, bool.
       config: from `life`.
       many: apprentices `[P, ...]`.
@@ -158,10 +158,12 @@ def train(
     bank = batch.start_states(keys[0, 1], config.start_states)
     done = jax.vmap(in_step, out_axes=None)(many.steps) // config.updates
     config = dataclasses.replace(config, normalize_observations=many.normalizer is not None)
-    parts = off_policy.Parts(agent._replace(curiosity=_CLOCK), batch.world, buffer, config)
-    live = partial(off_policy.live, parts, iterations=done + jnp.arange(config.iterations))
-    members = _member(many, rollout.Lives(state.pipeline_state, state.obs), held)
-    members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: live(member, bank, key))(members, keys[:, 0])
+    bindings = off_policy.OffPolicyBindings(agent._replace(intrinsic_reward=_CLOCK), batch.world, buffer, config)
+    train_iterations = partial(off_policy.train_iterations, bindings, iterations=done + jnp.arange(config.iterations))
+    members = _member(many, rollout.EnvBatchState(state.pipeline_state, state.obs), held)
+    members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: train_iterations(member, bank, key))(
+        members, keys[:, 0]
+    )
     many = many.replace(
         learned=members.state,
         normalizer=members.normalizer,
@@ -223,7 +225,7 @@ def do_iteration_fn(
     return training_state, env_state, replay_buffer, metrics
 
 
-def judge(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluation:
+def evaluator(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluation:
     """Judge a population `[P, ...]` by one full deterministic episode from each first state `[P, E, ...]`.
 
     Raises:
@@ -233,11 +235,11 @@ def judge(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluatio
     check(
         first.reward.ndim > 1, f"first states must be [P, E, ...], got {first.reward.shape}; reshape what reset gave."
     )
-    judge = rollout.Judge(agent.act, batch.world, rollout.EvaluationConfig(), first.reward.shape[1])
+    evaluator = rollout.Evaluator(agent.act, batch.world, rollout.EvaluationConfig(), first.reward.shape[1])
 
     def of_one(one: Any, first: BatchState) -> Evaluation:
         genotype = Genotype(one.learned.params, (), one.normalizer)
-        return rollout.evaluate(judge, genotype, starts(first), typed(first.info["rng"][0]))
+        return rollout.evaluate(evaluator, genotype, starts(first), typed(first.info["rng"][0]))
 
     return jax.vmap(of_one)(many, first)
 
@@ -269,11 +271,11 @@ def _observe(state: PyTree, steps: Step) -> PyTree:
     return state
 
 
-_CLOCK = Curiosity(_keep, _observe, None, None)  # pyright: ignore[reportArgumentType] - it judges nobody
+_CLOCK = IntrinsicReward(_keep, _observe, None, None)  # pyright: ignore[reportArgumentType] - it judges nobody
 
 
 def _member(one: Any, lives: PyTree, held: BufferState) -> Member:
-    parts = jax.tree.leaves(one.learned, is_leaf=lambda tree: isinstance(tree, Learned))
-    bare = any(isinstance(part, Learned) and part.moments == () for part in parts)
+    bindings = jax.tree.leaves(one.learned, is_leaf=lambda tree: isinstance(tree, Learned))
+    bare = any(isinstance(part, Learned) and part.moments == () for part in bindings)
     check(not bare, "these agents have no optimisers; agent.start, or init_optimizers_states, gives them some.")
     return Member(one.learned, one.hyper, one.normalizer, lives, held)

@@ -25,7 +25,7 @@ def common(key: Key, many: Any, shares: Shares = WHOLE) -> Key:
     return jax.random.fold_in(typed(first[0][0]), first[1][0, 0])
 
 
-def sound(fitness: Array, many: Any) -> Array:
+def is_finite(fitness: Array, many: Any) -> Array:
     """Fitness `[P]`, NaN for whoever has learned a number that is not finite, though its actions may look well."""
     return jnp.where(jax.vmap(trees.all_finite)(many.learned), fitness, jnp.nan)
 
@@ -44,7 +44,7 @@ def truncate(
       counts: how many of the best are drawn from, and how many of the worst are replaced.
       renew: see `RenewFn`.
     """
-    everybodys = shares.gather(sound(fitness, many))
+    everybodys = shares.gather(is_finite(fitness, many))
     parents_key, new_key = jax.random.split(common(key, many, shares))
     parents = selection.truncation(everybodys, parents_key, max(counts[0], 1), counts[1])
     many, data = moved((many, data), parents, shares.rows, in_place=True)

@@ -43,22 +43,22 @@ class Population:
     def get_eval_fn(self: Any, eval_env: Batch) -> Callable[[Any, State], tuple[Array, Array]]:
         """A function of training states and first environment states `[P, E, ...]`: mean returns `[P]`, NaN where an
         action was not finite, and returns `[P, E]`, of a deterministic episode in each environment."""
-        judge = self._judge(eval_env)
-        return lambda states, first_env_states: judge(states, first_env_states)[::2]
+        evaluator = self._judge(eval_env)
+        return lambda states, first_env_states: evaluator(states, first_env_states)[::2]
 
     def get_eval_qd_fn(self: Any, eval_env: Batch, descriptor_extraction_fn: Callable) -> Callable:
         """Likewise mean returns `[P]`, mean descriptors `[P, D]`, returns `[P, E]` and descriptors `[P, E, D]`. By the
         task's own descriptor, of `environments.descriptor_extractor`, no transition is stored; by another the
         episodes are played twice. An environment without a descriptor is a `ValueError`."""
-        own, judge = Extractor(descriptor_of(eval_env.world.spec).kind), self._judge(eval_env)
+        own, evaluator = Extractor(descriptor_of(eval_env.world.spec).kind), self._judge(eval_env)
         if descriptor_extraction_fn == own:
-            return judge
+            return evaluator
         play = partial(self.play_qd_step_fn, env=eval_env, deterministic=True, evaluation=True)
         told = {"play_step_fn": play, "descriptor_extraction_fn": descriptor_extraction_fn}
         describe = jax.vmap(partial(self.eval_qd_policy_fn, **told))
 
         def evaluate(states: Any, first_env_states: State) -> tuple[Array, ...]:
-            judged, played = judge(states, first_env_states), describe(states, first_env_states)
+            judged, played = evaluator(states, first_env_states), describe(states, first_env_states)
             return judged[0], played[1], judged[2], played[3]
 
         return evaluate
@@ -67,12 +67,12 @@ class Population:
         asked, length = self._config.episode_length, eval_env.episode_length
         check(asked == length, f"episode_length is {asked}, but episodes of this {eval_env.name} have {length} steps.")
 
-        def judge(states: Any, first: State) -> tuple[Array, ...]:
-            told = off_policy.judge(self._agent(eval_env.observation_size), eval_env, states, first)
+        def evaluator(states: Any, first: State) -> tuple[Array, ...]:
+            told = off_policy.evaluator(self._agent(eval_env.observation_size), eval_env, states, first)
             fitness = valid_fitness(told.fitness, told.broken)
             return fitness, told.descriptor, told.returns, told.episodes["descriptors"]
 
-        return judge
+        return evaluator
 
     def get_train_fn(
         self: Any, env: Batch, num_iterations: int, env_batch_size: int, grad_updates_per_step: float

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rookery import buffers
 from rookery.agents import sac, td3
 from rookery.compat.qdax import off_policy
-from rookery.compat.qdax.off_policy import Apprentice
+from rookery.compat.qdax.off_policy import TrainState
 from rookery.compat.records import Record, check, static, typed
 from rookery.gradients import Learned
 from rookery.types import Array, Key
@@ -152,7 +152,7 @@ _SAC_HYPER = {name: ("hyper", name) for name in sac.SPACE.domains}
 _TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
 
 
-class TrainingState(Apprentice):
+class TrainingState(TrainState):
     """One agent, with its key `[2]` uint32, and `steps`, the updates made.
 
     To read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise of `critic`, `alpha` (SAC) and

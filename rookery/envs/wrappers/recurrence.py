@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from rookery.envs.base import Environment, EnvState, Noted, Step
+from rookery.envs.base import ActionWithCarry, Environment, EnvState, Step
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -21,7 +21,9 @@ class Remembered(NamedTuple):
 
 
 def remembering(environment: Environment, memory_size: int) -> Environment:
-    """The same world for actions `Noted`: observations become `[O + H]`, the memory last; 0 in an episode's first step.
+    """The environment with actions `ActionWithCarry` and observations `[O + H]` that end in the memory.
+
+    The memory is 0 in the first step of an episode.
 
     Args:
       environment: any; of a team, each agent has a memory of its own.
@@ -51,7 +53,7 @@ def _reset(environment: Environment, memory_size: int, key: Key) -> tuple[Rememb
     return Remembered(state, memory), _shown(step, memory)
 
 
-def _step(environment: Environment, state: Remembered, action: Noted, key: Key) -> tuple[Remembered, Step]:
+def _step(environment: Environment, state: Remembered, action: ActionWithCarry, key: Key) -> tuple[Remembered, Step]:
     inner, step = environment.step(state.inner, action.action, key)
     return Remembered(inner, action.memory), _shown(step, action.memory)
 

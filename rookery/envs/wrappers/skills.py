@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.envs.base import Assignment, Environment, EnvState, Pursued, SkillSpec, Step
+from rookery.envs.base import Assignment, Environment, EnvState, SkillInfo, SkillSpec, Step
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -185,5 +185,5 @@ def _with_skill(step: Step, state: Skilled) -> Step:
     return step._replace(
         observation=jnp.concatenate([step.observation, state.skill]),
         final_observation=jnp.concatenate([step.final_observation, state.skill]),
-        pursued=Pursued(state.skill, state.episode_return),
+        pursued=SkillInfo(state.skill, state.episode_return),
     )
