@@ -1,1 +1,1 @@
-"""Speed and memory, one command each; `harness.py` says how they are measured."""
+"""Benchmarks of speed and memory, one command each; `harness.py` documents the measurement method."""

@@ -1,11 +1,11 @@
-"""What a population of thousands would cost on hundreds of devices: arithmetic, not a measurement.
+"""Estimated cost of a population of thousands on hundreds of devices; calculated, not measured.
 
     python -m benchmarks.arithmetic [--device-speed 1 100]
 
-Bytes are exact: they are counted from the shapes of the real programs. What a device computes is what two cores were
-measured to compute (`docs/performance.md`, `docs/tasks.md`), times `--device-speed`; bandwidths are those that vendors
-state, and the file system's is an assumption. The formulas are those of `docs/scaling.md`, which
-`tests/test_devices.py` holds against the compiled programs.
+Bytes are exact: they are counted from the shapes of the real programs. The speed of a device is the measured speed of
+two cores (`docs/performance.md`, `docs/tasks.md`), times `--device-speed`; network bandwidths are those stated by
+vendors, the bandwidth of the file system is an assumption. The formulas are those of `docs/scaling.md`, which
+`tests/test_devices.py` compares with the compiled programs.
 """
 
 import argparse
@@ -21,20 +21,20 @@ from rookery.envs.base import DescriptorSpec, EnvSpec
 from rookery.learners.base import Genotype
 from rookery.populations.sharding import rows_at_once
 
-UPDATES, STEPS = 245.0, 77_000.0  # a second, measured: SAC 256 x 256, batch 256, P = 10; walker2d, on two cores
-LINK, DISK = 50e9, 10e9  # bytes a second: 400 Gbit/s InfiniBand for each device; a shared file system, assumed
-ROUND = 50e-6  # seconds that a collective takes at least, assumed
-CELLS, VARIATIONS, ROW = 1_024, 3, 4 * (2 * 17 + 6 + 1) + 1  # variations for each member; bytes of a transition
+UPDATES, STEPS = 245.0, 77_000.0  # per second, measured on two cores: SAC 256 x 256, batch size 256, P = 10; walker2d
+LINK, DISK = 50e9, 10e9  # bytes per second: 400 Gbit/s InfiniBand for each device; a shared file system, assumed
+ROUND = 50e-6  # minimum seconds of a collective, assumed
+CELLS, VARIATIONS, ROW = 1_024, 3, 4 * (2 * 17 + 6 + 1) + 1  # cells; variations per member; bytes of a transition
 SPEC = EnvSpec("halfcheetah", 17, 6, 1_000, descriptor=DescriptorSpec("feet", "mean", (0.0, 0.0), (1.0, 1.0)))
 
 
 class Scale(NamedTuple):
-    """A population on its devices."""
+    """Size of a population, its devices and its work."""
 
     population: int
     devices: int
     steps: int = 10_000  # environment steps and updates of each member in a generation
-    episodes: int = 10  # that judge each, of 1,000 steps
+    episodes: int = 10  # evaluation episodes of each member, of 1,000 steps
     buffer_rows: int = 100_000
 
 
@@ -44,18 +44,22 @@ SCALES = (Scale(8, 1), Scale(320, 8), Scale(2_560, 64), Scale(10_240, 256))
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument(
-        "--device-speed", type=float, nargs="+", default=[1.0, 100.0], help="times two cores (%(default)s)"
+        "--device-speed",
+        type=float,
+        nargs="+",
+        default=[1.0, 100.0],
+        help="speed of a device relative to two cores (%(default)s)",
     )
     options = made.parse_args()
     for speed in options.device_speed:
         print(
-            f"\nA device computes {speed:g} times what two cores do; seconds of a generation, unless it says otherwise"
+            f"\nSpeed of a device: {speed:g} times two cores; values are seconds per generation unless a unit is named"
         )
         harness.show([seconds(scale, speed) for scale in SCALES])
 
 
 def seconds(scale: Scale, speed: float) -> dict[str, Any]:
-    """Where a generation's time goes, and what a device holds."""
+    """Time of the parts of a generation, and memory of a device."""
     row, genotype, at_once = sizes(scale.population)
     members = scale.population // scale.devices
     ring = 2 * (scale.devices - 1) / scale.devices
@@ -79,7 +83,7 @@ def seconds(scale: Scale, speed: float) -> dict[str, Any]:
 
 
 def sizes(population: int) -> tuple[int, int, int]:
-    """Bytes of what a child inherits, and of a genotype; and how many rows are moved at once."""
+    """Bytes that a child inherits, bytes of a genotype, and number of rows moved at once."""
     agent = sac(SPEC, SacConfig(hidden_sizes=(256, 256)))
     state = jax.eval_shape(lambda key: agent.start(agent.init(key)), jax.random.key(0))
     genotype = Genotype(state.params, agent.space.defaults, None)

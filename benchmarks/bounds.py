@@ -1,8 +1,8 @@
-"""How often a perturbation of each hyper-parameter lands on a bound of its domain: `python -m benchmarks.bounds`.
+"""How often a perturbation of each hyper-parameter ends on a bound of its domain: `python -m benchmarks.bounds`.
 
-Each evolving field of each agent's space is drawn from its own domain and perturbed as PBT does by default: times 0.8
-or 1.25 on its scale, or drawn afresh with probability 0.25. A field that lands on a bound often cannot evolve: its
-domain is too narrow, or of the wrong scale.
+Each evolved field of each agent's space is drawn from its domain and perturbed with PBT's defaults: multiplied by 0.8
+or 1.25 on its scale, or resampled with probability 0.25. A field that often ends on a bound cannot evolve: its domain
+is too narrow, or has the wrong scale.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ SPACES = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo_settings.SPACE, "diayn"
 
 
 def on_a_bound(space: Space, generations: int, resample: float, members: int = MEMBERS) -> dict[str, float]:
-    """The share of members, name -> [0, 1], whose last of so many perturbations ended on a bound."""
+    """Share of members, name -> [0, 1], whose value is on a bound after `generations` perturbations."""
     change = partial(hyperparams.perturb, space, factors=PbtConfig().perturb_factors, resample_probability=resample)
 
     def lineage(key: jax.Array) -> jax.Array:
@@ -40,7 +40,7 @@ def on_a_bound(space: Space, generations: int, resample: float, members: int = M
 def main() -> None:
     """Print a table of all fields."""
     resample = PbtConfig().resample_probability
-    columns = f"first perturbation | perturbation {GENERATIONS} | {GENERATIONS}, never drawn afresh"
+    columns = f"first perturbation | perturbation {GENERATIONS} | {GENERATIONS}, never resampled"
     print(f"| agent | field | domain | {columns} |")
     print("|---|---|---|---|---|---|")
     for agent, space in SPACES.items():
@@ -48,7 +48,7 @@ def main() -> None:
         for name, domain in space.domains.items():
             scale = f"{type(domain).__name__}({domain.low:g}, {domain.high:g})"
             print(
-                f"| {agent} | {name} | {scale} | " + " | ".join(f"{100 * told[name]:.1f} %" for told in shares) + " |"
+                f"| {agent} | {name} | {scale} | " + " | ".join(f"{100 * share[name]:.1f} %" for share in shares) + " |"
             )
 
 

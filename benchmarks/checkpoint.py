@@ -1,10 +1,11 @@
-"""What a checkpoint of a large population costs the run that it is made of.
+"""Cost of a checkpoint of a large population for its run.
 
     python -m benchmarks.checkpoint [--quick] [--population 1000] [--hidden 256]
 
-SAC agents with small buffers, so that the state is parameters and optimisers. In each round a generation runs alone;
-then the state is saved, and another generation runs while the save goes on in the background; then it is waited for.
-The training is blocked for as long as `save` takes to return, and by what it loses while disk and cores are shared.
+SAC agents with small buffers, so that the state is mainly parameters and optimizer states. In each round a generation
+runs alone; then the state is saved, and another generation runs while the checkpoint is written in the background; then
+the write is awaited. Training is delayed by the duration of the call of `save`, and by sharing disk and cores with the
+write.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations.pbt import pbt
 from rookery.storage.checkpoint import Checkpointer
 
-LIFE = OffPolicyConfig(
+LEARNER_CONFIG = OffPolicyConfig(
     num_envs=5, steps_per_generation=25, batch_size=64, buffer_size=100, warmup_steps=0, eval_episodes=1, start_states=8
 )
 
@@ -32,7 +33,12 @@ def main() -> None:
     made = harness.parser(__doc__, rounds=5)
     made.add_argument("--population", type=int, default=1_000, help="agents (%(default)s)")
     made.add_argument("--hidden", type=int, default=256, help="width of both layers (%(default)s)")
-    made.add_argument("--updates-per-step", type=float, default=1.0, help="25 steps of each agent a generation")
+    made.add_argument(
+        "--updates-per-step",
+        type=float,
+        default=1.0,
+        help="updates per environment step (%(default)s); each agent makes 25 steps per generation",
+    )
     options = harness.parse(made)
     if options.quick:
         options.population, options.hidden = 16, 64
@@ -40,9 +46,11 @@ def main() -> None:
     mesh.use_cores(options.population)
     environment = registry.make("point_maze", episode_length=50)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(options.hidden,) * 2))
-    life = dataclasses.replace(LIFE, updates_per_step=options.updates_per_step)
+    learner_config = dataclasses.replace(LEARNER_CONFIG, updates_per_step=options.updates_per_step)
     over = mesh.mesh_for(options.population)
-    program = pbt(off_policy(agent, environment, life), None, options.population, placement=layout.placement(over))
+    program = pbt(
+        off_policy(agent, environment, learner_config), None, options.population, placement=layout.placement(over)
+    )
     compiled = programs.compile_program(program, over)
     state = compiled.init(jax.random.key(0))
     step = compiled.step.lower(state, jax.random.key(0)).compile()

@@ -1,15 +1,15 @@
-"""From the shell to the first finished generation, ours against a QDax script of the same work.
+"""Time from the shell to the end of the first generation: Rookery against a QDax script with the same work.
 
     python -m benchmarks.cold_start [--quick]
 
     rookery train pbt-sac --env hopper --population 8 --hidden-sizes 64 64 --batch-size 64 --generations 1 \
       --steps-per-generation 5000 --exploit-interval 0 --buffer-size 100000
 
-The script (`qdax_script.py`) does what that command does: 8 members, 25 environments each, 1,000 random steps, 4,000
-updates each, 10 episodes to judge each member by, one exploit; it writes nothing, ours writes a run folder with a
-checkpoint and a picture. Each run is a process of its own. The clock starts when the process does and stops at the
-line that tells of the generation. `cold`: no compilation cache, or an empty one. `warm`: one that an earlier run
-filled; ours is on by itself, QDax's script has one only because we set JAX's variable for it.
+The script (`qdax_script.py`) does the same work as that command: 8 members with 25 environments, 1,000 random steps and
+4,000 updates each, 10 evaluation episodes per member, one exploit. The script writes no files; Rookery writes a run
+directory with a checkpoint and a figure. Each run is a separate process, timed from its start to the line that reports
+the generation. `cold`: no compilation cache, or an empty one. `warm`: a cache filled by an earlier run; Rookery enables
+its cache by default, for QDax's script the benchmark sets JAX's environment variable.
 """
 
 import os
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measure(folder: Path, steps: str, rounds: int) -> tuple[dict[str, harness.Times], dict[str, harness.Times]]:
-    """Seconds to the first generation and to the end of the process; the caches are filled by a run beforehand."""
+    """Seconds to the first generation and to the end of the process; an untimed run fills each cache."""
     runs = {
         "ours cold": partial(ours, folder, steps, None),
         "ours warm": partial(ours, folder, steps, folder / "ours"),
@@ -71,28 +71,28 @@ def measure(folder: Path, steps: str, rounds: int) -> tuple[dict[str, harness.Ti
 
 
 def ours(folder: Path, steps: str, cache: Path | None) -> tuple[float, float]:
-    """A run of the command line; without a cache it gets an empty one of its own, as on its first day."""
-    with tempfile.TemporaryDirectory(dir=folder) as own:
+    """A run of the command line; without `cache` it uses a new, empty cache."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
         command = [str(Path(sys.executable).with_name("rookery")), "train", "pbt-sac", *SIZES, "--generations", "1"]
         command += ["--steps-per-generation", steps, "--exploit-interval", "0", "--buffer-size", "100000"]
-        command += ["--run-dir", f"{own}/run"]
-        return wait_for_generation(command, {"XDG_CACHE_HOME": str(cache or f"{own}/cache")})
+        command += ["--run-dir", f"{temporary}/run"]
+        return wait_for_generation(command, {"XDG_CACHE_HOME": str(cache or f"{temporary}/cache")})
 
 
 def qdax(steps: str, cache: Path | None) -> tuple[float, float]:
-    """A run of the peer's script."""
+    """A run of QDax's script."""
     chosen = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
     return wait_for_generation([sys.executable, "-m", "benchmarks.qdax_script", *SIZES, steps], chosen if cache else {})
 
 
 def wait_for_generation(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-    """Start a process and watch its lines.
+    """Start a process and read its output.
 
     Returns:
-      Seconds until the line that tells of the generation, and until the process ended.
+      Seconds until the line that reports the generation, and until the process ended.
 
     Raises:
-      RuntimeError: it failed, or never told of a generation.
+      RuntimeError: the process failed, or reported no generation.
     """
     inherited: dict[str, Any] = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
     environ = {**inherited, **environment, "PYTHONUNBUFFERED": "1"}

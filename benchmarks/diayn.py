@@ -1,20 +1,20 @@
-"""Skill discovery, environments included: one of our DIAYN agents against QDax's.
+"""Skill discovery, environments included: one DIAYN agent of Rookery against QDax's.
 
     python -m benchmarks.diayn [--quick] [--rows 10000 1000000] [--work iterations updates steps]
 
 An iteration is one step of 200 environments of walker2d_uni (spring, automatic reset), 200 rows stored, and 20 updates
-from batches of 256: discriminator, critics, policy, temperature, targets. Five skills, all nets (256, 256), and a
-discriminator that sees the two feet. Buffers have 10 thousand rows, as in QDax's test, or 1 million, as in its example,
-and are full of random rows, each with one skill, when the clock starts. `updates` is the updates of the same iterations
-alone, and `steps` all the rest, so that one sees where a ratio comes from: 1 / iterations is about
-1 / updates + 1 / steps.
+from batches of 256: discriminator, critics, policy, temperature, targets. There are five skills, all networks are
+(256, 256), and the discriminator's input are the contacts of the two feet. Buffers have 10 thousand rows, as in QDax's
+test, or 1 million, as in its example, and are filled with random rows, each with one skill, before timing. `updates`
+times the updates of the same iterations alone, and `steps` the remaining work, which attributes the ratio:
+1 / iterations is about 1 / updates + 1 / steps.
 
-Ours is the learner's own step, donated, on one device as for any single agent. QDax's is its `do_iteration_fn` with
-DIAYN's `play_step_fn`, in one compiled scan; its example does not donate (`qdax`, which ratios refer to), and
-`qdax_donated` shows what donation would give it. QDax's skills are tied to the environments' slots, ours are drawn anew
-for each episode. QDax's discriminator learns from the state before a step and rewards the state after it; ours does
-both with the state after it, which is one forward pass less. Peak memory is that of whole iterations, measured apart,
-from empty buffers, in a process for each contender, after two calls.
+`ours` is the learner's step, donated, on one device as for any single agent. `qdax` is QDax's `do_iteration_fn` with
+DIAYN's `play_step_fn`, in one compiled scan without donation, as in its example; ratios refer to it. `qdax_donated` is
+the same with donation. QDax assigns a fixed skill to each environment, Rookery draws a skill for each episode. QDax's
+discriminator learns from the state before a step and rewards the state after it; Rookery uses the state after it for
+both, which saves one forward pass. Peak memory is measured for whole iterations, separately, from empty buffers, in one
+process per contender, after two calls.
 """
 
 import argparse
@@ -45,7 +45,7 @@ MODULE = "benchmarks.diayn"
 
 
 class Job(NamedTuple):
-    """What is timed: `carry, outputs = call(*first, carry)`."""
+    """The timed call, `carry, outputs = call(*first, carry)`."""
 
     call: Callable
     first: tuple
@@ -55,8 +55,8 @@ class Job(NamedTuple):
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000], help="buffer sizes")
-    made.add_argument("--work", choices=WORK, nargs="+", default=list(WORK), help="what to time (%(default)s)")
-    made.add_argument("--iterations", type=int, default=10, help="of one timed call (%(default)s)")
+    made.add_argument("--work", choices=WORK, nargs="+", default=list(WORK), help="parts to time (%(default)s)")
+    made.add_argument("--iterations", type=int, default=10, help="iterations of one timed call (%(default)s)")
     made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = harness.parse(made)
     if options.quick:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def measure(part: str, rows: int, iterations: int, rounds: int) -> dict[str, Any]:
-    """One row: iterations per second, of which only `part` is done."""
+    """One row of results: iterations per second, with only the work of `part`."""
     made = {name: contender(name, part, rows, iterations) for name in CONTENDERS}
     times = harness.interleave({name: loop for name, (_, loop) in made.items()}, rounds)
     return {
@@ -102,10 +102,10 @@ def contender(
 
 
 def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
-    """The learner's step, or its blocks of updates. Steps alone are its warm-up, whose actions are drawn twice."""
-    world = skills(registry.make(TASK), SKILLS)
+    """The learner's step, or its blocks of updates. `steps` uses the warm-up, which draws the actions twice."""
+    env = skills(registry.make(TASK), SKILLS)
     agent = diayn(
-        sac(world.spec, SacConfig(hidden_sizes=HIDDEN)), world.spec, DiaynConfig(discriminator_hidden_sizes=HIDDEN)
+        sac(env.spec, SacConfig(hidden_sizes=HIDDEN)), env.spec, DiaynConfig(discriminator_hidden_sizes=HIDDEN)
     )
     config = off_policy.OffPolicyConfig(
         num_envs=ENVS,
@@ -115,19 +115,19 @@ def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
         buffer_size=rows,
         warmup_steps=ENVS * iterations if part == "steps" else 0,
     )
-    learner = off_policy.off_policy(agent, world, config)
+    learner = off_policy.off_policy(agent, env, config)
     bank_key, born_key, fill_key, key = jax.random.split(jax.random.key(0), 4)
     bank = jax.jit(learner.start_states)(bank_key)
     member = jax.jit(learner.init)(born_key, hyperparams.defaults(learner.space), bank)
     if full:
         member = member._replace(buffer=jax.jit(fill, donate_argnums=0)(member.buffer, fill_key))
     if part != "updates":
-        return Job(partial(live, learner), (bank,), (member, key))
-    bindings = off_policy.OffPolicyBindings(agent, world, buffers.ring(rows), config)
+        return Job(partial(run_iterations, learner), (bank,), (member, key))
+    bindings = off_policy.OffPolicyBindings(agent, env, buffers.ring(rows), config)
     return Job(partial(learn, bindings), (member._replace(state=None),), (member.state, key))
 
 
-def live(learner: Learner, bank: PyTree, carry: tuple[Member, Key]) -> tuple[tuple[Member, Key], Metrics]:
+def run_iterations(learner: Learner, bank: PyTree, carry: tuple[Member, Key]) -> tuple[tuple[Member, Key], Metrics]:
     """The iterations of a generation."""
     member, key = carry
     key, step_key = jax.random.split(key)
@@ -138,7 +138,7 @@ def live(learner: Learner, bank: PyTree, carry: tuple[Member, Key]) -> tuple[tup
 def learn(
     bindings: off_policy.OffPolicyBindings, member: Member, carry: tuple[PyTree, Key]
 ) -> tuple[tuple[PyTree, Key], Metrics]:
-    """The updates of as many iterations; `carry` is the agent's state, and a key."""
+    """The updates of the same number of iterations; `carry` is the agent's state, and a key."""
     state, key = carry
     key, learn_key = jax.random.split(key)
 
@@ -150,15 +150,15 @@ def learn(
 
 
 def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
-    """A ring full of random rows; both observations of a row end in one skill."""
+    """Fill a ring buffer with random rows; both observations of a row contain the same skill."""
     fill_key, skill_key = jax.random.split(key)
     population = jax.tree.map(lambda leaf: leaf[None], state)
     filled = jax.tree.map(lambda leaf: leaf[0], work.fill(population, fill_key))
     drawn = draw_skills(skill_key, filled.rows.reward.shape[0])
-    shown = {
+    with_skills = {
         name: getattr(filled.rows, name).at[:, -SKILLS:].set(drawn) for name in ("observation", "next_observation")
     }
-    return filled._replace(rows=filled.rows._replace(**shown))
+    return filled._replace(rows=filled.rows._replace(**with_skills))
 
 
 def draw_skills(key: Key, count: int) -> Array:
@@ -167,7 +167,7 @@ def draw_skills(key: Key, count: int) -> Array:
 
 
 def qdax(part: str, rows: int, iterations: int, full: bool) -> Job:
-    """The peer's iterations, or its updates.
+    """QDax's iterations, or its updates.
 
     Raises:
       SystemExit: QDax is not installed.
@@ -190,14 +190,14 @@ def qdax(part: str, rows: int, iterations: int, full: bool) -> Job:
     agent: Any = baseline.DIAYN(config, action_size=sizes[1])
     born_key, start_key, fill_key = jax.random.split(jax.random.key(0), 3)
     begin = partial(agent.init, action_size=sizes[1], observation_size=sizes[0], descriptor_size=sizes[2])
-    state = jax.jit(begin)(jax.random.key_data(born_key))  # raw keys, as it draws its own
+    state = jax.jit(begin)(jax.random.key_data(born_key))  # raw keys, because QDax splits them itself
     row = QDTransition.init_dummy(sizes[0] + SKILLS, *sizes[1:])
     store = jax.jit(partial(ReplayBuffer.init, rows))(row)
     if full:
         store = jax.jit(fill_qdax, donate_argnums=0)(store, fill_key)
     if part == "updates":
         return Job(partial(learn_qdax, agent, iterations), (store,), state)
-    lives = jax.jit(environment.reset)(jax.random.key_data(start_key))
+    env_states = jax.jit(environment.reset)(jax.random.key_data(start_key))
     chosen = jnp.tile(jnp.eye(SKILLS), (ENVS // SKILLS, 1))
     iterate = partial(
         do_iteration_fn,
@@ -206,11 +206,11 @@ def qdax(part: str, rows: int, iterations: int, full: bool) -> Job:
         play_step_fn=partial(agent.play_step_fn, skills=chosen, env=environment),
         update_fn=agent.update,
     )
-    return Job(partial(live_qdax, iterate, iterations), (), (state, lives, store))
+    return Job(partial(run_qdax_iterations, iterate, iterations), (), (state, env_states, store))
 
 
 def fill_qdax(store: Any, key: Key) -> Any:
-    """`fill` for QDax's store."""
+    """`fill` for QDax's buffer."""
     fill_key, skill_key = jax.random.split(key)
     store = work.fill_qdax(store, fill_key)
     drawn, data = draw_skills(skill_key, store.data.shape[0]), store.data
@@ -219,8 +219,8 @@ def fill_qdax(store: Any, key: Key) -> Any:
     return store.replace(data=data)
 
 
-def live_qdax(iterate: Callable, iterations: int, carry: tuple) -> tuple[tuple, Any]:
-    """Iterations of QDax's own; `carry` is its training state, its environments and its store."""
+def run_qdax_iterations(iterate: Callable, iterations: int, carry: tuple) -> tuple[tuple, Any]:
+    """QDax's iterations; `carry` is its training state, environment states and buffer."""
 
     def step(carry: tuple, _: None) -> tuple[tuple, Any]:
         *after, metrics = iterate(*carry)
@@ -230,7 +230,7 @@ def live_qdax(iterate: Callable, iterations: int, carry: tuple) -> tuple[tuple, 
 
 
 def learn_qdax(agent: Any, iterations: int, store: Any, state: Any) -> tuple[Any, Any]:
-    """The updates of as many iterations, in a scan as its own iterations have them."""
+    """The updates of the same number of iterations, in a scan as in QDax's iterations."""
 
     def update(carry: tuple, _: None) -> tuple[tuple, Any]:
         state, store, metrics = agent.update(*carry)
@@ -241,7 +241,7 @@ def learn_qdax(agent: Any, iterations: int, store: Any, state: Any) -> tuple[Any
 
 
 def peak_memory(name: str, rows: int, iterations: int) -> float:
-    """GB that this process has needed at most, for two calls of one contender."""
+    """Peak memory in GB of this process after two calls of one contender."""
     _, loop = contender(name, "iterations", rows, iterations, full=False)
     loop()
     loop()

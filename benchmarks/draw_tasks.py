@@ -1,8 +1,8 @@
-"""Draw the quality-diversity tasks: docs/tasks/*.png.
+"""Draw the figures of the quality-diversity tasks: docs/tasks/*.png.
 
     python -m benchmarks.draw_tasks
 
-Robots, walls and feet are drawn from the loaded models, point worlds from the constants that they are made of.
+Robots, walls and feet are drawn from the loaded models, point environments from the constants of their tasks.
 """
 
 import importlib
@@ -27,14 +27,14 @@ from rookery.report.figures.style import INK, PALETTE, QUIET
 PICTURES = ROOT / "docs" / "tasks"
 BODY, WALL, FOOT, GOAL, LIMITS = "#f3d9a4", "#a9b6be", PALETTE[0], PALETTE[4], PALETTE[1]
 PLANE, SPHERE, CAPSULE, BOX = 0, 2, 3, 6  # MuJoCo's `mjtGeom`
-TURN = {"ant": 20.0, "humanoid": 90.0}  # degrees about the vertical, so that no foot hides another
-STRIDE = {"walker2d": (3, -0.7)}  # a joint's place among the coordinates, and its angle: so that no foot hides another
+TURN = {"ant": 20.0, "humanoid": 90.0}  # degrees about the vertical axis, so that no foot hides another
+STRIDE = {"walker2d": (3, -0.7)}  # index of a joint coordinate, and its angle, so that no foot hides another
 CORNERS = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3), axis=-1).reshape(-1, 3)
 ROUND = np.stack([np.cos(np.linspace(0, 2 * np.pi, 48)), np.sin(np.linspace(0, 2 * np.pi, 48))], axis=-1)
 
 
-class PointWorld(NamedTuple):
-    """What there is to draw of a point's world; a wall is where it stands and its two ends."""
+class PointTask(NamedTuple):
+    """Geometry of a point environment; a wall is given by its coordinate and its two ends."""
 
     start: tuple[float, float]
     goal: tuple[float, float] | None = None
@@ -52,17 +52,17 @@ class Scene(NamedTuple):
     rotations: np.ndarray  # [links, 3, 3]
 
 
-POINT_WORLDS = {
-    "point_maze": PointWorld(point_maze.START, point_maze.GOAL, point_maze.WALLS),
-    "point_trap": PointWorld(point_maze.TRAP_START, point_maze.TRAP_GOAL, point_maze.TRAP_END, point_maze.TRAP_SIDES),
-    "point_room": PointWorld(point_maze.ROOM_START),
+POINT_TASKS = {
+    "point_maze": PointTask(point_maze.START, point_maze.GOAL, point_maze.WALLS),
+    "point_trap": PointTask(point_maze.TRAP_START, point_maze.TRAP_GOAL, point_maze.TRAP_END, point_maze.TRAP_SIDES),
+    "point_room": PointTask(point_maze.ROOM_START),
 }
 
 
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     for name, draw in (
-        ("point_worlds", draw_point_worlds),
+        ("point_worlds", draw_point_tasks),
         ("feet", draw_feet),
         ("omni", draw_omni),
         ("traps", draw_traps),
@@ -73,35 +73,35 @@ def main() -> None:
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
 
 
-def draw_point_worlds() -> Figure:
-    """Every point's world, side by side."""
-    figure = Figure(figsize=(3.1 * len(POINT_WORLDS), 3.3), layout="constrained")
-    for axes, (name, world) in zip(row(figure, len(POINT_WORLDS)), POINT_WORLDS.items(), strict=True):
+def draw_point_tasks() -> Figure:
+    """All point environments, side by side."""
+    figure = Figure(figsize=(3.1 * len(POINT_TASKS), 3.3), layout="constrained")
+    for axes, (name, task) in zip(row(figure, len(POINT_TASKS)), POINT_TASKS.items(), strict=True):
         prepare(axes, name)
         draw_limits(axes, descriptor(name), margin=0.06)
-        ends = [((left, y), (right, y)) for y, left, right in world.across]
-        ends += [((x, low), (x, high)) for x, low, high in world.along]
+        ends = [((left, y), (right, y)) for y, left, right in task.across]
+        ends += [((x, low), (x, high)) for x, low, high in task.along]
         for one, other in ends:
             axes.plot(*zip(one, other, strict=True), color=WALL, linewidth=4, solid_capstyle="butt")
-        if world.goal is not None:
-            mark_goal(axes, world.goal, point_maze.GOAL_RADIUS)
-        mark_start(axes, world.start)
+        if task.goal is not None:
+            mark_goal(axes, task.goal, point_maze.GOAL_RADIUS)
+        mark_start(axes, task.start)
         axes.xaxis.set_major_locator(MultipleLocator(0.5))
         axes.yaxis.set_major_locator(MultipleLocator(0.5))
     return figure
 
 
 def draw_feet() -> Figure:
-    """Every robot from the side, with its feet in colour, numbered as the descriptor's dimensions."""
+    """All robots from the side, with coloured feet, numbered like the dimensions of the descriptor."""
     robots = [name.removesuffix("_uni") for name in registry.names() if name.endswith("_uni")]
     figure = Figure(figsize=(2.0 * len(robots), 2.5), layout="constrained")
     for axes, robot in zip(row(figure, len(robots)), robots, strict=True):
         prepare(axes, f"{robot}_uni")
-        world = brax.load(robot, "spring")
-        scene, angle = place(world, STRIDE.get(robot)), np.deg2rad(TURN.get(robot, 0.0))
+        loaded = brax.load(robot, "spring")
+        scene, angle = place(loaded, STRIDE.get(robot)), np.deg2rad(TURN.get(robot, 0.0))
         view = np.asarray([[np.cos(angle), np.sin(angle), 0.0], [0.0, 0.0, 1.0]])
         draw_robot(axes, scene, view)
-        feet = brax_feet.find_feet(world.sys, descriptor(f"{robot}_uni").size)
+        feet = brax_feet.find_feet(loaded.sys, descriptor(f"{robot}_uni").size)
         axes.axhline(feet.floor, color=WALL, linewidth=2, zorder=0)
         for number, link in enumerate(feet.links):
             ends = [feet.centres[number] + sign * feet.axes[number] for sign in (-1.0, 1.0)]
@@ -114,7 +114,7 @@ def draw_feet() -> Figure:
 
 
 def draw_omni() -> Figure:
-    """The square of final positions, with the robot enlarged beside its start."""
+    """The square of final positions, with an enlarged inset of the robot."""
     figure = Figure(figsize=(7.0, 3.7), layout="constrained")
     for axes, robot in zip(row(figure, len(brax.OMNI_ROBOTS)), brax.OMNI_ROBOTS, strict=True):
         prepare(axes, f"{robot}_omni")
@@ -151,10 +151,10 @@ def draw_maze() -> Figure:
 
 
 def draw_walled(axes: Axes, robot: str, variant: brax.Variant) -> None:
-    """A robot among its walls, from above."""
-    world = brax.load(robot, "spring", **variant.options)
-    variant.prepare(world, robot)
-    scene = place(world)
+    """Draw a robot and its walls, from above."""
+    loaded = brax.load(robot, "spring", **variant.options)
+    variant.prepare(loaded, robot)
+    scene = place(loaded)
     for geom in range(scene.model.ngeom):
         if scene.model.geom_bodyid[geom] == 0 and scene.model.geom_type[geom] == BOX:
             axes.add_patch(hull(outline(scene, geom, np.eye(3)[:2]), WALL, 2))
@@ -170,7 +170,7 @@ def row(figure: Figure, count: int) -> list[Axes]:
 
 
 def prepare(axes: Axes, title: str) -> None:
-    """Equal scales, quiet frames."""
+    """Set equal scales, the title, and hide the frame."""
     axes.set_aspect("equal")
     axes.set_title(title, color=INK, fontsize=11, family="monospace")
     axes.tick_params(colors=QUIET, labelsize=8)
@@ -179,14 +179,14 @@ def prepare(axes: Axes, title: str) -> None:
 
 
 def descriptor(name: str) -> DescriptorSpec:
-    """Of a task that has one."""
+    """Descriptor of a task that has one."""
     found = registry.find(name).descriptor
     assert found is not None, f"{name} has no descriptor"
     return found
 
 
 def draw_limits(axes: Axes, limits: DescriptorSpec, margin: float) -> None:
-    """The descriptor's limits, dashed, with the view around them."""
+    """Draw the descriptor's limits, dashed, and set the view around them."""
     (left, low), (right, high) = limits.lower, limits.upper
     axes.set_xlim(left - margin, right + margin)
     axes.set_ylim(low - margin, high + margin)
@@ -205,12 +205,12 @@ def mark_goal(axes: Axes, goal: tuple[float, float], radius: float) -> None:
     axes.annotate("goal", beside, color=GOAL, ha="left", va="center", fontsize=9)
 
 
-def place(world: Any, stride: tuple[int, float] | None = None) -> Scene:
-    """Brax's world in its start position, without noise; `stride` turns one joint."""
+def place(loaded: Any, stride: tuple[int, float] | None = None) -> Scene:
+    """Brax's model in its start position, without noise; `stride` sets one joint."""
     mujoco = importlib.import_module("mujoco")
-    model = world.sys.mj_model
+    model = loaded.sys.mj_model
     data = mujoco.MjData(model)
-    data.qpos[:] = np.asarray(world.sys.init_q)
+    data.qpos[:] = np.asarray(loaded.sys.init_q)
     if stride is not None:
         data.qpos[stride[0]] = stride[1]
     mujoco.mj_kinematics(model, data)
@@ -219,19 +219,23 @@ def place(world: Any, stride: tuple[int, float] | None = None) -> Scene:
 
 
 def draw_robot(axes: Axes, scene: Scene, view: np.ndarray, line: float = 0.6) -> None:
-    """All geometries that sit on links and can be seen, the farthest first; `view` `[2, 3]` projects.
+    """Draw all visible geometries of links, the farthest first.
 
-    Lines are `line` points wide.
+    Args:
+      axes: axes to draw on.
+      scene: the model.
+      view: projection, `[2, 3]`.
+      line: line width in points.
     """
     model = scene.model
-    seen = [g for g in range(model.ngeom) if model.geom_bodyid[g] > 0 and model.geom_rgba[g, 3] > 0]
+    visible = [g for g in range(model.ngeom) if model.geom_bodyid[g] > 0 and model.geom_rgba[g, 3] > 0]
     depth = scene.centres @ np.cross(view[0], view[1])
-    for order, geom in enumerate(sorted(seen, key=lambda g: depth[g])):
-        axes.add_patch(hull(outline(scene, geom, view), BODY, 3 + order / len(seen), line))
+    for order, geom in enumerate(sorted(visible, key=lambda g: depth[g])):
+        axes.add_patch(hull(outline(scene, geom, view), BODY, 3 + order / len(visible), line))
 
 
 def outline(scene: Scene, geom: int, view: np.ndarray) -> np.ndarray:
-    """Points `[n, 2]` whose hull a geometry's outline is."""
+    """Points `[n, 2]` whose convex hull is the outline of a geometry."""
     kind, size, centre = scene.model.geom_type[geom], scene.model.geom_size[geom], view @ scene.centres[geom]
     frame = view @ scene.frames[geom]
     if kind == SPHERE:
@@ -241,11 +245,11 @@ def outline(scene: Scene, geom: int, view: np.ndarray) -> np.ndarray:
         return np.concatenate([centre + sign * reach + size[0] * ROUND for sign in (-1.0, 1.0)])
     if kind == BOX:
         return centre + (CORNERS * size) @ frame.T
-    raise ValueError(f"geometries of MuJoCo's kind {kind} are not drawn here.")
+    raise ValueError(f"geometries of MuJoCo's kind {kind} cannot be drawn; add the kind to outline.")
 
 
 def hull(points: np.ndarray, colour: str, order: float, line: float = 0.6) -> Polygon:
-    """The convex hull of points, filled."""
+    """Filled convex hull of points."""
     corners = points[ConvexHull(points).vertices]
     return Polygon(corners, facecolor=colour, edgecolor=INK, linewidth=line, zorder=order)
 

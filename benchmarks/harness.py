@@ -1,9 +1,9 @@
-"""How everything here is measured.
+"""Measurement method of the benchmarks.
 
-A speed is a ratio between contenders of one run on one machine. They take turns, in a new order each round, after
-warm-up rounds; every call is waited for; compile time is apart. The ratio is that of the medians, with the best times
-beside it: of a best time only the machine is to blame. Peak memory belongs to a process, so contenders whose memory is
-compared get a process each.
+Speeds are compared between contenders in one run on one machine. After warm-up rounds, the contenders alternate, in a
+different order each round; every call is awaited; compile time is measured separately. The ratio is that of the
+medians; the ratio of the best times, which contain the least noise of the machine, is also reported. Peak memory is
+measured per process, so contenders whose memory is compared run in separate processes.
 """
 
 import argparse
@@ -31,23 +31,23 @@ PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "numpy", "brax", "qdax"
 
 
 class Times(NamedTuple):
-    """Seconds of one contender, one per round."""
+    """Seconds per round of one contender."""
 
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Seconds."""
+        """Median seconds."""
         return float(np.median(self.seconds))
 
     @property
     def best(self) -> float:
-        """Seconds."""
+        """Least seconds."""
         return min(self.seconds)
 
 
 class Compiled(NamedTuple):
-    """A program ready to run, and what it took to get there."""
+    """A compiled program with its trace and compile times."""
 
     call: Callable[..., Any]
     trace_seconds: float
@@ -55,29 +55,32 @@ class Compiled(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of tracing, lowering and compiling."""
+        """Seconds for tracing, lowering and compiling."""
         return self.trace_seconds + self.compile_seconds
 
     @property
     def temporary_gb(self) -> float:
-        """What a call needs beside its arguments and results, GB."""
+        """Memory of a call besides its arguments and results, GB."""
         return self.call.memory_analysis().temp_size_in_bytes / 1e9  # pyright: ignore[reportFunctionMemberAccess]
 
     @property
     def text(self) -> str:
-        """The optimised program."""
+        """Text of the optimised program."""
         return self.call.as_text()  # pyright: ignore[reportFunctionMemberAccess]
 
 
 class Held:
-    """The state that one or several contenders hand on to each other."""
+    """A state that one or several contenders replace in each call."""
 
     def __init__(self, state: Any):
         self.state = state
 
 
 class Loop:
-    """A contender that feeds its state back, as donation demands: `state, outputs = step(*first, state)`."""
+    """A contender that passes its result state to the next call, as donation requires.
+
+    Each call is `state, outputs = step(*first, state)`.
+    """
 
     def __init__(self, step: Callable[..., tuple[Any, Any]], held: Held, *first: Any):
         self._step, self._held, self._first = step, held, first
@@ -87,7 +90,7 @@ class Loop:
 
 
 def compile_program(function: Callable, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiled:
-    """Trace, lower and compile `function` for `arguments` (arrays or shapes), timing both halves."""
+    """Trace, lower and compile `function` for `arguments` (arrays or shapes); time tracing and compiling separately."""
     started = time.perf_counter()
     lowered = jax.jit(function, donate_argnums=donate).lower(*arguments)
     traced = time.perf_counter()
@@ -96,12 +99,12 @@ def compile_program(function: Callable, *arguments: Any, donate: tuple[int, ...]
 
 
 def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 1) -> dict[str, Times]:
-    """Time contenders in turns; every round begins with another one.
+    """Time contenders alternately; each round starts with another contender.
 
     Args:
-      contenders: name -> a call that does the work and waits for its result.
-      rounds: timed calls of each, at least 5 where the figure matters.
-      warmup: calls of each beforehand that are not timed.
+      contenders: name -> a call that does the work and awaits its result.
+      rounds: timed calls of each contender, at least 5 for results to report.
+      warmup: untimed calls of each contender before the timed ones.
     """
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -116,19 +119,19 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int, warmup:
 
 
 def rates(times: Times, work: float, per: str = "per_second") -> dict[str, float]:
-    """Work done per second, at the median and at the best."""
+    """Work per second, by the median and by the best time."""
     return {per: work / times.median, f"best_{per}": work / times.best}
 
 
 def speedup(ours: Times, theirs: Times) -> dict[str, float]:
-    """How many times faster we are: ratio of the medians, and of the best times."""
+    """Speedup of `ours` over `theirs`: ratio of the medians, and of the best times."""
     return {"ratio": theirs.median / ours.median, "best_ratio": theirs.best / ours.best}
 
 
 def peak_memory() -> float:
-    """The most memory this process has ever held, in GB (10^9 bytes).
+    """Peak memory of this process, in GB (10^9 bytes).
 
-    Linux's `VmHWM`, where it exists: `ru_maxrss` of a child begins at what its parent held when it was started.
+    `VmHWM` on Linux; otherwise `ru_maxrss`, which in a child process includes the parent's memory at its start.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -139,10 +142,10 @@ def peak_memory() -> float:
 
 
 def in_process(module: str, *arguments: str, **environment: str) -> Any:
-    """Run `python -m module arguments` and return what its last line says in JSON.
+    """Run `python -m module arguments` and return the JSON value of its last line.
 
     Raises:
-      RuntimeError: it failed; the message ends with what it wrote to standard error.
+      RuntimeError: the process failed; the message ends with its standard error.
     """
     command = [sys.executable, "-m", module, *arguments]
     environ = {**os.environ, **environment}
@@ -153,15 +156,15 @@ def in_process(module: str, *arguments: str, **environment: str) -> Any:
 
 
 def parser(description: str | None, rounds: int = 7) -> argparse.ArgumentParser:
-    """The flags that every benchmark has."""
+    """Create a parser with the flags of all benchmarks."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="a smoke test: small sizes, 2 rounds, nothing to quote")
+    made.add_argument("--quick", action="store_true", help="smoke test: small sizes, 2 rounds, no valid measurement")
     made.add_argument("--rounds", type=int, default=rounds, help="timed calls of each contender (%(default)s)")
     return made
 
 
 def parse(made: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags as given; `--quick` means 2 rounds."""
+    """Parse the flags; `--quick` sets 2 rounds."""
     options = made.parse_args(arguments)
     if options.quick:
         options.rounds = 2
@@ -169,13 +172,13 @@ def parse(made: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
 
 
 def report(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], started_load: float) -> None:
-    """Print `rows` as a table and write them, with the circumstances, to `results/<name>-<date>.json`.
+    """Print `rows` as a table and write them, with the conditions of the run, to `results/<name>-<date>.json`.
 
     Args:
-      name: the benchmark's.
-      options: its flags.
-      rows: one dictionary per line; a value that is a dictionary or a list is written but not printed.
-      started_load: the machine's load when the benchmark began, so that a reader can tell a quiet run.
+      name: name of the benchmark.
+      options: flags of the benchmark.
+      rows: one dictionary per row; values that are dictionaries or lists are written but not printed.
+      started_load: load of the machine at the start, which shows whether other processes were active.
     """
     show(rows)
     record = {
@@ -196,7 +199,7 @@ def report(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, A
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as a table; columns are all their scalar keys, in the order of appearance."""
+    """Print rows as a table; the columns are all keys with scalar values, in the order of appearance."""
     shown = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
     columns = list(dict.fromkeys(key for row in shown for key in row))
     table = Table(*columns)
@@ -215,12 +218,12 @@ def _cell(value: Any) -> str:
 
 
 def load() -> float:
-    """Processes that wanted a core during the last minute."""
+    """Load average of the machine over the last minute, in processes."""
     return os.getloadavg()[0]
 
 
 def commit() -> str:
-    """The commit that is checked out, with `+` if the package differs from it; or `unknown`."""
+    """The checked-out commit, with `+` if the package has uncommitted changes; or `unknown`."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--", "rookery") else "")
@@ -233,7 +236,7 @@ def _git(*arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed."""
+    """Versions of Python and of the installed packages in `PACKAGES`."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -244,7 +247,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the cores this process may use, the memory, and JAX's devices."""
+    """The processor, the cores available to this process, the memory, and JAX's devices."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     devices = sorted({device.device_kind for device in jax.devices()})

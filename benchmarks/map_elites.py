@@ -1,9 +1,10 @@
-"""MAP-Elites on the arm and the sphere, beside QDax and pyribs: as good with the same evaluations, and how fast?
+"""MAP-Elites on the arm and the sphere: scores and speed of Rookery, QDax and pyribs for equal evaluations.
 
     python -m benchmarks.map_elites [--quick] [--problem arm sphere] [--generations 200] [--seeds 5]
 
-All share the operator, the cells, the first population of each seed and the batch (see `peers_map_elites`). Scores are
-those after the last generation, over seeds; a timed call is so many generations, one program each for QDax and for us.
+All contenders use the same operator, cells, initial population of each seed and batch size (see `peers_map_elites`).
+Scores are those after the last generation, over seeds; a timed call runs `--generations` generations, for QDax and
+Rookery in one compiled program.
 """
 
 from functools import partial
@@ -22,7 +23,7 @@ from rookery.qd.map_elites import with_repertoire
 
 
 def ours(problem: Problem, settings: Settings, generations: int) -> Contender:
-    """Ours, many generations in one program as QDax has them; the functions are the peers', so that all share them."""
+    """Rookery's MAP-Elites, with many generations in one program like QDax's, and the functions of `PROBLEMS`."""
     (low, high), side = problem.limits, settings.side
     scoring = rookery.function_scoring(
         partial(_score, problem), partial(_init, problem), (low, low), (high, high), problem.offset, problem.bounds
@@ -68,7 +69,9 @@ CONTENDERS = {"rookery": ours, **peers_map_elites.CONTENDERS}
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--problem", choices=PROBLEMS, nargs="+", default=list(PROBLEMS))
-    made.add_argument("--generations", type=int, default=200, help="of a run and of a timed call (%(default)s)")
+    made.add_argument(
+        "--generations", type=int, default=200, help="generations of a run and of a timed call (%(default)s)"
+    )
     made.add_argument("--batch-size", type=int, default=1024, help="children per generation (%(default)s)")
     made.add_argument("--seeds", type=int, default=5)
     options = harness.parse(made)
@@ -85,7 +88,7 @@ def main() -> None:
 
 
 def measure(problem: Problem, settings: Settings, options: Any) -> list[dict[str, Any]]:
-    """One row per contender: mean and range of the scores over the seeds, evaluations per second, and our ratio."""
+    """One row per contender: mean and range of the scores over the seeds, evaluations per second, and ratio."""
     made = {name: make(problem, settings, options.generations) for name, make in CONTENDERS.items()}
     calls = {name: peers_map_elites.timed(contender) for name, contender in made.items()}
     times = harness.interleave(calls, options.rounds)

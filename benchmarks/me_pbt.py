@@ -1,11 +1,12 @@
-"""A generation of ME-PBT beside QDax's: exploit, train, vary, evaluate, add to the repertoire.
+"""A generation of ME-PBT, Rookery against QDax: exploit, train, vary, evaluate, add to the repertoire.
 
     python -m benchmarks.me_pbt [--quick]
 
-The reference setting with small nets: walker2d_uni, 10 members with 25 environments, 10 steps of them and as many
-updates as steps, 30 variations, one episode per evaluation, 128 cells, nets (64, 64), batches of 64. Both do the same
-work with one difference: our evaluation ends when its last episode does, QDax's always goes on for 1,000 steps. Our
-members are spread over two cores as two devices, as on the command line; QDax has both cores within one device.
+The reference setting with small networks: walker2d_uni, 10 members with 25 environments, 10 steps of each environment,
+one update per environment step, 30 variations, one episode per evaluation, 128 cells, networks (64, 64), batch size 64.
+The work is equal with one exception: Rookery's evaluation ends with its last episode, QDax's always runs 1,000 steps.
+Rookery's members are divided over two cores as two devices, as on the command line; QDax uses both cores within one
+device.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from rookery.distributed.mesh import make_mesh, use_cores
 
 
 def ours(settings: Settings) -> tuple[harness.Compiled, harness.Loop]:
-    """The compiled generation, and a call that makes one after the other; the members spread over all devices."""
+    """Rookery's compiled generation, and a call that runs the next one, with the members divided over all devices."""
     mesh = make_mesh()
     placement = layout.placement(mesh, cells=settings.cells)
     compiled = programs.compile_program(walker.program(settings, settings.eval_episodes, placement), mesh)
@@ -41,7 +42,7 @@ def ours(settings: Settings) -> tuple[harness.Compiled, harness.Loop]:
 
 
 def theirs(settings: Settings) -> tuple[harness.Compiled, harness.Loop]:
-    """QDax's."""
+    """QDax's compiled generation, and a call that runs the next one."""
     from benchmarks import peers_me_pbt
 
     return peers_me_pbt.timed(settings)
@@ -52,8 +53,10 @@ CONTENDERS = {"rookery": ours, "qdax": theirs}
 
 def main() -> None:
     made = harness.parser(__doc__, rounds=5)
-    made.add_argument("--memory-of", choices=list(CONTENDERS), help="tell this contender's peak, and no more")
-    made.add_argument("--devices", type=int, default=2, help="that our members are spread over (%(default)s)")
+    made.add_argument("--memory-of", choices=list(CONTENDERS), help="only print the peak memory of this contender")
+    made.add_argument(
+        "--devices", type=int, default=2, help="devices that Rookery's members are divided over (%(default)s)"
+    )
     made.add_argument("--speed-only", action="store_true", help="measure no memory")
     options = harness.parse(made)
     use_cores(options.devices)
@@ -80,7 +83,7 @@ def main() -> None:
 
 
 def peak_memory(settings: Settings, name: str) -> float:
-    """GB that this process, which does nothing else, has needed at most, compiling and two generations included."""
+    """Peak memory in GB of this process after compilation and two generations; it must do nothing else."""
     _, loop = CONTENDERS[name](settings)
     for _ in range(2):
         loop()

@@ -1,14 +1,13 @@
-"""Training a population of small agents, environments included: ours against QDax's `get_train_fn`.
+"""Training of a population of small agents, environments included: Rookery against QDax's `get_train_fn`.
 
     python -m benchmarks.pbt_training [--quick] [--agent sac td3]
 
-P = 10 members with 25 environments each on walker2d_uni (spring), 1 update per environment step, batch 64, nets
-(64, 64), no evaluation on either side; TD3's policy moves every second update on both. Buffers of 100 thousand and of
-1 million rows are full of random rows when the clock starts. Ours is the learner's own step, mapped over members and
-donated, on as many cores as the command line would make devices of (`use_cores`); QDax has the same cores
-within its one device. QDax's call is not donated in its own examples (`qdax`, which ratios refer to); `qdax_donated`
-shows what donation would give it. Peak memory is measured apart, from empty buffers, in a process for each contender,
-after two calls.
+P = 10 members with 25 environments each on walker2d_uni (spring), 1 update per environment step, batch size 64, hidden
+sizes (64, 64), no evaluation; TD3's policy is updated every second step in both. Buffers of 100 thousand and of 1
+million rows are filled with random rows before timing. `ours` is Rookery's learner step, mapped over members and
+donated, with one device per core as on the command line (`use_cores`); QDax uses the same cores within one device.
+QDax's examples do not donate (`qdax`, which ratios refer to); `qdax_donated` is QDax with donation. Peak memory is
+measured separately, from empty buffers, in one process per contender, after two calls.
 """
 
 import argparse
@@ -69,7 +68,7 @@ def shapes_of(agent: str, rows: int) -> work.Shapes:
 
 
 def measure(shapes: work.Shapes, iterations: int, rounds: int) -> dict[str, Any]:
-    """One row: updates per second, summed over the members."""
+    """One row of results: updates per second, summed over the members."""
     made = {name: contender(name, shapes, iterations) for name in CONTENDERS}
     times = harness.interleave({name: loop for name, (_, loop) in made.items()}, rounds)
     updates = POPULATION * ENVS * iterations
@@ -95,7 +94,7 @@ def contender(
 
 
 def ours(shapes: work.Shapes, iterations: int, full: bool) -> tuple[Callable, tuple]:
-    """The learner's step for a population, and the members it begins with."""
+    """The learner's step for a population, and the initial members."""
     learner = work.learner(registry.make(TASK), shapes, ENVS, iterations)
     mesh = mesh_for(POPULATION)
     layout = programs.shardings(mesh)
@@ -108,7 +107,7 @@ def ours(shapes: work.Shapes, iterations: int, full: bool) -> tuple[Callable, tu
 
 
 def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
-    """Newborn members, a key, and the start states of a generation."""
+    """Initial members, a key, and the start states of a generation."""
     bank_key, member_key, hyper_key, key = jax.random.split(key, 4)
     bank = learner.start_states(bank_key)
     hyper = jax.vmap(partial(work.hyperparams.sample, learner.space))(base.member_keys(hyper_key, POPULATION))
@@ -119,7 +118,7 @@ def begin(learner: Learner, key: Key) -> tuple[Member, Key, Bank]:
 def train(
     learner: Learner, spread: base.PopulationMap, carry: tuple[Member, Key, Bank]
 ) -> tuple[tuple[Member, Key, Bank], Metrics]:
-    """A generation of learning, nobody judged."""
+    """A generation of training without evaluation."""
     members, key, bank = carry
     key, step_key = jax.random.split(key)
     keys = base.member_keys(step_key, POPULATION)
@@ -132,17 +131,17 @@ def train(
 
 
 def qdax(shapes: work.Shapes, iterations: int, full: bool) -> tuple[Callable, tuple]:
-    """The peer's training of a population, and all that it begins with."""
+    """QDax's training of a population, and its initial state."""
     peer = work.qdax_peer(shapes, jax.random.key(0), full=full)
     environment = work.qdax_environment(TASK, ENVS)
     keys = jax.random.key_data(jax.random.split(jax.random.key(1), POPULATION))
-    lives = jax.jit(jax.vmap(environment.reset))(keys)
+    env_states = jax.jit(jax.vmap(environment.reset))(keys)
     train = peer.agent.get_train_fn(environment, iterations, ENVS, 1.0)
-    return lambda carry: train(*carry), (peer.states, lives, peer.buffers)
+    return lambda carry: train(*carry), (peer.states, env_states, peer.buffers)
 
 
 def peak_memory(name: str, shapes: work.Shapes, iterations: int) -> float:
-    """GB that this process has needed at most, for two calls of one contender."""
+    """Peak memory in GB of this process after two calls of one contender."""
     _, loop = contender(name, shapes, iterations, full=False)
     loop()
     loop()

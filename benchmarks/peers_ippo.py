@@ -1,14 +1,14 @@
-"""jaxagents' IPPO on pursuit: the contender of `benchmarks.ippo`, in an environment and a process of its own.
+"""jaxagents' IPPO on pursuit: the contender of `benchmarks.ippo`, in a separate virtual environment and process.
 
     benchmarks/peers.sh && .venv-peers-jaxagents/bin/python benchmarks/peers_ippo.py 3
 
-It runs where jaxagents does, with Python 3.12 and the JAX of its time, and so imports nothing of ours. It makes the
-program, says so in a line of JSON, and then trains as many updates as it was told for every line that it reads; to
-each it answers with the seconds that took. With `--rounds 2` it does that by itself.
+It runs with the Python 3.12 and the older JAX that jaxagents needs, and therefore does not import Rookery. It compiles
+the program, prints a line of JSON, and then trains the given number of updates for every line of input, and prints the
+seconds that each training took. With `--rounds 2` it trains twice without input.
 
-The environment is `rookery.envs.tasks.pursuit.pursuit_continuous` written for its interface: same motion, capture,
-rewards, clock, starts and views. The networks are the same for both: for either agent 128 and 64 tanh units on its own
-view, orthogonal weights, and the logarithm of the deviation as a parameter.
+The environment is `rookery.envs.tasks.pursuit.pursuit_continuous` with jaxagents' interface: the motion, capture,
+rewards, time limit, start states and observations are the same. The networks equal Rookery's: for each agent 128 and 64
+tanh units on its observation, orthogonal weights, and the logarithm of the deviation as a parameter.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy
 
-numpy.bool = bool  # type: ignore[misc] # gymnax 0.0.6 asks for the name that numpy took away
+numpy.bool = bool  # type: ignore[misc] # gymnax 0.0.6 uses this name, which numpy removed
 
 import flax.linen as nn  # noqa: E402
 import jax  # noqa: E402
@@ -39,7 +39,7 @@ VIEW = 9
 
 @struct.dataclass
 class Chase:
-    """The predator first."""
+    """State of the environment; the predator is first."""
 
     position: jax.Array  # [2, 2]
     heading: jax.Array  # [2]
@@ -47,16 +47,16 @@ class Chase:
 
 
 @struct.dataclass
-class Nothing:
-    """There is nothing to choose."""
+class NoParams:
+    """Empty environment parameters."""
 
 
 class Pursuit(Environment):
-    """One predator and one prey; the clock is the wrapper's."""
+    """One predator and one prey; jaxagents' wrapper implements the time limit."""
 
     n_actors = 2
 
-    def reset_env(self, rng: jax.Array, params: Nothing) -> tuple[jax.Array, Chase]:
+    def reset_env(self, rng: jax.Array, params: NoParams) -> tuple[jax.Array, Chase]:
         del params
         keys = jax.random.split(rng, 3)
         predator = jax.random.uniform(keys[0], (2,))
@@ -66,7 +66,7 @@ class Pursuit(Environment):
         state = Chase(jnp.stack([predator, places[jnp.argmax(far)]]), heading, jnp.zeros((), jnp.int32))
         return view(state), state
 
-    def step_env(self, rng: jax.Array, state: Chase, action: jax.Array, params: Nothing) -> tuple:
+    def step_env(self, rng: jax.Array, state: Chase, action: jax.Array, params: NoParams) -> tuple:
         del rng, params
         turned = state.heading + math.pi * jnp.clip(action, -1.0, 1.0)
         heading = jnp.mod(turned + math.pi, 2 * math.pi) - math.pi
@@ -82,7 +82,10 @@ def towards(heading: jax.Array) -> jax.Array:
 
 
 def view(state: Chase) -> jax.Array:
-    """What both see, one after the other: the clock, oneself, how far away the other is and where it heads, `[18]`."""
+    """Observations of both agents, concatenated `[18]`.
+
+    Each contains the elapsed time, the agent's position and heading, the other's relative position and its heading.
+    """
     facing, place = towards(state.heading), 2.0 * state.position - 1.0
     away = state.position[::-1] - state.position
     clock = jnp.full((2, 1), state.time / ROLLOUT)
@@ -90,7 +93,7 @@ def view(state: Chase) -> jax.Array:
 
 
 class Mlp(nn.Module):
-    """Of one agent: `[..., 9] -> [..., 1]`."""
+    """Network of one agent: `[..., 9] -> [..., 1]`."""
 
     gain: float
 
@@ -102,32 +105,32 @@ class Mlp(nn.Module):
 
 
 class Actor(nn.Module):
-    """What either agent does: means and deviations `[..., 2]`, from what both see `[..., 18]`."""
+    """Means and deviations of both agents' actions `[..., 2]`, from both observations `[..., 18]`."""
 
     config: Any
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return apart(x, 0.01), jnp.exp(self.param("log_std", nn.initializers.zeros, (2,)))
+        return separate_networks(x, 0.01), jnp.exp(self.param("log_std", nn.initializers.zeros, (2,)))
 
 
 class Critic(nn.Module):
-    """What either agent expects, `[..., 2]`."""
+    """Values of both agents, `[..., 2]`."""
 
     config: Any
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return apart(x, 1.0)
+        return separate_networks(x, 1.0)
 
 
-def apart(x: jax.Array, gain: float) -> jax.Array:
-    """A network for either agent; to be called in a module."""
+def separate_networks(x: jax.Array, gain: float) -> jax.Array:
+    """Separate networks for both agents; to be called in a flax module."""
     return jnp.concatenate([Mlp(gain)(x[..., :VIEW]), Mlp(gain)(x[..., VIEW:])], axis=-1)
 
 
 class Hunters(IPPO):
-    """What jaxagents leaves to its user: normal distributions."""
+    """The methods that jaxagents requires of a user, with normal distributions."""
 
     def _sample_actions(self, rng: jax.Array, training: Any, obs: jax.Array) -> jax.Array:
         mean, deviation = training.apply_fn(training.params, obs)
@@ -145,7 +148,7 @@ class Hunters(IPPO):
 
 
 def hunters(updates: int) -> Hunters:
-    """The agent; it counts the actor's epochs from 1, so that it is asked for one more than it shall make."""
+    """The agent; jaxagents makes one actor epoch less than configured, so it is configured with one more."""
     config = AgentConfig(
         n_steps=updates,
         batch_size=ENVS,
@@ -159,11 +162,11 @@ def hunters(updates: int) -> Hunters:
         eval_frequency=updates,
         max_episode_steps=ROLLOUT,
     )
-    return Hunters(Pursuit(), Nothing(), config, eval_during_training=False)
+    return Hunters(Pursuit(), NoParams(), config, eval_during_training=False)
 
 
 def hyperparameters() -> HyperParameters:
-    """Its example's; a divergence never stops it, so that all epochs are made."""
+    """Hyper-parameters of jaxagents' example, with a divergence limit that is never reached."""
     actor, critic = (OptimizerParams(learning_rate=rate, eps=1e-5, grad_clip=1.0) for rate in (3e-4, 5e-4))
     return HyperParameters(
         gamma=0.99,
@@ -179,26 +182,26 @@ def hyperparameters() -> HyperParameters:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("updates", type=int)
-    parser.add_argument("--rounds", type=int, help="train by itself, so many times")
+    parser.add_argument("--rounds", type=int, help="number of trainings without input")
     options = parser.parse_args()
     agent, hyper = hunters(options.updates), hyperparameters()
     started = time.perf_counter()
     train = jax.jit(agent.train).lower(jax.random.PRNGKey(0), hyper).compile()
-    say({"compile_s": time.perf_counter() - started, "jax": jax.__version__})
+    print_message({"compile_s": time.perf_counter() - started, "jax": jax.__version__})
     for turn, _ in enumerate(sys.stdin if options.rounds is None else range(options.rounds)):
         started = time.perf_counter()
         runner = jax.block_until_ready(train(jax.random.PRNGKey(turn), hyper))[0]
         seconds = time.perf_counter() - started
         steps = int(runner.actor_training.step)
-        say({"seconds": seconds, "actor_steps": steps, "finite": finite(runner), "peak_gb": peak_memory()})
+        print_message({"seconds": seconds, "actor_steps": steps, "finite": finite(runner), "peak_gb": peak_memory()})
 
 
-def say(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
+def print_message(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
 
 
 def peak_memory() -> float:
-    """The most memory this process has ever held, in GB, where Linux tells."""
+    """Peak memory of this process in GB on Linux; 0 elsewhere."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return sum(int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith("VmHWM"))

@@ -1,11 +1,11 @@
-"""MAP-Elites as two peers run it: QDax on the device, pyribs on the host.
+"""MAP-Elites of two other libraries: QDax on the device, pyribs on the host.
 
     python -m benchmarks.peers_map_elites [--quick] [--problem arm sphere] [--generations 100]
 
-Two problems whose evaluation costs next to nothing: the planar arm, and the sphere as pyribs defines it. The work is
-the same for everybody: the operator (iso+line with the same sigmas and pairs of parents drawn uniformly from the
-occupied cells), the cells (an even grid), the first population, and the batch. The first population is evaluated before
-the first generation, so N generations are N + 1 batches of evaluations. Both peers work in single precision.
+There are two problems with a cheap evaluation: the planar arm, and the sphere as pyribs defines it. The work is equal
+for all contenders: the operator (iso+line with the same sigmas and pairs of parents drawn uniformly from the occupied
+cells), the cells (an even grid), the initial population, and the batch size. The initial population is evaluated before
+the first generation, so N generations are N + 1 batches of evaluations. Both libraries use single precision.
 """
 
 import math
@@ -18,27 +18,27 @@ import numpy as np
 
 from benchmarks import harness
 
-INSTALL = "QDax or pyribs is not installed; make an environment with them: benchmarks/peers.sh"
+INSTALL = "QDax or pyribs is not installed; create an environment with them: benchmarks/peers.sh"
 SPHERE_BOUND = 5.12
 SPHERE_OPTIMUM = 0.4 * SPHERE_BOUND
 
 
 class Problem(NamedTuple):
-    """What is illuminated; a batch of genotypes is `[B, n]`."""
+    """A problem with genotypes `[B, n]`."""
 
     name: str
     size: int  # n
     score: Callable[[Any, Any], tuple[Any, Any]]
     """(numpy or jax.numpy, genotypes) -> fitness `[B]` and descriptor `[B, 2]`."""
-    bounds: tuple[float, float] | None  # what genotypes are clipped to
-    limits: tuple[float, float]  # of both descriptors
-    offset: float  # the fitness that counts as nothing in the QD score
-    iso_sigma: float  # of iso+line, unless one chooses
+    bounds: tuple[float, float] | None  # genotypes are clipped to them
+    limits: tuple[float, float]  # of both descriptor dimensions
+    offset: float  # the fitness that contributes 0 to the QD score
+    iso_sigma: float  # default of iso+line
     line_sigma: float
 
 
 class Settings(NamedTuple):
-    """What all contenders share."""
+    """Settings of all contenders."""
 
     iso_sigma: float  # standard deviation of the noise on every gene
     line_sigma: float  # standard deviation of the step along the line to the other parent, one per child
@@ -47,26 +47,27 @@ class Settings(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A way of running MAP-Elites for a fixed number of generations; its states are its own."""
+    """An implementation of MAP-Elites for a fixed number of generations, with its type of state."""
 
     begin: Callable[[int], Any]
-    """Seed -> the state after the first population."""
+    """Seed -> the state after the initial population."""
     advance: Callable[[Any], Any]
-    """State -> the state some generations later; it may change the one that it is given, and may be awaited."""
+    """State -> the state some generations later; it may modify its argument, and the result may be awaited."""
     fitness: Callable[[Any], np.ndarray]
     """State -> fitness of every cell `[C]`, -inf where a cell is empty."""
     compile_seconds: float = 0.0
 
 
 def arm(numeric: Any, genotypes: Any) -> tuple[Any, Any]:
-    """A planar arm that should reach every point with even angles (Vassiliades 2018, arXiv:1804.03906).
+    """Planar arm that should reach every point with equal angles (Vassiliades 2018, arXiv:1804.03906).
 
     Args:
       numeric: numpy or jax.numpy.
-      genotypes: `[B, n]` in [0, 1]; x turns a joint by (2 x - 1) pi against the link before it.
+      genotypes: `[B, n]` in [0, 1]; x turns a joint by (2 x - 1) pi relative to the previous link.
 
     Returns:
-      Minus the standard deviation of the genes `[B]`, and the end of the arm, scaled to [0, 1]^2 `[B, 2]`.
+      Fitness `[B]`, minus the standard deviation of the genes; and the end position of the arm, scaled to [0, 1]^2,
+      `[B, 2]`.
     """
     angles = numeric.cumsum((2.0 * genotypes - 1.0) * math.pi, axis=-1)
     end = numeric.stack([numeric.cos(angles).mean(axis=-1), numeric.sin(angles).mean(axis=-1)], axis=-1)
@@ -81,8 +82,8 @@ def sphere(numeric: Any, genotypes: Any) -> tuple[Any, Any]:
       genotypes: `[B, n]`, not bounded.
 
     Returns:
-      Fitness `[B]`, at most 100, 0 where every gene is at the far bound; and the sums over both halves of the genes
-      `[B, 2]`, to which a gene x beyond the bound 5.12 contributes only 5.12 / x.
+      Fitness `[B]`, at most 100, and 0 if every gene is at the farthest bound; and the sums over both halves of the
+      genes `[B, 2]`, to which a gene x beyond the bound 5.12 contributes 5.12 / x.
     """
     half = genotypes.shape[-1] // 2
     worst = genotypes.shape[-1] * (SPHERE_BOUND + SPHERE_OPTIMUM) ** 2
@@ -93,7 +94,7 @@ def sphere(numeric: Any, genotypes: Any) -> tuple[Any, Any]:
 
 
 def arm_problem(joints: int = 8) -> Problem:
-    """The deviation of numbers in [0, 1] is at most 1/2, so cells count from there."""
+    """The offset is -1/2, because the standard deviation of numbers in [0, 1] is at most 1/2."""
     return Problem("arm", joints, arm, (0.0, 1.0), (0.0, 1.0), -0.5, 0.01, 0.2)
 
 
@@ -110,7 +111,7 @@ def defaults(problem: Problem) -> Settings:
 
 
 def first_population(problem: Problem, settings: Settings, seed: int) -> np.ndarray:
-    """The same for all contenders, `[B, n]`: uniform within the bounds, or else around 0 with the operator's noise."""
+    """Initial population of all contenders, `[B, n]`: uniform within the bounds, or normal around 0 without bounds."""
     generator = np.random.default_rng(seed)
     shape = settings.batch_size, problem.size
     if problem.bounds is None:
@@ -119,11 +120,11 @@ def first_population(problem: Problem, settings: Settings, seed: int) -> np.ndar
 
 
 def scores(fitness: np.ndarray, offset: float) -> dict[str, float]:
-    """What a repertoire is worth.
+    """Scores of a repertoire.
 
     Args:
-      fitness: of every cell `[C]`, -inf where it is empty.
-      offset: the fitness that counts as nothing.
+      fitness: fitness of every cell `[C]`, -inf where it is empty.
+      offset: the fitness that contributes 0 to the QD score.
     """
     occupied = np.isfinite(fitness)
     return {
@@ -134,17 +135,17 @@ def scores(fitness: np.ndarray, offset: float) -> dict[str, float]:
 
 
 def run(contender: Contender, problem: Problem, seed: int) -> dict[str, float]:
-    """The scores after the first population and the contender's generations."""
+    """Scores after the initial population and the contender's generations."""
     return scores(contender.fitness(contender.advance(contender.begin(seed))), problem.offset)
 
 
 def timed(contender: Contender, seed: int = 0) -> harness.Loop:
-    """A call for `harness.interleave`: the contender's generations, each call going on from the last."""
+    """A call for `harness.interleave` that runs the contender's generations, continuing from the previous call."""
     return harness.Loop(lambda state: (contender.advance(state), None), harness.Held(contender.begin(seed)))
 
 
 def qdax(problem: Problem, settings: Settings, generations: int) -> Contender:
-    """QDax's `MAPElites.scan_update` in one program; its mixing emitter makes nothing but iso+line.
+    """QDax's `MAPElites.scan_update` in one program; its mixing emitter only uses iso+line.
 
     Raises:
       SystemExit: QDax is not installed.
@@ -160,9 +161,9 @@ def qdax(problem: Problem, settings: Settings, generations: int) -> Contender:
     low, high = problem.bounds or (None, None)
     sigmas = {"iso_sigma": settings.iso_sigma, "line_sigma": settings.line_sigma}
     vary: Any = partial(isoline_variation, **sigmas, minval=low, maxval=high)
-    nothing: Any = None  # every child comes from the variation
+    nothing: Any = None  # every child is made by the variation
     emitter = MixingEmitter(nothing, vary, variation_percentage=1.0, batch_size=settings.batch_size)
-    metrics = partial(default_qd_metrics, qd_offset=-problem.offset)  # it adds where we subtract
+    metrics = partial(default_qd_metrics, qd_offset=-problem.offset)  # QDax adds its offset
     algorithm = MAPElites(partial(_qdax_score, problem), emitter, metrics)
     centroids = compute_euclidean_centroids((settings.side, settings.side), *problem.limits)
     init = jax.jit(partial(_qdax_init, algorithm, centroids))
@@ -190,7 +191,7 @@ def _qdax_scan(algorithm: Any, generations: int, carry: Any) -> Any:
 
 
 def pyribs(problem: Problem, settings: Settings, generations: int) -> Contender:
-    """A `Scheduler` of pyribs over a `GridArchive` and one `IsoLineEmitter`; a whole batch is scored by numpy at once.
+    """Pyribs' `Scheduler` with a `GridArchive` and one `IsoLineEmitter`; numpy scores a whole batch at once.
 
     Raises:
       SystemExit: pyribs is not installed.
@@ -245,11 +246,17 @@ CONTENDERS = {"qdax": qdax, "pyribs": pyribs}
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--problem", choices=PROBLEMS, nargs="+", default=list(PROBLEMS))
-    made.add_argument("--size", type=int, help="genes; 8 for the arm and 20 for the sphere by default")
-    made.add_argument("--generations", type=int, default=100, help="of a run and of a timed call (%(default)s)")
+    made.add_argument("--size", type=int, help="number of genes; by default 8 for the arm and 20 for the sphere")
+    made.add_argument(
+        "--generations", type=int, default=100, help="generations of a run and of a timed call (%(default)s)"
+    )
     made.add_argument("--batch-size", type=int, default=1024, help="children per generation (%(default)s)")
-    made.add_argument("--iso-sigma", type=float, help="the problem's own by default")
-    made.add_argument("--line-sigma", type=float, help="the problem's own by default")
+    made.add_argument(
+        "--iso-sigma", type=float, help="standard deviation of the noise on every gene; by default the problem's"
+    )
+    made.add_argument(
+        "--line-sigma", type=float, help="standard deviation along the line between parents; by default the problem's"
+    )
     made.add_argument("--seeds", type=int, default=1)
     options = harness.parse(made)
     if options.quick:

@@ -1,15 +1,15 @@
-"""ME-PBT as QDax runs it: PBT-SAC inside a distributed MAP-Elites, on one device.
+"""QDax's ME-PBT: PBT-SAC inside a distributed MAP-Elites, on one device.
 
     python -m benchmarks.peers_me_pbt [--quick] [--generations 5]
 
-A generation evaluates what the emitter gives (children of the repertoire's cells, and the members as trained), adds it
-to the repertoire, lets the members exploit each other, and trains them. QDax trains the first population before the
-first generation, and never evaluates what the last generation trains. Keys are fresh in every generation, where its
-notebooks hand in the same ones over and over.
+A generation evaluates the genotypes of the emitter (children of elites, and the trained members), adds them to the
+repertoire, runs the exploit step, and trains the members. QDax trains the initial population before the first
+generation, and never evaluates the members trained in the last generation. The benchmark uses a new key in every
+generation, whereas QDax's notebooks pass the same keys in each.
 
-Its feet contacts are NaN for every policy that falls before the time limit, and NaN lands in cell 0: its repertoire has
-one elite until somebody walks for a whole episode. `--descriptor` mends that by what its interface allows. In any case
-its policies can be judged by our evaluation (`reevaluate`).
+QDax's foot contacts are NaN for every policy that falls before the time limit, and NaN is assigned to cell 0: its
+repertoire contains one elite until a policy walks for a whole episode. `--descriptor` corrects this within QDax's
+interface. With any descriptor, its policies can be evaluated by Rookery (`reevaluate`).
 """
 
 import functools
@@ -33,16 +33,16 @@ from rookery.types import Array, Genotype, Key, PyTree
 
 
 class Elites(NamedTuple):
-    """A repertoire of QDax's."""
+    """A repertoire of QDax."""
 
-    genotypes: Any  # its training states, leaves [C, ...]
+    genotypes: Any  # QDax's training states, leaves [C, ...]
     fitnesses: np.ndarray  # [C], -inf where a cell is empty
     descriptors: np.ndarray  # [C, D]
     centroids: np.ndarray  # [C, D]
 
 
 class State(NamedTuple):
-    """All that a generation hands on; leaves of the first two have an axis for the one device."""
+    """State between generations; leaves of the first two fields have a leading axis for the single device."""
 
     repertoire: Any
     emitter: Any
@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 
 class Program(NamedTuple):
-    """QDax's ME-PBT, ready to run."""
+    """QDax's compiled ME-PBT."""
 
     begin: Callable[[Key], State]
     generation: Callable[[State], State]
@@ -59,8 +59,7 @@ class Program(NamedTuple):
 
 @functools.cache
 def make(settings: Settings) -> Program:
-    """Build and compile it; one program serves all seeds, which have the same cells and the same start states to be
-    judged from.
+    """Build and compile QDax's ME-PBT; all seeds share the program, the cells and the start states of evaluations.
 
     Raises:
       SystemExit: QDax is not installed.
@@ -77,7 +76,7 @@ def make(settings: Settings) -> Program:
     algorithm = DistributedMAPElites(
         scoring_function=parts.scoring(settings, agent, eval_key),
         emitter=parts.counting(parts.emitter_of(settings, agent, environment)),
-        metrics_function=partial(default_qd_metrics, qd_offset=-settings.offset),  # it adds where we subtract
+        metrics_function=partial(default_qd_metrics, qd_offset=-settings.offset),  # QDax adds its offset
     )
     devices = jax.devices()[:1]
     init = algorithm.get_distributed_init_fn(parts.centroids_of(settings, environment, centroid_key), devices)
@@ -88,7 +87,7 @@ def make(settings: Settings) -> Program:
 
 
 def _begin(settings: Settings, agent: Any, environment: Any, init: Callable, key: Key) -> State:
-    """The first population in a repertoire, its learners trained once. QDax needs raw keys here."""
+    """The repertoire with the initial population, trained once. QDax needs raw keys here."""
     agent_key, init_key, key = jax.random.split(key, 3)
     sizes = environment.action_size, environment.observation_size
     start = agent.get_init_fn(settings.population, *sizes, buffer_size=1)
@@ -105,7 +104,7 @@ def _arguments(state: State, key: Key) -> tuple:
 
 
 def _compile(update: Any, state: State) -> harness.Compiled:
-    """`harness.compile_program` for a function that is mapped over devices already."""
+    """`harness.compile_program` for a function that is already mapped over devices."""
     started = time.perf_counter()
     lowered = update.lower(*_arguments(state, state.key))
     traced = time.perf_counter()
@@ -120,14 +119,14 @@ def _generation(update: Callable, state: State) -> State:
 
 
 def timed(settings: Settings, seed: int = 0) -> tuple[harness.Compiled, harness.Loop]:
-    """The program of a generation, and a call for `harness.interleave` that makes one after the other."""
+    """The program of a generation, and a call for `harness.interleave` that runs the next one."""
     program = make(settings)
     state = program.begin(jax.random.key(seed))
     return program.compiled, harness.Loop(lambda state: (program.generation(state), None), harness.Held(state))
 
 
 def peak_memory(settings: Settings, generations: int = 2) -> float:
-    """GB that this process, which should have done nothing else, has needed at most."""
+    """Peak memory in GB of this process after `generations` generations; it must do nothing else."""
     _, loop = timed(settings)
     for _ in range(generations):
         loop()
@@ -135,18 +134,18 @@ def peak_memory(settings: Settings, generations: int = 2) -> float:
 
 
 def learn(settings: Settings, seed: int, generations: int, offset: float) -> tuple[list[dict[str, Any]], Elites]:
-    """A run.
+    """Run QDax's ME-PBT.
 
     Args:
-      settings: of the run.
-      seed: of everything but the cells and the start states that QDax judges from.
-      generations: evaluations beside that of the first population.
-      offset: the return that counts as nothing in the QD score.
+      settings: settings of the run.
+      seed: seed of everything except the cells and the start states of QDax's evaluation.
+      generations: number of evaluations after that of the initial population.
+      offset: the return that contributes 0 to the QD score.
 
     Returns:
-      One row per evaluation, the first population's included: the scores by QDax's own evaluation, the occupied cells,
-      how many of the evaluations gave a NaN descriptor, and the environment steps that the evaluated had learned from;
-      and the repertoire at the end.
+      One row per evaluation, including that of the initial population: the scores by QDax's evaluation, the number of
+      occupied cells, the number of evaluations with a NaN descriptor, and the environment steps trained before; and the
+      final repertoire.
     """
     program = make(settings)
     state, rows = program.begin(jax.random.key(seed)), []
@@ -160,32 +159,32 @@ def learn(settings: Settings, seed: int, generations: int, offset: float) -> tup
 
 
 def elites_of(state: State) -> Elites:
-    """The repertoire of the only device."""
+    """The repertoire of the single device."""
     found = jax.tree.map(lambda leaf: leaf[0], state.repertoire)
     fitnesses = np.asarray(found.fitnesses).reshape(-1)
     return Elites(found.genotypes, fitnesses, np.asarray(found.descriptors), np.asarray(found.centroids))
 
 
 def act(agent: Any, params: PyTree, observation: Array) -> Array:
-    """QDax's deterministic action `[A]`; it takes a key and does not look at it."""
+    """QDax's deterministic action `[A]`; its key argument is unused."""
     return agent.select_action(observation, params, None, deterministic=True)
 
 
 def reevaluate(
     settings: Settings, elites: Elites, episodes: int, seed: int, chunk: int = 16
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Judge QDax's policies by our evaluation, all from the same start states.
+    """Evaluate QDax's policies with Rookery's evaluation, all from the same start states.
 
     Args:
-      settings: those that the repertoire was made with.
+      settings: settings of the run that created the repertoire.
       elites: the repertoire.
       episodes: full deterministic episodes for each policy.
-      seed: of the start states.
-      chunk: policies at once.
+      seed: seed of the start states.
+      chunk: number of policies evaluated at once.
 
     Returns:
       Fitness `[C]`, -inf for an empty cell, and descriptor `[C, D]`, 0 for an empty cell; in the order of QDax's cells,
-      which is not where the descriptors belong.
+      which need not be the cells of these descriptors.
     """
     environment = rookery.make(settings.task, episode_length=settings.episode_length)
     policy = partial(act, parts.agent_of(settings))
@@ -193,27 +192,29 @@ def reevaluate(
     bank_key, key = jax.random.split(jax.random.key(seed))
     bank = auto_reset.start_bank(environment, bank_key, episodes)
 
-    judging = rollout.evaluator(policy, environment, config)
+    evaluator_config = rollout.evaluator(policy, environment, config)
 
     def evaluator(params: PyTree) -> tuple[Array, Array]:
-        found = rollout.evaluate(judging, Genotype(params, None, None), bank, key)
+        found = rollout.evaluate(evaluator_config, Genotype(params, None, None), bank, key)
         return found.fitness, found.descriptor
 
     occupied = np.flatnonzero(np.isfinite(elites.fitnesses))
     policies = jax.tree.map(lambda leaf: leaf[occupied], elites.genotypes.policy_params)
-    judged = jax.jit(partial(jax.lax.map, evaluator, batch_size=chunk))(policies)
+    evaluated = jax.jit(partial(jax.lax.map, evaluator, batch_size=chunk))(policies)
     fitness = np.full(elites.fitnesses.shape, -np.inf)
     descriptor = np.zeros(elites.descriptors.shape)
-    fitness[occupied], descriptor[occupied] = jax.device_get(judged)
+    fitness[occupied], descriptor[occupied] = jax.device_get(evaluated)
     return fitness, descriptor
 
 
 def main() -> None:
     made = harness.parser(__doc__, rounds=5)
-    made.add_argument("--generations", type=int, default=5, help="of the run that is shown (%(default)s)")
-    made.add_argument("--episodes", type=int, default=4, help="that judge each policy afterwards (%(default)s)")
+    made.add_argument("--generations", type=int, default=5, help="generations of the printed run (%(default)s)")
+    made.add_argument(
+        "--episodes", type=int, default=4, help="episodes of the final evaluation of each policy (%(default)s)"
+    )
     made.add_argument("--descriptor", choices=parts.DESCRIPTORS, default="own", help="(%(default)s)")
-    made.add_argument("--memory", action="store_true", help="only say how many GB two generations need at most")
+    made.add_argument("--memory", action="store_true", help="only print the peak memory of two generations in GB")
     options = harness.parse(made)
     settings = (QUICK if options.quick else Settings())._replace(descriptor=options.descriptor)
     if options.memory:
@@ -230,7 +231,7 @@ def main() -> None:
 
 
 def compare(elites: Elites, fitness: np.ndarray, descriptor: np.ndarray, cell: int) -> dict[str, Any]:
-    """A policy as QDax saw it and as we do."""
+    """A policy's scores by QDax's and by Rookery's evaluation."""
     feet = {"their_feet": elites.descriptors[cell], "our_feet": descriptor[cell]}
     shown = {name: " ".join(f"{share:.2f}" for share in shares) for name, shares in feet.items()}
     return {"cell": cell, "theirs": float(elites.fitnesses[cell]), "ours": float(fitness[cell]), **shown}

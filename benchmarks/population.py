@@ -1,10 +1,10 @@
-"""A whole generation of PBT for populations of any size: seconds, agents per second, memory, and what still fits.
+"""A whole generation of PBT for different population sizes: seconds, agents per second, memory, and the largest size.
 
     python -m benchmarks.population [--quick] [--populations 1 8 64 512 2048] [--env halfcheetah]
 
-SAC with two layers of 256 and batch 256 on one device, as a run does it: training, judging, exploit, one compiled call.
-Memory is what the plan of the run said beforehand, beside what the device says was used at most, where it counts. A
-population that does not fit is said to, and ends the list.
+SAC with two layers of 256 and batch size 256 on one device: training, evaluation and exploit in one compiled call.
+Memory is the estimate of the run's memory plan, and the peak that the device reports, if it does. The first population
+that does not fit is reported and ends the list.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from rookery.training import memory_plan
 def main() -> None:
     made = harness.parser(__doc__, rounds=5)
     made.add_argument("--populations", type=int, nargs="+", default=[1, 8, 64, 512, 1_024, 2_048])
-    made.add_argument("--env", default="halfcheetah", help="task (%(default)s); --quick takes point_maze")
+    made.add_argument("--env", default="halfcheetah", help="task (%(default)s); --quick uses point_maze")
     made.add_argument("--hidden", type=int, default=256, help="width of both layers (%(default)s)")
     options = harness.parse(made)
     if options.quick:
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measure(learner: Learner, population: int, rounds: int) -> dict[str, Any]:
-    """One population's generation on the first device."""
+    """Time a generation of one population on the first device."""
     over = mesh.make_mesh(1)
     program = pbt(learner, population_size=population, placement=layout.placement(over))
     planned = memory_plan.plan(program, over)
@@ -61,7 +61,7 @@ def measure(learner: Learner, population: int, rounds: int) -> dict[str, Any]:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return {**row, "did_not_fit": str(error).splitlines()[0][:100]}
-    used = device_memory.Gauge(over).read() if device_memory.own(over) else None
+    used = device_memory.Gauge(over).read() if device_memory.device_limit(over) else None
     return {
         **row,
         "generation_s": times.median,
@@ -73,7 +73,7 @@ def measure(learner: Learner, population: int, rounds: int) -> dict[str, Any]:
 
 
 def advance(step: Any, held: harness.Held) -> None:
-    """A generation; its key does not matter here."""
+    """Run a generation; the constant key does not affect its time."""
     held.state, _ = jax.block_until_ready(step(held.state, jax.random.key(1)))
 
 

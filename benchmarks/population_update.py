@@ -1,13 +1,14 @@
-"""Gradient updates of a whole population: ours, QDax's, and what the matrix products alone would take.
+"""Gradient updates of a whole population: Rookery, QDax, and the matrix products alone.
 
     python -m benchmarks.population_update [--quick] [--agent sac td3]
 
-Ours is the learner's own block of 50 updates for P vmapped members: indices and noise drawn at once, a batch gathered
-per update. QDax's is `PBTSAC.update` or `PBTTD3.update`, vmapped, in a scan of 50. Both read buffers of 10 thousand
-random rows. The ceiling is the agent's own sequence of matrix products, forward and backward, for the same P, without
-anything in between (no activation, optimiser, noise or gather); its forward passes all read different inputs, or XLA
-would merge them. It falls with P, so a fraction of it says how near the vmapped products are, not how full the machine
-is. TD3's policy moves every second update on both sides; the ceiling, like ours, leaves its products out in between.
+`ours` is the learner's block of 50 updates for P vmapped members: indices and noise are drawn at once, and a batch is
+gathered per update. `qdax` is `PBTSAC.update` or `PBTTD3.update`, vmapped, in a scan of 50. Both read buffers of 10
+thousand random rows. `ceiling` is the agent's sequence of matrix products, forward and backward, for the same P,
+without any other operation (no activation, optimizer, noise or gather); its forward passes read different inputs,
+because XLA would merge equal ones. The ceiling decreases with P, so the fraction of it shows how close an update is to
+the vmapped products, not the utilisation of the machine. TD3's policy is updated every second step in all contenders;
+the ceiling, like `ours`, omits its products in the other steps.
 """
 
 import itertools
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 def measure(shapes: work.Shapes, rounds: int, updates: int) -> dict[str, Any]:
-    """One row: updates per second of the three contenders, summed over the members."""
+    """One row of results: updates per second of the three contenders, summed over the members."""
     programs = {
         "ours": ours(shapes, updates),
         "qdax": qdax(shapes, updates),
@@ -70,16 +71,16 @@ def measure(shapes: work.Shapes, rounds: int, updates: int) -> dict[str, Any]:
 
 
 def ours(shapes: work.Shapes, updates: int) -> tuple[harness.Compiled, harness.Loop]:
-    """The learner's block, its members donated."""
+    """Rookery's block of updates, with donated members."""
     parts = work.update_parts(shapes, updates)
-    people = work.members(parts, shapes, jax.random.key(0))
-    carry = (people._replace(buffer=None), jax.random.key(1))
-    program = harness.compile_program(partial(work.update_block, parts), people.buffer, carry, donate=(1,))
-    return program, harness.Loop(program.call, harness.Held(carry), people.buffer)
+    population = work.members(parts, shapes, jax.random.key(0))
+    carry = (population._replace(buffer=None), jax.random.key(1))
+    program = harness.compile_program(partial(work.update_block, parts), population.buffer, carry, donate=(1,))
+    return program, harness.Loop(program.call, harness.Held(carry), population.buffer)
 
 
 def qdax(shapes: work.Shapes, updates: int) -> tuple[harness.Compiled, harness.Loop]:
-    """The peer's block, its training states donated."""
+    """QDax's block of updates, with donated training states."""
     peer = work.qdax_peer(shapes, jax.random.key(0))
     block = partial(work.qdax_update_block, peer.agent, updates)
     program = harness.compile_program(block, peer.buffers, peer.states, donate=(1,))
@@ -91,12 +92,12 @@ class Networks(NamedTuple):
 
     policy: PyTree
     critics: PyTree  # two
-    goal_policy: PyTree  # acts in the targets: SAC's policy itself, TD3's target
+    goal_policy: PyTree  # policy in the targets: SAC's policy, TD3's target policy
     goal_critics: PyTree  # two
 
 
 def ceiling(shapes: work.Shapes, updates: int) -> tuple[harness.Compiled, harness.Loop]:
-    """The products of a block of updates; the weights stay, the gradients are what a call returns."""
+    """The matrix products of a block of updates; the weights stay constant, and a call returns the gradients."""
     networks = _networks(shapes)
     widths = (shapes.observation_size, shapes.observation_size, shapes.action_size)
     batches = tuple(
@@ -128,8 +129,8 @@ def _weights(key: Key, population: int, sizes: Sequence[int]) -> list[Array]:
 
 
 def _products(agent: str, networks: Networks, batches: PyTree, gradients: PyTree) -> tuple[PyTree, tuple]:
-    """The matrix products of the updates of one member, gradient by gradient of linear networks."""
-    delay, judges = (work.POLICY_DELAY, networks.critics[:1]) if agent == "td3" else (1, networks.critics)
+    """The matrix products of the updates of one member, as gradients of linear networks."""
+    delay, policy_critics = (work.POLICY_DELAY, networks.critics[:1]) if agent == "td3" else (1, networks.critics)
 
     def update(gradients: PyTree, inputs: tuple[Array, tuple]) -> tuple[PyTree, None]:
         step, (observation, next_observation, action) = inputs
@@ -142,9 +143,9 @@ def _products(agent: str, networks: Networks, batches: PyTree, gradients: PyTree
             return jnp.sum((_values(critics, observation, action) - goal) ** 2)
 
         def policy_loss(policy: PyTree) -> Array:
-            return jnp.sum(_values(judges, observation, _linear(policy, observation)[:, :size]) ** 2)
+            return jnp.sum(_values(policy_critics, observation, _linear(policy, observation)[:, :size]) ** 2)
 
-        due = (step + 1) % delay == 0  # the same for all members: what is left out costs nothing
+        due = (step + 1) % delay == 0  # equal for all members, so that the skipped branch costs nothing
         move = partial(jax.grad(policy_loss), networks.policy)
         policy_gradient = move() if delay == 1 else jax.lax.cond(due, move, lambda: gradients[0])
         return (policy_gradient, jax.grad(critic_loss)(networks.critics)), None

@@ -1,15 +1,15 @@
-"""PPO, environments included: many seeds of ours at once against as many of rejax's.
+"""PPO, environments included: many seeds at once, Rookery against rejax.
 
     python -m benchmarks.ppo [--quick] [--seeds 1 16 128 1024]
 
-CartPole-v1 with rejax's own preset for it: 5 environments for 100 steps, 5 epochs of 5 minibatches of 100 rows for
-either network, tanh (64, 64), the critic's values clipped. Nobody is judged on either side. rejax trains by
-`jax.vmap(PPO.train)`, its callback replaced by one that does nothing; ours by the learner's own step, mapped over
-members, with a generation's start states drawn in the same call. Both have one process, one device and the same version
-of JAX, and neither is donated, as in rejax's examples; `ours_cores` is what the command line would do, members divided
-over as many devices as there are cores, donated, in a process of its own where it is timed in turns with rejax too.
+CartPole-v1 with rejax's preset: 5 environments for 100 steps, 5 epochs of 5 minibatches of 100 rows for each network,
+tanh (64, 64), clipped critic values, no evaluations. rejax trains with `jax.vmap(PPO.train)` and an empty callback;
+`ours` is the learner's step, mapped over members, with the start states of a generation drawn in the same call. Both
+use one process, one device and the same version of JAX, without donation, as in rejax's examples. `ours_cores` is the
+configuration of the command line: members divided over one device per core, donated, in a separate process in which it
+also alternates with rejax.
 
-The work of one call falls with the number of seeds, so that a call takes seconds.
+The number of updates per call decreases with the number of seeds, so that a call takes seconds.
 """
 
 import argparse
@@ -34,17 +34,17 @@ from rookery.populations import base
 from rookery.types import Key, Metrics
 
 TASK, ENVS, ROLLOUT, EPOCHS, MINIBATCHES = "CartPole-v1", 5, 100, 5, 5
-CHOSEN = {"actor_lr": 7.5e-4, "critic_lr": 7.5e-4}  # all else is equal by default
+CHOSEN = {"actor_lr": 7.5e-4, "critic_lr": 7.5e-4}  # all other values equal the defaults
 PRESET = {
     **{"num_envs": ENVS, "num_steps": ROLLOUT, "num_epochs": EPOCHS, "num_minibatches": MINIBATCHES},
     **{"learning_rate": 0.00075, "max_grad_norm": 0.5, "gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2},
     **{"ent_coef": 0.01, "vf_coef": 0.5},
 }
-"""rejax's, of `configs/gymnax/cartpole.yaml` in its repository."""
+"""rejax's preset, from `configs/gymnax/cartpole.yaml` in its repository."""
 SEED_UPDATES = 4_096
-"""Updates of all seeds in a call, as long as each makes at least `FEWEST`."""
+"""Total updates of all seeds in a call, if each seed makes at least `FEWEST`."""
 FEWEST, MOST = 8, 400
-INSTALL = "rejax is not installed; make an environment with it: benchmarks/peers.sh"
+INSTALL = "rejax is not installed; create an environment with it: benchmarks/peers.sh"
 MODULE = "benchmarks.ppo"
 
 
@@ -74,28 +74,32 @@ def main() -> None:
 
 
 def measure(name: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One row: environment steps per second with training, summed over the seeds."""
+    """One row of results: environment steps per second with training, summed over the seeds."""
     updates = 2 if options.quick else min(MOST, max(FEWEST, SEED_UPDATES // count))
     made = {name: ours(count, updates, name == "ours_cores"), "rejax": rejax(count, updates)}
-    programs = {who: job[0] for who, job in made.items()}
-    calls = {who: harness.Loop(program.call, harness.Held(made[who][1])) for who, program in programs.items()}
+    programs = {contender: job[0] for contender, job in made.items()}
+    calls = {
+        contender: harness.Loop(program.call, harness.Held(made[contender][1]))
+        for contender, program in programs.items()
+    }
     times = harness.interleave(calls, options.rounds)
     steps = count * updates * ENVS * ROLLOUT
     return {
         "seeds": count,
         "updates": updates,
-        **{f"{who}/s": steps / value.median for who, value in times.items()},
+        **{f"{contender}/s": steps / value.median for contender, value in times.items()},
         **harness.speedup(times[name], times["rejax"]),
-        **{f"{who}_compile_s": program.seconds for who, program in programs.items()},
-        "temporary_gb": {who: program.temporary_gb for who, program in programs.items()},
-        "seconds": {who: value.seconds for who, value in times.items()},
+        **{f"{contender}_compile_s": program.seconds for contender, program in programs.items()},
+        "temporary_gb": {contender: program.temporary_gb for contender, program in programs.items()},
+        "seconds": {contender: value.seconds for contender, value in times.items()},
     }
 
 
 def ours(count: int, updates: int, spread: bool) -> tuple[harness.Compiled, tuple]:
-    """Our program, and the members and the key that it begins with; `spread` over all devices.
+    """Rookery's program with its initial members and key; `spread` divides the members over all devices.
 
-    They are born on one device: over two, the decompositions behind orthogonal weights can wait for each other forever.
+    The members are initialised on one device: on several devices, the matrix decompositions of orthogonal
+    initialisation can deadlock.
     """
     config = PpoConfig(
         actor_epochs=EPOCHS,
@@ -104,9 +108,11 @@ def ours(count: int, updates: int, spread: bool) -> tuple[harness.Compiled, tupl
         clip_value=True,
         normalize_rewards=False,
     )
-    life = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=updates, normalize_observations=False)
+    learner_config = OnPolicyConfig(
+        num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=updates, normalize_observations=False
+    )
     env = rookery.make(TASK)
-    learner = on_policy(ppo(env.spec, config), env, life)
+    learner = on_policy(ppo(env.spec, config), env, learner_config)
     mesh = mesh_for(count) if spread else make_mesh(1)
     layout = shardings(mesh)
     place = (
@@ -119,17 +125,17 @@ def ours(count: int, updates: int, spread: bool) -> tuple[harness.Compiled, tupl
 
 
 def begin(learner: Learner, count: int, key: Key) -> tuple[Member, Key]:
-    """Newborn members with rejax's learning rates, and a key."""
+    """Initial members with rejax's learning rates, and a key."""
     bank_key, member_key, key = jax.random.split(key, 3)
     hyper = hyperparams.defaults(rookery.choose(learner.space, **CHOSEN))
-    born = partial(learner.init, hyper=hyper, bank=learner.start_states(bank_key))
-    return jax.vmap(born)(base.member_keys(member_key, count)), key
+    init_member = partial(learner.init, hyper=hyper, bank=learner.start_states(bank_key))
+    return jax.vmap(init_member)(base.member_keys(member_key, count)), key
 
 
 def train(
     learner: Learner, over: base.PopulationMap, count: int, carry: tuple[Member, Key]
 ) -> tuple[tuple[Member, Key], Metrics]:
-    """A generation's start states and its learning."""
+    """Draw the start states of a generation, and train."""
     members, key = carry
     key, bank_key, step_key = jax.random.split(key, 3)
     keys, bank = base.member_keys(step_key, count), learner.start_states(bank_key)
@@ -142,7 +148,7 @@ def step_once(learner: Learner, member: Member, key: Key, bank: Any) -> tuple[Me
 
 
 def rejax(count: int, updates: int) -> tuple[harness.Compiled, Any]:
-    """The peer's program, and the training states that it begins with.
+    """Program of rejax with its initial training states.
 
     Raises:
       SystemExit: rejax is not installed.
@@ -154,13 +160,13 @@ def rejax(count: int, updates: int) -> tuple[harness.Compiled, Any]:
     steps = updates * ENVS * ROLLOUT
     sizes = {"total_timesteps": steps, "eval_freq": steps, "skip_initial_evaluation": True}
     agent = PPO.create(env=FiveResults(TASK), agent_kwargs={"activation": "tanh"}, **PRESET, **sizes)
-    agent = agent.replace(eval_callback=nothing)
+    agent = agent.replace(eval_callback=no_evaluation)
     states = jax.jit(jax.vmap(agent.init_state))(jax.random.split(jax.random.PRNGKey(0), count))
-    return harness.compile_program(jax.vmap(partial(go_on, agent.train)), states), states
+    return harness.compile_program(jax.vmap(partial(continue_training, agent.train)), states), states
 
 
 class FiveResults:
-    """Gymnax's environment with a step of five results, which rejax 0.1.3 expects: one flag for two."""
+    """Gymnax's environment with a step of five results, as rejax 0.1.3 expects: one flag `done` instead of two."""
 
     def __init__(self, name: str):
         import gymnax
@@ -170,16 +176,16 @@ class FiveResults:
         self.observation_space = self._env.observation_space
 
     def step(self, key: Key, state: Any, action: Any, params: Any) -> tuple:
-        observation, state, reward, terminated, truncated, told = self._env.step(key, state, action, params)
-        return observation, state, reward, terminated | truncated, told
+        observation, state, reward, terminated, truncated, info = self._env.step(key, state, action, params)
+        return observation, state, reward, terminated | truncated, info
 
 
-def nothing(*_: Any) -> tuple:
-    """Judge nobody."""
+def no_evaluation(*_: Any) -> tuple:
+    """Replace the evaluation callback by one without effect."""
     return ()
 
 
-def go_on(train: Callable, state: Any) -> tuple[Any, Any]:
+def continue_training(train: Callable, state: Any) -> tuple[Any, Any]:
     return train(train_state=state)
 
 

@@ -1,10 +1,11 @@
-"""What PB2's proposal costs beside a generation.
+"""Cost of PB2's proposals compared with a generation.
 
     python -m benchmarks.proposal [--quick]
 
-The proposals for a quarter of 64 members with 10 hyper-parameters each, from a full history of 256 rows: fit of the
-Gaussian process and search, compiled. The generation beside it is one of the README's run: 8 members on hopper, 12,500
-steps and 5,000 updates each, on one device; a population of 64 would make it eight times as long.
+The benchmark times the compiled proposals for a quarter of 64 members with 10 hyper-parameters each, from a full
+history of 256 rows: the fit of the Gaussian process and the search. The generation is one of the README's run: 8
+members on hopper, 12,500 steps and 5,000 updates each, on one device; with 64 members it would take eight times as
+long.
 """
 
 from collections import namedtuple
@@ -29,7 +30,7 @@ MEMBERS, FIELDS, CHILDREN = 64, 10, 16
 def main() -> None:
     options = harness.parse(harness.parser(__doc__, rounds=5))
     load = harness.load()
-    proposal, generation = proposing(), living(options.quick)
+    proposal, generation = timed_proposal(), timed_generation(options.quick)
     times = harness.interleave({"proposal": proposal[1], "generation": generation[1]}, options.rounds)
     row = {
         "members": MEMBERS,
@@ -44,7 +45,7 @@ def main() -> None:
     harness.report("proposal", options, [row], load)
 
 
-def proposing() -> tuple[harness.Compiled, harness.Loop]:
+def timed_proposal() -> tuple[harness.Compiled, harness.Loop]:
     """The compiled proposal, from a full history of random gains."""
     names = [f"field_{index}" for index in range(FIELDS)]
     hyper_type: Any = namedtuple("Hyper", names)
@@ -56,7 +57,7 @@ def proposing() -> tuple[harness.Compiled, harness.Loop]:
         keys = jax.random.split(jax.random.key(generation), 3)
         before, after = jax.random.normal(keys[0], (MEMBERS,)), jax.random.normal(keys[1], (MEMBERS,))
         hyper = draw(jax.random.split(keys[2], MEMBERS))
-        history = pb2.remember(history, space, jnp.int32(generation), hyper, before, after)
+        history = pb2.record(history, space, jnp.int32(generation), hyper, before, after)
     is_child = jnp.arange(MEMBERS) < CHILDREN
 
     def propose(history: pb2.History, carry: Any) -> tuple[Any, tuple]:
@@ -69,13 +70,13 @@ def proposing() -> tuple[harness.Compiled, harness.Loop]:
     return program, harness.Loop(program.call, harness.Held(carry), history)
 
 
-def living(quick: bool) -> tuple[harness.Compiled, harness.Loop]:
+def timed_generation(quick: bool) -> tuple[harness.Compiled, harness.Loop]:
     """The compiled generation of the README's run."""
     env = registry.make("hopper")
-    life = OffPolicyConfig(
+    learner_config = OffPolicyConfig(
         steps_per_generation=1_250 if quick else 12_500, updates_per_step=0.4, batch_size=64, warmup_steps=0
     )
-    learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(64, 64))), env, life)
+    learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(64, 64))), env, learner_config)
     program = pbt(learner, population_size=8, placement=layout.placement(mesh.make_mesh(1)))
 
     def generation(_: tuple, carry: Any) -> tuple[Any, Any]:

@@ -1,12 +1,12 @@
-"""Whether the offsets of the QD score cover what bad policies earn.
+"""Check that the offsets of the QD score cover the rewards of bad policies.
 
     python -m benchmarks.qd_offsets [--quick] [--tasks ant_trap,ant_maze]
 
-For every task with a descriptor, on its shipped backend, the least reward of a step under five families of policies:
-no action, uniform noise, full force to and fro at random, constant full force, and random networks of 32 tanh units
-whose weights are large. An episode that ends is followed by the next, so all steps are those of living robots. An
-offset covers a family if the least reward plus the offset is at least 0, but for rounding: the score of a repertoire
-then counts no fitness as less than nothing.
+For every task with a descriptor, on its default backend, the benchmark measures the lowest reward of a step under five
+families of policies: no action, uniform noise, full force with random signs, constant full force, and random networks
+of 32 tanh units with large weights. Episodes reset automatically, so no step follows a termination. An offset covers a
+family if the lowest reward plus the offset is at least 0, up to rounding: then no elite contributes a negative number
+to the QD score.
 """
 
 import time
@@ -24,7 +24,7 @@ from rookery.types import Array, Key
 
 FAMILIES = ("none", "noise", "to_and_fro", "constant", "network")
 HIDDEN = 32
-GAIN = 2.0  # of the networks' weights, so that most of their actions are near full force
+GAIN = 2.0  # scale of the networks' weights, so that most of their actions are near full force
 ROUNDING = 1e-4
 
 
@@ -38,9 +38,11 @@ class Policies(NamedTuple):
 
 def main() -> None:
     made = harness.parser(__doc__)
-    made.add_argument("--tasks", default="", help="their names, with commas; by default all that have a descriptor")
-    made.add_argument("--environments", type=int, default=24, help="of each family (%(default)s)")
-    made.add_argument("--steps", type=int, default=1000, help="of each environment (%(default)s)")
+    made.add_argument("--tasks", default="", help="comma-separated task names; by default all tasks with a descriptor")
+    made.add_argument(
+        "--environments", type=int, default=24, help="number of environments of each family (%(default)s)"
+    )
+    made.add_argument("--steps", type=int, default=1000, help="steps of each environment (%(default)s)")
     options = harness.parse(made)
     if options.quick:
         options.environments, options.steps = 4, 20
@@ -50,7 +52,7 @@ def main() -> None:
 
 
 def measure(name: str, environments: int, steps: int) -> dict[str, Any]:
-    """The row of one task."""
+    """Result row of one task."""
     started = time.perf_counter()
     env, offset = registry.make(name), registry.find(name).qd_offset
     least = jax.jit(partial(least_rewards, env, environments, steps))(jax.random.key(0))
@@ -63,7 +65,7 @@ def measure(name: str, environments: int, steps: int) -> dict[str, Any]:
 
 
 def least_rewards(env: Environment, environments: int, steps: int, key: Key) -> Array:
-    """Of every family, over all its environments and steps; `[FAMILIES]`."""
+    """Lowest reward of each family over all its environments and steps, `[FAMILIES]`."""
     bank_key, policy_key, key = jax.random.split(key, 3)
     bank = auto_reset.start_bank(env, bank_key, environments)
     env = auto_reset.auto_reset(env, bank)
@@ -75,15 +77,15 @@ def least_rewards(env: Environment, environments: int, steps: int, key: Key) -> 
         states, observations, least = carry
         action_keys, step_keys = jax.random.split(key, (2, *shape))
         actions = jax.vmap(act, in_axes=(0, None, 0, 0))(jnp.arange(shape[0]), policies, observations, action_keys)
-        states, said = jax.vmap(jax.vmap(env.step))(states, actions, step_keys)
-        return (states, said.observation, jnp.minimum(least, said.reward.min(axis=1))), None
+        states, steps_taken = jax.vmap(jax.vmap(env.step))(states, actions, step_keys)
+        return (states, steps_taken.observation, jnp.minimum(least, steps_taken.reward.min(axis=1))), None
 
     carry = states, starts.observation, jnp.full((shape[0],), jnp.inf)
     return jax.lax.scan(advance, carry, jax.random.split(key, steps))[0][2]
 
 
 def draw_policies(env: Environment, key: Key) -> Policies:
-    """One of every family."""
+    """Draw one policy of every family."""
     keys = jax.random.split(key, 3)
     size, actions = env.spec.observation_size, env.spec.action_size
     return Policies(
@@ -94,7 +96,7 @@ def draw_policies(env: Environment, key: Key) -> Policies:
 
 
 def act(family: Array, policies: Policies, observations: Array, keys: Key) -> Array:
-    """The actions `[E, A]` of a family (`[]` int, its place in `FAMILIES`) in its environments."""
+    """Actions `[E, A]` of a family (`[]` int, index in `FAMILIES`) in its environments."""
     return jax.vmap(partial(_act_once, family))(policies, observations, keys)
 
 

@@ -1,7 +1,7 @@
 """The parts of QDax's ME-PBT: PBT-SAC, its emitter, its evaluation, and the cells of its repertoire.
 
-QDax is only called, through its public classes. Its own example is followed but for one number: the members that an
-exchange between devices moves are as many as the parents, since its code skips or repeats members otherwise.
+QDax is called through its public classes. The settings follow its example except for one number: as many members are
+exchanged between devices as there are parents, because otherwise its code skips or repeats members.
 """
 
 import importlib
@@ -19,33 +19,33 @@ from rookery.envs.suites.brax import feet as brax_feet
 from rookery.types import Array, Key
 
 DESCRIPTORS = ("own", "mended", "ours")
-"""What QDax's evaluation says of the feet: as it comes; with the steps after the end left out properly; and with our
-notion of contact (a foot is near the floor) in place of its own (a foot is in the floor), so that it illuminates what
-we judge it by.
+"""Descriptor of QDax's evaluation: unchanged; with the steps after an episode's end excluded correctly; or also with
+Rookery's definition of contact (a foot is near the floor) instead of QDax's (a foot penetrates the floor), so that
+QDax optimises the descriptor by which it is evaluated.
 """
 
 
 class Settings(NamedTuple):
-    """QDax's own example by default, but for nets and batch, which are small."""
+    """Settings; the defaults are those of QDax's example, with smaller networks and batches."""
 
     task: str = "walker2d_uni"
-    pg_population: int = 10  # members that learn
+    pg_population: int = 10  # trained members
     ga_population: int = 30  # children of the repertoire per generation
     best_to_replace_from: float = 0.1  # the share of members that are parents
-    replaced_from_best: float = 0.2  # the share that becomes children of those
-    replaced_from_samples: float = 0.4  # the share that becomes children of the repertoire
-    iterations: int = 10  # of training per generation: a step of every environment, then the updates
+    replaced_from_best: float = 0.2  # the share replaced by children of those
+    replaced_from_samples: float = 0.4  # the share replaced by elites of the repertoire
+    iterations: int = 10  # per generation: a step of every environment, then the updates
     num_envs: int = 25  # per member
     updates_per_step: float = 1.0
     batch_size: int = 64
     buffer_size: int = 100_000  # rows per member
     hidden_sizes: tuple[int, ...] = (64, 64)
     cells: int = 128
-    draws: int = 50_000  # that the cells' centroids are fitted to
+    draws: int = 50_000  # samples that the centroids are fitted to
     iso_sigma: float = 0.005
     line_sigma: float = 0.05
     episode_length: int = 1000
-    eval_episodes: int = 1  # from start states that are drawn once
+    eval_episodes: int = 1  # with start states drawn once
     descriptor: str = "own"  # one of `DESCRIPTORS`
 
     @property
@@ -54,12 +54,12 @@ class Settings(NamedTuple):
 
     @property
     def steps_per_generation(self) -> int:
-        """Environment steps that all members learn from."""
+        """Training environment steps of all members."""
         return self.pg_population * self.num_envs * self.iterations
 
     @property
     def offset(self) -> float:
-        """The return that counts as nothing in the QD score, as our table of tasks has it."""
+        """The return that contributes 0 to the QD score, by Rookery's task registry."""
         return -registry.find(self.task).qd_offset * self.episode_length
 
 
@@ -94,12 +94,12 @@ def agent_of(settings: Settings) -> Any:
 
 
 def emitter_of(settings: Settings, agent: Any, environment: Any) -> Any:
-    """QDax's PBT emitter; `environment` steps those of all members at once."""
-    _mend_import()
+    """QDax's PBT emitter; `environment` is the batch of all members' environments."""
+    _patch_import()
     from qdax.core.emitters.pbt_me_emitter import PBTEmitter, PBTEmitterConfig
     from qdax.core.emitters.pbt_variation_operators import sac_pbt_variation_fn
 
-    updates: Any = settings.updates_per_step  # its field says int, its examples and its code have a float
+    updates: Any = settings.updates_per_step  # the field is annotated int, but QDax's examples and code use a float
     config = PBTEmitterConfig(
         buffer_size=settings.buffer_size,
         num_training_iterations=settings.iterations,
@@ -117,14 +117,14 @@ def emitter_of(settings: Settings, agent: Any, environment: Any) -> Any:
     return PBTEmitter(agent, config, environment, vary)
 
 
-def _mend_import() -> None:
-    """Let QDax 0.5.0 import its emitter without Brax's first version: it only needs the name of a class there."""
+def _patch_import() -> None:
+    """Make QDax 0.5.0's emitter importable without Brax v1, of which it only imports the name of a class."""
     second = importlib.import_module("qdax.tasks.brax.v2.envs.base_env")
     sys.modules.setdefault("qdax.tasks.brax.v1.envs.base_env", second)
 
 
 def scoring(settings: Settings, agent: Any, key: Key) -> Callable[[Any, Any], tuple[Any, Any, dict]]:
-    """QDax's own evaluation of a population, from start states that are the same for all and for ever."""
+    """QDax's evaluation of a population, from constant start states that all members share."""
     from qdax.tasks.brax.v2 import descriptor_extractor
 
     environment = work.qdax_environment(settings.task, settings.eval_episodes, settings.episode_length)
@@ -144,17 +144,17 @@ def scoring(settings: Settings, agent: Any, key: Key) -> Callable[[Any, Any], tu
 
 
 def contact_share(transitions: Any, ended: Array) -> Array:
-    """Share of the steps before the episode's end that each foot touches the ground, `[N, D]`.
+    """Share of the steps before the episode's end in which each foot touches the ground, `[N, D]`.
 
     Args:
-      transitions: QDax's, `[N, T, ...]`, NaN after the end.
+      transitions: QDax's transitions, `[N, T, ...]`, NaN after the end.
       ended: `[N, T]` bool.
     """
     return jnp.mean(transitions.state_desc, axis=1, where=~ended[..., None])
 
 
 def with_our_contacts(environment: Any) -> Any:
-    """The environment, of several worlds at once, with our contacts of the feet as its state descriptor."""
+    """The batched environment with Rookery's foot contacts as its state descriptor."""
     from brax.envs.base import Wrapper
 
     feet = brax_feet.find_feet(environment.unwrapped.sys, environment.descriptor_length)
@@ -184,7 +184,7 @@ def centroids_of(settings: Settings, environment: Any, key: Key) -> Array:
 
 
 def counting(emitter: Any) -> Any:
-    """The emitter, with the number of NaN descriptors of the last evaluation beside its state."""
+    """The emitter, with the number of NaN descriptors of the last evaluation added to its state."""
     from qdax.core.emitters.emitter import Emitter
 
     class Counting(Emitter):
@@ -204,5 +204,5 @@ def counting(emitter: Any) -> Any:
 
 
 def _count_invalid(descriptors: Array) -> Array:
-    """How many of `[B, D]` are not finite."""
+    """Number of non-finite descriptors among `[B, D]`."""
     return jnp.sum(~jnp.isfinite(descriptors).all(axis=-1))

@@ -1,8 +1,8 @@
-"""One generation of PBT with QDax alone, as its user would write it: what `cold_start` compares our command line with.
+"""One generation of PBT with QDax alone, as a user would write it, for the comparison in `cold_start`.
 
     python -m benchmarks.qdax_script --env hopper --population 8 --hidden-sizes 64 64 --batch-size 64 5000
 
-It imports nothing of ours, and nothing is donated, as in QDax's own examples.
+It does not import Rookery, and donates no arguments, as in QDax's examples.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     env = create(options.env, batch_size=ENVS, episode_length=EPISODE_LENGTH, backend="spring")
     eval_env = create(options.env, batch_size=EPISODES, episode_length=EPISODE_LENGTH, backend="spring")
     keys = jax.random.key_data(jax.random.split(jax.random.key(0), 3))
-    lives = jax.jit(jax.vmap(env.reset))(jax.random.split(keys[0], population))
+    env_states = jax.jit(jax.vmap(env.reset))(jax.random.split(keys[0], population))
     first_states = jax.jit(jax.vmap(eval_env.reset))(jax.random.split(keys[1], population))
 
     config = PBTSacConfig(
@@ -36,12 +36,12 @@ def main() -> None:
     init = agent.get_init_fn(population, env.action_size, env.observation_size, ROWS)
     states, stores = jax.jit(init)(keys[2])
 
-    def warm(store, state, life):
-        return warmstart_buffer(store, state, life, lambda *now: agent.play_step_fn(*now, env=env), WARMUP, ENVS)
+    def warm(store, state, env_state):
+        return warmstart_buffer(store, state, env_state, lambda *now: agent.play_step_fn(*now, env=env), WARMUP, ENVS)
 
-    stores, lives, states = jax.jit(jax.vmap(warm))(stores, states, lives)
+    stores, env_states, states = jax.jit(jax.vmap(warm))(stores, states, env_states)
     train = jax.jit(agent.get_train_fn(env, (options.steps - WARMUP) // ENVS, ENVS, 1.0))
-    (states, lives, stores), _ = train(states, lives, stores)
+    (states, env_states, stores), _ = train(states, env_states, stores)
     fitness, _ = jax.jit(agent.get_eval_fn(eval_env))(states, first_states)
     replaced = population // 4
     exploit = jax.jit(PBT(population, replaced, replaced).update_states_and_buffer)

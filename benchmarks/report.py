@@ -1,11 +1,11 @@
-"""What the page of a large run weighs, and how long it takes to write and to open.
+"""Size of the report page of a large run, and the time to write and to open it.
 
     python -m benchmarks.report [--quick] [--rounds 5] [--keep FOLDER]
 
-The run is made up: 1,000 generations of 64 members with a repertoire of 1,024 cells, of which four fifths are found, a
-checkpoint every 5 generations, and 32 episodes of 250 frames of a robot of 9 bodies. What writes a real run
-writes it. The page is opened in Chromium where playwright and a Chromium are there: `opened_s` is until its head and
-sections stand, `drawn_s` until every picture has been scrolled to and drawn.
+The run is synthetic: 1,000 generations of 64 members with a repertoire of 1,024 cells, of which four fifths are
+occupied, a checkpoint every 5 generations, and 32 episodes of 250 frames of a robot with 9 bodies. It is written by the
+same functions as a real run. The page is opened in Chromium if playwright and Chromium are installed: `opened_s` is the
+time until its header and sections are shown, `drawn_s` the time until every figure has been scrolled to and drawn.
 """
 
 import dataclasses
@@ -27,19 +27,19 @@ from rookery.storage import csv_log, run_dir
 
 SAVED_EVERY = 5  # generations
 HYPER = ("policy_lr", "critic_lr", "alpha_lr", "discount", "tau", "reward_scale", "target_entropy", "noise")
-FOUND = 0.8  # of the cells
+FOUND = 0.8  # share of occupied cells
 SIDE = 1280, 900  # pixels of the browser's window
 
 
 def write_run(path: Path, generations: int, population: int, cells: int, episodes: int = 32) -> Path:
-    """A run folder as `rookery train me-pbt-sac` leaves it, but for checkpoints and events.
+    """Write a run directory like that of `rookery train me-pbt-sac`, without checkpoints and events.
 
     Args:
-      path: of the folder, which is made.
-      generations: at least 1.
-      population: members, at least 4.
-      cells: of the repertoire, at least 4.
-      episodes: to be played; 0 for none.
+      path: path of the new directory.
+      generations: number of generations, at least 1.
+      population: number of members, at least 4.
+      cells: number of cells of the repertoire, at least 4.
+      episodes: number of recorded episodes; 0 for none.
     """
     random = np.random.default_rng(0)
     config = MePbtSacRun(population=population)
@@ -63,7 +63,7 @@ def write_run(path: Path, generations: int, population: int, cells: int, episode
 def _write_members(
     run: run_dir.RunFolder, random: np.random.Generator, generations: int, population: int
 ) -> np.ndarray:
-    """Truncation selection: the best quarter replaces the worst. Gives the best fitness so far `[G]`."""
+    """Write the lineage of truncation selection of the best quarter; return the best fitness `[G]`."""
     replaced = population // 4
     parents = np.tile(np.arange(population), (generations, 1))
     fitness = np.empty((generations, population), np.float32)
@@ -92,25 +92,27 @@ def _write_members(
 def _write_cells(
     run: run_dir.RunFolder, random: np.random.Generator, generations: int, population: int, cells: int
 ) -> np.ndarray:
-    """Elites that come, or are replaced by better ones, rarer as time goes on. Gives the coverage in % `[G]`."""
+    """Write new and improved elites, which become rarer over time; return the coverage in % `[G]`."""
     reachable = random.permutation(cells)[: int(FOUND * cells)]
-    held, told = np.full(cells, -np.inf), np.full(cells, -np.inf)
+    elite_fitness, saved_fitness = np.full(cells, -np.inf), np.full(cells, -np.inf)
     rows: dict[str, list[np.ndarray]] = {"generation": [], "cell": [], "fitness": []}
     coverage = np.empty(generations)
     for generation in range(generations):
         tried = random.choice(reachable, population + 30)
-        np.maximum.at(held, tried, random.normal(3000 * (1 - np.exp(-3 * generation / generations)), 400, len(tried)))
-        coverage[generation] = 100 * np.isfinite(held).mean()
+        np.maximum.at(
+            elite_fitness, tried, random.normal(3000 * (1 - np.exp(-3 * generation / generations)), 400, len(tried))
+        )
+        coverage[generation] = 100 * np.isfinite(elite_fitness).mean()
         if (generation + 1) % SAVED_EVERY == 0 or generation + 1 == generations:
-            changed = np.flatnonzero(held != told)
+            changed = np.flatnonzero(elite_fitness != saved_fitness)
             rows["generation"].append(np.full(len(changed), generation))
             rows["cell"].append(changed)
-            rows["fitness"].append(held[changed].astype(np.float32))
-            told = held.copy()
+            rows["fitness"].append(elite_fitness[changed].astype(np.float32))
+            saved_fitness = elite_fitness.copy()
     csv_log.write_table(run.cells_file, {name: np.concatenate(parts) for name, parts in rows.items()})
     centroids = random.uniform(0, 1, (cells, 2)).astype(np.float32)
-    descriptors = np.where(np.isfinite(held)[:, None], centroids + random.normal(0, 0.005, (cells, 2)), np.nan)
-    table = {"cell": np.arange(cells), "fitness": held.astype(np.float32)}
+    descriptors = np.where(np.isfinite(elite_fitness)[:, None], centroids + random.normal(0, 0.005, (cells, 2)), np.nan)
+    table = {"cell": np.arange(cells), "fitness": elite_fitness.astype(np.float32)}
     for name, values in (("descriptor", descriptors.astype(np.float32)), ("centroid", centroids)):
         table |= {f"{name}/{axis}": values[:, axis] for axis in range(2)}
     csv_log.write_table(run.repertoire_file, table)
@@ -138,17 +140,17 @@ def _write_metrics(run: run_dir.RunFolder, generations: int, population: int, mo
 
 def _journal(generations: int) -> list[dict[str, Any]]:
     hardware = {"devices": "1 cpu device", "kind": "cpu", "cpu": "made up", "cores": 2, "memory": 2**33}
-    began = {"command": ["rookery", "train", "me-pbt-sac"], "versions": {"rookery": "0"}, "hardware": hardware}
+    start_event = {"command": ["rookery", "train", "me-pbt-sac"], "versions": {"rookery": "0"}, "hardware": hardware}
     end = {"generation": generations, "why": "finished", "memory": {"planned": 2**28, "peak": 2**29, "used": None}}
     return [
-        {"event": "began", "at": "2026-01-01T00:00:00+00:00", "generation": 0, **began},
+        {"event": "began", "at": "2026-01-01T00:00:00+00:00", "generation": 0, **start_event},
         {"event": "compiled", "seconds": 20.0},
         {"event": "ended", "at": "2026-01-01T01:10:00+00:00", **end},
     ]
 
 
 def _robots(random: np.random.Generator, episodes: int, frames: int = 250, bodies: int = 9) -> Episodes:
-    """Robots that walk and tumble: of smooth paths, as of real ones, no byte repeats."""
+    """Episodes of moving robots with smooth random paths, which compress as badly as those of real robots."""
     turn = np.cumsum(random.normal(0, 0.1, (episodes, frames, bodies, 4)), axis=1)
     turn += np.array([1.0, 0.0, 0.0, 0.0])
     arrays = {
@@ -160,7 +162,7 @@ def _robots(random: np.random.Generator, episodes: int, frames: int = 250, bodie
     }
     solid = {"kind": "capsule", "size": [0.05, 0.2], "position": [0, 0, 0], "rotation": [1, 0, 0, 0]}
     shapes = [{"link": link, **solid, "colour": None, "role": "body"} for link in range(bodies)]
-    told = [
+    episode_records = [
         {
             "label": f"cell {cell}",
             "cell": cell,
@@ -171,11 +173,11 @@ def _robots(random: np.random.Generator, episodes: int, frames: int = 250, bodie
         for cell in range(episodes)
     ]
     header = {"format": FORMAT, "generation": 1, "seed": 0, "task": "made up", "kind": "bodies", "names": ["return"]}
-    return Episodes({**header, "seconds_per_step": 0.05, "shapes": shapes, "episodes": told}, arrays)
+    return Episodes({**header, "seconds_per_step": 0.05, "shapes": shapes, "episodes": episode_records}, arrays)
 
 
 def open_page(page: Path) -> dict[str, float]:
-    """Seconds until a page is there, and until all of its pictures are drawn; {} without a browser to tell."""
+    """Seconds until a page is open, and until all of its figures are drawn; {} if no browser is installed."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     try:
         from playwright.sync_api import sync_playwright
@@ -187,7 +189,7 @@ def open_page(page: Path) -> dict[str, float]:
         "--no-sandbox",
         "--use-angle=swiftshader",
         "--enable-unsafe-swiftshader",
-    ]  # it may run as root, without GPU
+    ]  # works as root and without a GPU
     with sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=chromium, args=flags)
         tab = browser.new_page(viewport={"width": SIDE[0], "height": SIDE[1]})
@@ -209,7 +211,7 @@ def open_page(page: Path) -> dict[str, float]:
 
 def main() -> None:
     made = harness.parser(__doc__, rounds=5)
-    made.add_argument("--keep", help="folder, not there yet, to leave the run and its page in")
+    made.add_argument("--keep", help="new folder to copy the run and its page to")
     options = harness.parse(made)
     started_load = harness.load()
     sizes = {"generations": 20, "population": 8, "cells": 64} if options.quick else {}

@@ -1,10 +1,11 @@
-"""A generation spread over 1, 2, 4 and 8 devices: what the spreading costs, and what crosses between devices.
+"""A generation sharded over 1, 2, 4 and 8 devices: overhead of the sharding, and transfers between devices.
 
     python -m benchmarks.scale [--quick]
 
-The devices are virtual and share one processor, so the times show overhead only, never a speed-up. Looked for in the
-compiled programs: collectives in the training step (there must be none), leaves of the members that come back whole on
-every device (none either), copies of the replay buffers, and each device's share of the members (1/N).
+The devices are virtual and share one processor, so the times show overhead only, never a speed-up. The benchmark counts
+in the compiled programs: collectives in the training step (expected: none), leaves of the members that are returned
+replicated on every device (expected: none), copies of the replay buffers, and each device's share of the members
+(expected: 1/N).
 """
 
 import os
@@ -13,7 +14,7 @@ DEVICES = 8
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import collections  # noqa: E402 - the devices are counted when JAX begins
+import collections  # noqa: E402 - JAX counts the devices when it is imported
 import re  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -32,13 +33,13 @@ from rookery.populations.pbt import pbt  # noqa: E402
 from rookery.types import Key  # noqa: E402
 
 COLLECTIVES = re.compile(r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
-ROWS = 20_011  # a prime, so that buffers are found in a program by their shape
+ROWS = 20_011  # a prime, so that buffers can be identified in a program by their shape
 
 
 def main() -> None:
     made = harness.parser(__doc__)
-    made.add_argument("--env", default="walker2d_uni", help="task (%(default)s); --quick takes point_maze")
-    made.add_argument("--inherit-buffer", action="store_true", help="children take their parents' rows as well")
+    made.add_argument("--env", default="walker2d_uni", help="task (%(default)s); --quick uses point_maze")
+    made.add_argument("--inherit-buffer", action="store_true", help="children also copy their parents' replay buffers")
     options = harness.parse(made)
     if options.quick:
         options.env = "point_maze"
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 class Spread:
-    """A population of 8 on a mesh; a call is a generation."""
+    """A population of 8 on a mesh; a call runs a generation."""
 
     def __init__(self, learner: Learner, over: Mesh, inherit_buffer: bool):
         program = pbt(learner, population_size=DEVICES, placement=placement(over), inherit_buffer=inherit_buffer)
@@ -85,7 +86,7 @@ class Spread:
         self._state, _ = jax.block_until_ready(self._step(self._state, key))
 
     def facts(self) -> dict[str, Any]:
-        """What the compiled programs and the state that came back look like."""
+        """Properties of the compiled programs and of the returned state."""
         members = jax.tree.leaves(self._state.members)
         whole = sum(leaf.nbytes for leaf in members)
         first = sum(leaf.addressable_shards[0].data.nbytes for leaf in members)
@@ -126,7 +127,7 @@ def compile_training(learner: Learner, over: Mesh, state: ProgramState, key: Key
 
 
 def buffer_copies(text: str, count: int) -> int:
-    """How many instructions copy, gather or select whole buffers of a device's members."""
+    """Number of instructions that copy, gather or select whole buffers of a device's members."""
     held = f"{DEVICES // count},{ROWS}"
     return len(re.findall(rf"= \w+\[(?:{held}|{DEVICES},{ROWS})[^ ]* (?:copy|all-gather|select|broadcast)\(", text))
 

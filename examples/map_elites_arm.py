@@ -1,6 +1,7 @@
-"""MAP-Elites over a function of your own: `python examples/map_elites_arm.py [--small]`.
+"""MAP-Elites with a user-defined function: `python examples/map_elites_arm.py [--small]`.
 
-A planar arm shall reach every place that it can, each with joints as equal as possible. Any pytree can be a genotype.
+The repertoire collects joint angles of a planar arm that reach different end positions, with joints as equal as
+possible. Any pytree can be a genotype.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import rookery
 
 
 def reach(joints: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One arm -> how equal its joints are, and where it ends; the key is for functions that are noisy."""
+    """Fitness (equality of the joints) and descriptor (end position) of one arm; the key is for noisy functions."""
     del key
     angles = jnp.cumsum((2 * joints - 1) * jnp.pi)
     end = jnp.stack([jnp.mean(jnp.cos(angles)), jnp.mean(jnp.sin(angles))])
@@ -21,8 +22,7 @@ def reach(joints: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def main(small: bool, run_dir: str) -> None:
-    """Fill a repertoire, and ask it for an arm."""
-    # The ten lines.
+    """Fill a repertoire, and look up an arm in it."""
     lower, upper = (0.0, 0.0), (1.0, 1.0)
     scoring = rookery.function_scoring(
         reach, lambda key: jax.random.uniform(key, (8,)), lower, upper, qd_offset=-0.5, bounds=(0.0, 1.0), name="my arm"
@@ -36,19 +36,19 @@ def main(small: bool, run_dir: str) -> None:
     last = result.history[-1]
     print(f"coverage {last['coverage']:.1f} %, QD score {last['qd_score']:.1f}, best {last['max_fitness']:.4f}")
     elite = rookery.nearest(repertoire, (0.9, 0.5))
-    print(f"nearest to (0.9, 0.5): ends at {shown(elite.descriptor)}, joints {shown(elite.genotype)}")
+    print(f"nearest to (0.9, 0.5): end position {rounded(elite.descriptor)}, joints {rounded(elite.genotype)}")
     rookery.save_repertoire(f"{run_dir}/arms.npz", repertoire, scoring)
     assert (rookery.load_repertoire(f"{run_dir}/arms.npz", scoring).fitnesses == repertoire.fitnesses).all()
 
 
-def shown(array: jax.Array) -> np.ndarray:
-    """A vector as one prints it."""
+def rounded(array: jax.Array) -> np.ndarray:
+    """Round a vector for printing."""
     return np.asarray(array, np.float64).round(2)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few seconds instead of a minute")
-    parser.add_argument("--run-dir", default="runs/example-arm", help="folder of the run")
+    parser.add_argument("--run-dir", default="runs/example-arm", help="run directory")
     arguments = parser.parse_args()
     main(arguments.small, arguments.run_dir)

@@ -1,7 +1,7 @@
-"""A repertoire of diverse agents, bred by ME-PBT, on one page: `python examples/me_pbt.py [--small]`.
+"""A repertoire of diverse agents, evolved by ME-PBT: `python examples/me_pbt.py [--small]`.
 
-On the way to the goal of `point_trap` lies a trap. A population that only follows its best stays in it; a repertoire
-keeps whoever ends elsewhere, and lets them train on.
+In `point_trap` a trap is on the way to the goal. A population selected by fitness alone stays in it; a repertoire keeps
+the agents that end elsewhere and continues to train them.
 """
 
 import argparse
@@ -13,19 +13,19 @@ import rookery
 
 
 def main(small: bool, run_dir: str) -> None:
-    """Breed a repertoire, and walk with the agent that ends nearest to a place of our choice."""
+    """Evolve a repertoire, and act with the agent that ends nearest to a chosen position."""
     env = rookery.make("point_trap", **({"episode_length": 20} if small else {}))
     agent = rookery.td3(env.spec, rookery.Td3Config(hidden_sizes=(8,) if small else (64, 64), output_scale=1.0))
-    life = rookery.OffPolicyConfig(
+    learner_config = rookery.OffPolicyConfig(
         num_envs=4 if small else 10,
         steps_per_generation=200 if small else 1_000,
         batch_size=8 if small else 64,
         warmup_steps=40 if small else 200,
         eval_episodes=2,
     )
-    learner = rookery.off_policy(agent, env, life)
+    learner = rookery.off_policy(agent, env, learner_config)
 
-    # Any learner will do: nothing in ME-PBT knows which agent it breeds.
+    # ME-PBT works with any learner.
     cells = rookery.grid((8, 8) if small else (16, 16), env.spec.descriptor.lower, env.spec.descriptor.upper)
     population, variations = (4, 4) if small else (10, 30)
     program = rookery.me_pbt(learner, cells, population_size=population, ga_population=variations)
@@ -38,17 +38,17 @@ def main(small: bool, run_dir: str) -> None:
     elite = rookery.nearest(repertoire, (0.0, 0.9))
     _, start = env.reset(jax.random.key(0))
     action = rookery.act(agent, elite.genotype, start.observation)
-    print(f"the elite nearest to (0.0, 0.9) ends at {shown(elite.descriptor)} and begins with {shown(action)}")
+    print(f"the elite nearest to (0.0, 0.9) ends at {rounded(elite.descriptor)}; its first action is {rounded(action)}")
 
 
-def shown(array: jax.Array) -> np.ndarray:
-    """A vector as one prints it."""
+def rounded(array: jax.Array) -> np.ndarray:
+    """Round a vector for printing."""
     return np.asarray(array, np.float64).round(2)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few seconds instead of minutes")
-    parser.add_argument("--run-dir", default="runs/example-me-pbt", help="folder of the run")
+    parser.add_argument("--run-dir", default="runs/example-me-pbt", help="run directory")
     arguments = parser.parse_args()
     main(arguments.small, arguments.run_dir)

@@ -1,7 +1,7 @@
-"""Population Based Training of SAC on one page: `python examples/pbt_sac.py [--small]`.
+"""Population Based Training of SAC: `python examples/pbt_sac.py [--small]`.
 
-Each line that builds something can be replaced by your own: an `Environment`, an `Agent`, a `Learner` and a `Program`
-are NamedTuples of pure functions.
+Each component can be replaced by a user-defined one: `Environment`, `Agent`, `Learner` and `Program` are NamedTuples of
+pure functions.
 """
 
 import argparse
@@ -12,19 +12,19 @@ import rookery
 
 
 def main(small: bool, run_dir: str) -> None:
-    """Train a population on Brax's hopper (or, small, a point in a room) and tell what it found."""
+    """Train a population on Brax's hopper (or, with `small`, on a point in a room) and print the best member."""
     env = rookery.make("point_room", episode_length=20) if small else rookery.make("hopper")
     agent = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=(8,) if small else (64, 64)))
-    life = rookery.OffPolicyConfig(
+    learner_config = rookery.OffPolicyConfig(
         num_envs=4 if small else 25,
         steps_per_generation=200 if small else 5_000,
         batch_size=8 if small else 64,
         warmup_steps=40 if small else 1_000,
         eval_episodes=2 if small else 10,
     )
-    learner = rookery.off_policy(agent, env, life)
+    learner = rookery.off_policy(agent, env, learner_config)
 
-    # What evolves, on which scale, between which bounds; fields left out keep their defaults.
+    # The evolved hyper-parameters with their scales and bounds; other fields keep their defaults.
     space = rookery.space(
         agent.space.defaults,
         {
@@ -43,12 +43,12 @@ def main(small: bool, run_dir: str) -> None:
     print(f"best return {np.nanmax(first['fitness']):.1f} -> {last['fitness'][best]:.1f}, by member {best} with")
     for name in space.domains:
         print(f"  {name:16} {last[f'hyper/{name}'][best]:.4g}")
-    print(f"every generation of every member stands in {result.run_dir}/lineage.csv")
+    print(f"{result.run_dir}/lineage.csv records every member in every generation")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few seconds instead of minutes")
-    parser.add_argument("--run-dir", default="runs/example", help="folder of the run")
+    parser.add_argument("--run-dir", default="runs/example", help="run directory")
     arguments = parser.parse_args()
     main(arguments.small, arguments.run_dir)

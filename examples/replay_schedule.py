@@ -1,9 +1,9 @@
-"""Was it the schedule or the selection? Breed TD3 agents with PB2, then train fresh ones under the winner's schedule.
+"""Compare schedule and selection: train TD3 agents with PB2, then train new agents with the winner's schedule.
 
     python examples/replay_schedule.py [--small]
 
-A run's lineage holds what the winner's ancestors trained with, generation by generation. `replay` makes any number of
-fresh, independent agents follow it.
+A run's lineage contains the hyper-parameters of the winner's ancestors in each generation. `replay` trains any number
+of new, independent agents with this schedule.
 """
 
 import argparse
@@ -14,40 +14,40 @@ import rookery
 
 
 def main(small: bool, run_dir: str) -> None:
-    """Breed on Brax's reacher (or, small, a point in a room), then replay with four seeds."""
+    """Run PB2 on Brax's reacher (or, with `small`, on a point in a room), then replay with four seeds."""
     env = rookery.make("point_room", episode_length=20) if small else rookery.make("reacher", episode_length=100)
     agent = rookery.td3(env.spec, rookery.Td3Config(hidden_sizes=(8,) if small else (64, 64)))
-    life = rookery.OffPolicyConfig(
+    learner_config = rookery.OffPolicyConfig(
         num_envs=4 if small else 10,
         steps_per_generation=200 if small else 1_000,
         batch_size=8 if small else 64,
         warmup_steps=40 if small else 1_000,
         eval_episodes=2 if small else 10,
     )
-    learner = rookery.off_policy(agent, env, life)
+    learner = rookery.off_policy(agent, env, learner_config)
     generations = 3 if small else 30
 
-    # Two bounds let a field evolve, on its own scale; "fixed" or one value holds it.
+    # Two bounds make a field evolve on its scale; "fixed" or one value keeps it constant.
     space = rookery.choose(agent.space, tau=(1e-3, 1e-1), noise_clip="fixed")
     program = rookery.pbt(learner, space, population_size=4 if small else 8, perturb="pb2")
     rookery.run(program, seed=0, generations=generations, run_dir=run_dir, overwrite=True)
 
-    family = rookery.lineage(run_dir)
-    print(f"the winner is member {family.winner} with {family.fitness[-1, family.winner]:.2f}; its line of descent:")
-    print("  " + " ".join(str(member) for member in family.ancestors()))
-    schedule = family.schedule()
+    lineage = rookery.lineage(run_dir)
+    print(f"the winner is member {lineage.winner} with {lineage.fitness[-1, lineage.winner]:.2f}; its lineage:")
+    print("  " + " ".join(str(member) for member in lineage.ancestors()))
+    schedule = lineage.schedule()
     for name in space.domains:
         print(f"  {name:18} {schedule.values[name][0]:.4g} -> {schedule.values[name][-1]:.4g}")
 
-    values = rookery.at_steps(schedule, life.steps_per_generation, generations)
+    values = rookery.at_steps(schedule, learner_config.steps_per_generation, generations)
     fresh = rookery.replay(rookery.seeds(learner, population_size=4), values)
     returns = rookery.run(fresh, seed=1, generations=generations).history[-1]["fitness"]
-    print(f"four fresh agents under that schedule: {', '.join(f'{value:.2f}' for value in np.sort(returns))}")
+    print(f"four new agents with that schedule: {', '.join(f'{value:.2f}' for value in np.sort(returns))}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a few seconds instead of minutes")
-    parser.add_argument("--run-dir", default="runs/bred", help="folder of the run")
+    parser.add_argument("--run-dir", default="runs/bred", help="run directory")
     arguments = parser.parse_args()
     main(arguments.small, arguments.run_dir)

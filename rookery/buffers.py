@@ -1,7 +1,7 @@
-"""Replay: a ring of pytrees for one member.
+"""Replay buffer of one member: a ring buffer of pytrees.
 
-An insert costs O(rows inserted), never O(capacity), and copies nothing when the state is donated. Rows that are not
-finite are refused, so that a member that diverged leaves nothing behind for the healthy one that takes its place.
+An insert costs O(inserted rows), never O(capacity), and copies nothing when the state is donated. Rows that are not
+finite are rejected, so that a diverged member leaves no invalid data to the member that replaces it in the slot.
 """
 
 from functools import partial
@@ -16,39 +16,42 @@ from rookery.types import Array, Key, PyTree
 
 
 class BufferState(NamedTuple):
-    """What a ring holds. A row beyond `size` has never been written and is never sampled."""
+    """Contents of a ring buffer. Rows at and beyond `size` were never written and are never sampled."""
 
-    rows: PyTree  # leaves [C, ...]
-    position: Array  # [] int32, where the next row goes
-    size: Array  # [] int32, rows held
+    rows: PyTree
+    """Leaves `[C, ...]`."""
+    position: Array
+    """`[]` int32, index at which the next row is written."""
+    size: Array
+    """`[]` int32, number of stored rows."""
 
 
 class InitFn(Protocol):
-    """An empty ring for rows like `row` (one row, no leading axis)."""
+    """Create an empty buffer for rows like `row` (one row, no leading axis)."""
 
     def __call__(self, row: PyTree) -> BufferState: ...
 
 
 class AddFn(Protocol):
-    """Write `rows` (leaves `[B, ...]`) over the oldest; rows that are not finite are left out."""
+    """Overwrite the oldest rows with `rows` (leaves `[B, ...]`); rows that are not finite are left out."""
 
     def __call__(self, state: BufferState, rows: PyTree) -> BufferState: ...
 
 
 class DrawFn(Protocol):
-    """Indices of the given shape, uniform over the rows held, with replacement; the key is consumed."""
+    """Sample indices of the given shape, uniformly over the stored rows with replacement; the key is consumed."""
 
     def __call__(self, state: BufferState, key: Key, shape: tuple[int, ...]) -> Array: ...
 
 
 class TakeFn(Protocol):
-    """The rows at `indices`: leaves `[*indices.shape, ...]`."""
+    """Return the rows at `indices`: leaves `[*indices.shape, ...]`."""
 
     def __call__(self, state: BufferState, indices: Array) -> PyTree: ...
 
 
 class Buffer(NamedTuple):
-    """A store of transitions. Sampling is two steps, so that a block of updates draws all its indices at once."""
+    """A transition store. Sampling has two steps, so that a block of updates draws all its indices in one call."""
 
     init: InitFn
     add: AddFn
@@ -57,7 +60,7 @@ class Buffer(NamedTuple):
 
 
 def ring(capacity: int) -> Buffer:
-    """A ring of `capacity` rows.
+    """Build a ring buffer with a capacity of `capacity` rows.
 
     Raises:
       ValueError: `capacity` is below 1.
@@ -68,16 +71,16 @@ def ring(capacity: int) -> Buffer:
 
 
 def init(capacity: int, row: PyTree) -> BufferState:
-    """Zeros for `capacity` rows like `row`."""
+    """Return an empty buffer of zeros for `capacity` rows like `row`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros((capacity, *jnp.shape(leaf)), jnp.result_type(leaf)), row)
     return BufferState(zeros, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def add(state: BufferState, rows: PyTree) -> BufferState:
-    """Write `rows` (leaves `[B, ...]`, B at most the capacity) over the oldest.
+    """Overwrite the oldest rows with `rows` (leaves `[B, ...]`, B at most the capacity).
 
     Raises:
-      ValueError: more rows than the ring can hold.
+      ValueError: B is above the capacity.
     """
     chex.assert_trees_all_equal_structs(state.rows, rows)
     chex.assert_equal_shape_prefix(jax.tree.leaves(rows), 1)
@@ -96,17 +99,17 @@ def add(state: BufferState, rows: PyTree) -> BufferState:
 
 
 def draw(state: BufferState, key: Key, shape: tuple[int, ...]) -> Array:
-    """Indices of `shape`, int32 in [0, size); all 0 while the ring is empty."""
+    """Sample indices of `shape`, int32 in [0, size); all 0 while the buffer is empty."""
     return jax.random.randint(key, shape, 0, jnp.maximum(state.size, 1))
 
 
 def take(state: BufferState, indices: Array) -> PyTree:
-    """The rows at `indices`."""
+    """Return the rows at `indices`."""
     return trees.take(state.rows, indices)
 
 
 def clear(state: BufferState, needed: Array | bool = True) -> BufferState:
-    """Forget all rows where `needed`, `[]` bool, in O(1); of rings `[P, ...]` each by its own `[P]`."""
+    """Empty the buffer where `needed` (`[]` bool) in O(1); buffers with leaves `[P, ...]` take `needed` `[P]`."""
     position, size = (jnp.where(needed, jnp.zeros_like(count), count) for count in (state.position, state.size))
     return state._replace(position=position, size=size)
 

@@ -1,7 +1,7 @@
-"""Distributions as pure functions of their parameters; noise is an argument, so that it can be drawn ahead.
+"""Distributions as pure functions of their parameters; noise is an argument, so that callers can draw it ahead.
 
-Parameters are what a network's last layer gives: `[..., 2 A]` for the (tanh-)normal, mean first; `[..., S]` for a
-direction in S dimensions.
+The parameters are the outputs of a network's last layer: `[..., 2 A]` for the normal and the tanh-normal, with the mean
+first; `[..., S]` for a direction in S dimensions.
 """
 
 import functools
@@ -19,63 +19,63 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # Haarnoja 2018, the authors' code
 
 
 def normal_parameters(outputs: Array) -> tuple[Array, Array]:
-    """Split `[..., 2 A]` into mean and log standard deviation, `[..., A]` each, the latter clipped to [-20, 2]."""
+    """Split `[..., 2 A]` into the mean and the log standard deviation clipped to [-20, 2], `[..., A]` each."""
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
 
 @jax.custom_vjp
 def bounded_log_std(log_std: Array) -> Array:
-    """A learned log standard deviation `[A]` within [-20, 2], with a gradient that leads back from beyond.
+    """Clip a learned log standard deviation `[A]` to [-20, 2], with a gradient that restores values out of range.
 
-    The gradient of a clip is 0 beyond its bounds, so that a parameter that a step of Adam takes there never returns.
-    Here a parameter beyond a bound has the gradient at the bound where a descent along it leads back, none where it
-    leads further out, and how far beyond it is besides: the gradient of half the squared distance.
+    The gradient of a plain clip is 0 outside the bounds, so a parameter that one Adam step moves outside would never
+    return. Here a parameter outside keeps the gradient at the bound if descent along it moves the parameter towards the
+    bound, and 0 if not; added to either is the signed distance to the bound, the gradient of half the squared distance.
     """
     return jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
 
-def _bound(log_std: Array) -> tuple[Array, Array]:
+def _bounded_log_std_forward(log_std: Array) -> tuple[Array, Array]:
     bounded = bounded_log_std(log_std)
     return bounded, log_std - bounded
 
 
-def _lead_back(beyond: Array, gradient: Array) -> tuple[Array]:
-    outwards = beyond * gradient < 0.0
-    return (jnp.where(outwards, 0.0, gradient) + beyond,)
+def _bounded_log_std_backward(excess: Array, gradient: Array) -> tuple[Array]:
+    outwards = excess * gradient < 0.0
+    return (jnp.where(outwards, 0.0, gradient) + excess,)
 
 
-bounded_log_std.defvjp(_bound, _lead_back)
+bounded_log_std.defvjp(_bounded_log_std_forward, _bounded_log_std_backward)
 
 
 def normal_log_prob(outputs: Array, value: Array, exists: Array | None = None) -> Array:
     """Log density of a diagonal normal at `value` `[..., A]`; `[...]`, in nats.
 
     Args:
-      outputs: `[..., 2 A]`, the log standard deviation as it is: `bounded_log_std` bounds one that is learned.
+      outputs: `[..., 2 A]`; the log standard deviation is used unclipped (`bounded_log_std` bounds a learned one).
       value: `[..., A]`.
-      exists: `[..., A]` bool, the dimensions that there are; all by default.
+      exists: `[..., A]` bool, mask of the dimensions that exist; all dimensions by default.
     """
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return _standard_log_density((value - mean) * jnp.exp(-log_std), log_std, exists)
 
 
 def normal_entropy(outputs: Array, exists: Array | None = None) -> Array:
-    """Entropy of a diagonal normal, of the dimensions that exist; `[...]`, in nats."""
+    """Entropy of a diagonal normal over the dimensions where `exists` is True; `[...]`, in nats."""
     _, log_std = jnp.split(outputs, 2, axis=-1)
     return jnp.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1, where=exists)
 
 
 def tanh_normal_sample(outputs: Array, noise: Array) -> tuple[Array, Array]:
-    """A reparametrised draw from a normal squashed by tanh, and its log density.
+    """Draw a reparametrised sample of a tanh-squashed normal, with its log density.
 
     Args:
       outputs: `[..., 2 A]`.
       noise: `[..., A]`, standard normal.
 
     Returns:
-      Action `[..., A]` in [-1, 1] and log density `[...]` in nats (Haarnoja 2018, arXiv:1812.05905, Eq. 26), with
-      log(1 - tanh(u)^2) in the form that does not overflow: 2 (log 2 - u - softplus(-2 u)).
+      Action `[..., A]` in [-1, 1] and log density `[...]` in nats (Haarnoja 2018, arXiv:1812.05905, Eq. 26); log(1 -
+      tanh(u)^2) is computed as 2 (log 2 - u - softplus(-2 u)), which does not overflow.
     """
     mean, log_std = normal_parameters(outputs)
     chex.assert_equal_shape([mean, noise])
@@ -85,16 +85,16 @@ def tanh_normal_sample(outputs: Array, noise: Array) -> tuple[Array, Array]:
 
 
 def tanh_normal_mode(outputs: Array) -> Array:
-    """The squashed mean, `[..., A]` in [-1, 1]: the action for evaluation."""
+    """Return the squashed mean, `[..., A]` in [-1, 1]: the deterministic action for evaluation."""
     return jnp.tanh(normal_parameters(outputs)[0])
 
 
 def masked_logits(logits: Array, exists: Array) -> Array:
-    """Logits `[..., A]` of a categorical that never gives an action that does not exist (`[..., A]` bool)."""
-    return jnp.where(exists, logits, _NEVER)
+    """Logits `[..., A]` of a categorical that never draws an action for which `exists` `[..., A]` is False."""
+    return jnp.where(exists, logits, _MASKED_LOGIT)
 
 
-_NEVER = -1e9  # finite, so that a probability of 0 times its logarithm is 0
+_MASKED_LOGIT = -1e9  # finite, so that a probability of 0 times its logarithm is 0
 
 
 def categorical_log_prob(logits: Array, value: Array) -> Array:
@@ -108,23 +108,23 @@ def categorical_entropy(logits: Array) -> Array:
     return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
 
-GREATEST_CONCENTRATION = 50.0  # of a direction; a mean resultant length of 0.99 on a circle
-_NODES = 64  # of the quadrature, exact to float32 up to that concentration
+GREATEST_CONCENTRATION = 50.0  # of a direction; on a circle its mean resultant length is 0.99
+_NODES = 64  # quadrature nodes; exact to float32 up to GREATEST_CONCENTRATION
 
 
 def direction_log_ratio(outputs: Array, value: Array) -> Array:
-    """Log density of a von Mises-Fisher distribution over the unit sphere, relative to that of the uniform one.
+    """Log density of a von Mises-Fisher distribution on the unit sphere, relative to the uniform distribution.
 
     Args:
-      outputs: `[..., S]`, S at least 2: the mean direction times the concentration; what is longer than 50 counts as
-        50, and 0 is the uniform distribution itself.
+      outputs: `[..., S]`, S at least 2: the mean direction times the concentration. A length above 50 is treated as 50;
+        length 0 gives the uniform distribution.
       value: `[..., S]`, of length 1.
 
     Returns:
-      `[...]`, in nats: `outputs value - A`, where A is the logarithm of the mean of `exp(outputs u)` over all u of the
-      sphere (Mardia and Jupp 2000, section 9.3.2), by Gauss's quadrature in the cosine between the two.
+      `[...]`, in nats: `outputs value - A`, where A is the log of the mean of `exp(outputs u)` over all u on the sphere
+      (Mardia and Jupp 2000, section 9.3.2), by Gauss quadrature in the cosine between `outputs` and u.
     """
-    length = jnp.sqrt(jnp.sum(jnp.square(outputs), axis=-1, keepdims=True) + 1e-12)  # 0 has a gradient, too
+    length = jnp.sqrt(jnp.sum(jnp.square(outputs), axis=-1, keepdims=True) + 1e-12)  # finite gradient at 0
     concentration = jnp.minimum(length, GREATEST_CONCENTRATION)
     cosines, log_weights = (jnp.asarray(side, jnp.float32) for side in _quadrature(outputs.shape[-1]))
     shape = (1,) * (outputs.ndim - 1) + (-1,)
@@ -133,14 +133,14 @@ def direction_log_ratio(outputs: Array, value: Array) -> Array:
 
 
 def direction_log_area(size: int) -> float:
-    """Log area of the unit sphere in S dimensions, which is minus the log density of its uniform distribution."""
+    """Log area of the unit sphere in S dimensions: minus the log density of its uniform distribution."""
     return math.log(2.0) + 0.5 * size * math.log(math.pi) - math.lgamma(0.5 * size)
 
 
 @functools.cache
 def _quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and log weights of a mean over the sphere in `size` dimensions: the weights' density is
-    `(1 - cosine^2)^((size - 3) / 2)`."""
+    """Cosines and log weights for a mean over the sphere in `size` dimensions; the weight density is `(1 -
+    cosine^2)^((size - 3) / 2)`."""
     cosines, weights = scipy.special.roots_gegenbauer(_NODES, 0.5 * size - 1.0)
     return cosines, np.log(weights / weights.sum())
 

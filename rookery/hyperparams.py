@@ -1,7 +1,7 @@
-"""Search spaces: how the hyper-parameters of a member are drawn, perturbed and kept in bounds.
+"""Search spaces: how a member's hyper-parameters are sampled, perturbed and clipped to their bounds.
 
-A `Hyper` is a NamedTuple of float scalars declared beside its agent. A `Space` says which of its fields evolve, on
-which scale and between which bounds; the others keep their default.
+A `Hyper` is a NamedTuple of float scalars declared next to its agent. A `Space` defines which of its fields evolve, on
+which scale and between which bounds; the other fields keep their default values.
 """
 
 import difflib
@@ -20,31 +20,31 @@ FIXED = "fixed"
 
 
 class Domain(Protocol):
-    """One field's interval and the scale on which draws are uniform and perturbations multiply.
+    """The interval of one field, and the scale on which it is sampled uniformly and perturbed multiplicatively.
 
     Domains of different scales are never equal.
     """
 
     @property
     def low(self) -> float:
-        """Lower bound, in the field's own unit."""
+        """Lower bound, in the unit of the field."""
         ...
 
     @property
     def high(self) -> float:
-        """Upper bound, in the field's own unit."""
+        """Upper bound, in the unit of the field."""
         ...
 
     def at(self, fraction: Array) -> Array:
-        """The value that lies at `fraction` (in [0, 1]) of the way from one bound to the other, on the scale."""
+        """Return the value at `fraction` (in [0, 1]) of the interval, measured on the domain's scale."""
         ...
 
     def fraction(self, value: Array) -> Array:
-        """Where a value lies: the inverse of `at`."""
+        """Return the position of a value in the interval, in [0, 1]: the inverse of `at`."""
         ...
 
     def scale(self, value: Array, factor: Array) -> Array:
-        """Multiply by `factor` on the declared scale, without clipping."""
+        """Multiply by `factor` on the domain's scale, without clipping."""
         ...
 
 
@@ -70,7 +70,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Uniform in the logarithm, for rates and scales; a perturbation is a shift of the logarithm."""
+    """Uniform in the logarithm, for rates and scales; a perturbation shifts the logarithm."""
 
     low: float
     high: float
@@ -80,17 +80,17 @@ class LogUniform:
         return jnp.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low)))
 
     def fraction(self, value: Array) -> Array:
-        """In the logarithm."""
+        """`(log value - log low) / (log high - log low)`."""
         return (jnp.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
 
     def scale(self, value: Array, factor: Array) -> Array:
-        """`log value + log factor`, in the logarithm."""
+        """`value * factor`, a shift of the logarithm by `log factor`."""
         return value * factor
 
 
 @dataclass(frozen=True)
 class OneMinusLog:
-    """Uniform in log(1 - x), for discounts: 0.9, 0.99 and 0.999 lie equally far apart."""
+    """Uniform in log(1 - x), for discounts: 0.9, 0.99 and 0.999 are equally spaced."""
 
     low: float
     high: float
@@ -101,45 +101,52 @@ class OneMinusLog:
         return -jnp.expm1(low + fraction * (high - low))
 
     def fraction(self, value: Array) -> Array:
-        """In log(1 - x)."""
+        """Position of `log(1 - value)` between `log(1 - low)` and `log(1 - high)`."""
         low, high = math.log1p(-self.low), math.log1p(-self.high)
         return (jnp.log1p(-value) - low) / (high - low)
 
     def scale(self, value: Array, factor: Array) -> Array:
-        """Multiply the distance to 1."""
+        """`1 - (1 - value) * factor`: multiply the distance to 1."""
         return 1.0 - (1.0 - value) * factor
 
 
 class Field(NamedTuple):
-    """A hyper-parameter, whoever searches it: what it means, its natural scale, and the values that make sense."""
+    """Static description of a hyper-parameter: its meaning, natural scale and valid values."""
 
     meaning: str
-    scale: Callable[[float, float], Domain]  # Uniform, LogUniform or OneMinusLog
+    """Description shown in the command line's help."""
+    scale: Callable[[float, float], Domain]
+    """Constructor of the domain that two bounds give: `Uniform`, `LogUniform` or `OneMinusLog`."""
     low: float = 0.0
+    """Lowest valid value."""
     high: float = math.inf
+    """Highest valid value."""
     zero: bool = False
-    """Whether 0, which no logarithmic scale has, is valid as the one value."""
+    """Whether the constant 0 is valid although the logarithmic scale excludes it."""
 
     @property
     def range(self) -> str:
-        """The valid values in words; a logarithm leaves out its end."""
+        """The valid values as an interval in text; a logarithmic scale excludes its end point."""
         left = "(0" if self.scale is LogUniform and not self.zero else f"[{self.low:g}"
         right = "1)" if self.scale is OneMinusLog else f"{self.high:g}" + (")" if math.isinf(self.high) else "]")
         return f"{left}, {right}"
 
 
 class Space(NamedTuple):
-    """Default values for every field of a `Hyper`, the domains of those that evolve, and what each field is."""
+    """A search space: default values of all fields of a `Hyper`, and the domains of the fields that evolve."""
 
     defaults: Hyper
+    """A `Hyper` of Python floats."""
     domains: Mapping[str, Domain]
+    """Field name -> domain, for the fields that evolve."""
     fields: Mapping[str, Field] = MappingProxyType({})
+    """Field name -> description; if not empty, only these fields can be chosen."""
 
 
-_ANYTHING = Field("", Uniform, low=-math.inf)
+_ANY_VALUE = Field("", Uniform, low=-math.inf)
 
 Choice = Domain | tuple[float, float] | float | str
-"""How a field is chosen: a domain; two bounds, on the field's own scale; one value; or "fixed", at its default."""
+"""How to choose a field: a domain; two bounds on the field's scale; a constant; or "fixed" for its default value."""
 
 
 def space(defaults: Hyper, domains: Mapping[str, Domain], fields: Mapping[str, Field] | None = None) -> Space:
@@ -148,35 +155,36 @@ def space(defaults: Hyper, domains: Mapping[str, Domain], fields: Mapping[str, F
     Args:
       defaults: a `Hyper` of Python floats.
       domains: field name -> `Uniform`, `LogUniform` or `OneMinusLog`; fields left out do not evolve.
-      fields: field name -> its meaning, scale and valid values; then only these can be chosen (`choose`). Without any,
-        every field can, and takes every value, uniformly.
+      fields: field name -> its meaning, scale and valid values; `choose` then accepts only these fields. If None or
+        empty, `choose` accepts every field with any value, on a uniform scale.
 
     Raises:
-      ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds lie outside its scale or its
-        field.
+      ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds are invalid for its scale or
+        its field.
     """
     fields = MappingProxyType(dict(fields or {}))
     for name, domain in domains.items():
         _check_name(name, defaults._fields)
-        _check_domain(name, domain, fields.get(name, _ANYTHING))
+        _check_domain(name, domain, fields.get(name, _ANY_VALUE))
     return Space(defaults, MappingProxyType(dict(domains)), fields)
 
 
 def choose(space: Space, **choices: Choice) -> Space:
-    """The space with some of its fields chosen anew: `choose(agent.space, policy_lr=(1e-5, 1e-2), discount="fixed")`.
+    """Return the space with some fields chosen anew, as in `choose(agent.space, policy_lr=(1e-5, 1e-2),
+    discount="fixed")`.
 
     Args:
-      space: an agent's.
-      **choices: field name -> a domain; two bounds, on the field's own scale; one value, which becomes the default and
-        does not evolve; or "fixed", which keeps the default and does not evolve.
+      space: the search space of an agent.
+      **choices: field name -> a domain; two bounds on the field's scale; a constant, which becomes the default and does
+        not evolve; or "fixed", which keeps the default and does not evolve.
 
     Raises:
-      ValueError: a name is no field, an interval is empty, or a value lies outside the field's valid ones.
+      ValueError: a name is not a field, an interval is empty, or a value is outside the field's valid values.
     """
     domains, values = dict(space.domains), {}
     for name, choice in choices.items():
         _check_name(name, _names(space))
-        field = space.fields.get(name, _ANYTHING)
+        field = space.fields.get(name, _ANY_VALUE)
         domains.pop(name, None)
         if isinstance(choice, (int, float)):
             _check_value(name, choice, field)
@@ -186,29 +194,29 @@ def choose(space: Space, **choices: Choice) -> Space:
             _check_domain(name, domains[name], field)
         elif choice != FIXED:
             raise ValueError(f"{name} must be two bounds, one value, a domain or {FIXED!r}, got {choice!r}.")
-    # In the order of the fields: a draw's key is its place, and must not depend on the order of the choices.
+    # In field order: each field's random key depends on its position, which must not depend on the order of choices.
     ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
     return Space(space.defaults._replace(**values), MappingProxyType(ordered), space.fields)
 
 
 def describe(space: Space) -> dict[str, Any]:
-    """A space as plain values: field -> `{"scale", "low", "high"}` where it evolves, else its value."""
-    told: dict[str, Any] = {}
+    """Return a space as plain values: field -> `{"scale", "low", "high"}` if it evolves, else its default value."""
+    description: dict[str, Any] = {}
     for name in _names(space):
         domain = space.domains.get(name)
-        told[name] = getattr(space.defaults, name)
+        description[name] = getattr(space.defaults, name)
         if domain is not None:
-            told[name] = {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
-    return told
+            description[name] = {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
+    return description
 
 
 def _names(space: Space) -> tuple[str, ...]:
-    """What can be chosen: the declared fields; all of a space that declares none."""
+    """Names of the fields that can be chosen: the declared fields, or all fields if none is declared."""
     return tuple(space.fields) or space.defaults._fields
 
 
 def _domain(name: str, choice: Any, field: Field) -> Domain:
-    """A domain as it is, or two bounds on the field's own scale."""
+    """Return a domain unchanged, or build one from two bounds on the field's scale."""
     if hasattr(choice, "at"):
         return choice
     if len(choice) != 2:
@@ -243,36 +251,37 @@ def _check_domain(name: str, domain: Domain, field: Field) -> None:
 
 
 def sample(space: Space, key: Key) -> Hyper:
-    """One member's hyper-parameters: each evolving field from its own key, inside its bounds; the rest default.
+    """Sample one member's hyper-parameters: evolving fields from separate keys within their bounds, the others default.
 
     Returns:
       A `Hyper` of `[]` float32.
     """
-    draws = {
+    samples = {
         name: draw(domain, jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
     }
-    return defaults(space)._replace(**draws)
+    return defaults(space)._replace(**samples)
 
 
 def draw(domain: Domain, key: Key) -> Array:
-    """A value uniform on the domain's scale, inside its bounds; `[]` float32."""
+    """Sample a value uniformly on the domain's scale, within its bounds; `[]` float32."""
     return clip_value(domain, domain.at(jax.random.uniform(key)))
 
 
 def defaults(space: Space) -> Hyper:
-    """The default values as `[]` float32."""
+    """Return the default values as `[]` float32."""
     return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), space.defaults)
 
 
 def perturb(space: Space, hyper: Hyper, key: Key, factors: tuple[float, float], resample_probability: float) -> Hyper:
-    """PBT's "explore" for one child (Jaderberg 2017, arXiv:1711.09846, section 4).
+    """Perturb the hyper-parameters of one child: the "explore" step of PBT (Jaderberg 2017, arXiv:1711.09846, section
+    4).
 
-    Each evolving field, independently, is drawn afresh with `resample_probability`, else multiplied on its own scale by
-    one of the two `factors` (chosen evenly), then clipped to its bounds.
+    Each evolving field is, independently, resampled with `resample_probability`, or else multiplied on its scale by one
+    of the two `factors` (with equal probability); then it is clipped to its bounds.
 
     Returns:
       A `Hyper` of `[]` float32; fields that do not evolve are unchanged.
-    Deviation: the scale of a discount is 1 - x; the paper multiplies x itself, which can leave (0, 1).
+    Deviation: a discount is perturbed on the scale 1 - x; the paper multiplies x itself, which can leave (0, 1).
     """
     changed = {}
     for index, (name, domain) in enumerate(space.domains.items()):
@@ -285,10 +294,10 @@ def perturb(space: Space, hyper: Hyper, key: Key, factors: tuple[float, float], 
 
 
 def clip(space: Space, hyper: Hyper) -> Hyper:
-    """Bring every evolving field back into its bounds."""
+    """Clip every evolving field to its bounds."""
     return hyper._replace(**{name: clip_value(d, getattr(hyper, name)) for name, d in space.domains.items()})
 
 
 def clip_value(domain: Domain, value: Array) -> Array:
-    """`value` inside the domain's bounds, as float32."""
+    """Clip `value` to the domain's bounds, as float32."""
     return jnp.clip(jnp.asarray(value, jnp.float32), domain.low, domain.high)

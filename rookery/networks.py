@@ -1,4 +1,4 @@
-"""Networks as pairs of pure functions; the only file that imports flax."""
+"""Neural networks as pairs of pure functions. This is the only module that imports flax."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,26 +14,26 @@ from rookery.types import Array, Key, PyTree
 
 
 class InitFn(Protocol):
-    """Draw parameters; the key is consumed."""
+    """Initialise parameters; the key is consumed."""
 
     def __call__(self, key: Key) -> PyTree: ...
 
 
 class ApplyFn(Protocol):
-    """Parameters and inputs with any leading axes -> outputs with the same leading axes."""
+    """Map parameters and inputs with any leading axes to outputs with the same leading axes."""
 
     def __call__(self, params: PyTree, *inputs: Array) -> Array: ...
 
 
 class Network(NamedTuple):
-    """A network of one member."""
+    """A network of one member: parameter initialisation and forward pass."""
 
     init: InitFn
     apply: ApplyFn
 
 
 class Mlp(nn.Module):
-    """Dense layers with ReLU between them, or what else is chosen; inputs are concatenated along the last axis."""
+    """Dense layers with an activation between them, ReLU by default; inputs are concatenated along the last axis."""
 
     hidden_sizes: Sequence[int]
     output_size: int
@@ -51,7 +51,7 @@ class Mlp(nn.Module):
 
 
 class RecurrentMlp(nn.Module):
-    """Dense layers with tanh, a gated recurrent unit (Cho 2014, arXiv:1406.1078), and a linear layer on its memory."""
+    """Dense tanh layers, a gated recurrent unit (Cho 2014, arXiv:1406.1078), and a linear layer on its state."""
 
     hidden_sizes: Sequence[int]
     memory_size: int
@@ -67,17 +67,19 @@ class RecurrentMlp(nn.Module):
         return memory, nn.Dense(self.output_size, kernel_init=_ZEROS)(hidden)
 
 
-_ZEROS = nn.initializers.zeros  # where the weights are drawn afterwards
+_ZEROS = nn.initializers.zeros  # placeholders: `_init_orthogonal` draws the weights
 
 
 def mlp(
     input_sizes: Sequence[int], hidden_sizes: Sequence[int], output_size: int, output_scale: float = 1.0
 ) -> Network:
-    """A multi-layer perceptron over one or more inputs.
+    """Build a multi-layer perceptron over one or more inputs.
 
     Args:
-      input_sizes: last axis of each input.
-      output_scale: variance scale of the last layer's uniform weights; small values start the outputs near 0.
+      input_sizes: size of the last axis of each input.
+      hidden_sizes: widths of the hidden layers.
+      output_size: size of the output.
+      output_scale: variance scale of the last layer's uniform weights; a small value gives initial outputs near 0.
 
     Raises:
       ValueError: a size is below 1.
@@ -90,15 +92,16 @@ def mlp(
 
 
 class Core(NamedTuple):
-    """A network that may remember: memory `[..., H]` and observation -> the next memory and outputs; H is 0 without."""
+    """A network with optional memory: memory `[..., H]` and observation -> next memory and outputs."""
 
     init: InitFn
-    apply: "RecallFn"
+    apply: "RecurrentApplyFn"
     memory_size: int
+    """H, the size of the memory; 0 for a feed-forward network."""
 
 
-class RecallFn(Protocol):
-    """Parameters, memory `[..., H]` and observation `[..., O]` -> memory `[..., H]`, outputs."""
+class RecurrentApplyFn(Protocol):
+    """Map parameters, memory `[..., H]` and observation `[..., O]` to the next memory `[..., H]` and outputs."""
 
     def __call__(self, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]: ...
 
@@ -106,15 +109,19 @@ class RecallFn(Protocol):
 def core(
     input_size: int, hidden_sizes: Sequence[int], output_size: int, output_gain: float, memory_size: int = 0
 ) -> Core:
-    """Tanh layers with orthogonal weights, as policy gradients want them (Andrychowicz 2020, arXiv:2006.05990).
+    """Build tanh layers with orthogonal weights, as recommended for policy gradients (Andrychowicz 2020,
+    arXiv:2006.05990).
 
     Args:
       input_size: O.
-      output_gain: of the last layer's orthogonal weights; the hidden layers' is sqrt(2), the recurrent unit's 1.
-      memory_size: H, the width of a gated recurrent unit before the last layer; 0 leaves it out.
+      hidden_sizes: widths of the hidden layers.
+      output_size: size of the output.
+      output_gain: gain of the last layer's orthogonal weights; the gain is sqrt(2) in hidden layers and 1 in the
+        recurrent unit.
+      memory_size: H, the width of a gated recurrent unit before the last layer; 0 omits the unit.
 
     Raises:
-      ValueError: a size is below 1 (the memory's below 0).
+      ValueError: a layer size is below 1, or `memory_size` is below 0.
     """
     if min(input_size, *hidden_sizes, output_size) < 1 or memory_size < 0:
         raise ValueError(
@@ -131,37 +138,40 @@ def core(
 
 
 def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dict[str, float], key: Key) -> PyTree:
-    """A module's parameters with orthogonal kernels; their numbers come from one draw, since each draw compiles for as
-    long as a layer trains."""
+    """Initialise a module with orthogonal kernels and zero biases.
+
+    One normal draw supplies the numbers of all kernels: every separate draw would add as much compile time as training
+    a layer does.
+    """
     shapes = jax.eval_shape(partial(_init, module, input_sizes), key)
     paths, structure = jax.tree.flatten_with_path(shapes)
     sizes = [leaf.size if leaf.ndim == 2 else 0 for _, leaf in paths]
     numbers = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
     leaves = [
-        gains.get(path[1].key, 1.0) * _orthogonal(drawn.reshape(leaf.shape))
+        gains.get(path[1].key, 1.0) * _orthogonal(kernel_numbers.reshape(leaf.shape))
         if leaf.ndim == 2
         else jnp.zeros(leaf.shape, leaf.dtype)
-        for (path, leaf), drawn in zip(paths, numbers, strict=True)
+        for (path, leaf), kernel_numbers in zip(paths, numbers, strict=True)
     ]
     return jax.tree.unflatten(structure, leaves)
 
 
 def _orthogonal(numbers: Array) -> Array:
-    """A matrix `[M, N]` with orthonormal columns (or rows, if it has fewer), uniform if the numbers are normal.
+    """Return a matrix `[M, N]` with orthonormal columns (rows if M < N), uniformly distributed for normal `numbers`.
 
-    Gram and Schmidt's way, every column twice, which is enough for rounding (Giraud 2005). Not LAPACK's: its
-    factorisation hangs now and then where cores are devices.
+    Uses Gram-Schmidt with every column orthogonalised twice, which suffices for rounding errors (Giraud 2005). LAPACK's
+    factorisation is avoided because it occasionally hangs where CPU cores are used as devices.
     """
     if numbers.shape[0] < numbers.shape[1]:
         return _orthogonal(numbers.T).T
 
-    def add(found: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
-        index, drawn = column
+    def add_column(basis: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
+        index, vector = column
         for _ in range(2):
-            drawn = drawn - found @ (found.T @ drawn)
-        return found.at[:, index].set(drawn / jnp.linalg.norm(drawn)), None
+            vector = vector - basis @ (basis.T @ vector)
+        return basis.at[:, index].set(vector / jnp.linalg.norm(vector)), None
 
-    return jax.lax.scan(add, jnp.zeros_like(numbers), (jnp.arange(numbers.shape[1]), numbers.T))[0]
+    return jax.lax.scan(add_column, jnp.zeros_like(numbers), (jnp.arange(numbers.shape[1]), numbers.T))[0]
 
 
 def _apply_without_memory(module: nn.Module, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]:
@@ -169,30 +179,31 @@ def _apply_without_memory(module: nn.Module, params: PyTree, memory: Array, obse
 
 
 def twin(network: Network) -> Network:
-    """Two networks with weights of their own and outputs side by side: `[..., 1] -> [..., 2]`.
+    """Combine two independently initialised copies of a network: `[..., 1] -> [..., 2]`.
 
-    Two separate matmuls are 10 to 14 % faster than one batched einsum on a CPU; whoever finds otherwise on another
-    device changes this function alone.
+    On a CPU, two separate matmuls are 10 to 14 % faster than one batched einsum. If another device needs the einsum,
+    only this function has to change.
     """
     return Network(partial(_twin_init, network), partial(_twin_apply, network))
 
 
 def first_twin(network: Network) -> ApplyFn:
-    """The first of two twins alone: the parameters of `twin(network)` -> `[..., 1]`.
+    """Return the forward pass of the first twin alone: parameters of `twin(network)`, inputs -> `[..., 1]`.
 
-    A slice of both would cost both: where only the first is wanted, XLA keeps the second's products.
+    Slicing the output of both twins would cost both: XLA still computes the matrix products of the second.
     """
     return partial(_first_apply, network)
 
 
 def freeze_inputs(params: PyTree, start: int, values: Array) -> PyTree:
-    """Networks that see the same but for some constants, which they are no longer shown.
+    """Remove inputs with constant values from networks, without changing the networks' outputs.
 
-    What a first layer gains from a constant input is the same whatever else it sees, and joins the layer's bias.
+    The contribution of a constant input to the first layer does not depend on the other inputs, so it is added to that
+    layer's bias.
 
     Args:
-      params: of any number of networks, each with at least `start + S` inputs; other leaves stay as they are.
-      start: index of the first of the constants among the inputs.
+      params: parameters of any number of networks, each with at least `start + S` inputs; other leaves are unchanged.
+      start: index of the first constant input.
       values: `[S]`, the constants.
 
     Raises:
@@ -215,7 +226,10 @@ def _freeze(start: int, values: Array, params: PyTree) -> PyTree:
     layer, end = params["params"][_FIRST_LAYER], start + values.shape[0]
     kernel, bias = layer["kernel"], layer["bias"]
     if kernel.shape[0] < end:
-        raise ValueError(f"a network of {kernel.shape[0]} inputs does not see the constants at {start} to {end - 1}.")
+        raise ValueError(
+            f"a network of {kernel.shape[0]} inputs has no inputs {start} to {end - 1} to freeze; pass the "
+            "parameters of a network that reads them."
+        )
     bias = bias + jnp.tensordot(values, kernel[start:end], axes=1)
     layer = {**layer, "kernel": jnp.concatenate([kernel[:start], kernel[end:]]), "bias": bias}
     return {**params, "params": {**params["params"], _FIRST_LAYER: layer}}

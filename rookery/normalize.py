@@ -1,4 +1,4 @@
-"""Running mean and variance of observations, and means over the rows that count."""
+"""Running mean and variance of observations, and means over masked rows."""
 
 from typing import NamedTuple
 
@@ -10,20 +10,23 @@ from rookery.types import Array
 
 
 class RunningStatistics(NamedTuple):
-    """Statistics of all rows seen so far (Chan 1979: parallel variance)."""
+    """Statistics of all rows processed so far (Chan 1979: parallel variance)."""
 
-    count: Array  # [] float32, rows
-    mean: Array  # [O]
-    squares: Array  # [O] sum of squared deviations from the mean
+    count: Array
+    """`[]` float32, number of rows."""
+    mean: Array
+    """`[O]`."""
+    squares: Array
+    """`[O]`, sum of squared deviations from the mean."""
 
 
 def init(size: int) -> RunningStatistics:
-    """Statistics of no rows: normalising with them changes nothing."""
+    """Return statistics of zero rows; normalising with them is the identity."""
     return RunningStatistics(jnp.zeros(()), jnp.zeros((size,)), jnp.zeros((size,)))
 
 
 def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = True) -> RunningStatistics:
-    """Take in `rows` `[B, O]` but for those that do not count (`[B]` bool); a row that is not finite is left out."""
+    """Update with `rows` `[B, O]` where `counts` (`[B]` bool) is True; rows that are not finite are ignored."""
     chex.assert_shape(rows, (None, statistics.mean.shape[0]))
     valid = counts & jnp.isfinite(rows).all(axis=1)
     rows = jnp.where(valid[:, None], rows, 0.0)
@@ -40,25 +43,25 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
 
 
 def mean_of(counts: Array, values: Array) -> Array:
-    """Mean of the values that count, both of one shape; `[]`, 0 where none does."""
+    """Mean of `values` where `counts` is True (equal shapes); `[]`, 0 if `counts` is False everywhere."""
     return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
 
 
 LIMIT = 5.0
-"""Normalised observations lie within -5 and 5."""
+"""Default clipping limit: normalised observations are in [-5, 5]."""
 
 
 def normalize(statistics: RunningStatistics, observation: Array, limit: float = LIMIT) -> Array:
-    """`(observation - mean) / std`, clipped to +-`limit`; `[..., O]`. Before the second row it changes nothing."""
-    # Kept apart from what stands before it, so that any layout over devices compiles it to the same bits.
+    """Return `(observation - mean) / std` clipped to +-`limit`, `[..., O]`; the identity for fewer than two rows."""
+    # The barrier stops XLA from fusing this with preceding operations, so that every device layout gives equal bits.
     statistics, observation = jax.lax.optimization_barrier((statistics, observation))
-    known, shape = statistics.count > 1.0, (1,) * (observation.ndim - 1) + (-1,)
-    mean = jnp.where(known, statistics.mean, 0.0).reshape(shape)
-    bound = jnp.where(known, limit, jnp.inf)
+    initialized, shape = statistics.count > 1.0, (1,) * (observation.ndim - 1) + (-1,)
+    mean = jnp.where(initialized, statistics.mean, 0.0).reshape(shape)
+    bound = jnp.where(initialized, limit, jnp.inf)
     return jnp.clip((observation - mean) / deviation(statistics).reshape(shape), -bound, bound)
 
 
 def deviation(statistics: RunningStatistics) -> Array:
-    """What observations are divided by, `[O]`; 1 before the second row."""
+    """Standard deviation that observations are divided by, `[O]`; 1 for fewer than two rows."""
     variance = statistics.squares / jnp.maximum(statistics.count, 1.0)
     return jnp.where(statistics.count > 1.0, jnp.sqrt(jnp.maximum(variance, 1e-8)), 1.0)

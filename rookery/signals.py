@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop soon, save, then leave."""
+"""Handling of SIGINT (Ctrl-C) and SIGTERM: the run saves its state, then stops."""
 
 import os
 import signal
@@ -7,10 +7,10 @@ from types import FrameType, TracebackType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop, and has saved what it had done.
+    """A run stopped on a signal, after saving its state.
 
     Attributes:
-      signum: the signal, so that a command exits with 128 + signum.
+      signum: the signal's number, so that a command can exit with status 128 + signum.
     """
 
     def __init__(self, signum: int, message: str):
@@ -19,29 +19,31 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Requests:
-    """Remembers the first SIGINT or SIGTERM while the block runs; a second SIGINT interrupts at once.
+    """Context manager that records the first SIGINT or SIGTERM; a second SIGINT raises KeyboardInterrupt.
 
-    Outside the main thread, where Python allows no handlers, nothing is caught.
+    Outside the main thread, where Python allows no signal handlers, it records nothing.
     """
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        self._before: dict[int, object] = {}
+        self._previous_handlers: dict[int, object] = {}
 
     def __enter__(self) -> "Requests":
         if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._remember) for signum in _SIGNALS}
+            self._previous_handlers = {signum: signal.signal(signum, self._record) for signum in _SIGNALS}
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for signum, handler in self._before.items():
+        for signum, handler in self._previous_handlers.items():
             signal.signal(signum, handler)  # pyright: ignore[reportArgumentType]
 
-    def _remember(self, signum: int, _: FrameType | None) -> None:
+    def _record(self, signum: int, _: FrameType | None) -> None:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
-        os.write(2, b"\nstopping within seconds, saving first; Ctrl-C stops at once\n")  # print is not safe here
+        os.write(
+            2, b"\nstopping within seconds, saving first; Ctrl-C stops at once\n"
+        )  # print is not safe in a signal handler
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Pytrees whose leaves share a leading axis."""
+"""Operations on pytrees whose leaves share a leading axis."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,17 +16,17 @@ def stack(trees: Sequence[PyTree]) -> PyTree:
       ValueError: `trees` is empty.
     """
     if not trees:
-        raise ValueError("stack needs at least one tree; it was given none.")
+        raise ValueError("stack needs at least one tree; got an empty sequence.")
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def take(tree: PyTree, indices: Array | int) -> PyTree:
-    """Rows `indices` of every leaf: an integer drops the leading axis, an array `[N]` makes it `[N, ...]`."""
+    """Take rows `indices` of every leaf: an integer drops the leading axis, an array `[N]` gives leaves `[N, ...]`."""
     return jax.tree.map(lambda leaf: leaf[indices], tree)
 
 
 def where(condition: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
-    """Choose whole rows: `condition` is `[]` or `[N]` bool, broadcast over each leaf's trailing axes."""
+    """Select whole rows: `condition` is `[]` or `[N]` bool and is broadcast over each leaf's trailing axes."""
 
     def choose(a: Array, b: Array) -> Array:
         a, b = jnp.asarray(a), jnp.asarray(b)
@@ -37,19 +37,19 @@ def where(condition: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
 
 
 def scatter(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
-    """Write `rows` (`[N, ...]`) at `indices` (`[N]`, unique) of every leaf; an index beyond the axis writes nothing."""
+    """Write `rows` `[N, ...]` at the unique `indices` `[N]` of every leaf; indices beyond the axis are ignored."""
     return jax.tree.map(lambda leaf, row: leaf.at[indices].set(row, mode="drop", unique_indices=True), tree, rows)
 
 
 def all_finite(tree: PyTree) -> Array:
-    """Whether every inexact number of the tree is finite; `[]` bool, True for a tree without any."""
+    """Return whether all floating-point numbers of the tree are finite: `[]` bool, True for a tree without any."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     finite = [jnp.isfinite(leaf).all() for leaf in leaves]
     return jnp.stack(finite).all() if finite else jnp.asarray(True)
 
 
 def flatten_mapping(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with keys such as `run.generations`; a mapping without entries vanishes."""
+    """Flatten nested mappings into one, with keys such as `run.generations`; empty mappings are dropped."""
     rows: dict[str, Any] = {}
     for name, value in tree.items():
         rows |= flatten_mapping(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}

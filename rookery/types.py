@@ -1,10 +1,10 @@
-"""What flows between the rooms: array aliases, records, and the axis letters.
+"""Types shared by the whole package: array aliases, records, and the letters that name array axes.
 
-Shapes in docstrings use these letters and no others; a leading axis that a function is mapped over is left out, since
-everything is written for one member, one environment, one transition:
+Shapes in docstrings use the letters below and no others. Functions are written for one member, one environment and one
+transition; a leading axis over which a function is mapped is left out of its shapes:
 
     P  members of a population          E  environments of one member
-    I  agents of a team, in one world   (a world for one agent has no such axis)
+    I  agents of a team that share one environment (absent in a single-agent environment)
     B  rows of a batch                  N  evaluation episodes
     T  time steps                       K  start states in a bank
     O  observation size                 A  action size (dimensions, or number of discrete actions)
@@ -19,45 +19,59 @@ import jax
 
 Array = jax.Array
 Key = jax.Array
-"""A typed PRNG key, shape `[]`. It is consumed by the function that receives it."""
+"""A typed PRNG key, shape `[]`. The function that receives a key consumes it."""
 
 Scalar = jax.Array | float
 """A `[]` array, or a Python float where a default is declared."""
 
 PyTree = Any
 Hyper = Any
-"""A NamedTuple of float scalars, declared beside its agent: what evolves."""
+"""A NamedTuple of float scalars, declared next to its agent: the hyper-parameters that can evolve."""
 
 Metrics = Mapping[str, Array]
-"""Name -> `[]` or `[P]`. Names under `hyper/` are hyper-parameters."""
+"""Metric name -> `[]` or `[P]`. Names that start with `hyper/` are hyper-parameters."""
 
 
 class Transition(NamedTuple):
-    """One environment step, as learning sees it."""
+    """One environment step, as stored for learning."""
 
-    observation: Array  # [O] what the agent acted on
-    action: Array  # [A] in [-1, 1], or [] int32 when discrete
-    reward: Array  # []
-    next_observation: Array  # [O] the true successor, never the state after a reset
-    terminated: Array  # [] bool: the task ended, nothing follows; a time limit does not count
-    extras: PyTree = ()  # what else is kept of the step, see `agents/base.py: IntrinsicReward` and `RolloutExtras`
+    observation: Array
+    """`[O]`, the observation that the agent acted on."""
+    action: Array
+    """`[A]` in [-1, 1], or `[]` int32 for discrete actions."""
+    reward: Array
+    """`[]`."""
+    next_observation: Array
+    """`[O]`, the true successor, never the observation after an automatic reset."""
+    terminated: Array
+    """`[]` bool: the task ended, so nothing is bootstrapped; False at a time limit."""
+    extras: PyTree = ()
+    """Additional data of the step, see `IntrinsicReward` and `RolloutExtras` in `agents/base.py`."""
 
 
 class Evaluation(NamedTuple):
-    """What full episodes say of one genotype."""
+    """The results of evaluating one genotype by full episodes."""
 
-    fitness: Array  # [] mean return, or an agent's own measure; NaN if the policy gave an action that is not finite
-    descriptor: Array  # [D] mean or median over the episodes; D = 0 for a task without descriptor
-    returns: Array  # [N]; of a team, the mean over its agents
-    lengths: Array  # [N] int32, steps
-    broken: Array  # [] int32, episodes that ended because the physics broke
-    episodes: Mapping[str, Array] = {}  # what else is known of each: name -> [N, ...]; never changed
-    roles: PyTree = ()  # [I] mean return of each agent of a team, NaN for one whose action was not finite
+    fitness: Array
+    """`[]`, mean return, or the fitness that the agent defines; NaN if an action was not finite."""
+    descriptor: Array
+    """`[D]`, mean or median over the episodes; D = 0 for a task without descriptor."""
+    returns: Array
+    """`[N]`; in a team, the mean over its agents."""
+    lengths: Array
+    """`[N]` int32, in steps."""
+    broken: Array
+    """`[]` int32, episodes that ended because the simulation produced non-finite numbers."""
+    episodes: Mapping[str, Array] = {}
+    """Further values of each episode, name -> `[N, ...]`; never mutated."""
+    roles: PyTree = ()
+    """`[I]`, mean return of each agent of a team; NaN for an agent whose action was not finite."""
 
 
 class Genotype(NamedTuple):
-    """What can be copied from one life into another: no optimiser, no targets, no data."""
+    """The part of a member that can be copied into another member: no optimiser state, target networks or data."""
 
     params: PyTree
     hyper: Hyper
-    normalizer: PyTree  # observation statistics that the parameters were trained with, or None
+    normalizer: PyTree
+    """Observation statistics that the parameters were trained with, or None."""

@@ -1,4 +1,4 @@
-"""Which versions of Python and of packages are at work."""
+"""Versions of Python and of installed packages."""
 
 import importlib.metadata
 import platform
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Package -> version, and that of `python`."""
+    """Return the version of each package, and of `python`."""
     return {name: version(name) for name in packages} | {"python": platform.python_version()}
 
 
 def version(package: str) -> str:
-    """Of an installed package; "unknown" where it runs from a source tree."""
+    """Return the version of an installed package, or "unknown" if it runs from a source tree."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -21,7 +21,7 @@ from rookery.agents.sac import SacConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import DiaynRun, MapElitesRun, SacRun
 from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
@@ -35,7 +35,7 @@ from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from tests.minds import compiled
 
-WORLD = WorldConfig(env="point_room", episode_length=6, devices=1)
+WORLD = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
 LIFE = OffPolicyConfig(
     num_envs=2,
     steps_per_generation=20,
@@ -47,16 +47,16 @@ LIFE = OffPolicyConfig(
     normalize_observations=True,
 )
 MIND = SacConfig(hidden_sizes=(4,), output_scale=1.0)
-LEARNING = SacRun(population=2, world=WORLD, learner=LIFE, agent=MIND)
-DISCOVERING = DiaynRun(world=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
+LEARNING = SacRun(population=2, environment=WORLD, learner=LIFE, agent=MIND)
+DISCOVERING = DiaynRun(environment=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
 BREEDING = MapElitesRun(
-    world=WORLD,
+    environment=WORLD,
     batch_size=2,
     cells=CellsConfig(grid=(2, 2)),
     policy=PolicyConfig(hidden_sizes=(4,)),
     evaluation=EvaluationConfig(eval_episodes=1, start_states=2),
 )
-CHASE = WorldConfig(env="pursuit_discrete", episode_length=5, devices=1)
+CHASE = EnvironmentConfig(env="pursuit_discrete", episode_length=5, devices=1)
 TEAM_LIFE = OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2)
 CHASING = IppoRun(
     world=CHASE,

@@ -57,9 +57,9 @@ def place_of(frame: np.ndarray, colour: np.ndarray) -> np.ndarray:
 def staged(length: int, time: int, scenery: Scenery = CHASE) -> tuple[Any, Any]:
     """Figure and artists at a time."""
     scenes = chase(length) if scenery is CHASE else point(length)
-    told = animation._told(returns(length), scenery.bodies)
-    figure, artists = animation._stage(scenery, told, "a chase")
-    animation._move(artists, scenery, scenes, told, time)
+    told = animation._label_returns(returns(length), scenery.bodies)
+    figure, artists = animation._create_figure(scenery, told, "a chase")
+    animation._update(artists, scenery, scenes, told, time)
     return figure, artists
 
 
@@ -139,12 +139,12 @@ def test_long_episodes_are_thinned_and_keep_their_last_frame() -> None:
 def test_many_returns_are_told_by_kind() -> None:
     bodies = ("predator",) * 3 + ("prey",) * 4
     several = {str(index): np.full(2, float(index)) for index in range(7)}
-    told = animation._told(several, bodies)
+    told = animation._label_returns(several, bodies)
     assert {name: float(values[0]) for name, (values, _) in told.items()} == {"predator x 3": 1.0, "prey x 4": 4.5}
     assert [colour for _, colour in told.values()] == list(style.PALETTE[:2])
-    assert animation._places(["r", "r", "b", "b", "b"]) == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
-    assert animation._places(["r", "b"]) == [(1, 0), (1, 1)]
-    unlike = animation._told({"return": np.zeros(2)}, ("robot", "ball"))
+    assert animation._text_grid(["r", "r", "b", "b", "b"]) == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
+    assert animation._text_grid(["r", "b"]) == [(1, 0), (1, 1)]
+    unlike = animation._label_returns({"return": np.zeros(2)}, ("robot", "ball"))
     assert unlike["return"][1] == style.INK
 
 
@@ -185,7 +185,9 @@ def test_a_film_as_mp4_has_every_frame(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^a film ends in \.gif or \.mp4, got '.*chase\.avi'\.$"):
+    with pytest.raises(
+        ValueError, match=r"^an animation is a \.gif or \.mp4 file, got '.*chase\.avi'; choose one of these suffixes\.$"
+    ):
         animation.animate(CHASE, chase(3), {}, tmp_path / "chase.avi")
     with pytest.raises(ValueError, match=r"^frames_per_second must be at least 1, got 0\.$"):
         animation.animate(CHASE, chase(3), {}, tmp_path / "chase.gif", frames_per_second=0)

@@ -31,7 +31,7 @@ def proposer(space):
 
 
 propose_line, propose_plane = proposer(LINE), proposer(PLANE)
-remember_line = jax.jit(lambda history, *rest: pb2.remember(history, LINE, *rest))
+record_line = jax.jit(lambda history, *rest: pb2.record(history, LINE, *rest))
 
 
 def line(fractions):
@@ -221,7 +221,7 @@ class TestRemember:
         for generation in range(3):
             hyper = line([0.1 * generation, 0.1 * generation + 0.5])
             before = row(generation, 10.0 * generation)
-            history = pb2.remember(history, LINE, jnp.int32(generation), hyper, before, before + generation + 1)
+            history = pb2.record(history, LINE, jnp.int32(generation), hyper, before, before + generation + 1)
         np.testing.assert_array_equal(history.time, [2, 2, 1, 1])
         np.testing.assert_array_equal(history.before, [2, 20, 1, 10])
         np.testing.assert_array_equal(history.gain, [3, 3, 2, 2])
@@ -231,7 +231,7 @@ class TestRemember:
     def test_who_failed_is_known_and_what_began_unknown_is_not_valid(self):
         history = pb2.empty(LINE, 5, rows=5)
         before, after = row(1.0, NAN, 2.0, INF, 3e38), row(4.0, 1.0, NAN, INF, -3e38)
-        history = pb2.remember(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
+        history = pb2.record(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
         assert history.valid.tolist() == [True, False, True, False, False]
         np.testing.assert_array_equal(history.time, [3, 0, 3, 0, 0])
         np.testing.assert_array_equal(history.before, [1, 0, 2, 0, 0])
@@ -240,8 +240,8 @@ class TestRemember:
 
     def test_an_invalid_generation_erases_what_stood_there(self):
         history = pb2.empty(LINE, 2, rows=2)
-        history = pb2.remember(history, LINE, jnp.int32(0), line([0.3, 0.6]), row(0, 0), row(1, 1))
-        history = pb2.remember(history, LINE, jnp.int32(1), line([0.3, 0.6]), row(NAN, 0), row(1, 1))
+        history = pb2.record(history, LINE, jnp.int32(0), line([0.3, 0.6]), row(0, 0), row(1, 1))
+        history = pb2.record(history, LINE, jnp.int32(1), line([0.3, 0.6]), row(NAN, 0), row(1, 1))
         assert history.valid.tolist() == [False, True]
         np.testing.assert_array_equal(history.gain, [0, 1])
 
@@ -295,7 +295,7 @@ def live(gain_of, generations, seed=0, children=3):
     fitness, proposals = jnp.zeros(SIZE), []
     for generation in range(generations):
         after = fitness + jnp.asarray([gain_of(x, generation) for x in fractions_of(hyper)], jnp.float32)
-        history = remember_line(history, jnp.int32(generation), hyper, fitness, after)
+        history = record_line(history, jnp.int32(generation), hyper, fitness, after)
         is_child = (jnp.arange(SIZE) - children * generation) % SIZE < children
         rest = (jnp.int32(generation + 1), hyper, after, is_child, jax.random.fold_in(key, generation))
         fitness, hyper = after, propose_line(history, *rest)
@@ -336,7 +336,7 @@ def test_it_learns_where_members_diverge():
     for generation in range(12):
         x = fractions_of(hyper)
         after = jnp.where(jnp.asarray(x > 0.6), NAN, fitness + x)
-        history = remember_line(history, jnp.int32(generation), hyper, fitness, after)
+        history = record_line(history, jnp.int32(generation), hyper, fitness, after)
         is_child = ~jnp.isfinite(after) | ((jnp.arange(SIZE) - 2 * generation) % SIZE < 2)
         fitness = jnp.where(is_child, jnp.nanmax(after), after)
         rest = (jnp.int32(generation + 1), hyper, fitness, is_child, jax.random.fold_in(key, generation))
@@ -366,7 +366,7 @@ class TestProposals:
     def test_children_of_one_parent_differ_though_all_want_the_bound(self):
         for seed in range(3):
             proposed = np.sort(fractions_of(propose_with(RISING, line([1.0] * SIZE), seed=seed)))
-            assert np.diff(proposed).min() > 0.9 * pb2.LEAST_DISTANCE  # the parent itself is among them
+            assert np.diff(proposed).min() > 0.9 * pb2.MIN_DISTANCE  # the parent itself is among them
 
     def test_survivors_and_what_does_not_evolve_are_untouched(self):
         hyper = line(np.linspace(0.05, 0.95, SIZE))
@@ -422,7 +422,7 @@ class TestProposals:
 
     def test_a_space_without_evolving_fields_changes_nothing(self):
         hyper, ones, first = line([0.1] * SIZE), jnp.ones(SIZE), jnp.int32(0)
-        history = pb2.remember(pb2.empty(FIXED, SIZE), FIXED, first, hyper, 0 * ones, ones)
+        history = pb2.record(pb2.empty(FIXED, SIZE), FIXED, first, hyper, 0 * ones, ones)
         assert history.point.shape == (256, 0)
         assert history.valid[:SIZE].all()
         assert pb2.propose(history, FIXED, first + 1, hyper, ones, ones > 0, jax.random.key(0)) is hyper

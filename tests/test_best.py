@@ -41,7 +41,7 @@ def run(tmp_path):
 
 def test_the_best_stays_beside_the_newest(run):
     checkpoints = Checkpointer(run.checkpoints, read_only=True)
-    assert checkpoints.whole_generations() == [2, 4, 5]
+    assert checkpoints.complete_generations() == [2, 4, 5]
     state, _, generation = checkpoints.restore({"value": np.float32(0)}, find(run, checkpoints, "best", "score"))
     assert (float(state["value"]), generation) == (5.0, 2)
 
@@ -50,7 +50,7 @@ def test_best_last_or_a_generation(run):
     checkpoints = Checkpointer(run.checkpoints, read_only=True)
     assert find(run, checkpoints, "last", None) is None
     assert find(run, checkpoints, "4", None) == 4
-    with pytest.raises(ValueError, match="was not told what is best"):
+    with pytest.raises(ValueError, match="was trained without best_by"):
         find(run, checkpoints, "best", None)
     with pytest.raises(ValueError, match="must be best, last or the number of a generation, got '-1'"):
         find(run, checkpoints, "-1", None)

@@ -88,9 +88,9 @@ def rolling(task: str) -> Callable[..., tuple[Any, Step]]:
     """Compiled: coordinates `[PUSHES, ...]` and velocities -> states and steps, `[T, PUSHES, ...]`, without action."""
     world, env = walled(task), registry.make(task)
 
-    def start(q: jax.Array, qd: jax.Array) -> time_limit.Timed:
+    def start(q: jax.Array, qd: jax.Array) -> time_limit.TimeLimitState:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return time_limit.Timed(world.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
+            return time_limit.TimeLimitState(world.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
 
     def advance(state: Any, _: None) -> tuple[Any, tuple[Any, Step]]:
         action = jnp.zeros((PUSHES, env.spec.action_size))
@@ -222,7 +222,7 @@ def test_the_maze_ends_with_a_torso_too_low_or_too_high() -> None:
 
 def test_walls_that_would_not_hold_are_refused() -> None:
     for task in ROBOT:
-        with pytest.raises(ValueError, match=r"walls do not hold on backend 'generalized': .* pass through"):
+        with pytest.raises(ValueError, match=r"backend 'generalized' does not support walls: .* pass through"):
             registry.make(task, backend="generalized")
-    with pytest.raises(ValueError, match="not 'hopper': what of a robot meets them must be declared"):
+    with pytest.raises(ValueError, match="not 'hopper'; add its collision spheres"):
         brax.make("hopper", variant=brax_walls.TRAP)

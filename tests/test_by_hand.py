@@ -11,11 +11,10 @@ import pytest
 from rookery import trees
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.compat.qdax import cells as breeding
-from rookery.compat.qdax import env_batch
-from rookery.compat.qdax import off_policy as by_hand
-from rookery.compat.qdax import pbt as peoples
-from rookery.compat.records import split
+from rookery.compat.qdax import cells as qdax_cells
+from rookery.compat.qdax import env_batch, pbt
+from rookery.compat.qdax import off_policy as loop_api
+from rookery.compat.records import split_key
 from rookery.distributed import layout, mesh
 from rookery.envs import descriptors
 from rookery.learners import off_policy
@@ -35,13 +34,13 @@ def world() -> env_batch.Batch:
 
 def test_iterations_one_by_one_are_a_generation():
     env = world()
-    agent = sac(env.world.spec, SacConfig(hidden_sizes=(4,)))
-    learner = off_policy.off_policy(agent, env.world, CONFIG)
+    agent = sac(env.environment.spec, SacConfig(hidden_sizes=(4,)))
+    learner = off_policy.off_policy(agent, env.environment, CONFIG)
     bank_key, member_key, step_key = jax.random.split(jax.random.key(0), 3)
     bank = learner.start_states(bank_key)
     member = learner.init(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
     after, metrics = jax.jit(learner.step)(member, bank, step_key, jnp.asarray(2))
-    bindings = off_policy.OffPolicyBindings(agent, env.world, off_policy.buffers.ring(32), CONFIG)
+    bindings = off_policy.OffPolicyBindings(agent, env.environment, off_policy.buffers.ring(32), CONFIG)
     live = jax.jit(partial(off_policy.train_iterations, bindings))
     again, (learned, each, reward, _) = live(member, bank, step_key, 2 * T + jnp.arange(T))
     np.testing.assert_array_equal(
@@ -61,7 +60,7 @@ def test_a_stored_episode_has_the_descriptor_of_the_streamed_one():
 
 
 def test_critics_may_be_of_other_widths_than_the_policy():
-    spec = world().world.spec
+    spec = world().environment.spec
     for agent in (
         sac(spec, SacConfig(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
         td3(spec, Td3Config(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
@@ -73,37 +72,37 @@ def test_critics_may_be_of_other_widths_than_the_policy():
         SacConfig(critic_hidden_sizes=(0,))
 
 
-class Learner(by_hand.TrainState):
+class Learner(loop_api.TrainState):
     """As whoever writes a loop may declare one."""
 
 
 def newborns(agent: Any, count: int = P) -> Any:
-    return jax.vmap(partial(by_hand.born, Learner, agent, hyper=agent.space.defaults))(
+    return jax.vmap(partial(loop_api.init_state, Learner, agent, hyper=agent.space.defaults))(
         jax.random.split(jax.random.key(1), count)
     )
 
 
 def renew(agent: Any, one: Any) -> Any:
-    return by_hand.resample(agent.space, one)
+    return loop_api.resample(agent.space, one)
 
 
 @pytest.fixture(scope="module")
 def agent() -> Any:
-    return td3(world().world.spec, Td3Config(hidden_sizes=(4,)))
+    return td3(world().environment.spec, Td3Config(hidden_sizes=(4,)))
 
 
 def test_the_judge_says_what_the_learner_says(agent: Any):
     env = world()
     many = newborns(agent)
     first = jax.tree.map(lambda leaf: leaf.reshape(P, E, *leaf.shape[1:]), env.reset(jax.random.key(2)))
-    told = jax.jit(partial(by_hand.evaluator, agent, env))(many, first)
-    learner = off_policy.off_policy(agent, env.world, CONFIG)
-    one, start = trees.take(many, 1), trees.take(env_batch.starts(trees.take(first, 1)), jnp.arange(E))
+    told = jax.jit(partial(loop_api.evaluator, agent, env))(many, first)
+    learner = off_policy.off_policy(agent, env.environment, CONFIG)
+    one, start = trees.take(many, 1), trees.take(env_batch.start_states_of(trees.take(first, 1)), jnp.arange(E))
     member = off_policy.Member(one.learned, one.hyper, None, (), ())
     alone = learner.evaluate(genotype(member), start, jax.random.key(0))
     np.testing.assert_allclose(told.returns[1], alone.returns, rtol=1e-5)
     with pytest.raises(ValueError, match="one leading axis"):
-        by_hand.evaluator(agent, env, newborns(agent, 3), first)
+        loop_api.evaluator(agent, env, newborns(agent, 3), first)
 
 
 def test_who_learned_a_number_that_is_not_finite_ranks_last(agent: Any):
@@ -113,7 +112,7 @@ def test_who_learned_a_number_that_is_not_finite_ranks_last(agent: Any):
     )
     many = many.replace(learned=poisoned)
     fitness, data = jnp.asarray([1.0, 2.0, 9.0, 3.0]), jnp.arange(P)
-    after, moved = peoples.truncate(fitness, many, data, jax.random.key(3), (1, 1), partial(renew, agent))
+    after, moved = pbt.truncate(fitness, many, data, jax.random.key(3), (1, 1), partial(renew, agent))
     assert moved.tolist() == [3, 1, 3, 3] or moved.tolist() == [0, 1, 3, 3]
     assert moved[2] == 3
     assert jnp.isfinite(jax.tree.leaves(after.learned.target_critic)[0]).all()
@@ -121,11 +120,9 @@ def test_who_learned_a_number_that_is_not_finite_ranks_last(agent: Any):
 
 def test_the_same_key_twice_makes_other_children(agent: Any):
     many, fitness = newborns(agent), jnp.asarray([4.0, 3.0, 2.0, 1.0])
-    step = jax.jit(
-        lambda many: peoples.truncate(fitness, many, (), jax.random.key(3), (1, 2), partial(renew, agent))[0]
-    )
+    step = jax.jit(lambda many: pbt.truncate(fitness, many, (), jax.random.key(3), (1, 2), partial(renew, agent))[0])
     once = step(many)
-    key, _ = jax.vmap(split)(once.key)  # as any use of the members moves their keys on
+    key, _ = jax.vmap(split_key)(once.key)  # as any use of the members moves their keys on
     twice = step(once.replace(key=key))
     assert (once.hyper.discount[2:] != twice.hyper.discount[2:]).all()
     assert once.hyper.discount[2] != once.hyper.discount[3]
@@ -155,9 +152,9 @@ def test_a_loop_scores_by_the_batch_and_keeps_the_best_of_each_cell():
         return -jnp.abs(genotypes), genotypes[:, None] / 10.0, {"seen": genotypes}
 
     places = centroids.grid((10,), [0.0], [1.0])
-    loop = breeding.Loop(score, Drift(), lambda cells: repertoires.metrics(cells.repertoire))
+    loop = qdax_cells.Loop(score, Drift(), lambda cells: repertoires.metrics(cells.repertoire))
     cells, state, told = loop.begin(
-        jnp.asarray([0.5, 3.5]), partial(breeding.Cells.init, centroids=places), jax.random.key(0)
+        jnp.asarray([0.5, 3.5]), partial(qdax_cells.Cells.init, centroids=places), jax.random.key(0)
     )
     assert float(told["coverage"]) == 20.0
     for key in jax.random.split(jax.random.key(1), 2):
@@ -169,11 +166,11 @@ def test_a_loop_scores_by_the_batch_and_keeps_the_best_of_each_cell():
 def test_exploit_revives_elites_for_exactly_so_many(agent: Any):
     many, counts = newborns(agent), pbt_emitter.Counts(best=1, replaced=1, sampled=2)
     born = newborns(agent)
-    elites = breeding.Elites(
+    elites = qdax_cells.Elites(
         True, lambda *_: born.replace(hyper=born.hyper._replace(tau=jnp.full((P,), 0.5))), lambda one: one
     )
     fitness = jnp.asarray([1.0, 4.0, 2.0, 3.0])
-    step = partial(breeding.exploit, counts, fitness, many, key=jax.random.key(0), renew=partial(renew, agent))
+    step = partial(qdax_cells.exploit, counts, fitness, many, key=jax.random.key(0), renew=partial(renew, agent))
     after, diverged = step(elites=elites)
     tau = float(many.hyper.tau[0])  # the last takes its parent's, the two above it an elite's; it does not evolve
     assert after.hyper.tau.tolist() == [tau, tau, 0.5, 0.5]
@@ -191,7 +188,7 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
     def inside(share: jax.Array, *, plus: jax.Array) -> tuple:
         shares = layout.shares("p")
         whole = shares.gather(share)
-        return shares.own(whole) - share, shares.rows.take(share, jnp.asarray([whole.shape[0] - 1])), share + plus
+        return shares.local(whole) - share, shares.rows.take(share, jnp.asarray([whole.shape[0] - 1])), share + plus
 
     own, last, named = layout.map_over(inside, "p")(rows, plus=jnp.ones((over.size, 1)))
     assert not own.any()
@@ -204,7 +201,7 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
 
 
 def test_an_empty_repertoire_gives_others_instead_of_zeros():
-    cells = breeding.Cells.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
+    cells = qdax_cells.Cells.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
     others, draw = (
         jnp.asarray([4.0, 5.0]),
         jax.jit(lambda cells, others: cells.genotypes_or(others, jax.random.key(0), 3)),

@@ -91,7 +91,7 @@ class TestPopulation:
         assert numbers(people, "fitness") == [[[1, 0], [3, -1], [2, 1]]]
         assert numbers(people, "descends") == [[[1, 0], [1, 1], [1, 1]]]
         assert numbers(people, "winner") == [[0, 0, 0]]
-        assert people["bred"] is True
+        assert people["evolves"] is True
         assert list(people["hyper"]) == ["rate"], "tau is the same for all, and tells nothing"
         np.testing.assert_array_equal(
             unpacked(people["hyper"]["rate"]), np.array([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]], np.float32)
@@ -100,7 +100,7 @@ class TestPopulation:
     def test_who_survives_alone_is_not_bred_and_who_diverged_no_winner(self, tmp_path):
         members = MEMBERS | {"parent": (0, 1) * 3, "fitness": (1.0,) * 4 + (NAN, NAN)}
         people = told(write(tmp_path, members=members))["populations"][0]
-        assert (people["bred"], people["winner"]) == (False, None)
+        assert (people["evolves"], people["winner"]) == (False, None)
 
     def test_a_run_without_members(self, tmp_path):
         assert told(write(tmp_path))["populations"] == []
@@ -331,7 +331,7 @@ class TestComparison:
         assert numbers(seeds, "steps") == [[50, 100, 150]]
 
     def test_environments_are_drawn_apart_and_that_is_said(self, tmp_path):
-        runs = [write(tmp_path / env, {"world": {"env": env}}) for env in ("room", "maze")]
+        runs = [write(tmp_path / env, {"environment": {"env": env}}) for env in ("room", "maze")]
         found = comparison_chapter(runs, resamples=20)
         assert [environment["name"] for environment in found["environments"]] == ["room", "maze"]
         assert all(not environment["pairs"] for environment in found["environments"])
@@ -360,7 +360,7 @@ def test_a_damaged_file_is_named_in_one_sentence(tmp_path, name):
 def test_a_run_before_its_first_generation_is_refused(tmp_path, text):
     write(tmp_path, metrics=None)
     (tmp_path / "metrics.csv").write_text(text)
-    with pytest.raises(ValueError, match=r"has no finished generation to tell of yet; wait for its first\.$"):
+    with pytest.raises(ValueError, match=r"has no finished generation to report yet; wait for its first\.$"):
         told(tmp_path)
 
 
@@ -376,4 +376,4 @@ def test_what_a_kill_cut_short_is_left_out(tmp_path):
     found = told(tmp_path)
     assert found["metrics"]["generation"]["shape"] == [3]
     assert found["populations"][0]["fitness"]["shape"] == [3, 2]
-    assert [event["text"] for event in found["events"]] == ["began with generation 1"]
+    assert [event["text"] for event in found["events"]] == ["started with generation 1"]

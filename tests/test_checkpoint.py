@@ -121,7 +121,7 @@ def test_save_returns_before_the_checkpoint_is_whole_and_the_next_waits(tmp_path
         assert checkpointer.latest() is None
         threading.Timer(0.2, gate.set).start()
         checkpointer.save(2, make_state(2), {})
-        assert manifest.is_whole(tmp_path, 1)
+        assert manifest.is_complete(tmp_path, 1)
         checkpointer.wait()
         assert checkpointer.latest() == 2
 
@@ -151,7 +151,8 @@ def test_unreadable_though_whole_is_an_error_and_no_fallback(two, monkeypatch):
         raise ValueError("a format of the future\nand pages more")
 
     monkeypatch.setattr(orbax.checkpoint.StandardCheckpointer, "restore", fail)
-    with pytest.raises(CheckpointError, match=r"whole but could not be read: a format of the future; resume it with"):
+    message = "complete but could not be read: a format of the future; resume it with"
+    with pytest.raises(CheckpointError, match=message):
         Checkpointer(two).restore(make_state(0))
 
 
@@ -171,7 +172,7 @@ def test_leaves_and_metadata_that_cannot_be_stored_are_named(tmp_path):
 def test_a_full_disk_is_seen_before_writing(two, monkeypatch):
     checkpointer = Checkpointer(two)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
-    with pytest.raises(CheckpointError, match="3 free; the newest whole one is of generation 2") as caught:
+    with pytest.raises(CheckpointError, match="3 free; the newest complete one is of generation 2") as caught:
         checkpointer.save(3, make_state(3), {})
     assert str(two) in str(caught.value)
     assert not list(two.glob("*3*"))
@@ -192,7 +193,7 @@ def test_a_disk_that_fills_while_writing(two):
     message = str(caught.value)
     assert message == (
         f"Could not write the checkpoint of generation 3 in {two}: File too large; "
-        "the newest whole one is of generation 2."
+        "the newest complete one is of generation 2."
     )
     assert not list(two.glob("*3*")), "half a checkpoint was left"
     checkpointer.save(4, state, {})

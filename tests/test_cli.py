@@ -54,7 +54,7 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
 
     code, out, err = rookery_command("train", "pbt-sac", *flags)
     assert code == 1
-    assert "already holds a run" in err
+    assert "already contains a run" in err
     assert "--overwrite" in err
     before = (run / "metrics.csv").read_text()
 
@@ -252,13 +252,13 @@ MISTAKES = [
     ("train sac --updates-per-step=inf", 2, "--updates-per-step must be a finite number, got inf."),
     ("train sac --hidden-sizes a b", 2, "--hidden-sizes must be whole numbers, got a b."),
     ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
-    ("train sac --seed 99999999999999999999", 2, "--seed must lie between -2^63 and 2^63"),
+    ("train sac --seed 99999999999999999999", 2, "--seed must be between -2^63 and 2^63"),
     ("train sac --env point_room --devices 0", 1, "--devices must be at least 1, got 0."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
     ("train map-elites --env arm --dimensions 0", 1, "--dimensions must be at least 1, got 0."),
     ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
     *(
-        (f"{command} {__file__}", 1, "test_cli.py is a file, not the folder of a run")
+        (f"{command} {__file__}", 1, "test_cli.py is a file, not a run directory")
         for command in ("resume", "evaluate", "render", "compare", "report", "export", "train sac --init-from")
     ),
 ]
@@ -300,17 +300,21 @@ MISTAKES = [
         ("train me-pbt-td3 --ga-population 0", 1, "--ga-population must be at least 1, got 0"),
         ("train me-pbt-sac --iso-sigma -1", 2, "--iso-sigma must not be negative, got -1.0"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
-        ("train diayn --num-skills 1", 2, "--num-skills must be at least 2, or there is nothing to tell apart; got 1"),
+        (
+            "train diayn --num-skills 1",
+            2,
+            "--num-skills must be at least 2, since a discriminator needs several skills; got 1",
+        ),
         ("train diayn --env probe_value", 1, "turn on --descriptor-full-state"),
-        ("train diayn --skill-kind sphere --balanced", 2, "the skills on a sphere cannot be counted"),
-        ("train pbt-diayn --smerl-target 100", 2, "say nothing without smerl"),
+        ("train diayn --skill-kind sphere --balanced", 2, "--balanced needs a finite number of skills"),
+        ("train pbt-diayn --smerl-target 100", 2, "have no effect without smerl"),
         ("train diayn --smerl --smerl-target 9 --smerl-fraction .5", 2, "give it or --smerl-target, not both"),
         ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
         ("train diayn --fitness acuracy", 2, "accuracy"),
         ("train sac --init-from nowhere", 1, "no such folder"),
         ("train sac --env point_room --skill 1", 1, "give the run that discovered it, or leave skill out"),
-        ("train ppo --env pursuit_discrete", 1, "is a world for a team of 2; use ippo"),
-        ("train sac --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
+        ("train ppo --env pursuit_discrete", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        ("train sac --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
         ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with two steps"),
         ("train ippo --recurrent --num-envs 6 --minibatches 4", 1, "in each, got 4; use 2 or 3 or 6"),
         ("train ippo --rollout-length 0", 2, "--rollout-length must be at least 1, got 0"),
@@ -320,16 +324,20 @@ MISTAKES = [
         (
             "train pbt-ippo",
             1,
-            "one agent wins what another loses, so the mean of all would select nobody; give --fitness",
+            "one agent wins what another loses, so the mean return of a team cannot rank members; give --fitness",
         ),
         (
             "train pbt-ippo --member agent --fitness prey",
             1,
-            "everybody is selected by its own return; leave fitness prey",
+            "each agent is selected by its individual return; leave fitness prey",
         ),
-        ("train diayn --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
-        ("train map-elites --env pursuit_continuous", 1, "is a world for a team of 2; use ippo"),
-        ("train pbt-ippo --member agent --parameters shared", 1, "roles need agents with parameters of their own"),
+        ("train diayn --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        ("train map-elites --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        (
+            "train pbt-ippo --member agent --parameters shared",
+            1,
+            "roles need agents with separate parameters; use rookery.independent, or --parameters independent.",
+        ),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),
         ("resume nowhere", 1, "no such folder"),
@@ -374,9 +382,9 @@ def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, mo
 
 def test_a_message_calls_settings_by_their_flags_and_nothing_else():
     known = flags_of(Td3Run)
-    message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; there are num_envs."
+    message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; the metrics are num_envs."
     told = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
-    assert as_typed(message, known, {}) == f"{told}; there are num_envs."
+    assert as_typed(message, known, {}) == f"{told}; the metrics are num_envs."
 
 
 def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeypatch, tmp_path):
@@ -448,7 +456,7 @@ def test_a_config_survives_json():
     older = json.loads(json.dumps(record))
     del older["agent"]["critic_hidden_sizes"]  # as of a run that was recorded before there was such a setting
     assert from_record(older) == written
-    with pytest.raises(ValueError, match="knows no run of kind 'dqn'"):
+    with pytest.raises(ValueError, match="has no run kind 'dqn'"):
         from_record({"kind": "dqn"})
     with pytest.raises(ValueError, match="started from Python; continue it there"):
         from_record({"kind": "python"})

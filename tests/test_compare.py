@@ -28,7 +28,7 @@ def write(tmp_path):
         path.mkdir()
         config = {
             "kind": kind,
-            "world": {"env": env, "backend": None, "devices": None, **(world or {})},
+            "environment": {"env": env, "backend": None, "devices": None, **(world or {})},
             "run": {"seed": seed, "generations": len(fitness), "run_dir": name, "keep": 3, **(run or {})},
             **settings,
         }
@@ -126,7 +126,7 @@ class TestGroups:
             finish(tmp_path / name, {"kind": "python"}, [1.0])
         (group,) = groups([tmp_path / "a", tmp_path / "b"])
         assert (group.label, group.runs[0].seed) == ("python an unnamed environment", None)
-        assert "names no seed" in " ".join(compare([tmp_path / "a", tmp_path / "b"]).notes)
+        assert "records no seed" in " ".join(compare([tmp_path / "a", tmp_path / "b"]).notes)
 
     def test_runs_from_python_may_say_what_they_are(self, tmp_path):
         for name, method in (("a", "mine"), ("b", "yours")):
@@ -199,7 +199,7 @@ class TestIndependentMembers:
         )
         (pair,) = comparison.pairs
         assert (pair.first.name, pair.probability.value) == ("pbt-sac", 1.0)
-        assert comparison.settings["hopper"].score == "fitness, of a population its best member's"
+        assert comparison.settings["hopper"].score == "fitness, in a population its best member's"
         text = " ".join(comparison.notes)
         assert "pbt-sac: 100; sac: 200" in text.replace("sac: 200; pbt-sac: 100", "pbt-sac: 100; sac: 200")
         assert "differ in size (1, 4)" in text
@@ -312,7 +312,7 @@ class TestScores:
     def test_a_run_beyond_the_common_budget_from_its_start_is_an_error(self, write):
         paths = [write("coarse", [1.0], steps=1000), write("fine", [1.0], kind="td3")]
         with pytest.raises(
-            ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100; run that one on"
+            ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100; continue that run"
         ):
             compare(paths)
 
@@ -485,7 +485,7 @@ class TestMistakes:
             compare([tmp_path])
 
     def test_a_folder_far_from_all_runs(self, tmp_path):
-        with pytest.raises(ValueError, match=r"none is no run: there is no such folder\.$"):
+        with pytest.raises(ValueError, match=r"none is not a run directory: there is no such folder\.$"):
             compare([tmp_path / "none"])
 
     def test_a_damaged_run_says_so(self, write):
@@ -520,5 +520,5 @@ def test_runs_are_compared_by_any_column(write):
     found = compare([path], score="coverage")
     assert found.rows[0].scores.tolist() == [50.0]
     assert found.settings["hopper"].score == "coverage"
-    with pytest.raises(ValueError, match="has no column coverag, but coverage"):
+    with pytest.raises(ValueError, match="has no column coverag; choose one of coverage"):
         compare([path], score="coverag")

@@ -14,9 +14,16 @@ import pytest
 from rookery import returns
 from rookery.agents.base import RolloutExtras
 from rookery.compat import jaxagents as documented
-from rookery.compat.jaxagents import IPPO, AgentConfig, HyperParameters, OptimizerParams, Runner, TruncationWrapper
+from rookery.compat.jaxagents import (
+    IPPO,
+    AgentConfig,
+    HyperParameters,
+    OptimizerParams,
+    Runner,
+    TruncationWrapper,
+    learner,
+)
 from rookery.compat.jaxagents import agent as joint
-from rookery.compat.jaxagents import learner as lives
 from rookery.types import Transition as Rows
 from tests.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal
@@ -135,7 +142,7 @@ def test_a_training_makes_every_update_and_tells_of_each_evaluation():
     [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (100, 30, [30, 30, 30, 10]), (2, 1, [1, 1])],
 )
 def test_a_training_is_as_long_as_it_was_asked_to_be(updates: int, every: int, stretches: list[int]):
-    assert agent(n_steps=updates, eval_frequency=every)._stretches == stretches
+    assert agent(n_steps=updates, eval_frequency=every)._stage_counts == stretches
 
 
 def test_sets_of_hyperparameters_train_as_they_do_one_by_one():
@@ -177,7 +184,7 @@ def test_the_first_evaluation_is_of_the_untrained_and_all_begin_alike():
     last = shared().eval(CONFIG.eval_rng, 6)
     for name, value in last.items():
         np.testing.assert_allclose(metrics[name][-1], value, rtol=1e-5, atol=1e-6)
-    shared().collect_training(lives.begin(shared()._life, jax.random.key(0), HYPER), metrics)
+    shared().collect_training(learner.begin(shared()._setup, jax.random.key(0), HYPER), metrics)
     first = shared().eval(CONFIG.eval_rng, 6)
     np.testing.assert_allclose(metrics["returns"][0], first["returns"], rtol=1e-5)
     assert np.asarray(shared().eval_steps_in_training).tolist() == [0, 2, 4, 5]
@@ -244,7 +251,7 @@ def test_returns_stop_where_advantages_do():
 
 
 def test_rollouts_are_told_in_the_documented_axes():
-    bindings, (runner, _) = shared()._life.bindings, trained()
+    bindings, (runner, _) = shared()._setup.bindings, trained()
     size = (3, 8, 2)  # time, environments, actors
     seen = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
     ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
@@ -252,8 +259,8 @@ def test_rollouts_are_told_in_the_documented_axes():
     number = jax.random.normal(jax.random.key(2), size)
     lived = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
     batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
-    minds = joint.TrainStates(runner.actor_training, runner.critic_training)
-    traj = joint.rollouts(bindings, minds, runner.hyperparams, batch)
+    states = joint.TrainStates(runner.actor_training, runner.critic_training)
+    traj = joint.rollouts(bindings, states, runner.hyperparams, batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
@@ -281,11 +288,11 @@ class Opinionated(Continuous):
 def test_a_users_own_losses_are_what_is_learned_from():
     own = agent(Opinionated, judged=False, n_steps=1)
     runner, metrics = own.train(jax.random.key(0), HYPER)
-    born = lives.begin(own._life, jax.random.key(0), HYPER)
+    initial = learner.begin(own._setup, jax.random.key(0), HYPER)
     assert metrics == jax.eval_shape(own.train, jax.random.key(0), HYPER)[1] == {}
     assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
-    assert_equal(numbers(runner.critic_training.params), numbers(born.critic_training.params))
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), runner.actor_training.params, born.actor_training.params)
+    assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), runner.actor_training.params, initial.actor_training.params)
     assert all(jax.tree.leaves(moved))
 
 
@@ -342,7 +349,7 @@ def test_the_optimizer_is_given_what_it_takes():
         update: Any = made.update(jnp.asarray([4.0]), made.init(jnp.zeros(1)))
         assert float(update[0][0]) == pytest.approx(expected)
     with pytest.raises(
-        ValueError, match=r"^the optimizer takes none of learning_rate, eps, only speed; give another\."
+        ValueError, match=r"^the optimizer takes none of learning_rate, eps, only speed; use another factory\."
     ):
         agent(optimizer=hasty).train(jax.random.key(0), HYPER)
 
@@ -379,7 +386,7 @@ def test_a_step_that_terminates_in_time_is_not_truncated():
 
 
 def test_the_learners_world_gives_true_successors_and_takes_any_action():
-    world, bindings = shared()._life.world, shared()._life.bindings
+    world, bindings = shared()._setup.environment, shared()._setup.bindings
     state, start = world.reset(jax.random.key(0))
     assert start.observation.shape == (2, 2)
     state, step = world.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
@@ -404,11 +411,14 @@ class Silent:
         ({"eval_frequency": 0}, r"^eval_frequency must be at least 1, got 0\.$"),
         ({"rollout_length": -1}, r"^rollout_length must be at least 1, got -1\.$"),
         ({"minibatch_size": 3}, r"^minibatch_size must divide batch_size \(8\), got 3\.$"),
-        ({"minibatch_size": 1, "rollout_length": 1}, r"^a minibatch of one step has no spread .* rollout_length 2\.$"),
-        ({"eval_rng": None}, r"^evaluations while training need eval_rng; give them, or eval_during_training=False\.$"),
+        (
+            {"minibatch_size": 1, "rollout_length": 1},
+            r"^advantages of a minibatch of one step cannot be normalised; .* rollout_length 2\.$",
+        ),
+        ({"eval_rng": None}, r"^evaluations during training need eval_rng; set them, or eval_during_training=False\.$"),
         ({"n_evals": 0}, r"^n_evals must be at least 1, got 0\.$"),
         ({"deterministic_mode": "most"}, r"^deterministic_mode must be one of .*, got 'most'\.$"),
-        ({"env": Silent()}, r"^Silent does not say how many act in it; give it n_actors\.$"),
+        ({"env": Silent()}, r"^Silent has no attribute n_actors, the number of actors; define it\.$"),
     ],
 )
 def test_mistakes_fail_at_construction(changes: dict[str, Any], message: str):
@@ -448,7 +458,9 @@ def test_what_does_not_fit_the_actors_is_refused_in_training(changes: dict[str, 
 
 
 def test_calls_that_cannot_be_meant_are_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"^nobody is trained yet; collect_training\(runner, metrics\) or restore\(\)"):
+    with pytest.raises(
+        ValueError, match=r"^the actors are not trained; call collect_training\(runner, metrics\) or restore\(\)"
+    ):
         agent().eval(jax.random.key(0))
     with pytest.raises(ValueError, match=r"^collect_training needs the runner that train returned; got None\.$"):
         agent().collect_training()

@@ -37,9 +37,9 @@ def test_a_training_is_restored_and_gone_on_from_as_if_it_had_never_stopped(tmp_
     assert_equal(second.training_metrics, metrics)
     assert (second.agent_trained, second.previous_training_max_step) == (True, 4)
     assert_equal(second.eval(jax.random.key(5), 6), first.eval(jax.random.key(5), 6))
-    with pytest.raises(ValueError, match=r"has checkpoints up to step 4; restore\(\) goes on from there"):
+    with pytest.raises(ValueError, match=r"has checkpoints up to step 4; call restore\(\) to continue from there"):
         agent(tmp_path, restore_agent=True).train(jax.random.key(0), HYPER)
-    with pytest.raises(ValueError, match=r"has checkpoints already; restore_agent=True goes on from them"):
+    with pytest.raises(ValueError, match=r"has checkpoints already; set restore_agent=True to continue from them"):
         agent(tmp_path)
 
     further, told = second.train(jax.random.key(9), HYPER)

@@ -98,12 +98,12 @@ def test_one_cell_is_drawn_empty_and_full(fitness: float):
 @pytest.mark.parametrize(
     ("error", "changes", "message"),
     [
-        (NotImplementedError, {"centroids": jnp.zeros((4, 3))}, r"two dimensions are drawn, .* got \(4, 3\)"),
-        (ValueError, {"centroids": jnp.zeros((0, 2))}, "there is no cell to draw"),
-        (ValueError, {"repertoire_fitnesses": jnp.zeros(3)}, r"of 4 cells there are fitnesses \(3,\)"),
+        (NotImplementedError, {"centroids": jnp.zeros((4, 3))}, r"two dimensions can be plotted, .* got \(4, 3\)"),
+        (ValueError, {"centroids": jnp.zeros((0, 2))}, "there is no cell to plot"),
+        (ValueError, {"repertoire_fitnesses": jnp.zeros(3)}, r"4 cells need as many rows; got fitnesses \(3,\)"),
         (ValueError, {"repertoire_descriptors": jnp.zeros((4, 1))}, r"descriptors \(4, 1\)"),
         (ValueError, {"maxval": 0.0}, r"the lower below the upper, got \[0.0, 0.0\], \[0.0, 0.0\]"),
-        (ValueError, {"minval": [0.0]}, "limits of 2 dimensions must be numbers or 2 of them"),
+        (ValueError, {"minval": [0.0]}, "limits of 2 dimensions must be one number or 2 numbers"),
     ],
 )
 def test_a_repertoire_that_cannot_be_drawn_is_refused(error: Any, changes: dict[str, Any], message: str):
@@ -149,7 +149,7 @@ def test_results_of_no_and_of_one_row_are_drawn(size: int):
     ("metrics", "steps", "message"),
     [
         ({"coverage": jnp.zeros(3)}, STEPS, "metrics need .*; max_fitness, qd_score is missing"),
-        (METRICS, STEPS[:2], r"a number for each of env_steps, \(2,\); got .*'coverage': \(3,\)"),
+        (METRICS, STEPS[:2], r"the shape of env_steps, \(2,\); got .*'coverage': \(3,\)"),
     ],
 )
 def test_results_that_do_not_fit_are_refused(metrics: dict[str, jax.Array], steps: jax.Array, message: str):
@@ -224,8 +224,8 @@ def test_a_table_grows_by_a_row_and_is_read_bit_by_bit(tmp_path: Path):
     table = read_csv(path)
     np.testing.assert_array_equal(table["qd_score"], np.array([float(third), np.nan]))
     assert table["iteration"].tolist() == [10.0, 20.0]
-    with pytest.raises(ValueError, match=r"the columns \['loop', .*\], and none for \['time'\]"):
+    with pytest.raises(ValueError, match=r"the columns \['loop', .*\], but not \['time'\]"):
         logger.log({"loop": 3, "time": 1.0})
-    with pytest.raises(ValueError, match=r"\['qd_score'\] have another size: log metrics\[name\]\[-1\]"):
+    with pytest.raises(ValueError, match=r"\['qd_score'\] have another size; log metrics\[name\]\[-1\]"):
         logger.log({"loop": 3, "qd_score": jnp.zeros(2)})
     assert len(path.read_text().splitlines()) == 3, "what was refused has left nothing"

@@ -61,7 +61,7 @@ def test_optimisers_are_emptied_and_given_back(kind: Any):
     bare = jax.vmap(type(states).empty_optimizers_states)(trained)
     assert jax.tree.leaves((bare.policy_optimizer_state, bare.target_critic_params)) == []
     assert_equal((bare.policy_params, bare.critic_params), (trained.policy_params, trained.critic_params))
-    with pytest.raises(ValueError, match=r"no optimisers; .*init_optimizers_states"):
+    with pytest.raises(ValueError, match=r"no optimizer states; .*init_optimizers_states"):
         agent(kind).update(row(bare, 0), row(buffers, 0))
     revived = jax.jit(jax.vmap(type(states).init_optimizers_states))(bare)
     assert_equal(revived.target_critic_params, trained.critic_params)
@@ -178,16 +178,16 @@ def test_what_does_not_fit_a_population_is_refused(kind: Any):
     env = room(4 * P)
     flat = env.reset(jax.random.key(0))
     first, train = reshaped(flat, P, 4), learner.get_train_fn(env, 2, 4, 1.0)
-    with pytest.raises(ValueError, match=r"must be \[P, 4, ...\], got \(32,\); reshape what reset gave"):
+    with pytest.raises(ValueError, match=r"must be \[P, 4, ...\], got \(32,\); reshape the result of reset"):
         train(states, flat, buffers)
     with pytest.raises(ValueError, match=r"states of 2 environments each must be \[P, 2, ...\], got \(8, 4\)"):
         learner.get_train_fn(env, 2, 2, 1.0)(states, first, buffers)
-    with pytest.raises(ValueError, match=r"needs one leading axis, got \[\(8,\), \(4,\), \(8,\)\]"):
+    with pytest.raises(ValueError, match=r"need one leading axis, got \[\(8,\), \(4,\), \(8,\)\]"):
         train(states, jax.tree.map(lambda leaf: leaf[:4], first), buffers)
     others = jax.vmap(lambda _: ReplayBuffer.init(8, QDTransition.init_dummy(2, 2, 2)))(jnp.arange(P))
-    with pytest.raises(ValueError, match="stores a Transition, and the buffers were made for a QDTransition"):
+    with pytest.raises(ValueError, match="stores a Transition, but the buffers were created for QDTransition"):
         train(states, first, others)
-    with pytest.raises(ValueError, match=r"no optimisers; .*init_optimizers_states"):
+    with pytest.raises(ValueError, match=r"no optimizer states; .*init_optimizers_states"):
         train(states.empty_optimizers_states(states), first, buffers)
     with pytest.raises(ValueError, match=r"0\.2 x 4 is less than one update"):
         learner.get_train_fn(env, 2, 4, 0.2)
@@ -274,7 +274,7 @@ def test_counts_beyond_the_population_are_refused(counts: tuple, message: str):
 
 def test_pbt_refuses_another_population():
     _, states, buffers = made(PBTTD3, P)
-    with pytest.raises(ValueError, match="population_size is 4, but there are returns of 8 members"):
+    with pytest.raises(ValueError, match="population_size is 4, but population_returns has 8 members"):
         PBT(4, 1, 1).update_states_and_buffer(jax.random.key(0), jnp.zeros(P), states, buffers)
-    with pytest.raises(ValueError, match="needs one leading axis"):
+    with pytest.raises(ValueError, match="need one leading axis"):
         PBT(4, 1, 1).update_states_and_buffer(jax.random.key(0), jnp.zeros(4), states, buffers)

@@ -234,7 +234,7 @@ def test_a_buffer_refuses_what_does_not_fit():
     buffer = ReplayBuffer.init(4, rows(1))
     with pytest.raises(ValueError, match="5 rows at once do not fit a buffer of 4"):
         buffer.insert(rows(5))
-    with pytest.raises(ValueError, match="made for a Transition, and was given a QDTransition"):
+    with pytest.raises(ValueError, match="created for Transition, got QDTransition; insert the same class"):
         buffer.insert(QDTransition.init_dummy(2, 2, 2))
 
 
@@ -319,7 +319,7 @@ def test_sizes_below_one_are_refused(size: str):
 
 
 def test_an_action_size_that_differs_is_refused():
-    with pytest.raises(ValueError, match="made for actions of size 2, got action_size 3"):
+    with pytest.raises(ValueError, match="created for action_size 2, got 3"):
         agent(SAC).init(jax.random.key(0), action_size=3, observation_size=2)
 
 
@@ -385,7 +385,7 @@ def test_what_skills_cannot_be_told_by_is_refused():
     probe = room(3, "probe_both")
     with pytest.raises(ValueError, match=r"probe_both has no descriptor; .*descriptor_full_state=True"):
         made.play_step_fn(probe.reset(jax.random.key(0)), state, jnp.eye(3), probe)
-    with pytest.raises(ValueError, match="observations of size 2, not of 3"):
+    with pytest.raises(ValueError, match="descriptor_size 2, the size of observations; got 3"):
         whole.init(jax.random.key(0), 2, 2, 3)
-    with pytest.raises(ValueError, match="env_batch_size is 4, but there are states of 3 environments"):
+    with pytest.raises(ValueError, match="env_batch_size is 4, but eval_env_first_state has 3 environments"):
         made.eval_policy_fn(state, begun, partial(made.play_step_fn, skills=jnp.eye(3), env=env), 4)

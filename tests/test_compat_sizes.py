@@ -168,7 +168,7 @@ def test_a_team_of_one_learns_from_one_environment():
     assert [stat.shape for stat in told] == [(2, 1), *[(2,)] * 7]
     with pytest.raises(ValueError, match=r"^n_evals must be at least 1, got 0"):
         made.eval(KEY, 0)
-    with pytest.raises(ValueError, match=r"metrics of shape \(3, 0\) are of no episode"):
+    with pytest.raises(ValueError, match=r"metrics of shape \(3, 0\) contain no episode"):
         made.summarize(jnp.zeros((3, 0)))
 
 

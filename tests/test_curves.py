@@ -10,7 +10,7 @@ MEMBERS = (0, 1)
 
 def write(path, metrics, config=None, members=MEMBERS):
     """A run of two generations: name -> its two values; `lineage.csv` has a rate that never changes."""
-    folder = create(path, {"kind": "pbt-diayn", "world": {"env": "room"}, **(config or {})}, overwrite=True)
+    folder = create(path, {"kind": "pbt-diayn", "environment": {"env": "room"}, **(config or {})}, overwrite=True)
     columns = {
         "generation": (0, 1),
         "env_steps": (10.0, 20.0),

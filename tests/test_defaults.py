@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rookery.experiments import build
-from rookery.experiments.config import WorldConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import PbtSacRun, PbtTd3Run
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig
@@ -86,7 +86,7 @@ def small(**learner) -> PbtSacRun:
     life = OffPolicyConfig(
         num_envs=2, steps_per_generation=20, batch_size=4, eval_episodes=2, start_states=2, **learner
     )
-    return PbtSacRun(population=2, world=WorldConfig(env="point_room", devices=1), learner=life)
+    return PbtSacRun(population=2, environment=EnvironmentConfig(env="point_room", devices=1), learner=life)
 
 
 @pytest.mark.parametrize(

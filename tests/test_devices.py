@@ -138,13 +138,14 @@ def test_a_population_that_devices_cannot_share_is_refused():
 def test_a_mesh_takes_what_divides_the_population():
     assert mesh_for(4).devices.size == 2
     assert mesh_for(5).devices.size == 1
-    with pytest.raises(ValueError, match="asked for 99 devices, but there are 2"):
+    with pytest.raises(ValueError, match="99 devices were requested, but there are 2"):
         make_mesh(99)
 
 
 def ask_for_cores(population: int, **variables: str) -> str:
     """In a process where JAX has not started: how many devices were asked for, and how many there are."""
-    code = f"from rookery import devices as d; print(d.use_cores({population}), d.mesh().devices.size, d.use_cores(2))"
+    code = "from rookery.distributed import mesh as m; "
+    code += f"print(m.use_cores({population}), m.make_mesh().devices.size, m.use_cores(2))"
     unset = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     run = [sys.executable, "-c", f"import os; os.cpu_count = lambda: 4\n{code}"]
     return subprocess.run(run, env=unset | variables, capture_output=True, text=True, check=True).stdout.strip()

@@ -212,7 +212,7 @@ def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSp
 
     def both(key: jax.Array, seen: jax.Array, action: jax.Array, skill: jax.Array) -> tuple:
         params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # biases are zero at birth
-        frozen, shown = diayn.frozen(params, SKILLED, skill), jnp.concatenate([seen, skill])
+        frozen, shown = diayn.freeze_skill(params, SKILLED, skill), jnp.concatenate([seen, skill])
         acted = bare.act(frozen, seen), agent.act(params, shown)
         valued = twin_value(frozen, SPEC, seen, action), twin_value(params.agent, SKILLED, shown, action)
         rest = [leaf for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
@@ -266,9 +266,9 @@ def test_what_an_agent_of_ones_own_declares_nothing_of_can_be_chosen() -> None:
         ({"smerl": True, "smerl_fraction": 0.0}, r"^smerl_fraction must lie in \(0, 1\], got 0\.0\.$"),
         ({"smerl": True, "smerl_fraction": 1.5}, r"^smerl_fraction must lie in \(0, 1\], got 1\.5\.$"),
         ({"smerl": True, "smerl_margin": -1.0}, r"^smerl_margin must not be negative, got -1\.0\.$"),
-        ({"smerl_target": 0.0}, "say nothing without smerl; turn it on or drop them"),
-        ({"smerl_margin": 1.0}, "say nothing without smerl"),
-        ({"smerl_fraction": 0.5}, "say nothing without smerl"),
+        ({"smerl_target": 0.0}, "have no effect without smerl; turn it on or drop them"),
+        ({"smerl_margin": 1.0}, "have no effect without smerl"),
+        ({"smerl_fraction": 0.5}, "have no effect without smerl"),
     ],
 )
 def test_mistakes_in_the_configuration_are_answered(options: dict, message: str) -> None:
@@ -277,7 +277,9 @@ def test_mistakes_in_the_configuration_are_answered(options: dict, message: str)
 
 
 def test_a_world_that_cannot_tell_skills_apart_is_answered() -> None:
-    with pytest.raises(ValueError, match=r"^DIAYN needs a world with skills; wrap it: skills\(test, num_skills=5\)\.$"):
+    with pytest.raises(
+        ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"
+    ):
         diayn.diayn(SPY, SPEC)
     with pytest.raises(
         ValueError, match=r"^test has no descriptor .* turn on descriptor_full_state \(--descriptor-full"

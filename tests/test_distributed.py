@@ -151,7 +151,8 @@ def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_pat
     run = tmp_path / "run"
     first, second = finish(*start_two("train", *ARM, "--run-dir", str(run), other=("--seed", "3", "--keep", "5")))
     told = (
-        "process 1 is told something else than process 0: run.keep is 5 there and 2 in process 0; run.seed is 3 there"
+        "process 1 is configured differently from process 0: run.keep is 5 there and 2 in process 0; "
+        "run.seed is 3 there"
     )
     for code, _, err in (first, second):
         assert code == 1
@@ -174,15 +175,15 @@ with rookery.distributed.process_group(*where, lost_after=10.0):
     print([device.process_index for device in make_mesh(2).devices])
     if jax.process_index() == 1:
         raise KeyError("what nobody expected")
-    sync.meet()  # nobody comes
+    sync.barrier()  # nobody comes
 """
 
 
 def test_an_exception_in_one_process_ends_the_others():
     first, second = finish(*start_two(code=IN_PYTHON))
     for _, out, _ in (first, second):
-        assert "asked for 3 devices, but each of 2 processes must give as many" in out
-        assert "asked for 5 devices, but there are 4" in out
+        assert "3 devices were requested, but each of 2 processes must contribute equally many" in out
+        assert "5 devices were requested, but there are 4" in out
         assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in out
         assert "[0, 1]" in out
     assert second[0] == 1
@@ -205,7 +206,7 @@ class Listener(ProcessGroup):
     def leave(self) -> None:
         self.asked.append("leave")
 
-    def hear(self, error: BaseException) -> None:
+    def await_lost_process(self, error: BaseException) -> None:
         self.asked.append(f"hear {type(error).__name__}")
 
     def abandon(self, code: int, word: str) -> None:
@@ -258,7 +259,7 @@ def of_a_checkpoint(error: Exception) -> Exception:
 )
 def test_where_the_runtime_fails_the_watch_may_find_out_who_is_lost(error, waits):
     watch = Waiting()
-    ProcessGroup(watch).hear(error)
+    ProcessGroup(watch).await_lost_process(error)
     assert watch.waited == waits
 
 
@@ -285,7 +286,7 @@ class TestFindingTheOthers:
 
     def test_nobody_answers(self):
         where = f"127.0.0.1:{free_port()}"
-        with pytest.raises(ValueError, match=f"nobody answers at {where} within 0.2 s"):
+        with pytest.raises(ValueError, match=f"no process answers at {where} within 0.2 s"):
             join(ProcessesConfig(coordinator=where, num_processes=2, process_id=1, connect_timeout=0.2))
 
     def test_no_cluster_is_detected(self):
@@ -298,7 +299,7 @@ class TestFindingTheOthers:
         [
             ({"coordinator": "a:1"}, "belong together; give --num-processes, --process-id too"),
             ({"num_processes": 2, "process_id": 0}, "give --coordinator too"),
-            ({"coordinator": "a:1", "num_processes": 2, "process_id": 2}, r"process_id must lie in 0\.\.1, got 2"),
+            ({"coordinator": "a:1", "num_processes": 2, "process_id": 2}, r"process_id must be in 0\.\.1, got 2"),
             ({"coordinator": "a:1", "num_processes": 0, "process_id": 0}, "num_processes must be at least 1, got 0"),
             ({"connect_timeout": 0}, "connect_timeout must be above 0 and finite, got 0"),
             ({"lost_after": 0.5}, "lost_after must be at least 1 and finite, got 0.5"),
@@ -312,6 +313,6 @@ class TestFindingTheOthers:
         group = join(ProcessesConfig())
         assert group.alone
         assert str(group) == ""
-        group.tell_run("runs/mine")
+        group.set_run_dir("runs/mine")
         group.abandon(3, "nobody hears it")  # and nothing ends
         group.leave()

@@ -88,18 +88,21 @@ WRONG += ["[node1]:1234", "[10.0.0.1]:1234", "[]:1", "http://node1:1234", "node 
 
 @pytest.mark.parametrize("address", WRONG)
 def test_what_is_no_address_is_refused(address: str):
-    with pytest.raises(DoorError, match=re.escape(f"{address!r} is no HOST:PORT: give a name")):
+    with pytest.raises(DoorError, match=re.escape(f"{address!r} is not HOST:PORT: give a name")):
         meet(address, 2, 0, 1.0)
+
+
+TIMEOUT = "the connection timeout must be finite and above 0 s"
 
 
 @pytest.mark.parametrize(
     ("processes", "process", "seconds", "message"),
     [
-        (0, 0, 1.0, "a run over 0 processes has nobody: give --num-processes 1 or more"),
+        (0, 0, 1.0, "a run needs at least 1 process, got 0: give --num-processes 1 or more"),
         (2, 2, 1.0, "process 2 of 2 does not exist: give --process-id 0 to 1"),
         (2, -1, 1.0, "process -1 of 2 does not exist: give --process-id 0 to 1"),
-        (2, 0, 0.0, "nobody can wait 0.0 s at the door: give a finite time above 0"),
-        (2, 0, float("nan"), "nobody can wait nan s at the door: give a finite time above 0"),
+        (2, 0, 0.0, f"{TIMEOUT}, got 0.0: give another --connect-timeout"),
+        (2, 0, float("nan"), f"{TIMEOUT}, got nan: give another --connect-timeout"),
     ],
 )
 def test_terms_that_contradict_each_other(address: str, processes: int, process: int, seconds: float, message: str):
@@ -136,7 +139,7 @@ def test_a_name_and_the_number_of_another_machine_are_listened_for_everywhere(
 
 
 def test_nobody_answers(address: str):
-    message = f"nobody answers at {address} within 0.5 s (connection refused): start process 0 there, or correct"
+    message = f"no process answers at {address} within 0.5 s (connection refused): start process 0 there, or correct"
     with pytest.raises(DoorError, match=re.escape(message)):
         meet(address, 2, 1, 0.5)
 
@@ -157,9 +160,9 @@ def test_all_hear_who_did_not_come(address: str):
     keeper, peer = Peer(address, 4, 0, 1.2), Peer(address, 4, 1)
     stray = Peer(address, 5, 4)
     expected = (
-        f"processes 2, 3 of 4 did not come to {address} within 1.2 s (there were process 0 {HERE}, process 1 {HERE}; "
-        f"turned away: process 4 {HERE} with --num-processes 5): start all within that time, each with --coordinator "
-        f"{address} --num-processes 4, and see that this port can be reached from where they run"
+        f"processes 2, 3 of 4 did not connect to {address} within 1.2 s (connected: process 0 {HERE}, process 1 {HERE}"
+        f"; rejected: process 4 {HERE} with --num-processes 5): start all within that time, each with --coordinator "
+        f"{address} --num-processes 4, and check that this port can be reached from their hosts"
     )
     assert keeper.fate() == peer.fate() == expected
     assert stray.fate() != "in"
@@ -171,15 +174,15 @@ def test_who_has_met_process_0_waits_as_long_as_that_does(address: str, monkeypa
     monkeypatch.setattr(doorkeeper, "ANSWER_SECONDS", 0.3)
     peer = Peer(address, 3, 1, 0.6)
     assert Peer(address, 3, 0, 1.2).fate() == peer.fate()
-    assert "process 2 of 3 did not come" in peer.fate()
+    assert "process 2 of 3 did not connect" in peer.fate()
 
 
 def test_an_id_that_came_twice(address: str):
     keeper, first = Peer(address, 4, 0), admitted(address, 4, 1)
     third = admitted(address, 4, 3)
     expected = (
-        f"process 1 of 4 is here already: process 1 (pid 77 on node7) (at {address} wait processes 0, 1, 3): give each "
-        "process an id of its own; --process-id 2 has not come yet"
+        f"process 1 of 4 is already connected: process 1 (pid 77 on node7) (connected to {address}: "
+        "processes 0, 1, 3): give each process a unique id; --process-id 2 has not connected yet"
     )
     assert Peer(address, 4, 1).fate() == expected
     assert Peer(address, 4, 2).fate() == "in"  # nobody who came before was disturbed
@@ -191,15 +194,15 @@ def test_an_id_that_came_twice(address: str):
 
 def test_another_number_of_processes(address: str):
     keeper = Peer(address, 2, 0)
-    expected = f"process 1 came to {address} with --num-processes 3, and process 0 {HERE} with 2: give all of them the"
-    assert Peer(address, 3, 1).fate() == f"{expected} same number"
+    expected = f"process 1 connected to {address} with --num-processes 3, and process 0 {HERE} with 2: give all of"
+    assert Peer(address, 3, 1).fate() == f"{expected} them the same number"
     assert Peer(address, 2, 1).fate() == keeper.fate() == "in"
 
 
 def test_the_port_is_taken(address: str):
     port = host_and_port(address)[1]
     expected = (
-        f"port {port} of {socket.gethostname()} cannot be opened (another process 0, or another program, has it): "
+        f"port {port} of {socket.gethostname()} cannot be opened (another process 0, or another program, uses it): "
     )
     keeper = Peer(address, 2, 0)
     connect(address).close()
@@ -213,9 +216,9 @@ def test_a_host_that_nobody_knows(process: int, monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    expected = f"this machine ({socket.gethostname()}) finds no host 'node1' (name or service not known): correct"
+    expected = f"this machine ({socket.gethostname()}) cannot resolve the host 'node1' (name or service not known): "
     began = time.monotonic()
-    with pytest.raises(DoorError, match=re.escape(expected)):
+    with pytest.raises(DoorError, match=re.escape(expected) + "correct"):
         meet("node1:1234", 2, process, 5.0)
     assert time.monotonic() - began < 2
 
@@ -229,7 +232,7 @@ def test_a_name_service_that_is_away_is_asked_again(address: str, monkeypatch):
         return known(*terms, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", sometimes)
-    with pytest.raises(DoorError, match="nobody answers"):
+    with pytest.raises(DoorError, match="no process answers"):
         meet(address, 2, 1, 0.8)
     assert answers == []
 
@@ -269,20 +272,20 @@ def stranger(address: str, conduct: Callable[[socket.socket], None]) -> Iterator
 @pytest.mark.parametrize(
     ("conduct", "fact"),
     [
-        (say(b""), "closes the connection without a word"),
-        (say(b"\x00\x00\x12\x04\x00\x00"), "speaks another language"),  # HTTP/2, as of JAX's coordinator
-        (say(b'{"protocol": "other"}\n'), "speaks another language"),
-        (say(b'{"protocol": "rookery", "word": "hm"}\n'), "speaks another language"),
-        (say(b'{"protocol": '), "speaks another language"),
-        (say(b"{" + b"a" * 20000), "speaks another language"),
-        (ignore, "said nothing for 0.3 s"),
+        (say(b""), "closes the connection without an answer"),
+        (say(b"\x00\x00\x12\x04\x00\x00"), "uses another protocol"),  # HTTP/2, as of JAX's coordinator
+        (say(b'{"protocol": "other"}\n'), "uses another protocol"),
+        (say(b'{"protocol": "rookery", "word": "hm"}\n'), "uses another protocol"),
+        (say(b'{"protocol": '), "uses another protocol"),
+        (say(b"{" + b"a" * 20000), "uses another protocol"),
+        (ignore, "sent nothing for 0.3 s"),
     ],
 )
 def test_somebody_answers_who_is_no_door(address: str, conduct: Callable, fact: str, monkeypatch):
     monkeypatch.setattr(door, "ANSWER_SECONDS", 0.3)
     expected = (
-        f"somebody answers at {address} who is no process 0 at the door of a run (it {fact}): a run is under way there "
-        "already, or another program listens; end it, or choose another port for all processes"
+        f"the program that answers at {address} is not process 0 of a starting run (it {fact}): a run is in progress "
+        "there already, or another program listens; end it, or choose another port for all processes"
     )
     with stranger(address, conduct):
         assert Peer(address, 2, 1).fate() == expected
@@ -339,7 +342,8 @@ def test_a_process_0_that_leaves_or_hangs(address: str, monkeypatch):
     wait = b'{"protocol": "rookery", "word": "wait", "seconds": 0.1}\n'
     with stranger(address, say(wait)):
         fate = Peer(address, 2, 1, 0.6).fate()
-    assert f"nobody answers at {address} within 0.6 s (connection closed; process 0 was there, and left before" in fate
+    assert f"no process answers at {address} within 0.6 s (connection closed; process 0 was there, and ended" in fate
+    assert "before all had connected): start process 0 there" in fate
 
     def hang(connection: socket.socket) -> None:
         connection.sendall(wait)
@@ -347,7 +351,7 @@ def test_a_process_0_that_leaves_or_hangs(address: str, monkeypatch):
 
     with stranger(address, hang):
         fate = Peer(address, 2, 1).fate()
-    assert fate == f"process 0 at {address} fell silent: see whether it hangs, and start all of them again"
+    assert fate == f"process 0 at {address} stopped answering: check whether it hangs, and restart all processes"
 
 
 def test_a_process_0_that_died_can_come_again(address: str):

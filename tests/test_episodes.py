@@ -13,14 +13,14 @@ from rookery.agents.diayn import DiaynConfig
 from rookery.agents.ppo import PpoConfig
 from rookery.agents.sac import SacConfig
 from rookery.deploy import episode_selection, episodes, render
-from rookery.deploy.episode_selection import Cast
+from rookery.deploy.episode_selection import Selection
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.rendering.scene import Picture, Pose, Shape
 from rookery.envs.wrappers import time_limit
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import warm_start
-from rookery.experiments.config import WorldConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import DiaynRun, MapElitesRun
 from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
 from rookery.learners.on_policy import OnPolicyConfig
@@ -29,7 +29,7 @@ from rookery.types import Genotype
 from tests.test_render import BREEDING, LEARNING, LIFE, WORLD, kept
 
 DISCOVERING = DiaynRun(
-    world=WORLD,
+    environment=WORLD,
     learner=LIFE,
     skills=SkillsConfig(num_skills=3),
     agent=SacConfig(hidden_sizes=(4,)),
@@ -37,7 +37,7 @@ DISCOVERING = DiaynRun(
 )
 TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
 TEAMS = {
-    "world": WorldConfig(env="pursuit_discrete", episode_length=6, devices=1),
+    "environment": EnvironmentConfig(env="pursuit_discrete", episode_length=6, devices=1),
     "learner": TEAM_LIFE,
     "agent": PpoConfig(hidden_sizes=(4,), minibatches=2),
 }
@@ -74,8 +74,8 @@ def test_whoever_came_after_the_judgement_does_not_play(learned: Path) -> None:
     origin = warm_start.open_origin(learned)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
     spec = render.evaluator_of(origin.config, origin.built).environment.spec
-    cast = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
-    assert [told["member"] for told in cast.told] == [0]
+    selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
+    assert [each["member"] for each in selection.descriptions] == [0]
 
 
 def test_header_and_arrays_of_a_plane(learned: Path) -> None:
@@ -190,9 +190,11 @@ def test_the_best_of_each_role_play_together(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
     run = kept(PbtIppoRun(population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
     origin = warm_start.open_origin(run)
-    cast = episode_selection.choose(origin, render.evaluator_of(origin.config, origin.built).environment.spec, 12)
-    assert cast.told == [{"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}]
-    together, everybody = (jax.tree.leaves(actors.params)[0] for actors in (cast.actors, _genotypes(origin)))
+    selection = episode_selection.choose(origin, render.evaluator_of(origin.config, origin.built).environment.spec, 12)
+    assert selection.descriptions == [
+        {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
+    ]
+    together, everybody = (jax.tree.leaves(actors.params)[0] for actors in (selection.actors, _genotypes(origin)))
     np.testing.assert_array_equal(together[0], [everybody[1, 0], everybody[0, 1]])
 
 
@@ -230,8 +232,8 @@ def constant(params: jax.Array, observation: jax.Array) -> jax.Array:
 def rising(environment: Environment, rises: list[float], most_frames: int = 250) -> episodes.Episodes:
     """Episodes of some who always rise by so much."""
     count = len(rises)
-    cast = Cast(Genotype(jnp.asarray(rises), (), None), np.arange(count), np.zeros(count, int), [{}] * count)
-    return episodes.play_all(constant, environment, cast, 0, most_frames)
+    selection = Selection(Genotype(jnp.asarray(rises), (), None), np.arange(count), np.zeros(count, int), [{}] * count)
+    return episodes.play_all(constant, environment, selection, 0, most_frames)
 
 
 def test_bodies_in_space_keep_their_poses_and_shapes() -> None:
@@ -273,7 +275,7 @@ def test_physics_that_broke_are_told_and_not_shown() -> None:
 def test_many_episodes_are_lived_in_batches_of_one_size_and_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     rises = [float(index) for index in range(5)]
     whole = rising(falling(20), rises)
-    monkeypatch.setattr(episodes, "TOGETHER", 2)  # batches of two, two and one, which is filled up
+    monkeypatch.setattr(episodes, "BATCH_SIZE", 2)  # batches of two, two and one, which is filled up
     batched = rising(falling(20), rises)
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(batched.arrays[name], array)
@@ -311,7 +313,7 @@ def test_a_film_gets_the_frames_that_are_kept_and_the_rewards_between_them() -> 
     ("told", "message"),
     [
         ({"count": 0}, r"^count must be at least 1 episode, or None for all, got 0\.$"),
-        ({"most_frames": 1}, r"^most_frames must be at least 2, the start and the end, got 1\.$"),
+        ({"most_frames": 1}, r"^most_frames must be at least 2, the first and the last, got 1\.$"),
         ({"checkpoint": "new"}, r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"),
     ],
 )
@@ -321,10 +323,10 @@ def test_numbers_that_make_no_sense(learned: Path, told: dict[str, Any], message
 
 
 def test_worlds_that_cannot_be_seen_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^nobody has drawn falling; "):
+    with pytest.raises(ValueError, match=r"^falling cannot be rendered; "):
         rising(falling(3)._replace(picture=None), [1.0])
-    arm = MapElitesRun(world=WorldConfig(env="arm", devices=1), batch_size=2, cells=BREEDING.cells)
-    with pytest.raises(ValueError, match=r"^arm is a function, in which nobody acts; "):
+    arm = MapElitesRun(environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=BREEDING.cells)
+    with pytest.raises(ValueError, match=r"^arm is a scoring function without a policy; "):
         episodes.record_episodes(kept(arm, tmp_path / "arm"))
 
 
@@ -333,5 +335,5 @@ def test_an_empty_repertoire_is_refused(bred: Path) -> None:
     spec = render.evaluator_of(origin.config, origin.built).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
-    with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; let that run find somebody first\.$"):
+    with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; continue that run until it has an elite\.$"):
         episode_selection.choose(origin._replace(state=empty), spec, 12)

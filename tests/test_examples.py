@@ -9,12 +9,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 EXAMPLES_SAY = {
-    "diayn.py": "skill 2 begins with [",
-    "map_elites_arm.py": "nearest to (0.9, 0.5): ends at [",
+    "diayn.py": "the first action of skill 2 is [",
+    "map_elites_arm.py": "nearest to (0.9, 0.5): end position [",
     "me_pbt.py": "the elite nearest to (0.0, 0.9) ends at [",
     "pbt_sac.py": "best return",
     "pursuit.py": "the predator's first turn: ",
-    "replay_schedule.py": "four fresh agents under that schedule: ",
+    "replay_schedule.py": "four new agents with that schedule: ",
 }
 
 

@@ -71,8 +71,10 @@ def half(observation: jax.Array) -> jax.Array:
 
 
 def test_what_differs_is_not_written(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "acts", lambda _: half)
-    with pytest.raises(ValueError, match=r"^the exported policy differs from the run's own by .* nothing was written;"):
+    monkeypatch.setattr(policies, "policy_function", lambda _: half)
+    with pytest.raises(
+        ValueError, match=r"^the exported policy differs from the run's policy by .* nothing was written;"
+    ):
         export.export(learned, tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
 
@@ -102,7 +104,7 @@ def test_without_onnx_the_rest_is_whole(learned: Path, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("there", ["notes.txt", "act.py"])
 def test_a_folder_with_other_things_stays_as_it_is(learned: Path, tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("mine")
-    with pytest.raises(ValueError, match=rf" holds other things \({there}\); choose a folder that is new or empty\.$"):
+    with pytest.raises(ValueError, match=rf" contains other files \({there}\); choose a new or empty folder\.$"):
         export.export(learned, tmp_path)
     assert (tmp_path / there).read_text() == "mine"
     with pytest.raises(ValueError, match=r" is a file; choose a folder to export to\.$"):

@@ -72,7 +72,7 @@ def test_the_names_of_the_files(tmp_path):
 def test_a_folder_that_holds_a_run_is_refused(tmp_path, made):
     (tmp_path / made).parent.mkdir(exist_ok=True)
     (tmp_path / made).write_text("precious")
-    with pytest.raises(RunFolderError, match=r"already holds a run: .*`rookery resume .*`--overwrite`") as caught:
+    with pytest.raises(RunFolderError, match=r"already contains a run: .*`rookery resume .*`--overwrite`") as caught:
         create(tmp_path, CONFIG)
     assert (tmp_path / made).read_text() == "precious"
     create(tmp_path, CONFIG, overwrite=True).release()
@@ -119,7 +119,7 @@ def test_a_configuration_that_is_no_json_deletes_nothing(tmp_path):
 
 def test_a_folder_that_cannot_be_made_or_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot be made: .*; choose another folder"):
+    with pytest.raises(RunFolderError, match=r"cannot be created: .*; choose another folder"):
         create(tmp_path / "file", CONFIG)
     create(tmp_path / "run", CONFIG).release()
     (tmp_path / "run" / ".lock").unlink()
@@ -165,9 +165,9 @@ def test_an_owner_that_has_not_signed_yet(tmp_path):
 
 
 def test_what_is_no_run(tmp_path):
-    with pytest.raises(RunFolderError, match="no run: there is no such folder"):
+    with pytest.raises(RunFolderError, match="not a run directory: there is no such folder"):
         open_existing(tmp_path / "absent")
-    with pytest.raises(RunFolderError, match=r"no run: config\.json is missing"):
+    with pytest.raises(RunFolderError, match=r"not a run directory: config\.json is missing"):
         open_existing(tmp_path, write=True)
     assert list(tmp_path.iterdir()) == [], "looking left something behind"
 
@@ -175,13 +175,20 @@ def test_what_is_no_run(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_the_folder_of_another_program(tmp_path, overwrite):
     (tmp_path / "config.json").write_text('{"theirs": 1}')
-    with pytest.raises(RunFolderError, match=r"is no run: the config\.json in it is of another program"):
+    with pytest.raises(RunFolderError, match=r"is not a run directory: the config\.json in it is of another program"):
         open_existing(tmp_path)
-    with pytest.raises(RunFolderError, match=r"holds the config\.json of another program; choose another folder"):
+    with pytest.raises(RunFolderError, match=r"contains the config\.json of another program; choose another folder"):
         create(tmp_path, CONFIG, overwrite=overwrite)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", '{"theirs": 1}')]
-    with pytest.raises(RunFolderError, match=r"config\.json is a file, not the folder of a run"):
+    with pytest.raises(RunFolderError, match=r"config\.json is a file, not a run directory"):
         open_existing(tmp_path / "config.json")
+
+
+def test_a_configuration_of_format_1_is_read_with_the_present_names(tmp_path):
+    create(tmp_path, CONFIG).release()
+    old = {"format": 1, "versions": {"rookery": "0.1.0"}, "config": {"kind": "sac", "world": {"env": "hopper"}}}
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert open_existing(tmp_path).config == {"kind": "sac", "environment": {"env": "hopper"}}
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -195,7 +202,7 @@ def test_the_folder_of_another_program(tmp_path, overwrite):
         (b'{"format": 1, "versions": {"rookery": "0"}}', "no `config`"),
         (
             b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}',
-            "has format 99.*reads format 1.*use rookery 7.0",
+            "has format 99.*reads formats 1 and 2.*use rookery 7.0",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from rookery.cli import app
 from rookery.deploy.evaluate import evaluate, evaluation_key, fresh_fitness
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import MapElitesRun, PbtSacRun, SacRun
 from rookery.experiments.on_policy_kinds import PbtIppoRun
@@ -31,7 +31,7 @@ from tests.minds import compiled
 LIFE = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
 LIFE = dataclasses.replace(LIFE, eval_episodes=3, start_states=4)
 PARTS: dict[str, Any] = {
-    "world": WorldConfig(env="point_maze", episode_length=10, devices=1),
+    "environment": EnvironmentConfig(env="point_maze", episode_length=10, devices=1),
     "learner": LIFE,
     "agent": SacConfig(hidden_sizes=(8,)),
 }
@@ -114,7 +114,7 @@ class TestWhoIsScored:
         np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
 
     def test_of_a_repertoire_its_best_elite(self, tmp_path):
-        config = MapElitesRun(batch_size=8, world=WorldConfig(env="sphere"), cells=CellsConfig(grid=(3, 3)))
+        config = MapElitesRun(batch_size=8, environment=EnvironmentConfig(env="sphere"), cells=CellsConfig(grid=(3, 3)))
         path = tmp_path / "run"
         config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path)))
         program = build.build(config).program
@@ -135,7 +135,7 @@ class TestComparison:
         (setting,) = found.settings.values()
         assert (setting.fresh, setting.unequal) == (3, True)
         text = " ".join(found.notes)
-        assert "of unequal environment steps (sac: 40; pbt-sac: 120): fresh episodes say what these checkpoints" in text
+        assert "of unequal environment steps (sac: 40; pbt-sac: 120): fresh episodes compare the performance" in text
         assert "optimistic" not in text
         assert "9" not in {f"{score:g}" for row in found.rows for score in row.scores}
 
@@ -162,7 +162,7 @@ class TestRefusals:
 
     def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):
         path = write(tmp_path / "young", SacRun(population=3, **PARTS), save=False)
-        monkeypatch.setattr("rookery.deploy.evaluate._read", None)  # any evaluation would fail by this
+        monkeypatch.setattr("rookery.deploy.evaluate._restore", None)  # any evaluation would fail by this
         with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
             compare([runs["seeds"], path], fresh=Fresh(2))
 
@@ -178,11 +178,13 @@ class TestRefusals:
         config = PbtIppoRun(population=4, member="agent", learner=OnPolicyConfig(num_envs=4, rollout_length=6))
         with run_dir.create(tmp_path / "roles", to_record(config)):
             pass
-        with pytest.raises(ValueError, match=r"evolves the roles of a team apart, .* such as --score return/prey\.$"):
+        with pytest.raises(
+            ValueError, match=r"evolves the roles of a team separately, .* such as --score return/prey\.$"
+        ):
             fresh_fitness(tmp_path / "roles")
 
     def test_a_best_checkpoint_of_a_run_that_kept_none(self, runs):
-        with pytest.raises(ValueError, match=r"was not told what is best; train with --best-by"):
+        with pytest.raises(ValueError, match=r"was trained without best_by; train with --best-by"):
             compare([runs["seeds"]], fresh=Fresh(2, "best"))
 
 
@@ -220,7 +222,7 @@ class TestCommands:
     def test_another_librarys_environment_that_is_missing_is_named(self, command, tmp_path, monkeypatch):
         path = write(tmp_path / "elsewhere", SacRun(population=3, **PARTS))
         content = json.loads((path / "config.json").read_text())
-        content["config"]["world"] |= {"env": "hopper", "episode_length": None}
+        content["config"]["environment"] |= {"env": "hopper", "episode_length": None}
         (path / "config.json").write_text(json.dumps(content))
         monkeypatch.setitem(sys.modules, "brax", None)
         code, _, err = command("compare", path, "--fresh", 2)

@@ -170,8 +170,8 @@ def test_each_generation_begins_with_a_short_call_however_fast_the_one_before_wa
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Compiled calls of one iteration; no generation is short enough to be finished when a signal comes."""
-    monkeypatch.setattr(generation, "_GROWTH", 1)
-    monkeypatch.setattr(generation, "_SHORT", -1.0)
+    monkeypatch.setattr(generation, "_MAX_GROWTH", 1)
+    monkeypatch.setattr(generation, "_FINISH_SECONDS", -1.0)
 
 
 def stop_after(calls, monkeypatch):
@@ -236,7 +236,7 @@ def test_an_interrupted_generation_older_than_a_checkpoint_is_not_used(tmp_path,
 
 
 def test_a_short_rest_of_a_generation_is_finished_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(generation, "_GROWTH", 1)
+    monkeypatch.setattr(generation, "_MAX_GROWTH", 1)
     stop_after(3, monkeypatch)
     with pytest.raises(Interrupted, match="stopped after generation 1, which is saved"):
         train(tmp_path / "run")
@@ -251,7 +251,7 @@ def test_without_a_folder_a_stop_within_a_generation_says_that_nothing_was_saved
 def test_a_pause_tells_what_is_done(monkeypatch):
     program = population()
     paused = generations(program, signum=lambda: signal.SIGTERM)
-    monkeypatch.setattr(paused, "_left", lambda *_: 1e9)
+    monkeypatch.setattr(paused, "_seconds_left", lambda *_: 1e9)
     state = paused.create(jax.random.key(0))
     reached = paused.run(state, jax.random.key(1))
     assert isinstance(reached, Pause)

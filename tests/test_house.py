@@ -1,6 +1,10 @@
 """The structure of the code: which package imports which, how large things are, and names that only one file uses."""
 
 import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -163,3 +167,39 @@ def test_nothing_is_overridden_or_left_empty(path: Path):
 def test_public_names_exist():
     for name in rookery.__all__:
         assert hasattr(rookery, name)
+
+
+# Words that the package and its documents do not use: metaphors of people, homes and speech, where the field has terms.
+UNUSED_WORDS = re.compile(
+    r"worlds?|minds?|lived|peoples?|waists?|judg\w+|told|tells|newborns?|born|births?|adopt\w*|heirs?|bred|breed\w*|"
+    r"genomes?|who|whom|whoever|nobody|everybody|somebody|anybody|apprentices?|pupils?"
+)
+ALLOWED = {"MPE_simple_world_comm_v3"}  # an environment of JaxMARL
+OLD_KEYS = {"storage/run_dir.py:world"}  # a key of configurations of format 1
+SOON_REMOVED = {f"distributed/{name}.py" for name in ("addresses", "door", "doorkeeper", "last_words")}
+DOCUMENTS = [*ROOT.parent.glob("*.md"), *ROOT.parent.glob("docs/*.md")]
+
+
+def words_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The words of a module's identifiers, strings and comments, in lower case, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        parts = (
+            re.findall(r"\w+", token.string) if token.type in (tokenize.STRING, tokenize.COMMENT) else [token.string]
+        )
+        for part in parts:
+            if part not in ALLOWED:
+                spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part)
+                yield from ((token.start[0], word.lower()) for word in spaced.split("_") if word)
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_the_language_is_that_of_the_field(path: Path):
+    if relative(path) not in SOON_REMOVED:
+        found = {f"{relative(path)}:{word}": line for line, word in words_of(path) if UNUSED_WORDS.fullmatch(word)}
+        assert not found.keys() - OLD_KEYS, found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_language_of_the_documents(path: Path):
+    prose = re.sub(r"(?s)```.*?```|`[^`]*`|\([^)]*\)|(?m:^    .*$)", "", path.read_text()).lower()
+    assert not [word for word in re.findall(r"[a-z]+", prose) if UNUSED_WORDS.fullmatch(word)]

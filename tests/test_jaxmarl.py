@@ -88,8 +88,8 @@ def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
     expected |= {jaxmarl_tasks.OVERCOOKED + name for name in overcooked_layouts}
     expected |= {jaxmarl_tasks.OVERCOOKED_V2 + name for name in overcooked_v2_layouts}
     expected |= {name for name in registered_envs if not name.startswith("JaxRobotarium")} | set(jaxmarl_tasks.MABRAX)
-    assert set(jaxmarl_tasks.TASKS) | set(jaxmarl_tasks.REFUSED) == expected
-    assert not set(jaxmarl_tasks.TASKS) & set(jaxmarl_tasks.REFUSED)
+    assert set(jaxmarl_tasks.TASKS) | set(jaxmarl_tasks.UNSUPPORTED) == expected
+    assert not set(jaxmarl_tasks.TASKS) & set(jaxmarl_tasks.UNSUPPORTED)
 
 
 def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
@@ -116,7 +116,7 @@ def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() ->
     actions = jnp.asarray([[0, 1, 2], [3, 4, 0]], jnp.int32)
 
     def own(state: Any, action: jax.Array, key: jax.Array) -> Any:
-        with third_party.lenient():
+        with third_party.standard_promotion():
             named = dict(zip(world.agents, action, strict=True))
             observations, _, rewards, _, _ = world.env.step_env(key, state, named)
         return observations["agent_2"], jnp.stack([rewards[agent] for agent in world.agents])
@@ -236,7 +236,7 @@ def test_only_who_is_to_move_has_moves_in_hanabi() -> None:
 def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"JaxMARL has no environment 'MPE_simple'; `rookery envs` lists"):
         jaxmarl.make("MPE_simple")
-    with pytest.raises(ValueError, match=r"LearnedPolicyEnemySMAX is not supported: its enemy would have to be given"):
+    with pytest.raises(ValueError, match=r"LearnedPolicyEnemySMAX is not supported: it needs a trained enemy policy"):
         jaxmarl.make("LearnedPolicyEnemySMAX")
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
         registry.make("switch_riddle", episode_length=0)
@@ -271,9 +271,9 @@ def test_a_film_has_a_frame_for_every_state_and_leaves_nothing_behind(
 def test_the_import_is_quiet_and_changes_nothing() -> None:
     code = """
 import os, sys, warnings
-from rookery.envs import tasks
+from rookery.envs import registry
 before = dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__, sys.stderr
-tasks.make("overcooked_cramped_room")
+registry.make("overcooked_cramped_room")
 assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__, sys.stderr)
 assert "jaxmarl" in sys.modules
 """

@@ -9,14 +9,13 @@ import numpy as np
 import optax
 import pytest
 
-from rookery.compat.jaxagents import agent, checkpoint_metrics, losses, stages
-from rookery.compat.jaxagents import learner as lives
+from rookery.compat.jaxagents import agent, checkpoint_metrics, learner, losses, stages
 from rookery.compat.jaxagents.environment import TimeLimit
 from rookery.learners import base
 from rookery.storage.checkpoint import Checkpointer
 from rookery.types import Genotype
 
-SIZES = lives.Sizes(num_envs=4, rollout_length=3, actor_epochs=2, critic_epochs=1, minibatches=2)
+SIZES = learner.Sizes(num_envs=4, rollout_length=3, actor_epochs=2, critic_epochs=1, minibatches=2)
 
 
 class Echo:
@@ -80,13 +79,13 @@ OWN = agent.UserFunctions(
 )
 
 
-def life(own: agent.UserFunctions = OWN) -> lives.Life:
+def life(own: agent.UserFunctions = OWN) -> learner.TrainingSetup:
     networks = (Constant(), Constant())
-    return lives.life(own, networks, TimeLimit(Echo(), 5), 0.5, SIZES, episodes=3, key=jax.random.key(1))
+    return learner.training_setup(own, networks, TimeLimit(Echo(), 5), 0.5, SIZES, episodes=3, key=jax.random.key(1))
 
 
 def test_functions_of_ones_own_are_an_agent_that_learns_and_is_judged():
-    runner, told = lives.train(life(), [1], jax.random.key(0), Hyper(rate=1 / 16))
+    runner, told = learner.train(life(), [1], jax.random.key(0), Hyper(rate=1 / 16))
     # Two epochs of two minibatches, each a step of 1/16 towards a half.
     np.testing.assert_allclose(runner.actor_training.params, [0.25, 0.25], rtol=1e-6)
     np.testing.assert_allclose(told["returns"][:, 0, 0], [-5 * 0.25, -5 * 0.0625], rtol=1e-6)
@@ -109,7 +108,7 @@ def test_who_was_given_no_optimiser_is_told_how():
     hyper = agent.Hyper(Hyper(), jnp.ones(()))
     born: base.Member = stages.begin(there.learner, jax.random.key(0), hyper).member
     bank = there.learner.start_states(jax.random.key(2))
-    with pytest.raises(ValueError, match=r"^these agents have no optimisers; agents\.joint\.equip gives them some\."):
+    with pytest.raises(ValueError, match=r"^these agents have no optimizer states; create them with init_optimizers\."):
         there.learner.step(born, bank, jax.random.key(1), jnp.zeros((), jnp.int32))
 
 
@@ -133,10 +132,10 @@ def stage(count: int, at: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
 
 @pytest.mark.parametrize(("updates", "every", "counts"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (1, 1, [1])])
 def test_stages_are_as_many_updates_as_were_asked_for_here_and_within_a_trace(updates: int, every: int, counts: list):
-    assert stages.stages(updates, every) == counts
+    assert stages.stage_counts(updates, every) == counts
     begun, seen = jnp.asarray(10), []
-    here = stages.watched(stage, counts, begun, {"at": begun}, lambda *told: seen.append(told[0]))
-    traced = jax.jit(partial(stages.through, stage, counts))(begun, {"at": begun})
+    here = stages.run_stages(stage, counts, begun, {"at": begun}, lambda *told: seen.append(told[0]))
+    traced = jax.jit(partial(stages.scan_stages, stage, counts))(begun, {"at": begun})
     for now, rows in (here, traced):
         assert int(now) == 10 + updates
         assert rows["at"].tolist() == [10 + sum(counts[:i]) for i in range(len(counts) + 1)]

@@ -5,24 +5,24 @@ import os
 import signal
 import sys
 import warnings
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import jax
 import pytest
 
 from rookery.distributed import device_memory, mesh
-from rookery.distributed.device_memory import MemoryWarning
+from rookery.distributed.device_memory import MemoryWarning, Usage
 from rookery.signals import Interrupted
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.events import Journal, command_line, read_journal
-from rookery.storage.exit_reasons import Diverged, why
+from rookery.storage.exit_reasons import Diverged, exit_reason
 from rookery.storage.run_dir import RunFolder
 from rookery.training.loop import run
 from tests.test_loop import walks
 
 COMMAND = ["rookery", "train", "pbt-sac", "--run-dir", "/data/run"]
-USAGE: Any = lambda: SimpleNamespace(planned=SimpleNamespace(held=3, peak=10), used=None)  # noqa: E731
+USAGE = partial(Usage, held=3, peak=10, used=None)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_how_a_run_ended_before_its_time(folder, monkeypatch):
     ],
 )
 def test_an_end_in_one_line(error, told):
-    assert why(error) == told
+    assert exit_reason(error) == told
 
 
 def test_a_damaged_checkpoint_and_too_little_memory_are_told(folder, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_and_too_little_memory_are_told(folder, monkeypatch
     assert (began, compiled, ended) == (("began", 1), ("compiled", "compiled"), ("ended", "finished"))
     assert [kind for kind, _ in warned] == ["warned", "warned"]
     assert "damaged and was passed over" in warned[0][1]
-    assert "the run's state alone takes" in warned[1][1]
+    assert "the run's state alone needs" in warned[1][1]
 
 
 def test_a_line_that_a_kill_cut_short_is_passed_over(folder):

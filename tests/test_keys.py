@@ -13,7 +13,7 @@ from rookery.agents.ppo import PpoConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import WorldConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import KINDS
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.base import Program
@@ -37,7 +37,9 @@ def config_of(kind: str, **options: Any) -> Any:
     config = KINDS[kind]()
     teams = "ippo" in kind
     tiny = {
-        "world": WorldConfig(env="pursuit_continuous" if teams else "point_room", episode_length=3, devices=1),
+        "environment": EnvironmentConfig(
+            env="pursuit_continuous" if teams else "point_room", episode_length=3, devices=1
+        ),
         "learner": ON_POLICY if "ppo" in kind else OFF_POLICY,
         "population": 2 if "me-pbt" in kind else 4,
         "ga_population": 2,

@@ -32,7 +32,7 @@ if run:
 exec(end)
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
-JAX_ENDED_IT = ", or JAX ended it because another process was lost (then it says so above)"
+JAX_ENDED_IT = ", or JAX ended it because another process was lost (then its message is above)"
 
 
 def end(process: int, processes: int, address: str, run: str | Path, how: str) -> tuple[str, int]:
@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Path:
 
 def unspoken(process: int, processes: int, pid: int) -> str:
     return (
-        f"rookery: process {process} of {processes} (pid {pid} on {HOST}) ended without a word: "
+        f"rookery: process {process} of {processes} (pid {pid} on {HOST}) ended without a message: "
         f"it was killed, or ran out of memory{JAX_ENDED_IT if processes > 1 else ''}\n"
     )
 
@@ -69,14 +69,14 @@ def test_who_was_killed_is_spoken_for(run: Path, how: str):
 def test_a_process_whose_coordinator_lives_was_lost_alone(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as coordinator:
         said, pid = end(1, 2, f"127.0.0.1:{coordinator.getsockname()[1]}", tmp_path / "a run", KILL)
-    assert said == unspoken(1, 2, pid) + f"rookery: nothing was saved yet in {tmp_path / 'a run'}\n"
+    assert said == unspoken(1, 2, pid) + f"rookery: no checkpoint was saved yet in {tmp_path / 'a run'}\n"
 
 
 def test_process_0_took_the_others_with_it(run: Path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"127.0.0.1:{listener.getsockname()[1]}"
     said, _ = end(1, 2, gone, "", KILL)
-    assert said == f"rookery: process 0 at {gone} is gone, and process 1 of 2 with it\n"
+    assert said == f"rookery: process 0 at {gone} has ended, and process 1 of 2 ended with it\n"
     said, pid = end(0, 2, gone, "", KILL)  # process 0 itself held it
     assert said == unspoken(0, 2, pid)
 
@@ -151,7 +151,7 @@ def test_no_child_can_be_had(monkeypatch):
 
 
 def test_an_address_that_is_none():
-    with pytest.raises(DoorError, match="'node1' is no HOST:PORT"):
+    with pytest.raises(DoorError, match="'node1' is not HOST:PORT"):
         LastWords(0, 2, "node1")
 
 
@@ -184,7 +184,7 @@ def test_the_child_hears_no_signal_of_the_run(tmp_path: Path):
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         process.send_signal(signum)
     _, said = process.communicate(json.dumps(FACTS | {"run": str(tmp_path)}).encode() + b"\n", timeout=8)
-    assert said.decode() == unspoken(0, 1, os.getpid()) + f"rookery: nothing was saved yet in {tmp_path}\n"
+    assert said.decode() == unspoken(0, 1, os.getpid()) + f"rookery: no checkpoint was saved yet in {tmp_path}\n"
     assert process.returncode == 0
 
 

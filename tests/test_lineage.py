@@ -159,7 +159,7 @@ class TestWinner:
     def test_nobody_wins_where_nothing_is_finite(self, tmp_path):
         family = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], [NAN, INF, -INF]]))
         for ask in (lambda: family.winner, family.ancestors, family.schedule):
-            with pytest.raises(ValueError, match="no member of generation 3 has a finite fitness; name a member"):
+            with pytest.raises(ValueError, match="no member of generation 3 has a finite fitness; give a member"):
                 ask()
         assert family.ancestors(1).tolist() == [2, 2, 1, 1]
         assert family.ancestors(generation=2).tolist() == [2, 2, 2]
@@ -309,9 +309,9 @@ class TestAtSteps:
 
 class TestMistakes:
     def test_no_run_folder(self, tmp_path):
-        with pytest.raises(ValueError, match="is no run: there is no such folder"):
+        with pytest.raises(ValueError, match="is not a run directory: there is no such folder"):
             lineage(tmp_path / "none")
-        with pytest.raises(ValueError, match=r"is no run: config\.json is missing"):
+        with pytest.raises(ValueError, match=r"is not a run directory: config\.json is missing"):
             lineage(tmp_path)
 
     @pytest.mark.parametrize("content", [None, "", "generation,member,parent,fitness\n", "generation,member,pa"])
@@ -320,7 +320,7 @@ class TestMistakes:
             table.unlink()
         else:
             table.write_text(content)
-        with pytest.raises(ValueError, match=r"no finished generation of members; let it run for at least one\.$"):
+        with pytest.raises(ValueError, match=r"no finished generation of members; train it for at least one\.$"):
             lineage(table.parent)
 
     def test_a_first_generation_that_is_half_written(self, tmp_path):

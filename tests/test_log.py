@@ -87,7 +87,7 @@ def test_each_generation_is_flushed(run):
 def test_columns_are_fixed_by_the_first_row(run):
     with RunLog(run) as log:
         log.write(0, {"a": 1.0, "b": 2.0}, MEMBERS)
-        with pytest.raises(ValueError, match=r"generation 1 lacks \['b'\] and brings \['c'\]"):
+        with pytest.raises(ValueError, match=r"generation 1 lacks \['b'\] and adds \['c'\]"):
             log.write(1, {"a": 1.0, "c": 2.0}, MEMBERS)
         log.write(1, {"b": 4.0, "a": 3.0}, MEMBERS)
         with pytest.raises(ValueError, match=r"lineage\.csv has fixed columns; .* lacks \['hyper/rate'\]"):
@@ -99,14 +99,14 @@ def test_columns_are_fixed_by_the_first_row(run):
 
 def test_what_cannot_be_written(run):
     with RunLog(run) as log:
-        with pytest.raises(ValueError, match=r"no comma.*change \['a,b'\]"):
+        with pytest.raises(ValueError, match=r"must not contain commas.*change \['a,b'\]"):
             log.write(0, {"a,b": 1.0}, {})
         with pytest.raises(ValueError, match="need `parent` and `fitness`"):
             log.write(0, {"a": 1.0}, {"parent": np.zeros(2)})
         with pytest.raises(ValueError, match=r"must all be \[P\].*\(3,\)"):
             log.write(0, {"a": 1.0}, {"parent": np.zeros(2), "fitness": np.zeros(3)})
         log.write(0, {"a": 1.0}, {})
-        with pytest.raises(ValueError, match="ends at generation 0; 0 comes too late"):
+        with pytest.raises(ValueError, match="ends at generation 0, so generation 0 cannot be appended"):
             log.write(0, {"a": 1.0}, {})
     assert run.metrics_file.read_text() == "generation,a\n0,1.0\n"
     assert not run.lineage_file.exists(), "a program without members has no lineage"
@@ -219,7 +219,8 @@ def test_cells_are_written_when_their_elite_changes(run):
     assert save_cells(run, SAVED) == (
         f"generation,cell,fitness\n1,1,{tenth!r}\n5,0,2.0\n7,0,3.0\n7,1,0.5\n8,1,0.75\n8,2,-1.0\n"
     )
-    with RunLog(run, 9) as log, pytest.raises(ValueError, match=r"cells\.csv ends at generation 8; 8 comes too late"):
+    message = r"cells\.csv ends at generation 8, so generation 8 cannot be appended"
+    with RunLog(run, 9) as log, pytest.raises(ValueError, match=message):
         log.write_cells(8, [4.0, 0.75, -1.0])
 
 

@@ -16,7 +16,7 @@ from rookery.storage.events import Journal
 from rookery.storage.run_dir import RunFolder
 from rookery.training import loop, run_writer
 from rookery.training.loop import Diverged, run
-from rookery.training.metrics import Spent, summarize
+from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import clock
 from tests import tiny
 
@@ -95,7 +95,7 @@ def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
 
     for module in (loop, run_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=taking(1.0, lambda: now[0])))
-    monkeypatch.setattr(run_writer.Outlets, "write", taking(10.0, run_writer.Outlets.write))
+    monkeypatch.setattr(run_writer.RunWriters, "write", taking(10.0, run_writer.RunWriters.write))
     monkeypatch.setattr(Checkpointer, "save", taking(100.0, Checkpointer.save))
     folder = str(tmp_path / "run")
     for generations in (5, 7):
@@ -112,7 +112,7 @@ def test_what_a_repertoire_holds_is_written_before_its_checkpoint(tmp_path):
         save=lambda *_: order.append("checkpoint"), write_cells=lambda *told: order.append(told)
     )
     state = ProgramState(None, jnp.zeros(1))
-    out = run_writer.Outlets(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
+    out = run_writer.RunWriters(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
     out.save(3, state, lambda state: {"fitness": state.shared})
     assert order == [(2, np.zeros(1)), "checkpoint"]
 
@@ -139,7 +139,7 @@ def test_who_is_called_after_a_save_cannot_end_the_run(tmp_path):
 
     options = {"generations": 3, "checkpoint_every": 1, "quiet": True}
     with pytest.warns(
-        run_writer.AfterSaveWarning, match=r"failed with OSError: no page today; the run goes on"
+        run_writer.AfterSaveWarning, match=r"failed with OSError: no page today; the run continues"
     ) as caught:
         result = run(walks(), run_dir=str(tmp_path / "run"), after_save=fail, **options)
     assert (len(caught), len(calls)) == (1, 3), "told once, and tried again"
@@ -188,7 +188,7 @@ def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(tmp_path, monk
         return Usage(10**12 if len(seen) <= 2 else 0)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    with pytest.raises(CheckpointError, match=r"generation 3 .* the newest whole one is of generation 2"):
+    with pytest.raises(CheckpointError, match=r"generation 3 .* the newest complete one is of generation 2"):
         run(walks(), generations=9, checkpoint_every=1, run_dir=str(tmp_path / "run"), quiet=True)
     monkeypatch.undo()
     resumed = run(walks(), generations=5, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
@@ -204,7 +204,7 @@ def test_a_summary_counts_only_what_is_finite():
         "coverage": np.asarray(12.5),
         "hyper/rate": np.ones(4),
     }
-    row = summarize(walks(), 9, metrics, Spent(2.0, 0.5, 0.25))
+    row = summarize(walks(), 9, metrics, WallTimes(2.0, 0.5, 0.25))
     expected = {"env_steps": 300, "best_fitness": 4, "median_fitness": 3, "worst_fitness": 1, "diverged": 1}
     expected |= {"replaced": 2, "critic_loss": 2, "coverage": 12.5, "seconds": 2, "steps_per_second": 15}
     expected |= {"seconds_tables": 0.5, "seconds_checkpoint": 0.25}

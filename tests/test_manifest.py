@@ -34,7 +34,7 @@ def two(tmp_path: Path) -> Path:
 
 def test_keep(tmp_path):
     save_all(tmp_path, 1, 2, 3, 4, keep=2)
-    assert Checkpointer(tmp_path).whole_generations() == [3, 4]
+    assert Checkpointer(tmp_path).complete_generations() == [3, 4]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "generation_00000003",
         "generation_00000003.json",
@@ -46,21 +46,21 @@ def test_keep(tmp_path):
 def test_the_newest_stays_although_older_ones_are_damaged(two):
     step_files(two, 2)[-1].write_text("{}")
     save_all(two, 3, keep=2)
-    assert Checkpointer(two).whole_generations() == [1, 3]
+    assert Checkpointer(two).complete_generations() == [1, 3]
     assert not (two / "generation_00000002").exists()
 
 
 def test_a_rewound_run_drops_its_abandoned_future(two):
     save_all(two, 5, 6, keep=10)
     save_all(two, 3, keep=1)
-    assert Checkpointer(two).whole_generations() == [3]
+    assert Checkpointer(two).complete_generations() == [3]
 
 
 def test_the_same_generation_is_replaced_only_when_whole(two, monkeypatch):
     checkpointer = Checkpointer(two, keep=1)
 
     def fail(*_: Any) -> None:
-        assert manifest.is_whole(two, 2)
+        assert manifest.is_complete(two, 2)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -83,7 +83,7 @@ def assert_falls_back(directory: Path, reason: str) -> None:
     assert [str(warning.message) for warning in caught if reason in str(warning.message)], [str(w) for w in caught]
     assert caught[0].filename == __file__
     assert Checkpointer(directory).latest() == 1
-    assert Checkpointer(directory).whole_generations() == [1]
+    assert Checkpointer(directory).complete_generations() == [1]
 
 
 def test_a_flipped_byte_in_any_file_is_seen(two):
@@ -91,7 +91,7 @@ def test_a_flipped_byte_in_any_file_is_seen(two):
         content = path.read_bytes()
         for at in {0, len(content) // 2, len(content) - 1} if content else ():
             path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-            assert not manifest.is_whole(two, 2), f"{path} at {at}"
+            assert not manifest.is_complete(two, 2), f"{path} at {at}"
         if content:
             assert_falls_back(two, str(path))
         path.write_bytes(content)
@@ -106,7 +106,7 @@ def test_a_truncated_file_is_seen(two):
             size = (
                 f" has {len(content) - 1} bytes instead of {len(content)}"
                 if path.suffix != ".json"
-                else " is no manifest"
+                else " is not a valid manifest"
             )
             assert_falls_back(two, f"{path}{size}")
         path.write_bytes(content)
@@ -136,16 +136,17 @@ def test_a_manifest_of_another_format_is_not_read(two, monkeypatch):
 def test_no_whole_checkpoint_names_the_remedy(tmp_path, two):
     for path in two.glob("*.json"):
         path.unlink()
-    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"no whole checkpoint.*--overwrite"):
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"no complete checkpoint.*--overwrite"):
         Checkpointer(two).restore(make_state(0))
-    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
         Checkpointer(tmp_path / "absent", read_only=True).restore(make_state(0))
     assert not (tmp_path / "absent").exists()
 
 
 def test_a_damaged_generation_that_was_asked_for_is_an_error(two):
     step_files(two, 1)[0].unlink()
-    with pytest.raises(CheckpointError, match=r"generation 1 cannot be used: .* is missing; whole .* \[2\]"):
+    message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
+    with pytest.raises(CheckpointError, match=message):
         Checkpointer(two).restore(make_state(0), generation=1)
 
 
@@ -186,5 +187,5 @@ def test_killed_between_commit_and_manifest(tmp_path):
     assert generation == 1
     np.testing.assert_array_equal(np.asarray(state["x"]), np.arange(5))
     save_all(tmp_path, 2, keep=1)
-    assert Checkpointer(tmp_path).whole_generations() == [2]
+    assert Checkpointer(tmp_path).complete_generations() == [2]
     assert len(list(tmp_path.iterdir())) == 2

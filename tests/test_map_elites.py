@@ -267,7 +267,7 @@ class TestScoring:
         config = EvaluationConfig(eval_episodes=3, start_states=3, eval_descriptor=summary)
         (_, time), step = auto_reset.start_bank(environment, jax.random.key(0), 3)
         places = jnp.asarray([[5.0], [0.0], [1.0]])
-        bank = (time_limit.Timed(places, time), step._replace(observation=places, descriptor=places))
+        bank = (time_limit.TimeLimitState(places, time), step._replace(observation=places, descriptor=places))
 
         def act(params, observation):
             del params
@@ -331,7 +331,7 @@ class TestLineage:
         family = lineage(bred[0])
         revived = int(np.flatnonzero(family.parents[3] == FROM_REPERTOIRE)[0])
         assert family.ancestors(revived, 3).tolist() == [-1, -1, -1, revived]
-        with pytest.raises(ValueError, match="out of the repertoire in generation 3, and what those before trained"):
+        with pytest.raises(ValueError, match="elite of the repertoire in generation 3, and the hyper-parameters of"):
             family.schedule(revived, 3)
         whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
         assert whole, "nobody goes back to generation 0: the test says nothing"

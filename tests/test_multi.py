@@ -198,9 +198,11 @@ def test_agents_that_share_learn_as_further_environments() -> None:
 @pytest.mark.parametrize("make", [multi_agent.independent, multi_agent.shared])
 def test_mistakes_are_answered(make: Callable) -> None:
     agent = ppo.ppo(TOGETHER, CONFIG)
-    with pytest.raises(ValueError, match=r"^test is a world for one agent; make it a team's by rookery\.as_team"):
+    with pytest.raises(ValueError, match=r"^test is a single-agent environment; wrap it by rookery\.as_team"):
         make(agent, SPEC)
-    with pytest.raises(ValueError, match=r"^this agent is a team already; give the agent that one of the team is\.$"):
+    with pytest.raises(
+        ValueError, match=r"^this agent is already a team; pass the agent that each member of the team uses\.$"
+    ):
         make(make(agent, TOGETHER), TOGETHER)
-    with pytest.raises(ValueError, match=r"^only agents that learn on-policy can be a team"):
+    with pytest.raises(ValueError, match=r"^only on-policy agents can form a team"):
         make(sac.sac(SPEC, sac.SacConfig(hidden_sizes=(4,))), TOGETHER)

@@ -244,18 +244,18 @@ CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
 @pytest.mark.parametrize(
     ("agent", "environment", "options", "message"),
     [
-        (sac.sac(SPY_SPEC), counting(), {}, r"^this agent learns off-policy, from stored steps; bind it by off_"),
+        (sac.sac(SPY_SPEC), counting(), {}, r"^this agent learns off-policy, from stored transitions; use off_"),
         (
             multi_agent.independent(CONTINUOUS, ERRAND),
             counting(),
             {},
-            r"^counting is a world for one agent; make it a team's",
+            r"^counting is a single-agent environment; wrap it by rookery\.as_team",
         ),
         (
             CONTINUOUS,
             errand(),
             {},
-            r"^errand is a world for a team of 2; use ippo, or wrap the agent by rookery\.indep",
+            r"^errand is a multi-agent environment with 2 agents; use ippo, or wrap the agent by rookery\.indep",
         ),
         (
             multi_agent.shared(CONTINUOUS, ERRAND),
@@ -267,7 +267,7 @@ CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
             ppo.ppo(SPY_SPEC),
             counting(),
             {"fitness": "fox"},
-            r"^fitness must name one of the agents of a team, and here is only one; got 'fox'\.$",
+            r"^fitness names an agent of a team, but counting is a single-agent .*; leave it out, got 'fox'\.$",
         ),
         (
             ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4)),
@@ -321,7 +321,7 @@ def test_agents_without_flags_of_their_own_are_an_error_that_says_how_they_may_c
     world = errand()
     merged = world._replace(reset=lambda key: _with_one_flag(*world.reset(key)))
     with pytest.raises(
-        ValueError, match=r"gives terminated of shape \(\) instead of \(2,\).*cannot come later or come back"
+        ValueError, match=r"gives terminated of shape \(\) instead of \(2,\).*must stay set until the episode is over"
     ):
         on_policy(multi_agent.independent(spy(ERRAND), ERRAND), merged, CONFIG)
 

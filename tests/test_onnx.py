@@ -71,5 +71,5 @@ def test_what_cannot_be_converted_is_left_out(
 
 
 def test_a_model_that_the_runtime_refuses() -> None:
-    with pytest.raises(onnx.NoOnnxError, match=r"^onnxruntime refuses it \(InvalidProtobuf: "):
+    with pytest.raises(onnx.NoOnnxError, match=r"^onnxruntime rejects it \(InvalidProtobuf: "):
         onnx.act(b"no model", {})

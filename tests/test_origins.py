@@ -18,10 +18,10 @@ from rookery.deploy.evaluate import evaluate
 from rookery.envs.wrappers.skills import SkillsConfig, listed
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import DiaynRun, MapElitesRun, MePbtSacRun, PbtDiaynRun, PbtSacRun, SacRun, Td3Run
-from rookery.experiments.warm_start_settings import after
+from rookery.experiments.warm_start_settings import warm_start_defaults
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
 from rookery.qd.map_elites import repertoire_of
@@ -32,7 +32,7 @@ from rookery.storage.csv_log import RunLog, read_csv
 from tests.minds import compiled
 from tests.tiny import assert_equal
 
-WORLD = WorldConfig(env="point_room", episode_length=10, devices=1)
+WORLD = EnvironmentConfig(env="point_room", episode_length=10, devices=1)
 LIFE = OffPolicyConfig(
     num_envs=4,
     steps_per_generation=40,
@@ -45,7 +45,7 @@ LIFE = OffPolicyConfig(
     start_states=4,
 )
 MIND = SacConfig(hidden_sizes=(8,))
-SMALL = {"world": WORLD, "learner": LIFE, "agent": MIND}
+SMALL = {"environment": WORLD, "learner": LIFE, "agent": MIND}
 DISCOVERING = PbtDiaynRun(
     population=3, skills=SkillsConfig(3), diayn=DiaynConfig(discriminator_hidden_sizes=(8,)), **SMALL
 )
@@ -148,8 +148,8 @@ def test_a_repertoire_begins_with_every_skill_where_it_ends(skilled):
 
 def test_a_repertoire_begins_with_another(bred):
     # Elsewhere, so that what was judged there says nothing; and with a discount that is held.
-    maze = WorldConfig(env="point_maze", episode_length=10, devices=1)
-    config = dataclasses.replace(BREEDING, init_from=bred, world=maze, space={"space.discount": 0.9})
+    maze = EnvironmentConfig(env="point_maze", episode_length=10, devices=1)
+    config = dataclasses.replace(BREEDING, init_from=bred, environment=maze, space={"space.discount": 0.9})
     repertoire, there = repertoire_of(first_state(begun(config))), rookery.repertoire(bred)
     occupied, known = np.flatnonzero(repertoire.occupied), np.flatnonzero(there.occupied)
     assert len(occupied)
@@ -185,12 +185,14 @@ def test_discovery_goes_on_from_discovery(skilled):
         (lambda run: SacRun(init_from=run, skill=3, **SMALL), "choose one by --skill 0 to 2, got 3"),
         (lambda _: SacRun(skill=1, **SMALL), "give the run that discovered it, or leave skill out"),
         (
-            lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "world": WorldConfig(env="probe_value", devices=1)}),
+            lambda run: SacRun(
+                init_from=run, skill=1, **{**SMALL, "environment": EnvironmentConfig(env="probe_value", devices=1)}
+            ),
             r"observations of 2 numbers \(point_room\), but probe_value has 1",
         ),
         (
             lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "agent": SacConfig(hidden_sizes=(4,))}),
-            r"is \(8,\) there and \(4,\) here; use the same widths",
+            r"has shape \(8,\), expected \(4,\); use the same widths",
         ),
         (
             lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "learner": OffPolicyConfig()}),
@@ -198,21 +200,21 @@ def test_discovery_goes_on_from_discovery(skilled):
         ),
         (
             lambda run: Td3Run(init_from=run, skill=1, **{**SMALL, "agent": Td3Config(hidden_sizes=(8,))}),
-            "is a run of kind pbt-diayn and cannot begin one of td3",
+            "is a run of kind pbt-diayn, from which a run of kind td3 cannot start",
         ),
         (
             lambda run: dataclasses.replace(DISCOVERING, init_from=run, skills=SkillsConfig(4)),
-            r"has the skills .*size=3.*, this run .*size=4.*; give it the same",
+            r"has the skills .*size=3.*, this run .*size=4.*; give this run the same",
         ),
         (
             lambda run: dataclasses.replace(DISCOVERING, init_from=run, skill=1),
             "has no skills to choose from here; leave skill out",
         ),
         (
-            lambda run: MapElitesRun(init_from=run, world=WORLD, evaluation=EvaluationConfig(eval_episodes=2)),
-            "map-elites begins with a map-elites run only",
+            lambda run: MapElitesRun(init_from=run, environment=WORLD, evaluation=EvaluationConfig(eval_episodes=2)),
+            "map-elites can start only from a map-elites run",
         ),
-        (lambda run: SacRun(init_from=run + "-no", **SMALL), "is no run"),
+        (lambda run: SacRun(init_from=run + "-no", **SMALL), "is not a run directory"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message, skilled):
@@ -222,7 +224,7 @@ def test_what_does_not_fit_is_refused(change, message, skilled):
 
 def test_nobody_begins_with_itself(skilled):
     run = RunConfig(run_dir=skilled)
-    with pytest.raises(ValueError, match="cannot begin with itself; choose another folder"):
+    with pytest.raises(ValueError, match="cannot start from itself; choose another folder"):
         begun(dataclasses.replace(DISCOVERING, init_from=skilled, run=run))
 
 
@@ -234,7 +236,7 @@ def test_the_best_is_sought_among_those_who_were_not_replaced(skilled):
 
 
 def test_discovery_needs_a_run_that_knows_skills(bred):
-    with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and knows no skills to begin with"):
+    with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and has no skills to start from"):
         begun(dataclasses.replace(DISCOVERING, init_from=bred))
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac, which discovers no skills"):
         rookery.skill_policies(bred)
@@ -242,27 +244,29 @@ def test_discovery_needs_a_run_that_knows_skills(bred):
 
 def test_a_run_from_python_says_how_to_begin_with_it(tmp_path):
     run_dir.create(tmp_path / "run", {"kind": "python", "space": None}).release()
-    with pytest.raises(ValueError, match="begin with it there: begin_as"):
+    with pytest.raises(ValueError, match="start from it there with begin_as"):
         warm_start.open_origin(tmp_path / "run")
 
 
 def test_what_is_not_given_is_that_runs():
-    run = DiaynRun(skills=SkillsConfig(7), **{**SMALL, "world": WorldConfig(env="walker2d_uni", episode_length=100)})
-    default = after(run, SacRun)
-    assert (default.world.env, default.world.episode_length) == ("walker2d_uni", None)
+    run = DiaynRun(
+        skills=SkillsConfig(7), **{**SMALL, "environment": EnvironmentConfig(env="walker2d_uni", episode_length=100)}
+    )
+    default = warm_start_defaults(run, SacRun)
+    assert (default.environment.env, default.environment.episode_length) == ("walker2d_uni", None)
     assert isinstance(default, SacRun)
     assert default.agent == MIND
     assert default.learner == dataclasses.replace(OffPolicyConfig(), normalize_observations=True)
-    breeding = after(run, MePbtSacRun)
+    breeding = warm_start_defaults(run, MePbtSacRun)
     assert isinstance(breeding, MePbtSacRun)
     assert (breeding.agent.hidden_sizes, breeding.agent.output_scale) == ((8,), 1.0)
-    again = after(run, PbtDiaynRun)
+    again = warm_start_defaults(run, PbtDiaynRun)
     assert isinstance(again, PbtDiaynRun)
     assert again.skills.num_skills == 7
-    other = after(run, Td3Run)
+    other = warm_start_defaults(run, Td3Run)
     assert isinstance(other, Td3Run)
     assert other.agent == Td3Config()
-    assert after(None, SacRun) == SacRun()
+    assert warm_start_defaults(None, SacRun) == SacRun()
 
 
 def test_an_evaluation_tells_where_each_skill_goes(skilled):

@@ -76,9 +76,9 @@ class TestRefused:
     def test_no_run(self, tmp_path):
         with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
             write_report([])
-        with pytest.raises(ValueError, match="is no run: there is no such folder"):
+        with pytest.raises(ValueError, match="is not a run directory: there is no such folder"):
             write_report([tmp_path / "nothing"])
-        with pytest.raises(ValueError, match=r"is no run: config\.json is missing in it"):
+        with pytest.raises(ValueError, match=r"is not a run directory: config\.json is missing in it"):
             write_report([tmp_path])
 
     def test_a_run_near_by_is_named(self, tmp_path):
@@ -88,12 +88,12 @@ class TestRefused:
 
     def test_a_file(self, tmp_path):
         file = write(tmp_path / "run") / "metrics.csv"
-        with pytest.raises(ValueError, match=r"metrics\.csv is a file, not the folder of a run"):
+        with pytest.raises(ValueError, match=r"metrics\.csv is a file, not a run directory"):
             write_report([file])
 
     def test_a_run_that_has_not_begun_but_to_wait_for(self, tmp_path):
         create(tmp_path / "run", {}).release()
-        with pytest.raises(ValueError, match="no finished generation to tell of yet; wait for its first"):
+        with pytest.raises(ValueError, match="no finished generation to report yet; wait for its first"):
             write_report([tmp_path / "run"])
         assert check_runs([tmp_path / "run"], begun=False) == [tmp_path / "run"]
 
@@ -101,7 +101,7 @@ class TestRefused:
         run = write(tmp_path / "run")
         with pytest.raises(ValueError, match=r"is a folder; name the page itself, such as .*run/report\.html\.$"):
             write_report([run], run)
-        with pytest.raises(ValueError, match=r"nowhere is no folder; make it, or choose another place"):
+        with pytest.raises(ValueError, match=r"nowhere is not a folder; create it, or choose another path"):
             write_report([run], tmp_path / "nowhere" / "report.html")
         assert not (tmp_path / "report.html").exists()
 
@@ -172,7 +172,9 @@ class TestOneFile:
 class TestWords:
     def test_names_of_a_run_are_no_tags(self, tmp_path):
         evil = "</title><img src=x onerror=alert(1)>"
-        run = write(tmp_path / "<b>run", {"kind": evil, "world": {"env": "<!--data-->"}, "note": "</script><script>"})
+        run = write(
+            tmp_path / "<b>run", {"kind": evil, "environment": {"env": "<!--data-->"}, "note": "</script><script>"}
+        )
         page = write_report([run]).read_text()
         parts = Parts(page)
         assert parts.of("img") == parts.of("b") == []
@@ -249,7 +251,7 @@ class TestOfACommand:
         [
             ("--rollouts -1", 1, "rollouts must be at least 0, or all, got -1."),
             ("--rollouts x", 2, "--rollouts must be a whole number or all, got x"),
-            ("--serve --port 70000", 1, "nothing can listen at 127.0.0.1, port 70000"),
+            ("--serve --port 70000", 1, "cannot listen on 127.0.0.1, port 70000"),
             ("--page run", 1, "is a folder; name the page itself"),
         ],
     )
@@ -263,7 +265,7 @@ class TestOfACommand:
     def test_what_cannot_play_is_told_and_the_page_written(self, tmp_path):
         run = write(tmp_path / "run")
         _, out, _ = call("report", str(run))
-        assert re.search(r"^note +no episodes to play: .*\nreport +.*report\.html$", out, re.M)
+        assert re.search(r"^note +no episodes recorded: .*\nreport +.*report\.html$", out, re.M)
         (run / "report.html").unlink()
         assert call("report", str(run), "--rollouts", "0") == (0, f"report    {run / 'report.html'}\n", "")
 

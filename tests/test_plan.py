@@ -186,24 +186,24 @@ class TestCompiled:
         assert not {path.name.split("-")[0] for path in set(cache.iterdir()) - kept} & stages
         assert len(cache_hits) >= len(stages)
         assert usage is not None
-        assert usage.planned == planned
+        assert (usage.held, usage.peak) == (planned.held, planned.peak)
         assert usage.used is not None
         assert usage.used.count >= 2 * planned.held
 
     def test_a_metric_that_the_run_will_not_have_is_refused(self, made):
         program, over, _ = made
-        with pytest.raises(ValueError, match="best_by names no metric of this run: 'returns'"):
+        with pytest.raises(ValueError, match="best_by is not a metric of this run: 'returns'"):
             loop.plan(program, RunConfig(best_by="returns"), over)
 
     def test_who_does_not_tell_of_its_working_memory_is_not_asked_twice(self):
         assert memory_plan.working_memory(SimpleNamespace(memory_analysis=lambda: None)) is None
 
 
-def example(available: int | None, own_memory: bool = True, **sizes: Any) -> Plan:
+def example(available: int | None, separate_memory: bool = True, **sizes: Any) -> Plan:
     """Two devices: 400 bytes of parameters, 4000 of buffers, 10 of what is shared, 100 of working memory on each."""
     parts = (Part("parameters", 800, 400), Part("replay buffers", 8_000, 4_000), Part("shared by all", 20, 10))
     told = {"devices": 2, "population": 8, "buffer_size": 50, "cells": 0, "divides_cells": False, **sizes}
-    return Plan(parts, Sizes(**told), available, own_memory, working=100)
+    return Plan(parts, Sizes(**told), available, separate_memory, working=100)
 
 
 def test_what_does_not_fit_is_told_with_what_would():
@@ -211,8 +211,8 @@ def test_what_does_not_fit_is_told_with_what_would():
     assert planned.peak == 2 * 4_410 + 100
     # A member takes 2 * 1100 + 25; a row of all buffers of a device 2 * 80; on four devices 20 + 8900 / 2 are needed.
     assert memory_plan.remedy(planned) == (
-        "the run needs 8.92 kB on each device while it saves, and there are 5 kB; the largest part, replay buffers, "
-        "needs 8 kB; a population of 4 or 4 devices or a buffer_size of 25 would fit."
+        "the run needs 8.92 kB on each device while it saves, but 5 kB are available; the largest part, replay "
+        "buffers, needs 8 kB; a population of 4 or 4 devices or a buffer_size of 25 would fit."
     )
     assert memory_plan.remedy(example(available=8_920)) is None
     assert memory_plan.remedy(example(available=None)) is None
@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_told_with_what_would():
 
 
 def test_devices_that_share_the_machines_memory_are_no_remedy_and_hold_what_is_written_too():
-    planned = example(available=5_000, own_memory=False)
+    planned = example(available=5_000, separate_memory=False)
     assert planned.peak == 3 * 4_410 + 100
     told = memory_plan.remedy(planned)
     assert told is not None
@@ -233,16 +233,16 @@ def test_devices_that_share_the_machines_memory_are_no_remedy_and_hold_what_is_w
 def test_where_nothing_helps_one_is_told_to_use_less():
     told = memory_plan.remedy(example(available=200))
     assert told is not None
-    assert told.endswith("replay buffers, needs 8 kB; use less of it, or devices with more memory.")
+    assert told.endswith("replay buffers, needs 8 kB; reduce it, or use devices with more memory.")
 
 
 def test_a_repertoire_that_does_not_fit_can_be_smaller_or_divided():
     parts = (Part("repertoire", 16_000, 8_000), Part("shared by all", 200, 100))
-    whole = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, own_memory=True, working=300)
+    whole = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, separate_memory=True, working=300)
     told = memory_plan.remedy(whole)
     assert told is not None
     assert told.endswith(
-        "repertoire, needs 16 kB; a repertoire of 42 cells or this one with shard_repertoire would fit."
+        "repertoire, needs 16 kB; a repertoire of 42 cells or the same repertoire with shard_repertoire would fit."
     )  # 8500 bytes are left for cells of 200 bytes each; half of the cells are 8000
     divided = whole._replace(sizes=Sizes(2, 0, 0, 80, True), available=8_000)
     told = memory_plan.remedy(divided)
@@ -270,10 +270,10 @@ class TestMemory:
         over = accelerators(
             {"bytes_limit": 900, "peak_bytes_in_use": 100}, {"bytes_limit": 800, "peak_bytes_in_use": 300}
         )
-        assert (device_memory.own(over), device_memory.available(over)) == (800, 800)
+        assert (device_memory.device_limit(over), device_memory.available(over)) == (800, 800)
         gauge = device_memory.Gauge(over)
         gauge.begin(held=50)
-        assert gauge.read() == device_memory.Used(300, "the most in use at once on one device")
+        assert gauge.read() == device_memory.Used(300, "the peak usage of one device")
 
     def test_who_does_not_tell_is_believed_to_have_nothing_known(self):
         assert device_memory.available(accelerators({"bytes_limit": 900}, None)) is None
@@ -288,7 +288,7 @@ class TestMemory:
         assert physical is not None
         assert device_memory.available(cores) == physical // 2
         monkeypatch.setattr(device_memory, "_CGROUPS", (tmp_path / "v2", tmp_path / "absent", tmp_path / "v1"))
-        assert (device_memory.machine(), device_memory.available(cores), device_memory.own(cores)) == (
+        assert (device_memory.machine(), device_memory.available(cores), device_memory.device_limit(cores)) == (
             5_000_001,
             2_500_000,
             None,
@@ -303,7 +303,7 @@ class TestMemory:
         used = gauge.read()
         assert used is not None
         assert more.nbytes + 7_000_000 - 2**20 <= used.count <= more.nbytes + 7_000_000 + 2**24
-        assert used.meaning == "the state, and by how much the process with its 2 devices grew at most beside it"
+        assert used.meaning == "the state plus the peak growth of the process with its 2 devices beyond it"
 
     def test_where_the_peak_cannot_be_set_back_compiling_is_included_and_said(self, monkeypatch, tmp_path):
         monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")
@@ -313,7 +313,7 @@ class TestMemory:
         gauge.begin(held=7_000_000)
         used = gauge.read()
         assert used is not None
-        assert used.meaning == "by how much the process grew at most, compiling included"
+        assert used.meaning == "the peak growth of the process, compilation included"
         monkeypatch.setattr(device_memory, "_STATUS", tmp_path / "absent")
         assert device_memory.Gauge(mesh.make_mesh(1)).read() is None
 
@@ -361,14 +361,14 @@ def test_a_plan_makes_no_folder_and_its_exit_code_says_whether_it_fits(train, tm
     # 30 cells of 3 numbers on each of two devices, and fitness, descriptor and centroid of each.
     assert re.search(r"repertoire +│ +720 bytes │ +360 bytes", out)
     assert re.search(r"shared by all +│ +1.2 kB │ +600 bytes", out)
-    assert re.search(r"its copies, while it is saved +│ +3.84 kB │ +1.92 kB", out)
+    assert re.search(r"its copies while saving +│ +3.84 kB │ +1.92 kB", out)
     assert list(tmp_path.iterdir()) == []
 
     monkeypatch.setattr(device_memory, "available", lambda _: 1_000)
     code, out, err = train("--plan", "--quiet")
     assert (code, out) == (1, "")
     assert re.fullmatch(
-        r"error: the run needs [\d.]+ kB on each device while it saves, and there are 1 kB; .*\.\n", err
+        r"error: the run needs [\d.]+ kB on each device while it saves, but 1 kB are available; .*\.\n", err
     )
     assert train("--plan", "--best-by", "returns")[0::2] == train("--best-by", "returns")[0::2]
     assert list(tmp_path.iterdir()) == []
@@ -398,12 +398,12 @@ def test_a_run_is_warned_before_and_told_afterwards_what_it_used(train, tmp_path
     code, out, err = train()
     assert code == 0
     assert err == (
-        "warning: the run's state alone takes 960 bytes on each device, and there are 959 bytes; "
-        "`rookery train ... --plan` says what would fit.\n"
+        "warning: the run's state alone needs 960 bytes on each device, but 959 bytes are available; "
+        "`rookery train ... --plan` lists settings that fit.\n"
     )
     assert re.search(
-        r"memory     planned 960 bytes a device \([\d.]+ kB at its peak while saving\), used [\d.]+ [kMG]B: "
-        "the state, and by how much the process with its 2 devices grew at most beside it\n",
+        r"memory     planned 960 bytes per device \(peak [\d.]+ kB while saving\), used [\d.]+ [kMG]B: "
+        "the state plus the peak growth of the process with its 2 devices beyond it\n",
         out,
     )
     assert "plan" not in (tmp_path / "runs/map-elites-arm-0/config.json").read_text()

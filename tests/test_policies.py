@@ -19,7 +19,7 @@ from rookery.deploy import export
 from rookery.deploy import policy as policies
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
-from rookery.experiments.config import WorldConfig
+from rookery.experiments.config import EnvironmentConfig
 from tests.leavers import BREEDING, CHASING, DISCOVERING, LEARNING, MIND, ROLES, as_it_is, filled, kept, seen
 from tests.minds import compiled
 
@@ -55,7 +55,7 @@ def test_a_cell_is_the_best_a_number_or_the_nearest_to_a_descriptor(
         ({"cell": -1}, r"bred has 4 cells; choose one in 0\.\.3, got -1\.$"),
         ({"cell": "0.5"}, r"^a descriptor of .*bred is 2 finite numbers, got '0\.5'; give as many\.$"),
         ({"cell": "nan,0"}, r"bred is 2 finite numbers, got 'nan,0'; give as many\.$"),
-        ({"cell": "near"}, r"^cell must be best, a cell's number or a descriptor such as 0\.2,0\.8, got 'near'\.$"),
+        ({"cell": "near"}, r"^cell must be best, a cell's index or a descriptor such as 0\.2,0\.8, got 'near'\.$"),
         ({"member": 0}, r"bred has a repertoire; choose by cell, and leave member out\.$"),
         ({"skill": 0}, r"bred has no skills to choose from; leave skill out\.$"),
     ],
@@ -144,7 +144,9 @@ def test_the_best_of_each_role_are_a_team(tmp_path: Path) -> None:
 
 
 def test_functions_have_no_policy(tmp_path: Path) -> None:
-    sphere = dataclasses.replace(BREEDING, world=WorldConfig(env="sphere", devices=1), dimensions=2)
+    sphere = dataclasses.replace(BREEDING, environment=EnvironmentConfig(env="sphere", devices=1), dimensions=2)
     run = kept(sphere, tmp_path / "sphere", (), as_it_is)
-    with pytest.raises(ValueError, match=r"^sphere is a function, in which nobody acts; choose a run in a world \("):
+    with pytest.raises(
+        ValueError, match=r"^sphere is a scoring function without a policy; choose a run in an environment \("
+    ):
         export.export(run)

@@ -68,7 +68,7 @@ def judged() -> Judged:
     critic = layer([[0.5], [-1.0], [0.25]], [0.75])
     state = mind.state._replace(critic=mind.state.critic._replace(params=critic))
     nets, hyper = nets_of(PARTIAL), PpoHyper(discount=0.5, gae_lambda=0.5)
-    learned_from = compiled(lambda batch: ppo.learned_from(nets, mind.case.config, state, hyper, batch))
+    learned_from = compiled(lambda batch: ppo.prepare_rows(nets, mind.case.config, state, hyper, batch))
     state, given = learned_from(mind.batch)
     kernel = np.asarray([0.5, -1.0, 0.25])
     values = [np.asarray(o)[..., :3] @ kernel + 0.75 for o in (mind.batch.observation, mind.batch.next_observation)]
@@ -397,5 +397,7 @@ def test_mistakes_are_answered(options: dict, message: str) -> None:
 
 def test_a_world_with_skills_or_a_memory_of_its_own_is_refused() -> None:
     for spec in (SPEC._replace(skill=SkillSpec("one-hot", 2)), SPEC._replace(memory_size=1)):
-        with pytest.raises(ValueError, match=r"^PPO brings its own memory and knows no skills, but test has one of"):
+        with pytest.raises(
+            ValueError, match=r"^PPO supports no environment with skills or a memory, but test has one;"
+        ):
             ppo.ppo(spec)

@@ -14,10 +14,10 @@ from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import ppo
 from rookery.agents.ppo_settings import PpoConfig, settled
 from rookery.experiments.build import Built, build
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun, with_space
-from rookery.experiments.on_policy_kinds import annealing
+from rookery.experiments.on_policy_kinds import with_annealing
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
@@ -28,7 +28,7 @@ CONTINUOUS, DISCRETE, TEAM = "point_room", "CartPole-v1", "pursuit_continuous"
 
 
 def built(kind: type[AnyOnPolicyRun], env: str, **options: Any) -> Built:
-    return build(kind(world=WorldConfig(env=env, devices=1), **options))
+    return build(kind(environment=EnvironmentConfig(env=env, devices=1), **options))
 
 
 def settings(made: Built) -> dict[str, Any]:
@@ -98,19 +98,19 @@ def test_what_is_chosen_is_kept():
         PpoRun, CONTINUOUS, agent=agent, learner=learner, space={"space.entropy_coefficient": 0.5}
     ).config
     assert (config.agent, config.learner) == (agent, learner)
-    assert annealing(config, scheduled=False).anneal_updates == 7
+    assert with_annealing(config, scheduled=False).anneal_updates == 7
     config = built(IppoRun, TEAM, agent=PpoConfig(normalize_rewards=False)).config
     assert config.agent.normalize_rewards is False
 
 
 def test_a_run_recorded_when_the_settings_had_values_keeps_them():
-    record = to_record(PpoRun(world=WorldConfig(env=CONTINUOUS)))
+    record = to_record(PpoRun(environment=EnvironmentConfig(env=CONTINUOUS)))
     record["agent"] |= {"actor_epochs": 4, "critic_epochs": 4, "minibatches": 4}
     record["agent"] |= {"normalize_rewards": False, "anneal_updates": 0}
     record["learner"] |= {"normalize_observations": False}
     config: Any = build(from_record(record)).config
     assert to_record(config) == record
-    assert annealing(config, scheduled=False).anneal_updates == 0
+    assert with_annealing(config, scheduled=False).anneal_updates == 0
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_entropy_evolves_only_where_actions_are_discrete():
 )
 def test_rates_fall_over_the_whole_run_but_where_they_are_searched(kind, env, scheduled, updates):
     config: Any = built(kind, env, run=RunConfig(generations=30)).config
-    found = annealing(config, scheduled).anneal_updates
+    found = with_annealing(config, scheduled).anneal_updates
     assert (found, type(found)) == (updates, int)
 
 
@@ -169,7 +169,7 @@ def test_a_run_that_is_resumed_with_more_generations_spreads_the_fall_over_them(
     record = to_record(config)
     record["run"]["generations"] = 45
     resumed: Any = build(from_record(record)).config
-    assert annealing(resumed, scheduled=False).anneal_updates == 45 * 10
+    assert with_annealing(resumed, scheduled=False).anneal_updates == 45 * 10
 
 
 def test_after_the_whole_run_nothing_moves():
@@ -218,4 +218,4 @@ def test_following_runs_anneal_over_their_own_length():
     first: Any = built(PpoRun, CONTINUOUS, run=RunConfig(generations=30)).config
     after = dataclasses.replace(first, run=RunConfig(generations=5))
     config: Any = build(after).config
-    assert annealing(config, scheduled=False).anneal_updates == 50
+    assert with_annealing(config, scheduled=False).anneal_updates == 50

@@ -274,7 +274,7 @@ def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
     nets = ActorCritic(networks.core(3, (4,), 3, output_gain=0.01), networks.core(3, (4,), 1, output_gain=1.0), MASKED)
 
     def once(state: PpoState, batch: Transition) -> Any:
-        _, given = ppo.learned_from(nets, mind.case.config, state, hyper, batch)
+        _, given = ppo.prepare_rows(nets, mind.case.config, state, hyper, batch)
         order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
         loss = partial(ppo.policy_loss, nets=nets, hyper=hyper)
         move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)

@@ -41,8 +41,8 @@ def test_what_only_some_programs_have_is_shown_where_it_is():
 @pytest.mark.parametrize(
     ("fitness", "said"),
     [
-        ([1.0, 2.0, 3.0, 10.0, 1000.0], "steps/s  median 3, middle half 2 to 10  0:14 left"),
-        ([1.0, 3.0, float("nan")], "steps/s  median 2, middle half 1.5 to 2.5  0:14 left"),
+        ([1.0, 2.0, 3.0, 10.0, 1000.0], "steps/s  median 3, interquartile range 2 to 10  0:14 left"),
+        ([1.0, 3.0, float("nan")], "steps/s  median 2, interquartile range 1.5 to 2.5  0:14 left"),
         ([float("nan"), float("inf")], "steps/s  0:14 left"),
     ],
 )

@@ -11,24 +11,24 @@ import pytest
 from rookery.envs import registry
 from rookery.envs.base import Environment, Step
 from rookery.envs.tasks import pursuit
-from rookery.envs.tasks.pursuit import Chase
-from rookery.envs.wrappers.time_limit import Timed
+from rookery.envs.tasks.pursuit import PursuitState
+from rookery.envs.wrappers.time_limit import TimeLimitState
 
 NAMES = ("pursuit_discrete", "pursuit_continuous")
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 KEY = jax.random.key(0)
 
 
-def begun(env: Environment, positions: Any, headings: Any = None) -> Timed:
+def begun(env: Environment, positions: Any, headings: Any = None) -> TimeLimitState:
     """A state in which everybody stands where it is put."""
     position = jnp.asarray(positions, jnp.float32)
     heading = jnp.zeros(len(position)) if headings is None else jnp.asarray(headings, jnp.float32)
     prey = sum(name.startswith("prey") for name in env.spec.team.names)  # pyright: ignore[reportOptionalMemberAccess]
-    chase = Chase(position, heading, jnp.zeros((prey,), jnp.int32), jnp.zeros((), jnp.int32))
-    return Timed(chase, jnp.zeros((), jnp.int32))
+    chase = PursuitState(position, heading, jnp.zeros((prey,), jnp.int32), jnp.zeros((), jnp.int32))
+    return TimeLimitState(chase, jnp.zeros((), jnp.int32))
 
 
-def after(env: Environment, state: Timed, *actions: Any) -> tuple[Timed, list[Step]]:
+def after(env: Environment, state: TimeLimitState, *actions: Any) -> tuple[TimeLimitState, list[Step]]:
     """The state after these actions, one of everybody per step, and the steps."""
     step, steps = jax.jit(env.step, compiler_options=FAST_COMPILE), []
     for action in actions:
@@ -217,10 +217,10 @@ def test_a_policy_that_is_not_finite_breaks_the_chase_and_is_told() -> None:
 REFUSED = [
     ({"predators": 0}, r"^predators must be at least 1, got 0\.$"),
     ({"prey": -1}, r"^prey must be at least 1, got -1\.$"),
-    ({"predator_speed": -1.0}, r"^predator_speed must be finite and at least 0 \(0 stands still\), got -1\.0\.$"),
-    ({"prey_speed": math.nan}, r"^prey_speed must be finite and at least 0 \(0 stands still\), got nan\.$"),
-    ({"capture_radius": 0.0}, r"^capture_radius must lie between 0 and 1, the side of the square, got 0\.0\.$"),
-    ({"capture_radius": 1.0}, r"^capture_radius must lie between 0 and 1, the side of the square, got 1\.0\.$"),
+    ({"predator_speed": -1.0}, r"^predator_speed must be finite and at least 0 \(0 means no motion\), got -1\.0\.$"),
+    ({"prey_speed": math.nan}, r"^prey_speed must be finite and at least 0 \(0 means no motion\), got nan\.$"),
+    ({"capture_radius": 0.0}, r"^capture_radius must be between 0 and 1, the side of the square, got 0\.0\.$"),
+    ({"capture_radius": 1.0}, r"^capture_radius must be between 0 and 1, the side of the square, got 1\.0\.$"),
     ({"episode_length": 0}, r"^episode_length must be at least 1 step, got 0\.$"),
 ]
 

@@ -19,7 +19,7 @@ class Tree(records.Record):
 
     inner: Any
     count: Any
-    width: int = records.static()
+    width: int = records.static_field()
 
 
 def tree() -> Tree:
@@ -53,8 +53,8 @@ def test_a_record_is_frozen():
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_key_of_either_kind_is_kept_raw_and_used_typed(count: int):
-    kept, used = records.split(jax.random.key(5), count)
-    kept_of_raw, used_of_raw = records.split(jax.random.PRNGKey(5), count)
+    kept, used = records.split_key(jax.random.key(5), count)
+    kept_of_raw, used_of_raw = records.split_key(jax.random.PRNGKey(5), count)
     assert kept.dtype == jnp.uint32
     assert kept.shape == (2,)
     assert kept.tolist() == kept_of_raw.tolist()
@@ -67,7 +67,7 @@ def test_a_key_of_either_kind_is_kept_raw_and_used_typed(count: int):
 
 def test_what_is_delayed_by_a_count_in_step_stays_a_branch():
     def delayed(count: jax.Array, value: jax.Array) -> jax.Array:
-        return jax.lax.cond(records.in_step(count) % 2 == 0, lambda x: 2 * x, lambda x: x, value)
+        return jax.lax.cond(records.shared_count(count) % 2 == 0, lambda x: 2 * x, lambda x: x, value)
 
     def often(count: jax.Array, value: jax.Array) -> jax.Array:
         def body(carry: tuple, _: None) -> tuple:

@@ -21,7 +21,7 @@ from rookery.envs.wrappers import time_limit
 from rookery.envs.wrappers.skills import skills
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import MapElitesRun, SacRun
 from rookery.learners.off_policy import OffPolicyConfig
@@ -34,13 +34,13 @@ from rookery.storage.csv_log import RunLog
 from rookery.types import Genotype
 from tests.minds import compiled
 
-WORLD = WorldConfig(env="point_room", episode_length=6, devices=1)
+WORLD = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
 LIFE = OffPolicyConfig(
     num_envs=2, steps_per_generation=20, batch_size=4, buffer_size=32, warmup_steps=4, eval_episodes=1, start_states=2
 )
-LEARNING = SacRun(population=2, world=WORLD, learner=LIFE, agent=SacConfig(hidden_sizes=(4,)))
+LEARNING = SacRun(population=2, environment=WORLD, learner=LIFE, agent=SacConfig(hidden_sizes=(4,)))
 BREEDING = MapElitesRun(
-    world=WORLD,
+    environment=WORLD,
     batch_size=2,
     cells=CellsConfig(grid=(2, 2)),
     policy=PolicyConfig(hidden_sizes=(4,)),
@@ -69,7 +69,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kept(LEARNING, tmp_path_factory.mktemp("render") / "learned")
 
 
-def same(one: render.Played, other: render.Played) -> bool:
+def same(one: render.RenderedEpisode, other: render.RenderedEpisode) -> bool:
     return bool(np.array_equal(one.states.inner, other.states.inner))
 
 
@@ -103,7 +103,7 @@ def test_what_was_played_can_be_drawn(learned: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(scenes.position[:, 0], played.states.inner)
     path = animation.animate(played.picture.scenery, scenes, played.returns, tmp_path / "room.gif", played.title)
     assert path.stat().st_size > 0
-    with pytest.raises(ValueError, match=r"^point_room has no film of its own; draw its scenes\.$"):
+    with pytest.raises(ValueError, match=r"^point_room has no visualiser of its suite; animate its scenes\.$"):
         render.film(played, tmp_path / "room.gif")
 
 
@@ -131,14 +131,17 @@ def test_members_skills_and_checkpoints_that_there_are_not(learned: Path) -> Non
 
 
 def test_worlds_without_a_picture_are_refused(tmp_path: Path) -> None:
-    probe = dataclasses.replace(LEARNING, world=WorldConfig(env="probe_truncation", devices=1))
-    with pytest.raises(ValueError, match=r"^nobody has drawn probe_truncation; of our own worlds point_maze, "):
+    probe = dataclasses.replace(LEARNING, environment=EnvironmentConfig(env="probe_truncation", devices=1))
+    with pytest.raises(
+        ValueError,
+        match=r"^probe_truncation cannot be rendered; the environments of this package that can are point_maze, ",
+    ):
         render.render(kept(probe, tmp_path / "probe"))
 
 
 def test_worlds_in_space_are_played_in_the_page(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "picture_of", lambda _: Picture(bodies=lambda state: state))
-    with pytest.raises(ValueError, match=r"^point_room is seen in space .*; `rookery report .*/learned` plays it in "):
+    with pytest.raises(ValueError, match=r"^point_room is rendered in 3D .*; `rookery report .*/learned` plays it in "):
         render.render(learned)
 
 
@@ -190,9 +193,11 @@ def test_a_slot_chooses_the_skill() -> None:
 def test_a_film_of_the_suite_gets_states_rewards_and_path(tmp_path: Path) -> None:
     drawn = []
     picture = Picture(film=lambda states, rewards, path: drawn.append((states, rewards.tolist(), path)))
-    played = render.Played(picture, np.arange(3), np.asarray([0.0, 1.0, 2.0]), ("return",), "robot", 1, 0)
+    played = render.RenderedEpisode(picture, np.arange(3), np.asarray([0.0, 1.0, 2.0]), ("return",), "robot", 1, 0)
     assert played.scenes is None
     assert render.film(played, tmp_path / "robot.gif") == tmp_path / "robot.gif"
     assert drawn[0][1:] == ([0.0, 1.0, 2.0], str(tmp_path / "robot.gif"))
-    with pytest.raises(ValueError, match=r"^robot is drawn by its own suite, as \.gif only, got '.*robot\.mp4'\.$"):
+    with pytest.raises(
+        ValueError, match=r"^robot is rendered by its suite, as \.gif only, got '.*robot\.mp4'; choose a path "
+    ):
         render.film(played, tmp_path / "robot.mp4")

@@ -252,9 +252,9 @@ class TestQuestions:
         assert repertoires.nearest(repertoire, jnp.asarray([0.0])).cell == 3
 
     def test_mistakes_are_sentences(self):
-        with pytest.raises(ValueError, match="the repertoire is empty; there is no best"):
+        with pytest.raises(ValueError, match="the repertoire is empty and has no best elite"):
             repertoires.best(empty())
-        with pytest.raises(ValueError, match="the repertoire is empty; there is no elite near"):
+        with pytest.raises(ValueError, match="the repertoire is empty and has no nearest elite"):
             repertoires.nearest(empty(), jnp.zeros(2))
         with pytest.raises(ValueError, match=r"the descriptor must be \[1\], got the shape \(2,\)"):
             repertoires.nearest(self.REPERTOIRE, jnp.zeros(2))

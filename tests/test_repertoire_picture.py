@@ -22,7 +22,7 @@ def write(path: Path, centroids, fitness, **more) -> Path:
     centroids = np.asarray(centroids, float)
     size = centroids.shape[1]
     unit = {"meaning": "place", "lower": [0.0] * size, "upper": [1.0] * size}
-    config = {"kind": "map-elites", "world": {"env": "arm"}, "descriptor": more.get("descriptor", unit)}
+    config = {"kind": "map-elites", "environment": {"env": "arm"}, "descriptor": more.get("descriptor", unit)}
     folder = create(path, {name: value for name, value in config.items() if value is not None}, overwrite=True)
     header = ["cell", "fitness", *(f"descriptor/{i}" for i in range(size)), *(f"centroid/{i}" for i in range(size))]
     lines = [",".join(header)]
@@ -182,7 +182,9 @@ def test_without_limits_the_centroids_say_where_cells_are(tmp_path):
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):
     create(tmp_path, {}).release()
-    with pytest.raises(ValueError, match=r"has no repertoire to draw: repertoire\.csv is missing in it\.$"):
+    with pytest.raises(
+        ValueError, match=r"has no repertoire to draw: repertoire\.csv is missing in it; choose a run of a kind with "
+    ):
         draw_repertoire(tmp_path)
     (tmp_path / "repertoire.csv").write_text("cell,fitness,centroid/0\n0,1.0,2.0\n")
     with pytest.raises(ValueError, match=r"repertoire\.csv lacks the columns descriptor/0; let the run write it again"):

@@ -73,7 +73,7 @@ class TestFile:
         contents = [b"", b"no zip at all", whole[: len(whole) // 2], array.read_bytes()]
         for content in contents:
             path.write_bytes(content)
-            with pytest.raises(ValueError, match="is no repertoire, damaged, or of another version"):
+            with pytest.raises(ValueError, match="is no repertoire, is damaged, or was written by another version"):
                 rookery.load_repertoire(path, scoring())
         path.write_bytes(whole)
         monkeypatch.setattr("rookery.experiments.repertoire_io.FORMAT", 2)
@@ -98,7 +98,7 @@ class TestRun:
         from rookery.storage.run_dir import open_existing
 
         told = open_existing(result[1].run_dir).config
-        assert told["world"] == {"env": "hill"}
+        assert told["environment"] == {"env": "hill"}
         assert told["descriptor"]["upper"] == [1.0, 1.0]
 
 

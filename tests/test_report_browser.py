@@ -42,7 +42,7 @@ SECTIONS = {  # section -> its pictures, in their order
 HEADS = {
     "pbt-sac": ("pbt-sac on inverted_pendulum", "Best fitness "),
     "me-pbt-sac": ("me-pbt-sac on point_room", " cells covered, best "),
-    "diayn": ("diayn on point_room", "3 skills told apart in "),
+    "diayn": ("diayn on point_room", "Discriminator accuracy "),
     "ippo": ("ippo on pursuit_continuous", "Mean returns of 2 seeds: predator "),
 }
 
@@ -177,7 +177,7 @@ def test_a_cell_plays_its_policy_and_an_empty_one_offers_the_nearest(page: "Page
     assert host.get_attribute("data-label") == f"cell {cell}"
     told = str(page.locator(".chosen").text_content())
     assert told.startswith(f"Cell {cell}: fitness {written(page, float(table['fitness'][cell]))}, descriptor (")
-    assert told.endswith("It plays.")
+    assert told.endswith("Its episode is shown.")
     centroids = np.stack([table["centroid/0"], table["centroid/1"]], axis=1)
     empty = next(int(cell) for cell in range(16) if cell not in occupied)
     distances = np.hypot(*(centroids[occupied] - centroids[empty]).T)

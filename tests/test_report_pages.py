@@ -151,7 +151,7 @@ def test_runs_of_two_environments_are_drawn_apart_and_it_says_so(browser: "Brows
     with shown(browser, several) as page:
         side = page.locator("#comparison")
         assert (
-            "The runs are of several environments, whose scores do not compare: each is drawn by itself."
+            "The runs are of several environments, whose scores are not comparable: each is drawn separately."
             in (side.all_inner_texts()[0])
         )
         charts = side.locator("figure[data-name=comparison]")
@@ -185,7 +185,7 @@ def hostile(run: Path, copy: Path) -> Path:
     """A copy of a run whose names and texts look like markup, wherever a run may choose them."""
     shutil.copytree(run, copy)
     about = json.loads((copy / "config.json").read_text())
-    about["config"]["world"]["env"] = SCRIPT
+    about["config"]["environment"]["env"] = SCRIPT
     about["config"]["run"]["best_by"] = HOSTILE
     about["config"]["space"] = {HOSTILE: 1.0}
     (copy / "config.json").write_text(json.dumps(about))

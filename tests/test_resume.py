@@ -93,7 +93,9 @@ def arrays(run: Path) -> list[np.ndarray]:
     from rookery.storage.checkpoint import Checkpointer
 
     opened = run_dir.open_existing(run)
-    built = build.build(config_io.from_record({**opened.config, "world": {**opened.config["world"], "devices": 1}}))
+    built = build.build(
+        config_io.from_record({**opened.config, "environment": {**opened.config["environment"], "devices": 1}})
+    )
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     state, _, _ = checkpoints.restore(programs.template(built.program, built.mesh))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]

@@ -53,7 +53,7 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
     state, reference = ppo.start(PARAMS), Reference(3)
     # Without a discount the advantage of a step is its reward, and the critic gives 0.
     hyper = PpoHyper(discount=0.0, gae_lambda=0.0)
-    learned_from = compiled(partial(ppo.learned_from, nets, PpoConfig(normalize_rewards=True)))
+    learned_from = compiled(partial(ppo.prepare_rows, nets, PpoConfig(normalize_rewards=True)))
     rng = np.random.default_rng(0)
     for _ in range(2):
         reward = rng.normal(1.0, 2.0, (6, 3)).astype(np.float32)
@@ -81,7 +81,7 @@ def test_rewards_are_left_alone_where_it_is_switched_off() -> None:
     nothing = jnp.zeros((1, 2, 1))
     batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), lived)
     for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
-        after, rows = ppo.learned_from(nets, off, state, PpoHyper(), batch)
+        after, rows = ppo.prepare_rows(nets, off, state, PpoHyper(), batch)
         assert (rows.advantage != reward).any() == changed
         assert float(after.discounted.count) == (2.0 if changed else 0.0)
 

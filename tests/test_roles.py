@@ -83,13 +83,13 @@ def test_each_role_is_matched_by_a_permutation_of_its_own() -> None:
 def test_who_was_dealt_comes_home_and_environments_stay() -> None:
     places = role_pbt.match(jax.random.key(5), SIZE, 2)
     members = people().with_params(PARAMS).members
-    teams = role_pbt.deal(members, places)
+    teams = role_pbt.permute_roles(members, places)
     for slot in range(SIZE):
         for role in range(2):
             assert teams.state.params[slot, role] == members.state.params[places[slot, role], role]
             assert teams.hyper.weight[slot, role] == members.hyper.weight[places[slot, role], role]
     assert_equal(teams.env_state, members.env_state)
-    assert_equal(role_pbt.deal(teams, jnp.argsort(places, axis=0)), members)
+    assert_equal(role_pbt.permute_roles(teams, jnp.argsort(places, axis=0)), members)
 
 
 # --- a generation
@@ -193,7 +193,7 @@ def test_mistakes_are_answered() -> None:
     shared: Any = on_policy(multi_agent.shared(spy(ERRAND), ERRAND), errand(), CONFIG)
     single = on_policy(alone, counting(), OnPolicyConfig(2, 3))
     for learner in (shared, single):
-        with pytest.raises(ValueError, match=r"^roles need agents with parameters of their own: a team made by indep"):
+        with pytest.raises(ValueError, match=r"^roles need agents with separate parameters; use rookery.independent"):
             role_pbt.pbt_roles(learner)
     learner = on_policy(team, errand(), CONFIG)
     with pytest.raises(TypeError, match=r"^give either config or the keywords \['smooth'\], not both\.$"):

@@ -153,7 +153,8 @@ class TestMultiFrequency:
             4,
         ]  # into the fast: the migrant's own (4); into the slow: their best's (4, not 0)
         assert self.donors(parents) == expected
-        assert selection.at_home(jnp.asarray(parents), self.FREQUENCIES).tolist() == [1, 1, 0, 1, 1, 1, 0, 1]
+        within = selection.within_subpopulation(jnp.asarray(parents), self.FREQUENCIES)
+        assert within.tolist() == [1, 1, 0, 1, 1, 1, 0, 1]
 
     def test_between_equal_intervals_only_weights_move(self):
         parents = jnp.asarray([0, 1, 4, 0, 4, 5, 0, 4])

@@ -65,7 +65,7 @@ class TestAnswers:
         assert f'"live":{{"version":"{version}"}}' in page
         assert [ask(port, path)[:2] for path in ("/report.html", "/?a=b#c")] == [(200, page)] * 2
         for path in ("/config.json", "/metrics.csv", "/../run/config.json", "/%2e%2e/", "/report.html/"):
-            assert ask(port, path)[:2] == (404, "There is only the report here."), path
+            assert ask(port, path)[:2] == (404, "Only the report is served here."), path
         assert not (run / "report.html").exists(), "nothing is written"
 
     @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
@@ -80,7 +80,7 @@ class TestAnswers:
             assert ask(port, "/version", host=host)[0] == 200, host
         for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "", "[::2]", "127.0.0.1.evil"):
             for path in ("/", "/version", "/nothing"):
-                assert ask(port, path, host=host)[:2] == (403, "This page is for this machine only."), host
+                assert ask(port, path, host=host)[:2] == (403, "This page is available on this machine only."), host
 
     def test_anybody_is_answered_where_that_was_asked_for(self, run, serving):
         assert ask(serving([run], "0.0.0.0"), "/version", host="evil.example")[0] == 200
@@ -164,7 +164,7 @@ class TestFollows:
         (run / "metrics.csv").write_text(f"{text}3,what\n")
         status, said, headers = ask(port)
         assert (status, headers["Refresh"], headers["Content-Type"]) == (503, "2", "text/plain; charset=utf-8")
-        assert said == f"{run / 'metrics.csv'}, line 5 has 2 fields instead of 7; mend or delete it."
+        assert said == f"{run / 'metrics.csv'}, line 5 has 2 fields instead of 7; correct or delete it."
         (run / "metrics.csv").write_text(text)
         assert ask(port)[0] == 200
 
@@ -204,19 +204,17 @@ class TestRefused:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            said = (
-                rf"^nothing can listen at 127\.0\.0\.1, port {port}: Address already in use; choose another --port or"
-            )
+            said = rf"^cannot listen on 127\.0\.0\.1, port {port}: Address already in use; choose another --port or"
             with pytest.raises(ValueError, match=said):
                 server([run], port=port)
 
     @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("127.0.0.1", -1), ("no such host", 0)])
     def test_a_place_that_is_none(self, run, host, port):
-        with pytest.raises(ValueError, match=rf"^nothing can listen at {host}, port {port}: .*; choose another"):
+        with pytest.raises(ValueError, match=rf"^cannot listen on {host}, port {port}: .*; choose another"):
             server([run], host, port)
 
     def test_no_run(self, tmp_path):
-        with pytest.raises(ValueError, match="is no run"):
+        with pytest.raises(ValueError, match="is not a run directory"):
             server([tmp_path])
 
 

@@ -307,11 +307,11 @@ def test_the_worlds_of_a_step_draw_each_for_itself(drawn: Walk) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_skills": 1}, r"^num_skills must be at least 2, or there is nothing to tell apart; got 1\.$"),
+        ({"num_skills": 1}, r"^num_skills must be at least 2, since a discriminator needs several skills; got 1\.$"),
         ({"skill_kind": "ball"}, r"^skill_kind must be one of \('one-hot', 'sphere'\), got 'ball'\.$"),
         (
             {"skill_kind": "sphere", "balanced": True},
-            r"^the skills on a sphere cannot be counted; leave balanced out, or use skill_kind 'one-hot'\.$",
+            r"^balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'\.$",
         ),
     ],
 )
@@ -323,7 +323,7 @@ def test_mistakes_are_answered(options: dict, message: str) -> None:
 
 
 def test_skills_are_given_once_and_last() -> None:
-    with pytest.raises(ValueError, match=r"^line has skills already; give them once\.$"):
+    with pytest.raises(ValueError, match=r"^line has skills already; apply the skills wrapper only once\.$"):
         skills(skills(line()))
-    with pytest.raises(ValueError, match=r"^limit the episodes of line first, then give it skills\.$"):
+    with pytest.raises(ValueError, match=r"^line has skills; apply limit_episode first, then skills\.$"):
         time_limit.limit_episode(skills(line()), 3)

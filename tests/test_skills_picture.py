@@ -16,7 +16,7 @@ FEET = {"meaning": "ground contact of each foot", "kind": "mean", "lower": [0.0,
 
 def write(path, episodes, descriptor=ROOM):
     """A run's folder; `episodes` are pairs of a skill and its states `[states, D]`."""
-    folder = create(path, {"kind": "diayn", "world": {"env": "room"}, "descriptor": descriptor}, overwrite=True)
+    folder = create(path, {"kind": "diayn", "environment": {"env": "room"}, "descriptor": descriptor}, overwrite=True)
     lines = [
         ",".join(["skill", "episode", "step", *(f"descriptor/{index}" for index in range(len(episodes[0][1][0])))])
     ]
@@ -229,8 +229,8 @@ def test_the_picture_lies_beside_the_tables(tmp_path, skills, size, descriptor):
             "skill,episode,step\n0,0,0\n",
             r"has no descriptor, so .*; train on a task that has one \(`rookery envs` lists",
         ),
-        ("skill,episode,step,descriptor/0\n", r"holds no trajectory; `rookery evaluate .*` writes it anew\.$"),
-        ("skill,episode,step,descriptor/0\n0,0,0,nan\n", "holds no trajectory"),
+        ("skill,episode,step,descriptor/0\n", r"contains no trajectory; `rookery evaluate .*` writes it anew\.$"),
+        ("skill,episode,step,descriptor/0\n0,0,0,nan\n", "contains no trajectory"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path, table, message):

@@ -11,7 +11,7 @@ import pytest
 from rookery import hyperparams
 from rookery.agents import diayn, smerl
 from rookery.agents.diayn import DiaynConfig
-from rookery.agents.smerl import Aim, Returns
+from rookery.agents.smerl import Returns, ReturnThreshold
 from rookery.envs.base import SkillInfo, SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
 from rookery.types import PyTree
@@ -19,7 +19,7 @@ from tests.lives import TINY, counting, life, obedient
 from tests.minds import BATCH, SKILLED, compiled, drawn_transitions
 
 FOUR, SPHERE = SkillSpec("one-hot", 4), SkillSpec("sphere", 3)
-BEST = Aim(None, 0.9, 0.0)  # within a tenth of the best
+BEST = ReturnThreshold(None, 0.9, 0.0)  # within a tenth of the best
 
 
 def steps(skill: list[int], episode_return: list[float], ended: list[bool], truncated: bool = False) -> Step:
@@ -42,15 +42,15 @@ def known(mean: list[float], best: float, unknown: tuple[int, ...] = ()) -> Retu
     return Returns(jnp.asarray(mean, jnp.float32), jnp.asarray(np.asarray(held)), jnp.float32(best))
 
 
-def near(aim: Aim, returns: Returns) -> list[bool]:
-    return np.asarray(near_best(aim, returns, np.eye(4, dtype=np.float32))).tolist()
+def near(threshold: ReturnThreshold, returns: Returns) -> list[bool]:
+    return np.asarray(near_best(threshold, returns, np.eye(4, dtype=np.float32))).tolist()
 
 
 # --- what is known
 
 
 def test_returns_are_running_means_over_the_episodes_that_ended() -> None:
-    returns = smerl.nothing(FOUR)
+    returns = smerl.init(FOUR)
     assert not np.asarray(returns.known).any()
     # The first episode of a skill is its mean; two at once count together; who goes on does not count.
     returns = record(returns, steps([0, 1, 1, 2], [4.0, 1.0, 3.0, 99.0], [True, True, True, False]))
@@ -76,7 +76,7 @@ def test_one_lucky_episode_sets_no_target() -> None:
 
 
 def test_the_best_of_negative_returns_is_negative() -> None:
-    returns = record(smerl.nothing(FOUR), steps([0, 1], [-300.0, -100.0], [True, True]))
+    returns = record(smerl.init(FOUR), steps([0, 1], [-300.0, -100.0], [True, True]))
     assert float(returns.best) == -100.0
     assert float(record(returns, steps([1], [-200.0], [True])).best) == -100.0
 
@@ -92,50 +92,62 @@ def test_what_is_not_finite_is_left_out() -> None:
 
 def test_a_newborn_that_has_ended_no_episode_is_finite() -> None:
     # A member whose state is not finite has diverged, and would be replaced.
-    unfinished = record(smerl.nothing(FOUR), steps([0, 1], [7.0, math.nan], [False, True]))
+    unfinished = record(smerl.init(FOUR), steps([0, 1], [7.0, math.nan], [False, True]))
     assert not np.asarray(unfinished.known).any()
-    for returns in (smerl.nothing(FOUR), smerl.nothing(SPHERE), unfinished):
+    for returns in (smerl.init(FOUR), smerl.init(SPHERE), unfinished):
         assert all(np.isfinite(leaf).all() for leaf in returns)
 
 
 def test_all_of_a_sphere_is_one_entry() -> None:
     step = steps([0, 1, 2], [2.0, 4.0, 50.0], [True, True, False])
     directions = step._replace(pursued=step.pursued._replace(skill=step.pursued.skill[:, :3]))
-    returns = smerl.record(SPHERE, smerl.nothing(SPHERE), directions)
+    returns = smerl.record(SPHERE, smerl.init(SPHERE), directions)
     assert returns.mean.tolist() == [3.0]
     assert float(returns.best) == 3.0
     chosen = -np.eye(3, dtype=np.float32)
-    assert near_best(Aim(3.0, 0.9, 0.0), returns, chosen).tolist() == [True] * 3
+    assert near_best(ReturnThreshold(3.0, 0.9, 0.0), returns, chosen).tolist() == [True] * 3
     assert near_best(BEST, returns, chosen).tolist() == [True] * 3
     assert near_best(BEST, returns._replace(best=jnp.float32(4.0)), chosen).tolist() == [False] * 3
-    assert near_best(Aim(-1e9, 0.9, 0.0), smerl.nothing(SPHERE), chosen).tolist() == [False] * 3
+    assert near_best(ReturnThreshold(-1e9, 0.9, 0.0), smerl.init(SPHERE), chosen).tolist() == [False] * 3
 
 
 # --- who is good enough
 
 
 @pytest.mark.parametrize(
-    ("aim", "mean", "best", "expected"),
+    ("threshold", "mean", "best", "expected"),
     [
-        (Aim(5.0, 0.9, 0.0), [5.0, 4.9, 6.0, -5.0], 100.0, [True, False, True, False]),  # the target that was given
-        (Aim(5.0, 0.9, 1.0), [4.0, 3.9, 6.0, -5.0], 100.0, [True, False, True, False]),  # missed by 1 at most
+        (
+            ReturnThreshold(5.0, 0.9, 0.0),
+            [5.0, 4.9, 6.0, -5.0],
+            100.0,
+            [True, False, True, False],
+        ),  # the target that was given
+        (
+            ReturnThreshold(5.0, 0.9, 1.0),
+            [4.0, 3.9, 6.0, -5.0],
+            100.0,
+            [True, False, True, False],
+        ),  # missed by 1 at most
         (BEST, [90.0, 89.0, 100.0, 0.0], 100.0, [True, False, True, False]),
         (BEST, [-110.0, -111.0, -100.0, 0.0], -100.0, [True, False, True, True]),  # a tenth of 100 below the best
-        (Aim(None, 0.9, 5.0), [-115.0, -116.0, -100.0, 0.0], -100.0, [True, False, True, True]),
-        (Aim(None, 1.0, 0.0), [99.0, 100.0, 0.0, -1.0], 100.0, [False, True, False, False]),
+        (ReturnThreshold(None, 0.9, 5.0), [-115.0, -116.0, -100.0, 0.0], -100.0, [True, False, True, True]),
+        (ReturnThreshold(None, 1.0, 0.0), [99.0, 100.0, 0.0, -1.0], 100.0, [False, True, False, False]),
         (BEST, [0.0, -0.1, 1.0, 0.0], 0.0, [True, False, True, True]),
     ],
 )
-def test_skills_near_the_target_are_good_enough(aim: Aim, mean: list, best: float, expected: list) -> None:
+def test_skills_near_the_target_are_good_enough(
+    threshold: ReturnThreshold, mean: list, best: float, expected: list
+) -> None:
     # The means lie a little inside of their bounds, which are sums of rounded numbers.
     inside = [value + 1e-3 for value in mean]
-    assert near(aim, known(inside, best)) == expected
+    assert near(threshold, known(inside, best)) == expected
 
 
 def test_a_skill_without_an_ended_episode_is_never_good_enough() -> None:
-    for aim in (BEST, Aim(-1e9, 0.9, 0.0), Aim(None, 1.0, 1e9)):
-        assert near(aim, known([0.0] * 4, 0.0, unknown=(0, 2))) == [False, True, False, True]
-        assert near(aim, smerl.nothing(FOUR)) == [False] * 4
+    for threshold in (BEST, ReturnThreshold(-1e9, 0.9, 0.0), ReturnThreshold(None, 1.0, 1e9)):
+        assert near(threshold, known([0.0] * 4, 0.0, unknown=(0, 2))) == [False, True, False, True]
+        assert near(threshold, smerl.init(FOUR)) == [False] * 4
 
 
 # --- what is rewarded, and the life that tells of the returns

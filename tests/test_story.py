@@ -10,7 +10,7 @@ import pytest
 
 from rookery.cli.app import parse
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, usual_space
+from rookery.experiments.kinds import KINDS, default_space
 from rookery.report.groups import Run
 from rookery.report.sections import summary
 from rookery.storage.run_dir import open_existing
@@ -38,16 +38,16 @@ def metrics(**more):
     [
         ({}, {}, "Best fitness 2, median 1"),
         ({"worst_fitness": 2.0}, {}, "Best fitness 2"),
-        ({"best_fitness": NAN}, {}, "No member was finite in the end"),
+        ({"best_fitness": NAN}, {}, "No member has a finite fitness"),
         (TEAM, {}, "Returns: prey 10, predator -10.5"),
         ({"return/agent": 3.0}, {}, "Best fitness 2, median 1"),
         ({f"return/{i}": 0.0 for i in range(7)}, {}, "Best fitness 2, median 1"),
         (
             {"accuracy": 0.756},
             {"skills": {"num_skills": 8}},
-            "8 skills told apart in 76 % of steps",
+            "Discriminator accuracy 76 % for 8 skills",
         ),
-        ({"accuracy": 0.5}, {}, "Its skills told apart in 50 % of steps"),
+        ({"accuracy": 0.5}, {}, "Discriminator accuracy 50 %"),
         (REPERTOIRE, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
         (
             REPERTOIRE,
@@ -75,7 +75,7 @@ def runs(*fitness):
     [
         ({}, [(0.0, 1.0), (0.0, 2.0)], "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2)"),
         ({}, [(0.0, 1.0), (0.0, NAN)], "Fitness 0.5 (interquartile mean, 95 % interval 0 to 1)"),
-        ({"best_fitness": NAN}, [(0.0, NAN), (0.0, NAN)], "No member was finite in the end"),
+        ({"best_fitness": NAN}, [(0.0, NAN), (0.0, NAN)], "No member has a finite fitness"),
         (TEAM, [(0.0, 1.0), (0.0, 2.0)], "Mean returns of 2 seeds: prey 10, predator -10.5"),
     ],
 )
@@ -152,7 +152,7 @@ class TestFacts:
             ["devices", "2 cpu devices"],
             ["processor", "Fast 9, 4 cores, 8 GiB"],
             ["versions", "rookery 0.1, jax 0.9"],
-            ["begun", "2026-01-02 03:04"],
+            ["started", "2026-01-02 03:04"],
         ]
 
     def test_independent_members_have_steps_of_each(self):
@@ -169,12 +169,17 @@ class TestFacts:
 
     def test_what_nobody_wrote_down_is_left_out(self):
         assert summary.facts({}, {}, [], metrics()) == [["environment steps", "300"], ["time", "9 s"]]
-        odd = {"world": "hopper", "run": 3, "space": [1, 2]}, {}, [{"event": "began", "hardware": None}], metrics()
+        odd = (
+            {"environment": "hopper", "run": 3, "space": [1, 2]},
+            {},
+            [{"event": "began", "hardware": None}],
+            metrics(),
+        )
         assert dict(summary.facts(*odd)) == {"environment steps": "300", "time": "9 s"}
 
 
 def wrongs(journal, **columns):
-    return {entry["name"]: entry["count"] for entry in summary.wrongs(metrics(**columns), journal)}
+    return {entry["name"]: entry["count"] for entry in summary.problems(metrics(**columns), journal)}
 
 
 class TestWrongs:
@@ -190,10 +195,10 @@ class TestWrongs:
     def test_warnings_are_told_once_and_damaged_checkpoints_counted(self):
         damaged = {"event": "warned", "message": "The checkpoint of generation 3 is damaged and was passed over: x."}
         full = {"event": "warned", "message": "the state is larger than memory"}
-        told = summary.wrongs(metrics(), [BEGAN, damaged, full, damaged, ENDED])
+        told = summary.problems(metrics(), [BEGAN, damaged, full, damaged, ENDED])
         assert [(entry["meaning"], entry["count"]) for entry in told] == [
-            ("damaged checkpoints that were passed over", 2),
-            ("times that the run was killed, and went on", 0),
+            ("damaged checkpoints that were skipped", 2),
+            ("times that the run was killed and continued", 0),
             (damaged["message"], 1),
             (full["message"], 1),
         ]
@@ -202,7 +207,7 @@ class TestWrongs:
 def recorded(words):
     """What `config.json` says of a run of this command line, as it is read."""
     config = parse(["train", *words.split()]).config
-    space = usual_space(words.split()[0]) | to_record(config).get("space", {})
+    space = default_space(words.split()[0]) | to_record(config).get("space", {})
     record = to_record(config)
     return json.loads(json.dumps(record | ({"space": space} if "space" in record else {})))
 
@@ -249,7 +254,7 @@ class TestSettings:
         )
         assert told == [
             {"name": "population", "value": "4", "default": "8"},
-            {"name": "world.env", "value": "point_room", "default": "hopper"},
+            {"name": "environment.env", "value": "point_room", "default": "hopper"},
         ]
 
     def test_everything_where_the_kind_is_unknown(self):
@@ -279,7 +284,7 @@ class TestSettings:
     def test_usual_spaces_are_those_of_the_flags(self, kind):
         flags = typing.get_type_hints(KINDS[kind]).get("space")
         names = {name.removeprefix("space.") for name in flags.__annotations__} if flags else set()
-        assert set(usual_space(kind)) == names
+        assert set(default_space(kind)) == names
 
 
 def test_a_head_of_a_run_of_an_older_version(tmp_path):
@@ -299,5 +304,5 @@ def test_a_head_tells_the_journal_and_the_memory_of_the_last_end(tmp_path):
     assert told["memory"] == {"planned": 2}
     texts = [event["text"] for event in told["events"]]
     end = "finished after generation 3"
-    assert texts == ["began with generation 1", "compiled in 1.2 s", end, "began with generation 4", end, "x"]
+    assert texts == ["started with generation 1", "compiled in 1.2 s", end, "started with generation 4", end, "x"]
     assert told["events"][0]["at"] == "2026-01-02 03:04:05"

@@ -1,9 +1,9 @@
-"""What a terminal shows of an examination: the right numbers in the right rows, and no column without a reason."""
+"""What a terminal shows of an evaluation: the right numbers in the right rows, and no column without a reason."""
 
 import numpy as np
 from rich.console import Console
 
-from rookery.report.tables import examination, examined_scores, skill_examination, summary, team_examination
+from rookery.report.tables import evaluation_summary, member_evaluation, skill_evaluation, summary, team_evaluation
 from tests.written_runs import MEMBERS, METRICS, write
 
 NAN = float("nan")
@@ -34,15 +34,15 @@ def skilled(returns, fitness=None):
     return members(returns, fitness, accuracy=accuracy, diversity_return=100.0 * accuracy)
 
 
-class TestExamination:
+class TestMemberEvaluation:
     def test_the_best_comes_first(self):
-        title, header, *rows = lines(examination(members([[1.0, 3.0], [20.0, 40.0]])))
+        title, header, *rows = lines(member_evaluation(members([[1.0, 3.0], [20.0, 40.0]])))
         assert title == ["2", "episodes", "per", "member"]
         assert header == ["member", "mean", "return", "std", "min", "max", "length"]
         assert rows == [["1", "30.0", "10.0", "20.0", "40.0", "5"], ["0", "2.0", "1.0", "1.0", "3.0", "5"]]
 
     def test_small_numbers_have_decimals_enough(self):
-        rows = lines(examination(members([[-0.02, -0.01]])))
+        rows = lines(member_evaluation(members([[-0.02, -0.01]])))
         assert rows[2] == ["0", "-0.0150", "0.0050", "-0.0200", "-0.0100", "5"]
         assert rows[0] == ["2", "episodes", "per", "member"]
 
@@ -50,35 +50,35 @@ class TestExamination:
         metrics = members([[1.0], [2.0]]) | {"descriptor": np.asarray([[0.5, -0.25], [-1.0, 10.0]], np.float32)}
         console = Console(width=120, color_system=None)
         with console.capture() as capture:
-            console.print(examination(metrics))
+            console.print(member_evaluation(metrics))
         assert "│ -1.00 10.00 │" in capture.get()
         assert "│  0.50 -0.25 │" in capture.get()
 
     def test_with_skills_it_says_how_well_they_are_told_apart(self):
-        rows = lines(examination(skilled([[1.0, 3.0], [20.0, 40.0]])))
+        rows = lines(member_evaluation(skilled([[1.0, 3.0], [20.0, 40.0]])))
         assert [*rows[1], *rows[2]] == (  # a header in two lines
             ["mean", "diversity", "member", "return", "std", "min", "max", "accuracy", "return", "length"]
         )
         assert rows[3] == ["1", "30.0", "10.0", "20.0", "40.0", "0.750", "75.0", "5"]
 
     def test_a_fitness_that_is_not_the_return_is_shown_and_decides_the_order(self):
-        rows = lines(examination(skilled([[1.0, 3.0], [20.0, 40.0]], fitness=[0.9, 0.1])))
+        rows = lines(member_evaluation(skilled([[1.0, 3.0], [20.0, 40.0]], fitness=[0.9, 0.1])))
         assert rows[2][:3] == ["member", "fitness", "return"]
         assert [row[:3] for row in rows[3:]] == [["0", "0.900", "2.0"], ["1", "0.100", "30.0"]]
 
     def test_rounding_makes_no_other_fitness(self):
         returns = np.random.default_rng(0).normal(0.0, 1000.0, (3, 999)).astype(np.float32)
         fitness = np.cumsum(returns, axis=1, dtype=np.float32)[:, -1] / np.float32(999)
-        assert "fitness" not in lines(examination(members(returns, fitness)))[1]
+        assert "fitness" not in lines(member_evaluation(members(returns, fitness)))[1]
 
     def test_who_acted_without_sense_is_seen_although_the_world_did_not_notice(self):
-        rows = lines(examination(members([[1.0, 3.0], [0.0, 0.0]], fitness=[NAN, 0.0])))
+        rows = lines(member_evaluation(members([[1.0, 3.0], [0.0, 0.0]], fitness=[NAN, 0.0])))
         assert rows[1][:2] == ["member", "fitness"]
         assert [row[:3] for row in rows[2:]] == [["1", "0.0", "0.00"], ["0", "nan", "2.00"]]
 
     def test_everything_of_two_dimensions_fits_into_a_narrow_terminal(self):
         metrics = skilled([[-0.2, -0.3]], fitness=[0.1]) | {"descriptor": np.asarray([[-0.5, 0.25]], np.float32)}
-        assert lines(examination(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
+        assert lines(member_evaluation(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
 
 
 SKILLS = {  # two members, four episodes, of skills 0, 1, 0, 1
@@ -91,9 +91,9 @@ SKILLS = {  # two members, four episodes, of skills 0, 1, 0, 1
 }
 
 
-class TestSkillExamination:
+class TestSkillEvaluation:
     def test_a_row_for_each_skill_and_their_mean(self):
-        title, header, *rows = lines(skill_examination(SKILLS, member=1))
+        title, header, *rows = lines(skill_evaluation(SKILLS, member=1))
         assert title == ["2", "episodes", "per", "skill,", "member", "1"]
         assert header == "skill true return accuracy diversity return length mean descriptor".split()
         assert rows == [
@@ -105,14 +105,14 @@ class TestSkillExamination:
     def test_a_single_member_needs_no_number_and_no_descriptor_no_column(self):
         alone = {name: values[:1] for name, values in SKILLS.items() if name != "skill"}
         alone |= {"skill": SKILLS["skill"], "descriptors": np.zeros((1, 4, 0), np.float32)}
-        title, header, *rows = lines(skill_examination(alone))
+        title, header, *rows = lines(skill_evaluation(alone))
         assert title == ["2", "episodes", "per", "skill"]
         assert header == "skill true return accuracy diversity return length".split()
         assert rows[0] == ["0", "0.0", "0.000", "0.0", "1"]
 
     def test_skills_count_alike_in_the_mean_whatever_their_episodes(self):
         uneven = SKILLS | {"skill": np.array([0, 0, 0, 7])}
-        title, _, *rows = lines(skill_examination(uneven, member=1))
+        title, _, *rows = lines(skill_evaluation(uneven, member=1))
         assert title == ["1", "to", "3", "episodes", "per", "skill,", "member", "1"]
         assert [row[:2] for row in rows] == [["0", "20.0"], ["7", "60.0"], ["mean", "40.0"]]
 
@@ -148,27 +148,27 @@ class TestSummary:
         assert lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))[1] == ["best", "median", "worst"]
 
 
-class TestExaminedScores:
+class TestEvaluationSummary:
     def test_independent_members_have_an_interval(self):
-        told = text(examined_scores(members([[1.0], [2.0], [6.0]], independent=True, best_member=2)))
+        told = text(evaluation_summary(members([[1.0], [2.0], [6.0]], independent=True, best_member=2)))
         assert "3 independent members" in told
         assert "interquartile mean of the fitness │ 3 " in told
         assert "optimistic" not in told
 
     def test_the_best_of_a_population_is_said_to_be_optimistic(self):
-        (note,) = examined_scores(members([[1.0], [2.0], [6.0]], independent=False, best_member=1))
+        (note,) = evaluation_summary(members([[1.0], [2.0], [6.0]], independent=False, best_member=1))
         assert note == (
             "note: the first row is the best of 3 on these same episodes, which is optimistic; member 1 was the best "
-            "in the run's own evaluation, and for it these episodes are fresh: 2."
+            "in the evaluation recorded in training, so these episodes are an unbiased estimate of its fitness: 2."
         )
 
     def test_a_repertoire_says_it_of_its_elites(self):
-        (note,) = examined_scores({"stored_fitness": np.ones(4), "fitness": np.ones(4)})
+        (note,) = evaluation_summary({"stored_fitness": np.ones(4), "fitness": np.ones(4)})
         assert "the stored best is the highest of many noisy evaluations, which is optimistic" in str(note)
 
     def test_one_member_was_not_selected(self):
-        assert examined_scores(members([[1.0]], independent=True, best_member=0)) == []
-        assert examined_scores(members([[1.0], [2.0]])) == [], "of roles that evolve apart"
+        assert evaluation_summary(members([[1.0]], independent=True, best_member=0)) == []
+        assert evaluation_summary(members([[1.0], [2.0]])) == [], "of roles that evolve apart"
 
 
 class TestTeams:
@@ -177,7 +177,7 @@ class TestTeams:
         agent = {"return/fox": returns, "final_reward/fox": returns, "terminated/fox": returns > 4}
         agent |= {"truncated/fox": returns < 4}
         metrics = {"agents": np.asarray(["fox"]), "fitness": returns.mean(axis=1), **agent, **more}
-        return lines(team_examination(metrics))
+        return lines(team_evaluation(metrics))
 
     def test_of_independent_teams_all_count(self):
         title, *header, row = self.told(independent=np.asarray(True))

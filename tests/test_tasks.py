@@ -56,7 +56,9 @@ def test_the_documentation_tells_every_task_as_it_is() -> None:
 
 def test_listing_imports_no_simulator() -> None:
     simulators = {"brax", "mujoco", "gymnax", "gymnasium", "jaxmarl"}
-    code = f"import sys; from rookery.envs import tasks; tasks.table(); assert not {simulators} & set(sys.modules)"
+    code = (
+        f"import sys; from rookery.envs import registry; registry.table(); assert not {simulators} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -74,7 +76,9 @@ def test_a_scoring_function_is_told_but_not_built() -> None:
     assert (row["descriptor_lower"], row["descriptor_upper"]) == ((0.0, 0.0), (1.0, 1.0))
     assert str(registry.describe("sphere")["qd_offset"]) == "0.0"  # no minus in the table
     assert not set(functions.names()) & set(registry.names())
-    sentence = r"^'arm' is a scoring function for MAP-Elites, no environment: `rookery train map-elites --env arm`\.$"
+    sentence = (
+        r"^'arm' is a scoring function for MAP-Elites, not an environment; use `rookery train map-elites --env arm`\.$"
+    )
     with pytest.raises(ValueError, match=sentence):
         registry.make("arm", episode_length=3)
     with pytest.raises(ValueError, match=r"no task 'sphear'; did you mean sphere"):

@@ -78,7 +78,7 @@ def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
 
 def test_only_a_plain_world_becomes_a_team_of_one() -> None:
     for environment in (skills(registry.make("point_room"), 2), remembering(counting(), 1)):
-        with pytest.raises(ValueError, match=r" has skills or a memory; make it a team's world before\.$"):
+        with pytest.raises(ValueError, match=r" has skills or a memory; apply as_team before adding them\.$"):
             as_team(environment)
 
 
@@ -100,7 +100,9 @@ def test_every_observation_begins_with_the_agents_index() -> None:
     assert spec.observation_size == 7
     assert spec.team == Team(("walker", "sitter"), (5, 4), (2, 1))
     assert spec.sensed_size == ERRAND.sensed_size + 2
-    with pytest.raises(ValueError, match=r"^counting is a world for one agent, who needs no index\.$"):
+    with pytest.raises(
+        ValueError, match=r"^counting is a single-agent environment; only a team needs the agent's index\.$"
+    ):
         identify(counting())
 
 
@@ -151,8 +153,12 @@ def test_a_world_without_a_memory_to_keep_stays_as_it_is() -> None:
     ("environment", "size", "message"),
     [
         (counting(), -1, r"^memory_size must not be negative, got -1\.$"),
-        (remembering(counting(), 2), 2, r"^counting has a memory already and takes no memory\.$"),
-        (skills(registry.make("point_room"), 2), 2, r"^point_room has skills already and takes no memory\.$"),
+        (remembering(counting(), 2), 2, r"^counting has a memory already; pass an environment without a memory\.$"),
+        (
+            skills(registry.make("point_room"), 2),
+            2,
+            r"^point_room has skills already; pass an environment without skills\.$",
+        ),
     ],
 )
 def test_a_memory_that_cannot_be_kept_is_an_error(environment: Environment, size: int, message: str) -> None:

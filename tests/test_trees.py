@@ -36,7 +36,7 @@ def test_stack_makes_rows_that_take_gives_back() -> None:
 
 
 def test_stack_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^stack needs at least one tree; it was given none\.$"):
+    with pytest.raises(ValueError, match=r"^stack needs at least one tree; got an empty sequence\.$"):
         trees.stack([])
 
 

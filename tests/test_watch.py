@@ -135,7 +135,7 @@ def test_process_0_names_who_is_lost_and_all_others_hear_it(company, capsys):
     time.sleep(3 * INTERVAL)
     die(third)
     assert (company.ended(first), company.ended(second)) == (LOST, LOST)
-    lost = "process 2 (pid 102 on host2) is lost: it gave no sign of life for 0.16 s"
+    lost = "process 2 (pid 102 on host2) is lost: it sent no heartbeat for 0.16 s"
     expected = [f"rookery: process 0 of 3 stops: {lost}", f"rookery: process 1 of 3 stops: {lost}"]
     assert sorted(told(capsys)) == expected
     assert len(company.goodbyes) == 2
@@ -157,14 +157,14 @@ def test_the_others_watch_process_0_only(company, capsys):
     die(company.watches[0])
     assert company.ended(third) == LOST
     assert told(capsys)[0] == (
-        "rookery: process 2 of 3 stops: process 0 (pid 100 on host0) is lost: it gave no sign of life for 0.16 s"
+        "rookery: process 2 of 3 stops: process 0 (pid 100 on host0) is lost: it sent no heartbeat for 0.16 s"
     )
 
 
 def test_a_process_that_never_gave_a_sign_is_lost_too(company, capsys):
     first = company.join(0)
     assert company.ended(first) == LOST
-    lost = "process 1 is lost: it gave no sign of life for 0.16 s"
+    lost = "process 1 is lost: it sent no heartbeat for 0.16 s"
     assert told(capsys) == [f"rookery: process 0 of 2 stops: {lost}"]
 
 
@@ -185,7 +185,7 @@ def test_who_was_taken_for_lost_hears_what_to_do(company, capsys):
     second = company.join(1)
     company.board.key_value_set("rookery/words/0", f"{LOST} process 1 (pid 101 on host1) is lost: it was slow", True)
     assert company.ended(second) == LOST
-    expected = "process 1 of 2 stops: it was taken for lost; if it was only busy, give a larger --lost-after than 0.16"
+    expected = "process 1 of 2 stops: the others count it as lost; if it was only busy, set --lost-after above 0.16"
     assert f"rookery: {expected}" in told(capsys)
 
 
@@ -201,7 +201,7 @@ def test_a_board_that_does_not_answer_means_that_process_0_is_lost(company, caps
     began = time.monotonic()
     assert company.ended(second) == LOST
     assert time.monotonic() - began > LOST_AFTER - 2 * INTERVAL
-    lost = "process 0 (pid 100 on host0) is lost: it gave no sign of life for 0.16 s"
+    lost = "process 0 (pid 100 on host0) is lost: it sent no heartbeat for 0.16 s"
     assert told(capsys) == [f"rookery: process 1 of 2 stops: {lost}"]
 
 
@@ -262,7 +262,7 @@ def test_the_newest_checkpoint_and_the_way_on_are_named(company, capsys, tmp_pat
     time.sleep(3 * INTERVAL)
     die(second)
     assert company.ended(first) == LOST
-    assert told(capsys)[1] == f"rookery: nothing was saved yet in {tmp_path}/my run"
+    assert told(capsys)[1] == f"rookery: no checkpoint was saved yet in {tmp_path}/my run"
 
 
 def test_a_file_system_that_hangs_keeps_nobody(company, capsys, monkeypatch):

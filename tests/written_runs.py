@@ -38,7 +38,9 @@ def write(
     journal: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """A folder with `config.json`, and the tables that are given."""
-    settings = {"kind": "python", "world": {"env": "room"}, "run": {"seed": 7, "generations": 3}} | dict(config or {})
+    settings = {"kind": "python", "environment": {"env": "room"}, "run": {"seed": 7, "generations": 3}} | dict(
+        config or {}
+    )
     run = create(path, settings, overwrite=True)
     if metrics is not None:
         write_table(run.metrics_file, {"generation": range(len(metrics["env_steps"])), **metrics})

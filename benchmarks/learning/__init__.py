@@ -1,1 +1,1 @@
-"""Does it learn? Comparisons over seeds, each made by one command."""
+"""Comparisons of learning results over seeds, one command each."""

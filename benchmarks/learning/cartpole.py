@@ -1,13 +1,13 @@
-"""Does PPO balance the pole? CartPole-v1 in at most 150 thousand environment steps.
+"""PPO on CartPole-v1 with at most 150 thousand environment steps.
 
     python -m benchmarks.learning.cartpole --seed 1 --picture docs/learning_cartpole.png
 
-Ten members that never meet, as by `rookery train ppo --env CartPole-v1 --seeds 10 --generations 7 --eval-episodes 100
+Ten independent members, as in `rookery train ppo --env CartPole-v1 --seeds 10 --generations 7 --eval-episodes 100
 --start-states 100 --actor-epochs 8 --critic-epochs 8 --minibatches 4 --no-normalize-rewards --no-normalize-observations
---space.actor-lr 2e-3 --space.critic-lr 2e-3`, each judged by the mean return of 100 full deterministic episodes after
-every 20,480 steps; 500 is the most that there is, and above 475 the task counts as solved. The last line is what they
-are worth at the end, over 100 episodes from fresh start states. With `--rate 2.5e-4 --epochs 4 --constant` the settings
-are the defaults that teams still have; `benchmarks.learning.defaults` runs PPO's own.
+--space.actor-lr 2e-3 --space.critic-lr 2e-3`, each evaluated by the mean return of 100 full deterministic episodes
+after every 20,480 steps. The highest possible return is 500; above 475 the task counts as solved. The last row is the
+final evaluation, over 100 episodes from new start states. `--rate 2.5e-4 --epochs 4 --constant` gives the default
+settings of teams; `benchmarks.learning.defaults` runs PPO's default settings.
 """
 
 import argparse
@@ -30,17 +30,23 @@ SOLVED, BEST = 475.0, 500.0
 
 def main() -> None:
     made = harness.parser(__doc__)
-    made.add_argument("--seed", type=int, default=0, help="of the run; the members' seeds follow from it (%(default)s)")
-    made.add_argument("--rate", type=float, default=2e-3, help="Adam's, of policy and critic (%(default)s)")
+    made.add_argument(
+        "--seed", type=int, default=0, help="seed of the run, from which the members' seeds are derived (%(default)s)"
+    )
+    made.add_argument(
+        "--rate", type=float, default=2e-3, help="learning rate of Adam, of policy and critic (%(default)s)"
+    )
     made.add_argument("--epochs", type=int, default=8, help="passes over each rollout (%(default)s)")
-    made.add_argument("--constant", action="store_true", help="the rates stay, instead of falling to 0")
-    made.add_argument("--picture", help="where to draw the curves")
+    made.add_argument(
+        "--constant", action="store_true", help="keep the learning rates constant, instead of annealing them to 0"
+    )
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     load, started = harness.load(), time.perf_counter()
-    life = OnPolicyConfig(normalize_observations=False, eval_episodes=EPISODES, start_states=EPISODES)
+    learner_config = OnPolicyConfig(normalize_observations=False, eval_episodes=EPISODES, start_states=EPISODES)
     env = rookery.make(TASK)
-    generations = 1 if options.quick else MOST_STEPS // life.steps_per_generation
-    anneal = 0 if options.constant else generations * life.evaluate_every
+    generations = 1 if options.quick else MOST_STEPS // learner_config.steps_per_generation
+    anneal = 0 if options.constant else generations * learner_config.evaluate_every
     config = PpoConfig(
         actor_epochs=options.epochs,
         critic_epochs=options.epochs,
@@ -50,12 +56,12 @@ def main() -> None:
     )
     agent = ppo(env.spec, config)
     space = rookery.choose(agent.space, actor_lr=options.rate, critic_lr=options.rate)
-    program = rookery.seeds(on_policy(agent, env, life), space, population_size=SEEDS)
+    program = rookery.seeds(on_policy(agent, env, learner_config), space, population_size=SEEDS)
     result = rookery.run(program, seed=options.seed, generations=generations, quiet=True)
     seconds = time.perf_counter() - started
     curves = np.array([metrics["fitness"] for metrics in result.history])  # [G, SEEDS]
     fresh = jax.jit(program.evaluate)(result.state, jax.random.key(10_000 + options.seed))
-    steps = [life.steps_per_generation * (generation + 1) for generation in range(generations)]
+    steps = [learner_config.steps_per_generation * (generation + 1) for generation in range(generations)]
     rows = [line(str(step), values) for step, values in zip(steps, curves, strict=True)]
     rows.append(line("at the end, fresh", np.asarray(fresh["fitness"])) | {"seconds": seconds})
     harness.report("learning_cartpole", options, rows, load)
@@ -64,14 +70,14 @@ def main() -> None:
 
 
 def line(when: str, returns: np.ndarray) -> dict[str, Any]:
-    """A line of the table: the interquartile mean over the members `[SEEDS]`, its interval, and who solved it."""
+    """A row of the table: the interquartile mean over the members `[SEEDS]`, its interval, and the number solved."""
     middle = statistics.estimate(statistics.interquartile_mean, {TASK: returns})
     row = {"steps": when, "return": middle.value, "low": middle.low, "high": middle.high}
     return row | {"lowest": float(returns.min()), "solved": int((returns > SOLVED).sum()), "returns": returns.tolist()}
 
 
 def draw(steps: list[int], curves: np.ndarray, options: argparse.Namespace) -> None:
-    """A thin line for each member, their mean thick."""
+    """Plot a thin line for each member, and a thick line for their mean."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

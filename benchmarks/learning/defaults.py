@@ -1,12 +1,11 @@
-"""Does PPO learn by its bare defaults? One command makes every run, the picture and the table of docs/learning.md.
+"""PPO with default settings: makes every run, the figure and the table of docs/learning.md.
 
     python -m benchmarks.learning.defaults --runs runs/defaults --picture docs/learning_ppo.png
 
-Each run is a command line that gives the task, the seeds and the budget, and nothing else (but that teams are scored by
-the prey's return, which changes nothing that is learned: the mean of all is 0 in a game of zero sum). A run that is
-there already is not made again. Members are scored by the run's own last evaluation, 10 full deterministic episodes of
-each; nothing was selected by it. `first` is the evaluation after the first generation. The picture is that of `rookery
-compare`.
+Each run is a command line with only the task, the seeds and the budget (and for teams the prey's return as fitness,
+which does not affect training: in a zero-sum game the mean over all agents is 0). Existing runs are not repeated.
+Members are scored by the last evaluation of the run, 10 full deterministic episodes of each; no selection used it.
+`first` is the evaluation after the first generation. The figure is that of `rookery compare`.
 """
 
 import subprocess
@@ -25,17 +24,17 @@ from rookery.storage.csv_log import read_csv
 
 
 class Run(NamedTuple):
-    """One command line, without where its folder is."""
+    """One command line, without its run directory."""
 
     kind: str
     env: str
     seeds: int
     generations: int
-    fitness: str | None = None  # the agent of a team by whose return it is scored
+    fitness: str | None = None  # the agent whose return is the fitness of a team
 
     @property
     def words(self) -> list[str]:
-        """After `rookery`."""
+        """Arguments after `rookery`."""
         sizes = ["--seeds", str(self.seeds), "--generations", str(self.generations)]
         score = ["--fitness", self.fitness] if self.fitness else []
         return ["train", self.kind, "--env", self.env, *sizes, *score]
@@ -51,8 +50,8 @@ RUNS = (
 
 def main() -> None:
     made = harness.parser(__doc__)
-    made.add_argument("--runs", default="runs/defaults", help="where the runs are kept (%(default)s)")
-    made.add_argument("--picture", help="where to draw the curves")
+    made.add_argument("--runs", default="runs/defaults", help="folder of the run directories (%(default)s)")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     load, rows = harness.load(), []
     runs = [run._replace(seeds=2, generations=1) for run in RUNS] if options.quick else RUNS
@@ -66,7 +65,7 @@ def main() -> None:
 
 
 def train(run: Run, folder: Path) -> float:
-    """Seconds of the command, or 0 where the run is there already."""
+    """Train if the run does not exist; return the seconds of the command, or 0 if it exists."""
     if (folder / "metrics.csv").exists() and len(read_csv(folder / "metrics.csv")["generation"]) >= run.generations:
         return 0.0
     started = time.perf_counter()
@@ -76,7 +75,7 @@ def train(run: Run, folder: Path) -> float:
 
 
 def line(run: Run, folder: Path, seconds: float) -> dict[str, Any]:
-    """A line of the table: what the members are worth at the end, and what they were at first."""
+    """A row of the table: final and first returns of the members."""
     metrics, fitness = read_csv(folder / "metrics.csv"), lineage(folder).fitness
     scores = fitness[-1]
     middle = statistics.estimate(statistics.interquartile_mean, {run.env: scores})

@@ -1,9 +1,10 @@
-"""Which hyper-parameters matter: rank correlation of each with the fitness that random search reached under it.
+"""Importance of hyper-parameters: rank correlation of each with the fitness in random search.
 
     python -m benchmarks.learning.matters --runs runs/learning
 
-Reads the runs of `benchmarks.learning.population`. A member's fitness is its mean over the last 5 generations, less the
-median of its run's members; P-values are those of single correlations, so of 20 true nothings one looks like something.
+Reads the runs of `benchmarks.learning.population`. A member's fitness is its mean over the last 5 generations, minus
+the median of its run's members. P-values are not corrected for multiple tests: of 20 hyper-parameters without effect,
+one is expected below 0.05.
 """
 
 from pathlib import Path
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def correlations(runs: Path, agent: str, env: str) -> list[dict[str, Any]]:
-    """A line per hyper-parameter that was drawn."""
+    """One row per sampled hyper-parameter."""
     families = [lineage.lineage(path) for path in sorted(runs.glob(f"random-search-{agent}-{env}-*"))]
     if not families:
         return []

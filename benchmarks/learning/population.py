@@ -1,15 +1,15 @@
-"""Who finds the better agent with the same number of environment steps: PBT, PB2, MF-PBT, random search, or nobody?
+"""Best agent for equal environment steps: PBT, PB2, MF-PBT, random search, and default hyper-parameters.
 
     python -m benchmarks.learning.population --agents sac td3 --runs runs/learning
 
-Every contender trains P members for the same generations, with the same life, in the same world; they differ only in
-how hyper-parameters are chosen. `defaults` are P members with the agent's default hyper-parameters, `random search` P
-members with drawn ones. All search the agent's default space. A run's score is the mean return of its best member (by
-the last generation's evaluation) over fresh episodes, so that the luck of being chosen does not count; of the defaults
-that is the `best of 8 defaults`. Their members are independent, so that each is a run of its own share of the steps as
-well: `defaults`. Run folders stay behind for `rookery compare`, which scores runs by these rules. A run that is there
-already is not made again, so the benchmark can be stopped and goes on, and two processes can share the work, one agent
-each.
+All contenders train P members for the same number of generations, with the same training configuration, in the same
+environment; they differ only in the choice of hyper-parameters. `defaults` are P members with the agent's default
+hyper-parameters, `random search` P members with sampled ones. All search the agent's default space. A run's score is
+the mean return of its best member (by the last generation's evaluation) over new episodes, so that it has no selection
+bias; for the default hyper-parameters this is `best of 8 defaults`. Since their members are independent, each is also
+scored as a single run with its share of the steps: `defaults`. The run directories are kept for `rookery compare`,
+which scores runs by the same rules. Existing runs are not repeated, so the benchmark can be stopped and continued, and
+two processes can share the work, one agent each.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import harness
 from rookery.distributed import programs
 from rookery.experiments import build
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS, AnyRun, with_space
 from rookery.learners.off_policy import OffPolicyConfig
@@ -44,11 +44,11 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
 
 
 SELECTED = "best of 8 defaults"
-"""A run of the defaults, scored by the best of its members, at the steps of all of them."""
+"""A run with default hyper-parameters, scored by its best member, with the steps of all members."""
 
 
 class Budget(NamedTuple):
-    """What a task is given."""
+    """Training budget of a task."""
 
     generations: int
     steps_per_generation: int
@@ -64,7 +64,7 @@ BUDGETS = {
     ),
 }
 POPULATION, HIDDEN, BATCH, EPISODES, FRESH_BLOCKS = 8, (32, 32), 64, 16, 16
-"""Members, widths, rows of a batch; episodes that judge a member; and how many times as many judge the winner."""
+"""Members, hidden sizes, batch size, evaluation episodes of a member, and blocks of as many episodes for the score."""
 
 
 def main() -> None:
@@ -74,9 +74,9 @@ def main() -> None:
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, default=5)
     made.add_argument("--runs", default="runs/learning")
-    made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
-    made.add_argument("--earlier", help="results whose scores stand for the contenders of whom there are no runs")
-    made.add_argument("--pictures", help="folder for a picture of each agent's runs")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
+    made.add_argument("--earlier", help="result file with the scores of contenders without runs")
+    made.add_argument("--pictures", help="folder for a figure of each agent's runs")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     for env in [] if options.only_report else options.envs:
@@ -87,12 +87,12 @@ def main() -> None:
 
 
 def config_of(agent: str, env: str, contender: str) -> AnyRun:
-    """The run that the command line would make with these settings."""
+    """Configuration of the run, as the command line would create it with these settings."""
     choice, budget = CONTENDERS[contender], BUDGETS[env]
     parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
     kind = KINDS[agent if isinstance(choice, bool) else f"pbt-{agent}"]
-    mind = type(kind().agent)(hidden_sizes=HIDDEN)
-    life = OffPolicyConfig(
+    agent_config = type(kind().agent)(hidden_sizes=HIDDEN)
+    learner_config = OffPolicyConfig(
         num_envs=10,
         steps_per_generation=budget.steps_per_generation,
         updates_per_step=budget.updates_per_step,
@@ -101,12 +101,12 @@ def config_of(agent: str, env: str, contender: str) -> AnyRun:
         eval_episodes=EPISODES,
         start_states=32,
     )
-    world = WorldConfig(env=env, episode_length=budget.episode_length, devices=1)
-    return kind(population=POPULATION, world=world, learner=life, agent=mind, **parts)
+    env_config = EnvironmentConfig(env=env, episode_length=budget.episode_length, devices=1)
+    return kind(population=POPULATION, environment=env_config, learner=learner_config, agent=agent_config, **parts)
 
 
 def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
-    """The missing runs of one contender; the program is traced once."""
+    """Train the missing runs of one contender; the program is traced once."""
     config = config_of(agent, env, contender)
     built = None
     for seed in range(seeds):
@@ -123,7 +123,7 @@ def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
 
 
 def evaluator(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
-    """Mean returns over fresh episodes: the best member's, beside what it seemed to be when it was chosen, and all."""
+    """Mean returns over new episodes of the best member and of all, and the fitness by which the best was selected."""
     fitness = result.history[-1]["fitness"]
     best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
     returns = fresh_returns(built, result, seed).mean(axis=1)
@@ -133,14 +133,14 @@ def evaluator(built: build.Built, result: loop.Result, seed: int) -> dict[str, A
 
 
 def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndarray:
-    """Returns `[P, N]` of every member over fresh episodes; the same ones for all runs of a seed."""
+    """Returns `[P, N]` of every member over new episodes, which are the same for all runs of a seed."""
     evaluate = programs.compile_program(built.program, built.mesh).evaluate
     keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
     return np.concatenate([jax.device_get(evaluate(result.state, key))["returns"] for key in keys], axis=1)
 
 
 def report(options: argparse.Namespace) -> None:
-    """The table: interquartile mean with its interval, and the probability of improving on the two baselines."""
+    """Report the table: interquartile means with confidence intervals, and probabilities of improvement."""
     scored = [json.loads(path.read_text()) for path in sorted(Path(options.runs).glob("*/score.json"))]
     earlier = json.loads(Path(options.earlier).read_text())["rows"] if options.earlier else []
     rows = []
@@ -150,8 +150,10 @@ def report(options: argparse.Namespace) -> None:
             scores = {name: np.array([r["score"] for r in mine if r["contender"] == name]) for name in CONTENDERS}
             alone = [score for r in mine if r["contender"] == "defaults" for score in r["members"]]
             scores |= {SELECTED: scores["defaults"], "defaults": np.array(alone)}
-            told = {r["contender"]: np.array(r["scores"]) for r in earlier if (r["agent"], r["env"]) == (agent, env)}
-            scores = told | {name: values for name, values in scores.items() if len(values)}
+            earlier_scores = {
+                r["contender"]: np.array(r["scores"]) for r in earlier if (r["agent"], r["env"]) == (agent, env)
+            }
+            scores = earlier_scores | {name: values for name, values in scores.items() if len(values)}
             rows += [summary(agent, env, name, scores) for name in scores]
     harness.report("learning_population", options, rows, harness.load())
     for agent in options.agents if options.pictures else []:
@@ -159,7 +161,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def draw(options: argparse.Namespace, agent: str) -> None:
-    """`rookery compare`'s picture of an agent's runs, with the contenders' names in place of their settings."""
+    """Draw the figure of `rookery compare` for an agent's runs, labelled with the contenders' names."""
     folders = [path.parent for path in sorted(Path(options.runs).glob(f"*-{agent}-*/score.json"))]
     folders = [folder for folder in folders if any(f"-{agent}-{env}-" in folder.name for env in options.envs)]
     found = compare.compare(folders)

@@ -1,10 +1,10 @@
-"""Who wins the chase? One predator and one prey, both learning by independent PPO, in two regimes of speed.
+"""Pursuit with one predator and one prey, both trained by independent PPO, in two speed regimes.
 
     python -m benchmarks.learning.pursuit --picture docs/pursuit_regimes.png
 
-Five seeds of each regime, one compiled call of `rookery.train` mapped over the seeds; every team is judged before it
-has learned and after each generation, over full deterministic episodes. Between one and one the game is zero-sum, so
-that the prey's return says both.
+Five seeds of each regime are trained by one compiled call of `rookery.train` mapped over the seeds; every team is
+evaluated before training and after each generation, over full deterministic episodes. With one predator and one prey
+the game is zero-sum, so that the prey's return describes both agents.
 """
 
 import argparse
@@ -25,13 +25,15 @@ REGIMES = {
     "prey three times as fast": {"predator_speed": 1.0, "prey_speed": 3.0},
     "predator three times as fast": {"predator_speed": 3.0, "prey_speed": 1.0},
 }
-LIFE = rookery.OnPolicyConfig(num_envs=32, eval_episodes=EPISODES, start_states=EPISODES)
+LEARNER_CONFIG = rookery.OnPolicyConfig(num_envs=32, eval_episodes=EPISODES, start_states=EPISODES)
 
 
 def main() -> None:
     made = harness.parser(__doc__)
-    made.add_argument("--env", default="pursuit_continuous", help="which of the two (%(default)s)")
-    made.add_argument("--picture", help="where to draw the curves")
+    made.add_argument(
+        "--env", default="pursuit_continuous", help="pursuit_continuous or pursuit_discrete (%(default)s)"
+    )
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     load, rows, curves = harness.load(), [], {}
     for regime, speeds in REGIMES.items():
@@ -42,7 +44,7 @@ def main() -> None:
         for when, place in {"untrained": 0, "trained": -1}.items():
             row = line(regime, when, curves[regime][:, place], caught[:, place])
             rows.append(row | {"seconds": time.perf_counter() - started})
-    steps = LIFE.steps_per_generation * np.arange(curves[regime].shape[1])
+    steps = LEARNER_CONFIG.steps_per_generation * np.arange(curves[regime].shape[1])
     harness.report(f"learning_{options.env}", options, rows, load)
     if options.picture:
         draw(steps, curves, options)
@@ -52,16 +54,18 @@ def learn(options: argparse.Namespace, speeds: dict[str, float]) -> rookery.Eval
     """Evaluations of all seeds, leaves `[SEEDS, G + 1, ...]`."""
     env = rookery.make(options.env, **speeds)
     agent = rookery.independent(rookery.ppo(env.spec), env.spec)
-    learner = rookery.on_policy(agent, env, LIFE)
+    learner = rookery.on_policy(agent, env, LEARNER_CONFIG)
     train = partial(rookery.train, learner, generations=1 if options.quick else GENERATIONS)
     return jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), SEEDS))[1]
 
 
 def line(regime: str, when: str, returns: np.ndarray, caught: np.ndarray) -> dict[str, Any]:
-    """A line of the table: interquartile means over the seeds `[SEEDS]` with their intervals."""
+    """A row of the table: interquartile means over the seeds `[SEEDS]` with confidence intervals."""
     both = {"prey's return": returns, "caught": caught}
-    told = {name: statistics.estimate(statistics.interquartile_mean, {name: values}) for name, values in both.items()}
-    row = {f"{name}{end}": getattr(of, part) for name, of in told.items() for end, part in ENDS.items()}
+    estimates = {
+        name: statistics.estimate(statistics.interquartile_mean, {name: values}) for name, values in both.items()
+    }
+    row = {f"{name}{end}": getattr(of, part) for name, of in estimates.items() for end, part in ENDS.items()}
     return {"regime": regime, "when": when, **row, "returns": returns.tolist(), "share caught": caught.tolist()}
 
 
@@ -69,7 +73,7 @@ ENDS = {"": "value", " low": "low", " high": "high"}
 
 
 def draw(steps: np.ndarray, curves: dict[str, np.ndarray], options: argparse.Namespace) -> None:
-    """A thin line for each seed, their mean thick."""
+    """Plot a thin line for each seed, and a thick line for their mean."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,11 +1,10 @@
-"""Does the winner's schedule alone, without a population, make an agent as good as the winner?
+"""Effect of the winner's hyper-parameter schedule alone, without a population.
 
     python -m benchmarks.learning.replay --runs runs/learning
 
-For the PBT runs that `benchmarks.learning.population` left behind: eight fresh agents follow the schedule of the
-winner's line of descent from their first step, and so inherit nothing that anybody learned. Everybody is judged on the
-same fresh episodes. A winner was chosen among eight, so its fair counterpart is the best of the eight fresh agents;
-their range says what seeds alone do.
+For the PBT runs of `benchmarks.learning.population`, eight new agents are trained with the schedule of the winner's
+lineage from their first step, without inheriting parameters. All are evaluated on the same new episodes. The winner was
+selected among eight, so it is compared with the best of the eight new agents; their range shows the effect of the seed.
 """
 
 import argparse
@@ -38,13 +37,13 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dict[str, Any]:
-    """One line: a winner's score, and those of eight fresh agents under its schedule."""
-    bred = Path(options.runs) / f"{options.contender.lower()}-{agent}-{env}-{seed}"
-    scored = json.loads((bred / "score.json").read_text())
+    """One row: the winner's score, and those of eight new agents with its schedule."""
+    run_path = Path(options.runs) / f"{options.contender.lower()}-{agent}-{env}-{seed}"
+    scored = json.loads((run_path / "score.json").read_text())
     config = dataclasses.replace(config_of(agent, env, "defaults"), draw_hyper=False)
-    built = build.build(config, lineage.lineage(bred).schedule())
+    built = build.build(config, lineage.lineage(run_path).schedule())
     result = loop.run(built.program, RunConfig(100 + seed, BUDGETS[env].generations, quiet=True), built.mesh)
-    fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the winner's own episodes
+    fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the same episodes as the winner
     return {
         "agent": agent,
         "env": env,

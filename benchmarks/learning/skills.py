@@ -1,12 +1,12 @@
-"""What DIAYN learns without a reward: skills that are told apart, that reach further, and that a population tunes.
+"""Skills that DIAYN learns without a task reward: their accuracy and coverage, and tuning by a population.
 
     python -m benchmarks.learning.skills --runs runs/skills --pictures docs
 
-Four experiments, each with a budget of its own. `room`: eight skills in an open room. `ant` and `cheetah`: eight skills
-of a robot, and the descriptors of its episodes beside those of random actions and of an agent that has learned nothing.
-`tuning`: 20 skills in the room on a small budget, where PBT and random search are given the same steps. Accuracy is the
-share of an episode's steps whose skill the discriminator names; at the end it is taken on fresh start states. A run
-that is there already is not made again, so the benchmark can be stopped and goes on.
+There are four experiments, each with a separate budget. `room`: eight skills in an open room. `ant` and `cheetah`:
+eight skills of a robot, and the descriptors of its episodes compared with those of random actions and of an untrained
+agent. `tuning`: 20 skills in the room with a small budget, where PBT and random search use the same number of steps.
+Accuracy is the share of an episode's steps whose skill the discriminator predicts; at the end it is measured on new
+start states. Existing runs are not repeated, so the benchmark can be stopped and continued.
 """
 
 import argparse
@@ -44,34 +44,36 @@ class Setting(NamedTuple):
     task: str
     num_skills: int
     generations: int
-    life: rookery.OffPolicyConfig
+    learner_config: rookery.OffPolicyConfig
     contenders: tuple[str, ...] = ("DIAYN",)
     population_size: int = 1
-    full_state: bool = False  # what the discriminator looks at: the whole observation, or the task's descriptor
+    full_state: bool = False  # input of the discriminator: the whole observation, or the task's descriptor
     alpha_init: float = 1.0
-    chosen: Mapping[str, float] = MappingProxyType({})  # hyper-parameters that are not the defaults, and do not evolve
-    cells: int | None = None  # of the grid over the descriptor, along each axis
+    chosen: Mapping[str, float] = MappingProxyType({})  # constant hyper-parameters other than the defaults
+    cells: int | None = None  # of the grid over the descriptor, along each axis; None for no grid
 
 
-BREEDERS = {"PBT": PbtConfig(), "PBT with buffers": PbtConfig(inherit_buffer=True)}
-"""What a slot has stored was done under other skills than its heir's, unless the parent's buffer comes along."""
-ROOM_LIFE = rookery.OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1, eval_episodes=16)
-ANT_LIFE = rookery.OffPolicyConfig(num_envs=100, steps_per_generation=25_000, updates_per_step=0.5, eval_episodes=64)
-CHEETAH_LIFE = dataclasses.replace(ANT_LIFE, updates_per_step=0.2)
-LOUDER = MappingProxyType({"reward_scaling": 10.0})
-"""Diversity pays little at first; beside a temperature of 1 it is not heard, so that begins at 0.1 as well."""
+POPULATION_CONFIGS = {"PBT": PbtConfig(), "PBT with buffers": PbtConfig(inherit_buffer=True)}
+"""The slot's replay buffer was collected with other skills than the child's, unless the parent's buffer is copied."""
+ROOM_CONFIG = rookery.OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1, eval_episodes=16)
+ANT_CONFIG = rookery.OffPolicyConfig(num_envs=100, steps_per_generation=25_000, updates_per_step=0.5, eval_episodes=64)
+CHEETAH_CONFIG = dataclasses.replace(ANT_CONFIG, updates_per_step=0.2)
+SCALED_REWARD = MappingProxyType({"reward_scaling": 10.0})
+"""The diversity reward is initially small relative to an entropy temperature of 1, which therefore starts at 0.1."""
 SETTINGS = {
-    "room": Setting("point_room", 8, 40, ROOM_LIFE),
-    "ant": Setting("ant_uni", 8, 8, ANT_LIFE, cells=5, alpha_init=0.1, chosen=LOUDER),
-    "cheetah": Setting("halfcheetah_uni", 8, 8, CHEETAH_LIFE, full_state=True, alpha_init=0.1, chosen=LOUDER, cells=10),
-    "tuning": Setting("point_room", 20, 12, ROOM_LIFE, ("random search", *BREEDERS), population_size=8),
+    "room": Setting("point_room", 8, 40, ROOM_CONFIG),
+    "ant": Setting("ant_uni", 8, 8, ANT_CONFIG, cells=5, alpha_init=0.1, chosen=SCALED_REWARD),
+    "cheetah": Setting(
+        "halfcheetah_uni", 8, 8, CHEETAH_CONFIG, full_state=True, alpha_init=0.1, chosen=SCALED_REWARD, cells=10
+    ),
+    "tuning": Setting("point_room", 20, 12, ROOM_CONFIG, ("random search", *POPULATION_CONFIGS), population_size=8),
 }
-FRESH = 64  # episodes that judge a member at the end
+FRESH = 64  # episodes of the final evaluation of a member
 GOOD = 0.9  # accuracy
 
 
-class World(NamedTuple):
-    """What an experiment's contender is made of."""
+class Contender(NamedTuple):
+    """Components of a contender."""
 
     agent: rookery.Agent
     environment: rookery.Environment
@@ -82,12 +84,12 @@ class World(NamedTuple):
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--experiments", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    known = sorted({name for setting in SETTINGS.values() for name in setting.contenders})
-    made.add_argument("--contenders", nargs="+", default=known, choices=known)
+    contender_names = sorted({name for setting in SETTINGS.values() for name in setting.contenders})
+    made.add_argument("--contenders", nargs="+", default=contender_names, choices=contender_names)
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--runs", default="runs/skills")
-    made.add_argument("--pictures", help="folder for the pictures")
-    made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    made.add_argument("--pictures", help="folder for the figures")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     Path(options.runs).mkdir(parents=True, exist_ok=True)
@@ -103,32 +105,32 @@ def main() -> None:
     report(options)
 
 
-def bind(setting: Setting, contender: str, eval_episodes: int | None = None) -> World:
-    """A contender's program, judged by as many episodes as its life says, or by `eval_episodes`."""
+def bind(setting: Setting, contender: str, eval_episodes: int | None = None) -> Contender:
+    """Program of a contender, evaluated with the configured number of episodes or with `eval_episodes`."""
     env = skills(rookery.make(setting.task, episode_length=EPISODE_LENGTH), setting.num_skills)
     inner = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=HIDDEN, alpha_init=setting.alpha_init))
     agent = diayn(inner, env.spec, DiaynConfig(setting.full_state, discriminator_hidden_sizes=HIDDEN))
-    life = setting.life
+    learner_config = setting.learner_config
     if eval_episodes is not None:
-        life = dataclasses.replace(life, eval_episodes=eval_episodes, start_states=eval_episodes)
-    learner = rookery.off_policy(agent, env, life)
+        learner_config = dataclasses.replace(learner_config, eval_episodes=eval_episodes, start_states=eval_episodes)
+    learner = rookery.off_policy(agent, env, learner_config)
     space, size = rookery.choose(agent.space, **setting.chosen), setting.population_size
-    if contender in BREEDERS:
-        return World(agent, env, learner, rookery.pbt(learner, space, size, BREEDERS[contender]))
+    if contender in POPULATION_CONFIGS:
+        return Contender(agent, env, learner, rookery.pbt(learner, space, size, POPULATION_CONFIGS[contender]))
     drawn = contender == "random search"
-    return World(agent, env, learner, rookery.seeds(learner, space, size, draw_hyper=drawn))
+    return Contender(agent, env, learner, rookery.seeds(learner, space, size, draw_hyper=drawn))
 
 
 def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A run's curves and what came of it on fresh start states; and the episodes of its skills."""
+    """Train one run; return its curves with its accuracy on new start states, and the episodes of its skills."""
     setting = SETTINGS[experiment]
-    world = bind(setting, contender)
+    built = bind(setting, contender)
     started = time.perf_counter()
-    result = rookery.run(world.program, seed=seed, generations=setting.generations, quiet=True)
+    result = rookery.run(built.program, seed=seed, generations=setting.generations, quiet=True)
     seconds = time.perf_counter() - started
-    judges = bind(setting, contender, FRESH)
-    init_genotype = judges.program.init(jax.random.split(jax.random.key(seed))[0])  # as the run began
-    evaluate, key = jax.jit(judges.program.evaluate), jax.random.key(10_000 + seed)
+    final = bind(setting, contender, FRESH)
+    init_genotype = final.program.init(jax.random.split(jax.random.key(seed))[0])  # the initial state of the run
+    evaluate, key = jax.jit(final.program.evaluate), jax.random.key(10_000 + seed)
     fresh, untrained = (np.asarray(evaluate(state, key)["accuracy"]) for state in (result.state, init_genotype))
     row = {
         "experiment": experiment,
@@ -136,7 +138,7 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
         "seed": seed,
         "commit": harness.commit(),
         "seconds": seconds,
-        "env_steps": ((np.arange(setting.generations) + 1) * setting.life.steps_per_generation).tolist(),
+        "env_steps": ((np.arange(setting.generations) + 1) * setting.learner_config.steps_per_generation).tolist(),
         "accuracy": [np.asarray(metrics["fitness"]).tolist() for metrics in result.history],
         "fresh": fresh.mean(axis=1).tolist(),
         "untrained": untrained.mean(axis=1).tolist(),
@@ -144,28 +146,29 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
     if setting.population_size > 1:
         return row, {}
     pair = trees.take(result.state.members, 0), trees.take(init_genotype.members, 0)
-    return row, episodes(setting, judges, pair, key)
+    return row, episodes(setting, final, pair, key)
 
 
-def episodes(setting: Setting, world: World, pair: tuple[Any, Any], key: jax.Array) -> dict[str, np.ndarray]:
-    """Episodes from the same start states: of the skills, of random actions, of the agent before it learned.
+def episodes(setting: Setting, built: Contender, pair: tuple[Any, Any], key: jax.Array) -> dict[str, np.ndarray]:
+    """Run episodes from the same start states with the skills, with random actions, and with the untrained agent.
 
     Returns:
-      `skills`, `exploring`, `untrained`, `random`: descriptors `[FRESH, D]`; `paths` `[T, FRESH, D]`, of the skills.
+      `skills`, `exploring`, `untrained`, `random`: descriptors `[FRESH, D]`; `paths`: state descriptors of the skills
+      `[T, FRESH, D]`.
     """
     learned, init_genotype = pair
-    act = jax.vmap(world.agent.act, in_axes=(None, 0))
-    size = world.environment.spec.action_size
+    act = jax.vmap(built.agent.act, in_axes=(None, 0))
+    size = built.environment.spec.action_size
     policies = {
         "skills": lambda observation, _: act(learned.state.params, observation),
-        "exploring": partial(rollout.explore, world.agent, learned.state, learned.hyper),
-        "untrained": partial(rollout.explore, world.agent, init_genotype.state, init_genotype.hyper),
+        "exploring": partial(rollout.explore, built.agent, learned.state, learned.hyper),
+        "untrained": partial(rollout.explore, built.agent, init_genotype.state, init_genotype.hyper),
         "random": lambda _, key: jax.random.uniform(key, (FRESH, size), minval=-1.0, maxval=1.0),
     }
-    bank = world.learner.start_states(key)
+    bank = built.learner.start_states(key)
     found: dict[str, np.ndarray] = {}
     for name, policy in policies.items():
-        ends, paths = jax.jit(partial(walk, world.environment, policy))(bank, key)
+        ends, paths = jax.jit(partial(walk, built.environment, policy))(bank, key)
         found[name] = np.asarray(ends)
         if name == "skills":
             found["paths"] = np.asarray(paths)
@@ -173,27 +176,29 @@ def episodes(setting: Setting, world: World, pair: tuple[Any, Any], key: jax.Arr
 
 
 def walk(environment: rookery.Environment, policy: Any, bank: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Episodes' descriptors `[FRESH, D]`, and those of all their states `[T, FRESH, D]`, NaN after an episode's end."""
+    """Descriptors of episodes `[FRESH, D]`, and of all their states `[T, FRESH, D]`, NaN after an episode's end."""
     spec = environment.spec
     assert spec.descriptor is not None
     kind = descriptors.KINDS[spec.descriptor.kind]
 
     def step(carry: Any, key: jax.Array) -> Any:
-        lives, alive, summary = carry
+        env_states, alive, summary = carry
         act_key, env_key = jax.random.split(key)
-        lives, _, told = rollout.advance(environment, lives, policy(lives.observation, act_key), env_key)
-        summary = jax.vmap(kind.accumulate)(summary, told.descriptor, alive & ~told.broken)
-        return (lives, alive & ~told.ended, summary), jnp.where(alive[:, None], told.descriptor, jnp.nan)
+        env_states, _, recorded = rollout.advance(
+            environment, env_states, policy(env_states.observation, act_key), env_key
+        )
+        summary = jax.vmap(kind.accumulate)(summary, recorded.descriptor, alive & ~recorded.broken)
+        return (env_states, alive & ~recorded.ended, summary), jnp.where(alive[:, None], recorded.descriptor, jnp.nan)
 
-    lives = rollout.start_episodes(environment, bank, FRESH)
+    env_states = rollout.start_episodes(environment, bank, FRESH)
     empty = jax.tree.map(lambda leaf: jnp.zeros((FRESH, *leaf.shape)), kind.init(spec.descriptor_size))
     keys = jax.random.split(jax.random.fold_in(key, 1), spec.episode_length)
-    (_, _, summary), paths = jax.lax.scan(step, (lives, jnp.ones((FRESH,), bool), empty), keys)
+    (_, _, summary), paths = jax.lax.scan(step, (env_states, jnp.ones((FRESH,), bool), empty), keys)
     return jax.vmap(kind.finish)(summary), paths
 
 
 def coverage(setting: Setting, ends: np.ndarray) -> float:
-    """How many cells of the grid hold an episode's descriptor, each axis of which lies in [0, 1]."""
+    """Number of grid cells that contain an episode's descriptor, in [0, 1] along each axis."""
     assert setting.cells is not None
     cells = np.floor(ends * setting.cells).clip(0, setting.cells - 1)
     return float(len(np.unique(cells, axis=0)))
@@ -208,7 +213,7 @@ def spread(ends: np.ndarray, skill: np.ndarray) -> tuple[float, float]:
 
 
 def report(options: argparse.Namespace) -> None:
-    """The tables: interquartile means with their intervals over the seeds, and the pictures."""
+    """Report the table (interquartile means over the seeds with confidence intervals), and draw the figures."""
     lines, found = [], {}
     for experiment, setting in SETTINGS.items():
         for contender in setting.contenders:
@@ -232,13 +237,13 @@ def report(options: argparse.Namespace) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A run, and what `episodes` told of it."""
+    """Load a run with the result of `episodes`."""
     with np.load(path.with_suffix(".npz")) as arrays:
         return {**json.loads(path.read_text()), "episodes": dict(arrays)}
 
 
 def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """An experiment's lines of the table, one per measure."""
+    """Rows of the table of an experiment, one per measure."""
     ended = [row["episodes"] for row in rows]
     measures: dict[str, list[float]] = {
         "accuracy, fresh": [float(np.median(row["fresh"])) for row in rows],
@@ -251,11 +256,11 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
         reached = [steps_to(row, curve) for row, curve in zip(rows, curves, strict=True)]
         if all(np.isfinite(reached)):
             measures[f"steps to accuracy {GOOD}"] = reached
-        apart, within = zip(*(spread(told["skills"], told["skill"]) for told in ended), strict=True)
+        apart, within = zip(*(spread(recorded["skills"], recorded["skill"]) for recorded in ended), strict=True)
         measures |= {"least distance between skills": list(apart), "distance within a skill": list(within)}
     if SETTINGS[experiment].cells is not None:
         names = ("skills", "exploring", "untrained", "random")
-        covered = {name: [coverage(SETTINGS[experiment], told[name]) for told in ended] for name in names}
+        covered = {name: [coverage(SETTINGS[experiment], recorded[name]) for recorded in ended] for name in names}
         measures |= {f"cells, {name}": values for name, values in covered.items()}
     lines = [
         line(experiment, contender, name, statistics.interquartile_mean, {experiment: values})
@@ -269,12 +274,12 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
 
 
 def steps_to(row: Mapping[str, Any], curve: np.ndarray) -> float:
-    """Environment steps until the accuracy of a generation is good; infinite if it never is."""
+    """Environment steps until the accuracy of a generation reaches `GOOD`; infinite if it never does."""
     return float(row["env_steps"][int(np.argmax(curve >= GOOD))]) if (curve >= GOOD).any() else np.inf
 
 
 def line(experiment: str, contender: str, measure: str, statistic: Any, *samples: Any) -> dict[str, Any]:
-    """A line of the table: a statistic with its interval, and each run's value."""
+    """A row of the table: a statistic with its confidence interval, and each run's value."""
     found = statistics.estimate(statistic, *samples)
     values = [value for sample in samples for value in np.concatenate([*sample.values()], axis=None).tolist()]
     row = {"experiment": experiment, "contender": contender, "measure": measure, "values": values}
@@ -291,7 +296,7 @@ def figure(width: float, height: float) -> Any:
 
 
 def draw_curves(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Accuracy over environment steps of a member, one panel per experiment: seeds thin, their mean thick."""
+    """Plot accuracy over environment steps, one panel per experiment: thin lines for seeds, thick for their mean."""
     titles = {
         "room": "8 skills in the room",
         "ant": "8 skills of the ant, by its feet",
@@ -322,13 +327,13 @@ def draw_curves(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], pa
 
 
 def draw_paths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Where the episodes of each skill go, in the room; one panel per seed."""
+    """Plot the trajectories of each skill in the room, one panel per seed."""
     made = figure(2.5 * len(rows), 2.8)
     for row, axes in zip(rows, made.subplots(1, len(rows), squeeze=False)[0], strict=True):
-        told = row["episodes"]
-        for episode, skill in enumerate(told["skill"]):
-            axes.plot(*told["paths"][:, episode].T, color=style.PALETTE[skill], linewidth=0.6, alpha=0.7)
-        axes.scatter(*told["skills"].T, c=[style.PALETTE[skill] for skill in told["skill"]], s=8, zorder=3)
+        recorded = row["episodes"]
+        for episode, skill in enumerate(recorded["skill"]):
+            axes.plot(*recorded["paths"][:, episode].T, color=style.PALETTE[skill], linewidth=0.6, alpha=0.7)
+        axes.scatter(*recorded["skills"].T, c=[style.PALETTE[skill] for skill in recorded["skill"]], s=8, zorder=3)
         axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
         axes.set_title(f"seed {row['seed']}", fontsize=9, color=style.INK, loc="left")
         style.tidy(axes)
@@ -336,16 +341,16 @@ def draw_paths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_ends(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The descriptors of the skills' episodes in colour, those of random actions dark; a row for two dimensions."""
+    """Plot the descriptors of the skills (coloured) and of random actions (dark); one row per two dimensions."""
     pairs = rows[0]["episodes"]["skills"].shape[1] // 2
     made = figure(2.5 * len(rows), 2.6 * pairs + 0.2)
     for column, row in zip(made.subplots(pairs, len(rows), squeeze=False).T, rows, strict=True):
-        told = row["episodes"]
-        colours = [style.PALETTE[skill] for skill in told["skill"]]
+        recorded = row["episodes"]
+        colours = [style.PALETTE[skill] for skill in recorded["skill"]]
         for pair, axes in enumerate(column):
             place = slice(2 * pair, 2 * pair + 2)
-            axes.scatter(*told["random"][:, place].T, color=style.INK, s=4, label="random actions")
-            axes.scatter(*told["skills"][:, place].T, c=colours, s=8, alpha=0.8)
+            axes.scatter(*recorded["random"][:, place].T, color=style.INK, s=4, label="random actions")
+            axes.scatter(*recorded["skills"][:, place].T, c=colours, s=8, alpha=0.8)
             axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
             axes.set_xlabel(f"contact of foot {2 * pair + 1}", fontsize=8)
             axes.set_ylabel(f"contact of foot {2 * pair + 2}", fontsize=8)

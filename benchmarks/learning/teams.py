@@ -1,18 +1,18 @@
-"""Do teams learn? Ours beside JaxMARL's feed-forward IPPO on simple_spread, and both sides of simple_tag.
+"""Learning of teams: Rookery against JaxMARL's feed-forward IPPO on simple_spread, and both sides of simple_tag.
 
     python -m benchmarks.learning.teams --jaxmarl CHECKOUT --runs runs/teams --picture docs/learning_teams.png
 
-`spread`: `baselines/IPPO/ippo_ff_mpe.py` of a checkout of JaxMARL, its training function called as it is, against ours
-with one set of parameters for all, as it has (`shared`; `shared, told apart` shows each agent its index besides), and
-with parameters of their own (`independent`). All have its hyper-parameters and equally many environment steps; the rest
-are our defaults, so what differs is what the two implementations do. In one process, five seeds at once. At the end one
-evaluation of ours plays the policies of all, from the same start states: a team's return is the mean over its agents of
-what the environment's own step paid in an episode (JaxMARL's log multiplies it by the number of agents, which is undone
-in its curve). Curves are what was earned while exploring, which both record.
+`spread`: the unmodified training function of `baselines/IPPO/ippo_ff_mpe.py` in a checkout of JaxMARL, against
+Rookery's IPPO with parameters shared by all agents, like JaxMARL (`shared`; in `shared, told apart` the observations
+also contain the agent's index), and with separate parameters (`independent`). All use JaxMARL's hyper-parameters and
+the same number of environment steps; other settings are Rookery's defaults. All runs use one process, with five seeds
+at once. At the end, Rookery evaluates all policies from the same start states: a team's return is the mean over its
+agents of the rewards of the environment's step in an episode (JaxMARL's log multiplies it by the number of agents; its
+curve is divided by it). The curves show the returns during exploration, which both record.
 
-`tag`: independent agents, adversaries and prey both learning; at the end each side plays against random actions.
+`tag`: independent agents, with adversaries and prey both learning; at the end each side plays against random actions.
 
-A run that is there already is not made again.
+Existing runs are not repeated.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from rookery.types import Array, Key, PyTree
 
 SPREAD, TAG = "MPE_simple_spread_v3", "MPE_simple_tag_v3"
 SCRIPT = "baselines/IPPO/ippo_ff_mpe.py"
-SEEDS, FRESH = 5, 256  # members, and the episodes that judge each at the end
+SEEDS, FRESH = 5, 256  # members, and the episodes of the final evaluation of each
 ENVS, ROLLOUT, EVERY, EPOCHS, MINIBATCHES = 16, 128, 10, 4, 4
 GENERATIONS = 50  # of EVERY updates: 1.02 million environment steps
 CONTENDERS = ("JaxMARL", "shared", "shared, told apart", "independent")
@@ -56,27 +56,29 @@ MATCHES = {
     "prey learned": (False, True),
     "both random": (False, False),
 }
-"""Who plays what it learned: the adversaries, the prey; who does not acts at random."""
+"""Whether the adversaries and the prey use their trained policies; otherwise they take random actions."""
 
 
 class Policy(NamedTuple):
-    """What a contender learned."""
+    """Trained policies of a contender."""
 
     learned: PyTree  # [SEEDS, ...]
     best: Callable[[PyTree, Array, Key], Array]  # of one seed, observation [N, I, O], key -> action [N, I]
-    drawn: Callable[[PyTree, Array, Key], Array]  # likewise, as it acts while it learns
+    drawn: Callable[[PyTree, Array, Key], Array]  # likewise, the exploring action of training
 
 
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--experiments", nargs="+", default=["spread", "tag"], choices=["spread", "tag"])
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
-    made.add_argument("--jaxmarl", help="a checkout of JaxMARL's repository; without it JaxMARL is left out")
-    made.add_argument("--generations", type=int, default=GENERATIONS, help="of 20,480 steps (%(default)s)")
-    made.add_argument("--seed", type=int, default=0, help="from which those of all five follow (%(default)s)")
+    made.add_argument("--jaxmarl", help="checkout of JaxMARL's repository; without it JaxMARL is skipped")
+    made.add_argument("--generations", type=int, default=GENERATIONS, help="generations of 20,480 steps (%(default)s)")
+    made.add_argument(
+        "--seed", type=int, default=0, help="seed from which the seeds of the five members are derived (%(default)s)"
+    )
     made.add_argument("--runs", default="runs/teams")
-    made.add_argument("--picture", help="where to draw the curves")
-    made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     if options.quick:
         options.generations, options.runs = 1, f"{options.runs}/quick"
@@ -92,14 +94,14 @@ def main() -> None:
     found = [(*job, json.loads(path_of(options, *job).read_text())) for job in made_runs]
     lines = [line for job in found for line in summary(*job)]
     lines += comparisons({contender: row for experiment, contender, row in found if experiment == "spread"})
-    options.jaxmarl = bool(options.jaxmarl)  # where it lies is nobody's business
+    options.jaxmarl = bool(options.jaxmarl)  # keep the local path out of the results
     harness.report("learning_teams", options, lines, load)
     if options.picture:
         draw(found, options.picture)
 
 
 def work(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Experiments and contenders that were asked for."""
+    """Selected experiments and contenders."""
     contenders = [name for name in options.contenders if name != "JaxMARL" or options.jaxmarl]
     jobs = [("spread", name) for name in contenders] if "spread" in options.experiments else []
     return jobs + ([("tag", "independent")] if "tag" in options.experiments else [])
@@ -110,7 +112,7 @@ def path_of(options: argparse.Namespace, experiment: str, contender: str) -> Pat
 
 
 def spread(contender: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A contender's curve, and its policies judged again."""
+    """A contender's curve, and the final evaluation of its policies."""
     environment = rookery.make(SPREAD)
     if contender == "JaxMARL":
         policy, row = jaxmarl_run(options)
@@ -125,7 +127,7 @@ def spread(contender: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def tag(contender: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A team's curve, and what either side is worth against random actions."""
+    """A team's curve, and the returns of each side against random actions."""
     environment = rookery.make(TAG)
     policy, row = our_run(environment, contender, options)
     keys = jax.random.split(jax.random.key(10_000 + options.seed), SEEDS)
@@ -141,7 +143,7 @@ def tag(contender: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def prey_of(environment: rookery.Environment) -> list[bool]:
-    """Who of the team is prey, `[I]`."""
+    """Whether each agent of the team is prey, `[I]`."""
     assert environment.spec.team is not None
     return [not name.startswith("adversary") for name in environment.spec.team.names]
 
@@ -149,7 +151,7 @@ def prey_of(environment: rookery.Environment) -> list[bool]:
 def our_run(
     environment: rookery.Environment, contender: str, options: argparse.Namespace
 ) -> tuple[Policy, dict[str, Any]]:
-    """Our team after its training, and its curve."""
+    """Rookery's team after training, and its curve."""
     config = PpoConfig(
         actor_epochs=EPOCHS,
         critic_epochs=EPOCHS,
@@ -158,15 +160,15 @@ def our_run(
     )
     form = multi_agent.independent if contender == "independent" else multi_agent.shared
     agent = form(ppo(environment.spec, config), environment.spec)
-    life = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=EVERY, eval_episodes=1)
-    program = rookery.seeds(on_policy(agent, environment, life), population_size=SEEDS)
+    learner_config = OnPolicyConfig(num_envs=ENVS, rollout_length=ROLLOUT, evaluate_every=EVERY, eval_episodes=1)
+    program = rookery.seeds(on_policy(agent, environment, learner_config), population_size=SEEDS)
     started = time.perf_counter()
     result = rookery.run(program, seed=options.seed, generations=options.generations, quiet=True)
     seconds = time.perf_counter() - started
     rewards = np.array([metrics["reward"] for metrics in result.history])
     curve = rewards * environment.spec.episode_length
     policy = Policy(result.state.members, partial(best_of_ours, agent), partial(drawn_by_ours, agent))
-    steps = life.steps_per_generation * (np.arange(options.generations) + 1)
+    steps = learner_config.steps_per_generation * (np.arange(options.generations) + 1)
     return policy, {"seconds": seconds, "steps": steps.tolist(), "earned": curve.tolist()}
 
 
@@ -182,13 +184,13 @@ def drawn_by_ours(agent: Agent, member: Member, observation: Array, key: Key) ->
 def against_random(
     best: Callable, action_size: int, learned: np.ndarray, member: Member, observation: Array, key: Key
 ) -> Array:
-    """What was learned by those for whom `learned` `[I]` says so, random actions by the others."""
+    """Actions of the trained policies for agents with `learned` `[I]`, random actions for the others."""
     chosen = best(member, observation, key)
     return jnp.where(jnp.asarray(learned), chosen, jax.random.randint(key, chosen.shape, 0, action_size))
 
 
 def jaxmarl_run(options: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    """JaxMARL's team after its training, and its curve."""
+    """JaxMARL's team after training, and its curve."""
     script = jaxmarl_script(Path(options.jaxmarl))
     updates = EVERY * options.generations
     config = {
@@ -203,7 +205,7 @@ def jaxmarl_run(options: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
     seconds = time.perf_counter() - started
     agents = config["NUM_ACTORS"] // ENVS
     logged = np.asarray(out["metrics"]["returned_episode_returns"]).T / agents  # [U, SEEDS]
-    logged[0] = logged[1]  # half of it is from before the first episode's end
+    logged[0] = logged[1]  # the first update's log contains zeros from before the first episode's end
     curve = logged.reshape(options.generations, EVERY, SEEDS).mean(axis=1)
     network = script.ActorCritic(rookery.make(SPREAD).spec.action_size, activation=config["ACTIVATION"])
     params = out["runner_state"][0].params
@@ -213,14 +215,14 @@ def jaxmarl_run(options: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
 
 
 def jaxmarl_script(checkout: Path) -> Any:
-    """The script as a module; what configures and logs its own runs is not needed, and stood in for if missing."""
-    stands = {
+    """Import the script as a module; its configuration and logging packages are replaced by stubs."""
+    stubs = {
         "hydra": {"main": lambda **_: lambda function: function},
         "omegaconf": {"OmegaConf": None},
         "wandb": {"log": lambda _: None},
     }
-    for name, content in stands.items():
-        if name == "wandb" or importlib.util.find_spec(name) is None:  # nothing is ever sent to it
+    for name, content in stubs.items():
+        if name == "wandb" or importlib.util.find_spec(name) is None:  # always replaced, so that nothing is uploaded
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__dict__.update(content)
     spec = importlib.util.spec_from_file_location("ippo_ff_mpe", checkout / SCRIPT)
@@ -241,34 +243,36 @@ def drawn_by_jaxmarl(network: Any, params: PyTree, observation: Array, key: Key)
 
 
 def play(environment: rookery.Environment, act: Callable, learned: PyTree, key: Key) -> Array:
-    """Returns `[FRESH, I]` of full episodes from fresh start states; episodes of these tasks end by the clock alone."""
+    """Returns `[FRESH, I]` of full episodes from new start states; episodes of these tasks only end by truncation."""
     bank_key, key = jax.random.split(key)
-    lives = rollout.start_episodes(environment, auto_reset.start_bank(environment, bank_key, FRESH), FRESH)
+    env_states = rollout.start_episodes(environment, auto_reset.start_bank(environment, bank_key, FRESH), FRESH)
     keys = jax.random.split(key, environment.spec.episode_length)
-    return jnp.sum(jax.lax.scan(partial(advance, environment, act, learned), lives, keys)[1], axis=0)
+    return jnp.sum(jax.lax.scan(partial(advance, environment, act, learned), env_states, keys)[1], axis=0)
 
 
 def advance(
-    environment: rookery.Environment, act: Callable, learned: PyTree, lives: rollout.EnvBatchState, key: Key
+    environment: rookery.Environment, act: Callable, learned: PyTree, env_states: rollout.EnvBatchState, key: Key
 ) -> tuple[rollout.EnvBatchState, Array]:
-    """One step of all episodes, and its rewards `[FRESH, I]`."""
+    """Step all episodes; also return the rewards `[FRESH, I]`."""
     act_key, env_key = jax.random.split(key)
-    lives, _, told = rollout.advance(environment, lives, act(learned, lives.observation, act_key), env_key)
-    return lives, told.reward
+    env_states, _, common = rollout.advance(
+        environment, env_states, act(learned, env_states.observation, act_key), env_key
+    )
+    return env_states, common.reward
 
 
 def summary(experiment: str, contender: str, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """A run's lines of the table."""
-    told = {"commit": row["commit"], "seconds": row["seconds"], "steps": row["steps"][-1]}
+    """Rows of the table of one run."""
+    common = {"commit": row["commit"], "seconds": row["seconds"], "steps": row["steps"][-1]}
     if experiment == "spread":
         measures = {"best actions": row["best"], "drawn actions": row["drawn"]}
     else:
         measures = {f"{m}: {side}": v for m, sides in row["matches"].items() for side, v in sides.items()}
-    return [line(experiment, contender, name, {experiment: values}) | told for name, values in measures.items()]
+    return [line(experiment, contender, name, {experiment: values}) | common for name, values in measures.items()]
 
 
 def line(experiment: str, contender: str, measure: str, *samples: dict[str, Sequence[float]]) -> dict[str, Any]:
-    """A line of the table: the interquartile mean, or of two samples the probability that the first is better."""
+    """A row of the table: the interquartile mean, or for two samples the probability that the first is better."""
     statistic = statistics.interquartile_mean if len(samples) == 1 else statistics.probability_of_improvement
     found = statistics.estimate(statistic, *samples)
     row = {"experiment": experiment, "contender": contender, "measure": measure, "value": found.value}
@@ -276,7 +280,7 @@ def line(experiment: str, contender: str, measure: str, *samples: dict[str, Sequ
 
 
 def comparisons(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """How likely a run of ours is better than one of JaxMARL's."""
+    """Probability that a run of Rookery is better than one of JaxMARL."""
     if "JaxMARL" not in rows:
         return []
     pairs = [(name, measure) for name in rows if name != "JaxMARL" for measure in ("best", "drawn")]
@@ -288,7 +292,7 @@ def comparisons(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(found: Sequence[tuple[str, str, dict[str, Any]]], picture: str) -> None:
-    """What a team earned per episode while it learned: a thin line for each seed, their mean thick."""
+    """Plot a team's return per episode during training: a thin line for each seed, a thick line for their mean."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

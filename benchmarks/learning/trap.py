@@ -1,12 +1,12 @@
-"""Who gets out of a trap: a population that follows its best, or one that is bred from a repertoire?
+"""Escape from a trap: PBT, which selects by fitness, against ME-PBT, which evolves a repertoire.
 
     python -m benchmarks.learning.trap --agents td3 sac --runs runs/trap --picture docs/trap.png
 
-`PBT` and `ME-PBT` train equally many members with the same life on `point_trap`; `ME-PBT` judges 30 variations of its
-elites beside them. Environment steps count everything: those that members learn from and those that judging takes; PBT
-gets more generations for it. PBT has no repertoire, so whoever it judges is put into one that nobody reads. At the end
-the elites of either are judged again on fresh start states, so that luck does not count. A run that is there already is
-not made again, so the benchmark can be stopped and goes on.
+`PBT` and `ME-PBT` train the same number of members with the same training configuration on `point_trap`; `ME-PBT` also
+evaluates 30 variations of its elites. Environment steps include training and evaluation; PBT gets more generations to
+compensate. PBT has no repertoire, so its evaluated members are added to a passive one for comparison. At the end the
+elites of both are evaluated again on new start states, so that the scores have no selection bias. Existing runs are not
+repeated, so the benchmark can be stopped and continued.
 """
 
 import argparse
@@ -30,13 +30,13 @@ ENV = rookery.make("point_trap")
 P, VARIATIONS, GRID = 10, 30, (16, 16)
 GENERATIONS = {"PBT": 150, "ME-PBT": 100}  # of about 12 and 18 thousand steps
 AGENTS = {"sac": (rookery.sac, rookery.SacConfig), "td3": (rookery.td3, rookery.Td3Config)}
-LIFE = rookery.OffPolicyConfig(
+LEARNER_CONFIG = rookery.OffPolicyConfig(
     num_envs=10, steps_per_generation=1_000, batch_size=64, buffer_size=150_000, warmup_steps=200, eval_episodes=1
 )
-FRESH = 32  # episodes that judge an elite at the end
-OUT = -150.0
-"""Return that nobody in the trap reaches: walking straight under its end wall and standing there, 0.75 away from
-the goal, is worth -156 (-155 from the luckiest start). The way out returns about -45."""
+FRESH = 32  # episodes of the final evaluation of an elite
+ESCAPED = -150.0
+"""A return that cannot be reached inside the trap: moving straight to its end wall and staying there, 0.75 from the
+goal, returns -156 (-155 from the best start state). Escaping returns about -45."""
 PANELS = {"max_fitness": "best return", "coverage": "coverage, % of the cells", "qd_score": "QD score"}
 
 
@@ -46,8 +46,8 @@ def main() -> None:
     made.add_argument("--contenders", nargs="+", default=list(GENERATIONS), choices=list(GENERATIONS))
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--runs", default="runs/trap")
-    made.add_argument("--picture", help="where to draw the curves")
-    made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     for seed in [] if options.only_report else options.seeds:
@@ -62,23 +62,23 @@ def main() -> None:
 
 
 def train(agent: str, contender: str, seed: int) -> dict[str, Any]:
-    """A run's curves, and what came of it on fresh start states."""
-    program = bind(agent, contender, LIFE)
+    """Train one run; return its curves and its scores on new start states."""
+    program = build_program(agent, contender, LEARNER_CONFIG)
     result = rookery.run(program, seed=seed, generations=GENERATIONS[contender], quiet=True)
-    steps = np.cumsum([program.steps_per_generation + judging_steps(metrics) for metrics in result.history])
+    steps = np.cumsum([program.steps_per_generation + evaluation_steps(metrics) for metrics in result.history])
     curves = passive(result.history) if contender == "PBT" else result.history
     row: dict[str, Any] = {"agent": agent, "contender": contender, "seed": seed, "env_steps": steps.tolist()}
     row |= {name: [float(metrics[name]) for metrics in curves] for name in PANELS}
-    evaluator = bind(agent, contender, dataclasses.replace(LIFE, eval_episodes=FRESH))
+    evaluator = build_program(agent, contender, dataclasses.replace(LEARNER_CONFIG, eval_episodes=FRESH))
     fresh = jax.jit(evaluator.evaluate)(result.state, jax.random.key(10_000 + seed))
     row["fresh_best"] = float(np.nanmax(fresh["fitness"]))
     return row | {name: float(value) for name, value in fresh.items() if name.startswith("corrected/")}
 
 
-def bind(agent: str, contender: str, life: rookery.OffPolicyConfig) -> Any:
-    """A contender's program."""
+def build_program(agent: str, contender: str, learner_config: rookery.OffPolicyConfig) -> Any:
+    """Program of a contender."""
     make, config = AGENTS[agent]
-    learner = rookery.off_policy(make(ENV.spec, config(hidden_sizes=(64, 64))), ENV, life)
+    learner = rookery.off_policy(make(ENV.spec, config(hidden_sizes=(64, 64))), ENV, learner_config)
     if contender == "PBT":
         return rookery.pbt(learner, population_size=P)
     return rookery.me_pbt(learner, cells(), population_size=P, ga_population=VARIATIONS)
@@ -90,15 +90,15 @@ def cells() -> jax.Array:
     return rookery.grid(GRID, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper)
 
 
-def judging_steps(metrics: dict[str, np.ndarray]) -> float:
+def evaluation_steps(metrics: dict[str, np.ndarray]) -> float:
     """Environment steps of a generation's evaluations."""
     if "evaluation_steps" in metrics:
         return float(metrics["evaluation_steps"])
-    return float(metrics["episode_length"].sum()) * LIFE.eval_episodes
+    return float(metrics["episode_length"].sum()) * LEARNER_CONFIG.eval_episodes
 
 
 def passive(history: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
-    """The metrics of a repertoire that keeps whoever was judged, and that nobody reads."""
+    """Metrics of a passive repertoire of all evaluated members, which does not affect the training."""
     kept = repertoires.empty((), cells())
     curves = []
     for metrics in history:
@@ -109,7 +109,7 @@ def passive(history: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
 
 
 def report(options: argparse.Namespace) -> None:
-    """The table: interquartile means with their intervals, and how many seeds got out."""
+    """Report the table: interquartile means with confidence intervals, and the number of seeds that escaped."""
     rows = [json.loads(path.read_text()) for path in sorted(Path(options.runs).glob("*.json"))]
     lines = []
     for agent in options.agents:
@@ -126,7 +126,7 @@ def summary(agent: str, contender: str, rows: list[dict[str, Any]]) -> dict[str,
     """One line of the table."""
     line: dict[str, Any] = {"agent": agent, "contender": contender, "runs": len(rows)}
     line["steps"] = min(row["env_steps"][-1] for row in rows)
-    line["out"] = sum(row["fresh_best"] > OUT for row in rows)
+    line["out"] = sum(row["fresh_best"] > ESCAPED for row in rows)
     for name in ("max_fitness", "coverage", "qd_score"):
         values = np.array([row[name][-1] for row in rows])
         middle = statistics.estimate(statistics.interquartile_mean, {"point_trap": values})
@@ -149,12 +149,12 @@ def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
                 mine = [row for row in rows if (row["agent"], row["contender"]) == (agent, contender)]
                 draw_contender(axes, mine, name, style.PALETTE[colour], contender)
             if name == "max_fitness":
-                axes.axhline(OUT, color=style.QUIET, linewidth=1.0, linestyle="--")
+                axes.axhline(ESCAPED, color=style.QUIET, linewidth=1.0, linestyle="--")
                 note = {"ha": "right", "va": "bottom", "fontsize": 8, "transform": axes.get_yaxis_transform()}
-                axes.text(0.94, OUT, "nobody in the trap does better", **note)
+                axes.text(0.94, ESCAPED, "highest return inside the trap", **note)
                 axes.set_ylabel(agent.upper(), color=style.INK)
             axes.set_title(label, fontsize=10, color=style.INK, loc="left")
-            axes.set_xlabel("million environment steps, judging included", fontsize=8)
+            axes.set_xlabel("million environment steps, including evaluation", fontsize=8)
             style.tidy(axes)
     panels[0][1].legend(frameon=False, loc="upper left", fontsize=9)
     figure.savefig(options.picture, dpi=130)

@@ -1,13 +1,14 @@
-"""Whose repertoire of walkers is better with the same environment steps: QDax's ME-PBT, or ours?
+"""Repertoires of walkers for equal environment steps: Rookery's ME-PBT against QDax's.
 
     python -m benchmarks.learning.walker --contenders rookery qdax --runs runs/walker --picture docs/walker.png
 
-The reference setting of ME-PBT scaled to two cores: 10 members with 25 environments each, 40 steps of them and as many
-updates as steps per generation, 30 variations, 128 cells, one episode per evaluation, nets (64, 64), batches of 64.
+The reference setting of ME-PBT scaled to two cores: 10 members with 25 environments each, 40 steps of each environment
+per generation, one update per environment step, 30 variations, 128 cells, one episode per evaluation, networks
+(64, 64), batch size 64.
 
-QDax's feet contacts are NaN for whoever falls, so that all those share cell 0. `qdax` therefore is QDax with our
-descriptor in its evaluation; `qdax-own` is QDax as it comes. Beside what each says of itself, the policies of all final
-repertoires are judged again by one evaluation, over fresh episodes, and put into one set of cells.
+QDax's foot contacts are NaN for every policy that falls, so that all these policies share cell 0. `qdax` therefore is
+QDax with Rookery's descriptor in its evaluation; `qdax-own` is unmodified QDax. In addition to the scores of each
+library, Rookery evaluates the policies of all final repertoires again, over new episodes and with the same cells.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from rookery.report.figures import style
 SETTINGS = Settings(iterations=40, descriptor="ours")
 CONTENDERS = {"rookery": SETTINGS, "qdax": SETTINGS, "qdax-own": SETTINGS._replace(descriptor="own")}
 ENV = rookery.make(SETTINGS.task, episode_length=SETTINGS.episode_length)
-FRESH = 8  # episodes that judge a policy at the end
+FRESH = 8  # episodes of the final evaluation of a policy
 SCORES = ("coverage", "qd_score", "max_fitness")
 
 
@@ -41,8 +42,8 @@ def main() -> None:
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--generations", type=int, default=60)
     made.add_argument("--runs", default="runs/walker")
-    made.add_argument("--picture", help="where to draw the curves")
-    made.add_argument("--only-report", action="store_true", help="make no runs, tell what is there")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     for seed in [] if options.only_report else options.seeds:
@@ -57,19 +58,19 @@ def main() -> None:
 
 
 def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:
-    """Our curves, and our repertoire judged again."""
+    """Rookery's curves, and the final evaluation of its repertoire."""
     result = rookery.run(program(settings, 1), seed=seed, generations=generations, quiet=True)
     curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
-    judged = jax.jit(program(settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
-    fresh = score(np.asarray(judged["fitness"]), np.asarray(judged["descriptor"]))
-    return {**curves, **fresh, "occupied": int(np.isfinite(judged["stored_fitness"]).sum())}
+    evaluated = jax.jit(program(settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
+    fresh = score(np.asarray(evaluated["fitness"]), np.asarray(evaluated["descriptor"]))
+    return {**curves, **fresh, "occupied": int(np.isfinite(evaluated["stored_fitness"]).sum())}
 
 
 def program(settings: Settings, episodes: int, placement: Placement = ONE_DEVICE) -> rookery.Program:
-    """Our ME-PBT with QDax's settings."""
+    """Rookery's ME-PBT with QDax's settings."""
     env = rookery.make(settings.task, episode_length=settings.episode_length)
     agent = rookery.sac(env.spec, rookery.SacConfig(settings.hidden_sizes, output_scale=1.0))
-    life = rookery.OffPolicyConfig(
+    learner_config = rookery.OffPolicyConfig(
         num_envs=settings.num_envs,
         steps_per_generation=settings.num_envs * settings.iterations,
         updates_per_step=settings.updates_per_step,
@@ -78,19 +79,19 @@ def program(settings: Settings, episodes: int, placement: Placement = ONE_DEVICE
         warmup_steps=0,
         eval_episodes=episodes,
     )
-    learner = rookery.off_policy(agent, env, life)
+    learner = rookery.off_policy(agent, env, learner_config)
     sizes = {"population_size": settings.pg_population, "ga_population": settings.ga_population}
     return rookery.me_pbt(learner, cells(settings), **sizes, placement=placement)
 
 
 def cells(settings: Settings) -> jax.Array:
-    """Of our repertoire, and of the final judgement of all."""
+    """Centroids of Rookery's repertoire, and of the final evaluation of all contenders."""
     assert ENV.spec.descriptor is not None
     return rookery.cvt(settings.cells, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper, settings.draws)
 
 
 def qdax_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:
-    """QDax's curves by its own account, and its repertoire judged as ours is."""
+    """QDax's curves by its evaluation, and the final evaluation of its repertoire by Rookery."""
     rows, elites = peers_me_pbt.learn(settings, seed, generations, settings.offset)
     names = {"coverage": "coverage_percent", "qd_score": "qd_score", "max_fitness": "max_fitness"}
     curves = {name: [float(row[theirs]) for row in rows[1:]] for name, theirs in names.items()}
@@ -99,15 +100,15 @@ def qdax_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:
 
 
 def score(fitness: np.ndarray, descriptor: np.ndarray) -> dict[str, float]:
-    """What policies are worth in a repertoire of their own; a fitness that is not finite stands for an empty cell."""
+    """Scores of a new repertoire of the policies; a non-finite fitness denotes an empty cell."""
     empty = repertoires.empty((), cells(SETTINGS))
-    told, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
-    found = repertoires.metrics(told, worst_return(ENV.spec))
+    filled, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
+    found = repertoires.metrics(filled, worst_return(ENV.spec))
     return {f"fresh_{name}": float(found[name]) for name in SCORES}
 
 
 def report(options: argparse.Namespace) -> None:
-    """The table: interquartile means with their intervals, by own account and judged again."""
+    """Report the table: interquartile means with confidence intervals, of the runs and of the final evaluation."""
     rows = [json.loads(path.read_text()) for path in sorted(Path(options.runs).glob("*.json"))]
     lines = []
     for contender in CONTENDERS:
@@ -120,7 +121,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def summary(contender: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One line of the table."""
+    """One row of the table."""
     generations = len(rows[0]["coverage"])
     line: dict[str, Any] = {"contender": contender, "runs": len(rows), "generations": generations}
     for name in (*SCORES, *(f"fresh_{name}" for name in SCORES)):
@@ -132,7 +133,7 @@ def summary(contender: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]], picture: str) -> None:
-    """Curves of all seeds by their own account, a thin line each, their mean thick."""
+    """Plot the curves of the runs: a thin line for each seed, a thick line for their mean."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,1 +1,1 @@
-"""Agents. An agent depends on an `EnvSpec`, never on an environment."""
+"""Learning algorithms. An agent is built from an `EnvSpec` and never calls an environment."""

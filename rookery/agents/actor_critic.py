@@ -1,4 +1,4 @@
-"""A stochastic policy beside a critic: how both read an observation, remember, and what actions are drawn from."""
+"""A stochastic policy and a critic: how both split an observation, keep a memory, and define action distributions."""
 
 from typing import NamedTuple
 
@@ -11,43 +11,53 @@ from rookery.types import Array, PyTree
 
 
 class Policy(NamedTuple):
-    """What the policy consists of."""
+    """Parameters of the policy."""
 
     network: PyTree
-    log_std: PyTree  # [A] of continuous actions, () of discrete ones
+    """Parameters of the policy network."""
+    log_std: PyTree
+    """`[A]` for continuous actions, () for discrete actions."""
 
 
 class ActorCritic(NamedTuple):
-    """Two networks that see the same observation, and how it is read."""
+    """A policy network and a critic network that read the same observation, and the spec that describes it."""
 
-    policy: networks.Core  # memory, observation -> memory, logits or means [..., A]
-    critic: networks.Core  # memory, observation -> memory, value [..., 1]
-    spec: EnvSpec  # without the memory
-
-
-class Seen(NamedTuple):
-    """An observation in its parts."""
-
-    sensed: Array  # [..., O]
-    exists: Array | None  # [..., A] bool, the actions or dimensions that there are; None: all
-    policy_memory: Array  # [..., H]
-    critic_memory: Array  # [..., H]
+    policy: networks.Core
+    """Memory, observation -> memory, logits or means `[..., A]`."""
+    critic: networks.Core
+    """Memory, observation -> memory, value `[..., 1]`."""
+    spec: EnvSpec
+    """Spec of the environment, without the agent's memory."""
 
 
-def see(nets: ActorCritic, observation: Array) -> Seen:
-    """Take an observation `[..., O]` apart, see `EnvSpec.sensed_size`; the policy's memory comes first."""
-    spec, shown = nets.spec, nets.spec.observation_size
-    middle = shown + nets.policy.memory_size
-    return Seen(
+class ObservationParts(NamedTuple):
+    """The parts of an observation."""
+
+    sensed: Array
+    """`[..., O]`."""
+    exists: Array | None
+    """`[..., A]` bool, mask of the available actions or action dimensions; None if all are."""
+    policy_memory: Array
+    """`[..., H]`."""
+    critic_memory: Array
+    """`[..., H]`."""
+
+
+def split_observation(nets: ActorCritic, observation: Array) -> ObservationParts:
+    """Split an observation `[..., O]` into its parts, see `EnvSpec.sensed_size`; the policy's memory precedes the
+    critic's."""
+    spec, environment_size = nets.spec, nets.spec.observation_size
+    policy_end = environment_size + nets.policy.memory_size
+    return ObservationParts(
         sensed=observation[..., : spec.sensed_size],
-        exists=observation[..., spec.sensed_size : shown] > 0.5 if spec.masked else None,
-        policy_memory=observation[..., shown:middle],
-        critic_memory=observation[..., middle:],
+        exists=observation[..., spec.sensed_size : environment_size] > 0.5 if spec.masked else None,
+        policy_memory=observation[..., environment_size:policy_end],
+        critic_memory=observation[..., policy_end:],
     )
 
 
 def distribution(nets: ActorCritic, policy: Policy, outputs: Array, exists: Array | None) -> Array:
-    """What actions are drawn from: logits `[..., A]`, or mean and log standard deviation `[..., 2 A]`."""
+    """Parameters of the action distribution: logits `[..., A]`, or mean and log standard deviation `[..., 2 A]`."""
     if not nets.spec.discrete:
         log_std = distributions.bounded_log_std(policy.log_std)
         return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
@@ -57,7 +67,7 @@ def distribution(nets: ActorCritic, policy: Policy, outputs: Array, exists: Arra
 def log_prob_and_entropy(
     nets: ActorCritic, parameters: Array, action: Array, exists: Array | None
 ) -> tuple[Array, Array]:
-    """Of an action `[..., A]`, or `[...]` int32, drawn from `distribution`; `[...]` each, in nats."""
+    """Log density of an action `[..., A]` (or `[...]` int32) and entropy of the distribution; `[...]` each, in nats."""
     if nets.spec.discrete:
         log_prob = distributions.categorical_log_prob(parameters, action)
         return log_prob, distributions.categorical_entropy(parameters)
@@ -66,17 +76,22 @@ def log_prob_and_entropy(
 
 
 def unroll(core: networks.Core, params: PyTree, memory: Array, observation: Array, begins: Array) -> Array:
-    """Outputs `[L, B, ...]` of a network that follows sequences, and forgets where an episode begins.
+    """Apply a network along sequences, resetting its memory where an episode begins.
 
     Args:
+      core: the network.
+      params: its parameters.
       memory: `[B, H]`, before the first step.
       observation: `[L, B, O]`.
-      begins: `[L, B]` bool.
+      begins: `[L, B]` bool, True at the first step of an episode.
+
+    Returns:
+      Outputs `[L, B, ...]`.
     """
     if not core.memory_size:
         return core.apply(params, memory[None], observation)[1]
 
-    def follow(memory: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+    def advance(memory: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
         return core.apply(params, jnp.where(step[1][:, None], 0.0, memory), step[0])
 
-    return jax.lax.scan(follow, memory, (observation, begins))[1]
+    return jax.lax.scan(advance, memory, (observation, begins))[1]

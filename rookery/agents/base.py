@@ -1,14 +1,17 @@
-"""The waist of the minds: `Agent(init, start, explore, act, noise, update)`, everything for ONE member.
+"""The agent interface: `Agent(init, start, explore, act, noise, update)`, written for ONE member.
 
-This page is the tutorial of the room. An agent is six pure functions over three nouns that never mix:
+This docstring is the guide to writing an agent. An agent consists of six pure functions over three separate types:
 
-- `Config`, a frozen dataclass: static, decides shapes. The factory (`sac.sac(spec, config)`) validates and binds it.
-- `Hyper`, a NamedTuple of `[]` leaves: traced, so a population can hold a different value per member, and change it.
-- `State`, a NamedTuple: what is learned. It contains `params`, the genome that can be copied elsewhere.
+- `Config`, a frozen dataclass: static settings that determine shapes. The factory (`sac.sac(spec, config)`) validates
+  and binds it.
+- `Hyper`, a NamedTuple of `[]` leaves: traced, so that the members of a population can hold and change different
+  values.
+- `State`, a NamedTuple: the learned quantities. It contains `params`, the parameters that can be copied into other
+  members.
 
 To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyper` and its space, `State`, losses,
-`update`, factory. Never store a key in the state, never read a hyper-parameter from the config, and put the agent into
-the contract suite (`tests/test_agents.py`), which checks all of that.
+`update`, factory. Do not store a random key in the state, do not read a hyper-parameter from the config, and add the
+agent to the test suite in `tests/test_agents.py`, which checks both.
 """
 
 from collections.abc import Mapping
@@ -25,58 +28,71 @@ Extras = PyTree
 
 
 class RolloutExtras(NamedTuple):
-    """What an on-policy agent is told of a step besides the rest, in `Transition.extras`."""
+    """Additional data of a step for an on-policy agent, in `Transition.extras`."""
 
-    log_prob: Array  # [] of the action when it was drawn, in nats
-    ended: Array  # [] bool: what follows in time is another episode
-    counts: Array  # [] bool: False where the agent's task had ended before, while those of others went on
-    accumulated: Array  # [] discounted sum of the rewards of its episode so far
+    log_prob: Array
+    """`[]`, log density of the action when it was drawn, in nats."""
+    ended: Array
+    """`[]` bool: the next step in time belongs to another episode."""
+    counts: Array
+    """`[]` bool: False after the agent's task has ended while the tasks of its team mates continue."""
+    accumulated: Array
+    """`[]`, discounted sum of the rewards of the episode so far."""
 
 
 class InitFn(Protocol):
-    """Draw a genome; the key is consumed."""
+    """Initialise parameters; the key is consumed."""
 
     def __call__(self, key: Key) -> Params: ...
 
 
 class StartFn(Protocol):
-    """Bring a genome to life: fresh targets and optimiser. The only way from `Params` to `State`."""
+    """Build a state from parameters, with new targets and optimisers. The only conversion of `Params` to `State`."""
 
     def __call__(self, params: Params) -> State: ...
 
 
 class ExploreFn(Protocol):
-    """An action `[A]` to learn from, given an observation `[O]`, and what else must be stored with it (an on-policy
-    agent's log density `[]`; `()` for an off-policy agent). The key is consumed.
+    """Return an exploratory action `[A]` for an observation `[O]`, and the data to store with it.
 
-    Of an agent with a memory, observations end in it and actions are `envs.memory.ActionWithCarry`.
+    The data are the log density `[]` for an on-policy agent, `()` for an off-policy agent. The key is consumed. For an
+    agent with a memory, the observation ends in the memory, and the action is an `ActionWithCarry`.
     """
 
     def __call__(self, state: State, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, Extras]: ...
 
 
 class ActFn(Protocol):
-    """The deterministic action `[A]` for an observation `[O]`, for evaluation. Takes the genome, not the state."""
+    """Return the deterministic action `[A]` for an observation `[O]`, for evaluation; takes parameters, not a state."""
 
     def __call__(self, params: Params, observation: Array) -> Array: ...
 
 
 class NoiseFn(Protocol):
-    """All the randomness that an update consumes, leaves `[batch_size, ...]`: for each row a draw of its own.
+    """Draw all random numbers that an update consumes, leaves `[batch_size, ...]`, independently for each row.
 
-    Apart from `update` so that a block of U updates draws its noise in one call, for U x B rows, and cuts it into
-    batches (1.1 to 1.35 times the speed). Of an on-policy agent, who shuffles all rows in every epoch: the key itself.
+    It is separate from `update` so that a block of U updates draws its noise in one call for U x B rows and splits it
+    into batches (1.1 to 1.35 times as fast). For an on-policy agent, which shuffles all rows in every epoch, the noise
+    is the key itself.
     """
 
     def __call__(self, key: Key, batch_size: int) -> Noise: ...
 
 
 class UpdateFn(Protocol):
-    """One gradient update from a batch of `[B, ...]`; of an on-policy agent, all epochs over a rollout `[T, E, ...]`.
+    """Apply one gradient update from a batch `[B, ...]`; for an on-policy agent, all epochs over a rollout `[T, E,
+    ...]`.
 
     Args:
-      step: `[]` int32, number of updates before this one. One scalar for the whole population and never batched, so
-        that `lax.cond(step % delay == 0, ...)` stays a branch that is really skipped.
+      state: the state before the update.
+      hyper: the member's hyper-parameters.
+      batch: the transitions.
+      noise: the result of `NoiseFn`.
+      step: `[]` int32, number of updates before this one. It is one scalar for the whole population and never batched,
+        so that `lax.cond(step % delay == 0, ...)` stays a branch that can be skipped.
+
+    Returns:
+      The new state, and metrics `[]`.
     """
 
     def __call__(
@@ -85,36 +101,36 @@ class UpdateFn(Protocol):
 
 
 class KeepFn(Protocol):
-    """What a transition should carry besides, in `Transition.extras`: any pytree, the same for every step."""
+    """Return the data to store in `Transition.extras`: any pytree with the same structure for every step."""
 
     def __call__(self, step: Step) -> PyTree: ...
 
 
 class ObserveFn(Protocol):
-    """Take notice of the steps `[E, ...]` just made, all at once; called before they can be learned from."""
+    """Update the state from the latest steps `[E, ...]`; called before these steps can be sampled for learning."""
 
     def __call__(self, state: State, steps: Step) -> State: ...
 
 
 class MeasureFn(Protocol):
-    """What an evaluation should sum up over the steps of an episode besides the reward: name -> `[]`.
+    """Return further quantities that an evaluation sums over the steps of an episode: name -> `[]`.
 
-    `step.final_observation` is shown as the agent is shown observations.
+    `step.final_observation` is preprocessed like the observations that the agent acts on.
     """
 
     def __call__(self, params: Params, step: Step) -> Mapping[str, Array]: ...
 
 
 class ConcludeFn(Protocol):
-    """Judge by whole episodes.
+    """Compute the fitness from whole episodes.
 
     Args:
-      sums: name -> `[N]`, what was measured.
-      returns: `[N]`, of the environment's own reward.
-      lengths: `[N]` int32, steps.
+      sums: name -> `[N]`, the measured quantities.
+      returns: `[N]`, returns of the environment's reward.
+      lengths: `[N]` int32, in steps.
 
     Returns:
-      The fitness `[]`, and what should be told of each episode, name -> `[N]`.
+      The fitness `[]`, and the values to report for each episode, name -> `[N]`.
     """
 
     def __call__(
@@ -123,7 +139,7 @@ class ConcludeFn(Protocol):
 
 
 class IntrinsicReward(NamedTuple):
-    """What an agent that makes its own reward asks of its life."""
+    """The functions that a learner calls for an agent that computes its own reward."""
 
     keep: KeepFn
     observe: ObserveFn
@@ -140,36 +156,40 @@ class Agent(NamedTuple):
     act: ActFn
     noise: NoiseFn
     update: UpdateFn
-    space: Space  # the default search space; its `defaults` are the default hyper-parameters
-    intrinsic_reward: IntrinsicReward | None = (
-        None  # None: it learns from the environment's reward, and is judged by it
-    )
-    memory_size: int = 0  # numbers that it notes in each step, see `envs/wrappers/recurrence.py`
-    team: str = ""  # how the agents of a team share parameters, "independent" or "shared"; empty: for one agent alone
-    minibatches: int = 0  # parts that an on-policy agent cuts a rollout into; 0 for one that learns off-policy
-    normalize: bool = False  # whether an on-policy agent sees normalised observations where nobody says
+    space: Space
+    """The default search space; its `defaults` are the default hyper-parameters."""
+    intrinsic_reward: IntrinsicReward | None = None
+    """None: the agent learns from the environment's reward, and its return is the fitness."""
+    memory_size: int = 0
+    """Size of the memory that is carried from step to step, see `envs/wrappers/recurrence.py`."""
+    team: str = ""
+    """How the agents of a team share parameters, "independent" or "shared"; empty for a single agent."""
+    minibatches: int = 0
+    """Number of minibatches of a rollout for an on-policy agent; 0 for an off-policy agent."""
+    normalize: bool = False
+    """Whether an on-policy agent normalises observations by default."""
 
 
 def check_hidden_sizes(
     hidden_sizes: tuple[int, ...], critic_hidden_sizes: tuple[int, ...] | None = None, name: str = "hidden_sizes"
 ) -> None:
-    """Refuse layers without units.
+    """Check that every layer has units.
 
     Args:
       hidden_sizes: units of each layer.
-      critic_hidden_sizes: likewise, where a critic has others.
-      name: what the setting of the first is called.
+      critic_hidden_sizes: units of each layer of the critic, if they differ.
+      name: name of the setting that `hidden_sizes` comes from.
 
     Raises:
       ValueError: a size is below 1.
     """
-    for called, sizes in ((name, hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
+    for setting, sizes in ((name, hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
         if min(sizes, default=1) < 1:
-            raise ValueError(f"{called} must all be at least 1, got {sizes}.")
+            raise ValueError(f"{setting} must all be at least 1, got {sizes}.")
 
 
 def check_output_scale(output_scale: float) -> None:
-    """Refuse a policy whose last weights cannot be drawn.
+    """Check the variance scale of a policy's last layer.
 
     Raises:
       ValueError: the scale is not above 0.
@@ -179,19 +199,19 @@ def check_output_scale(output_scale: float) -> None:
 
 
 def check_continuous(spec: EnvSpec, agent: str) -> None:
-    """Refuse a world with discrete actions.
+    """Check that the environment has continuous actions.
 
     Raises:
-      ValueError: the sentence names the agent and the world.
+      ValueError: the actions are discrete; the message names the agent and the environment.
     """
     if spec.discrete:
         raise ValueError(f"{agent} needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
 
 
 class HasParams(Protocol):
-    """What every agent's `State` offers: its genome."""
+    """The attribute that every agent's `State` has: its parameters."""
 
     @property
     def params(self) -> Params:
-        """The genome."""
+        """The parameters that can be copied into other members."""
         ...

@@ -1,8 +1,8 @@
-"""Skill discovery around any off-policy agent: a discriminator guesses the skill, and who is recognised is rewarded.
+"""DIAYN: skill discovery around any off-policy agent, rewarding transitions whose skill a discriminator recognises.
 
-Source: Eysenbach 2018, "Diversity is All You Need" (arXiv:1802.06070). The agent that is wrapped learns as it always
-does, from observations that end in a skill and from a reward that is made here. With `smerl` it also learns the world's
-own reward: Kumar 2020, "One Solution is Not All You Need" (arXiv:2010.14484).
+Source: Eysenbach 2018, "Diversity is All You Need" (arXiv:1802.06070). The wrapped agent's update is unchanged; its
+observations end in a skill, and this module computes its reward. With `smerl` it also learns from the environment's
+reward: Kumar 2020, "One Solution is Not All You Need" (arXiv:2010.14484).
 
 Deviation: the temperature of SAC is learned, unless `SacConfig.fix_alpha` is set; Eysenbach 2018 keeps it at 0.1.
 """
@@ -28,127 +28,139 @@ from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 @dataclass(frozen=True)
 class DiaynConfig:
-    """What the discriminator looks at, and what skills are rewarded and judged by.
+    """The discriminator's input and network, the diversity reward, and the fitness.
 
     Raises:
-      ValueError: a layer size below 1, an unknown fitness, or SMERL's numbers out of range or without SMERL.
+      ValueError: a layer size below 1, an unknown fitness, SMERL settings out of range, or SMERL settings without
+        SMERL.
     """
 
     descriptor_full_state: bool = False
-    """Recognise skills by the whole next observation; by default by the task's descriptor of the state reached."""
+    """Recognise skills from the whole next observation; by default from the task's descriptor of the next state."""
     add_log_p_z: bool = True
-    """Reward log q(z | s') - log p(z), which is 0 for a guess at random; without, only log q(z | s'), which is never
-    above 0 and so, with smerl, no bonus."""
+    """Reward log q(z | s') - log p(z), which is 0 for a random guess; without it the reward is log q(z | s'), which is
+    never above 0, so that with smerl it is not a bonus."""
     discriminator_hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the discriminator's hidden layers (at least 1)."""
+    """Widths of the discriminator's hidden layers (each at least 1)."""
     fitness: Literal["accuracy", "diversity", "return"] = "accuracy"
-    """What members are judged by: the discriminator's accuracy in [0, 1], the sum of the diversity reward over an
-    episode, or the environment's own return."""
+    """Fitness of members: the discriminator's accuracy in [0, 1], the sum of the diversity reward over an episode, or
+    the environment's return."""
     smerl: bool = False
-    """Learn the environment's reward, and add the diversity reward for skills whose return is near the best; fitness
-    `return` then selects by what is learned."""
+    """Learn the environment's reward, and add the diversity reward for skills whose return is near the best; with
+    fitness `return`, selection uses the reward that is learned."""
     smerl_target: float | None = None
-    """The return that counts as best; by default a share of the greatest running mean that any skill has had."""
+    """Target return of SMERL; by default a fraction of the greatest running mean return of any skill."""
     smerl_fraction: float = 0.9
-    """The share of the greatest running mean that is the target where none is given, in (0, 1]."""
+    """Fraction of the greatest running mean return that is the target if smerl_target is not set, in (0, 1]."""
     smerl_margin: float = 0.0
-    """By how much a skill's return may miss the target and still be rewarded for diversity (at least 0)."""
+    """Amount by which a skill's return may miss the target and still be rewarded for diversity (at least 0)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_hidden_sizes(self.discriminator_hidden_sizes, name="discriminator_hidden_sizes")
-        known = get_args(get_type_hints(type(self))["fitness"])
-        if self.fitness not in known:
-            raise ValueError(f"fitness must be one of {known}, got {self.fitness!r}.")
+        choices = get_args(get_type_hints(type(self))["fitness"])
+        if self.fitness not in choices:
+            raise ValueError(f"fitness must be one of {choices}, got {self.fitness!r}.")
         if not 0.0 < self.smerl_fraction <= 1.0:
             raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
         if self.smerl_margin < 0.0:
             raise ValueError(f"smerl_margin must not be negative, got {self.smerl_margin}.")
         if self.smerl_target is not None and self.smerl_fraction != DiaynConfig.smerl_fraction:
-            raise ValueError("smerl_fraction makes a target where none is given; give it or smerl_target, not both.")
-        told = self.smerl_target is not None or self.smerl_margin or self.smerl_fraction != DiaynConfig.smerl_fraction
-        if told and not self.smerl:
+            raise ValueError("smerl_fraction applies only without a smerl_target; give it or smerl_target, not both.")
+        fraction_set = self.smerl_fraction != DiaynConfig.smerl_fraction
+        if (self.smerl_target is not None or self.smerl_margin or fraction_set) and not self.smerl:
             raise ValueError(
-                "smerl_target, smerl_fraction and smerl_margin say nothing without smerl; turn it on or drop them."
+                "smerl_target, smerl_fraction and smerl_margin have no effect without smerl; turn it on or drop them."
             )
 
 
 class DiaynParams(NamedTuple):
-    """The genome."""
+    """The parameters that can be copied into other members."""
 
-    agent: PyTree  # the wrapped agent's
+    agent: PyTree
+    """Parameters of the wrapped agent."""
     discriminator: PyTree
 
 
 class DiaynState(NamedTuple):
-    """What one member has learned."""
+    """The learned state of one member."""
 
-    agent: PyTree  # the wrapped agent's state
+    agent: PyTree
+    """State of the wrapped agent."""
     discriminator: gradients.Learned
-    returns: PyTree  # `smerl.Returns`, or () without SMERL
+    returns: PyTree
+    """`smerl.Returns`, or () without SMERL."""
 
     @property
     def params(self) -> DiaynParams:
-        """The genome."""
+        """The parameters that can be copied into other members."""
         return DiaynParams(self.agent.params, self.discriminator.params)
 
 
 class DiaynBindings(NamedTuple):
-    """What DIAYN is bound to."""
+    """The static arguments that DIAYN's functions are bound to."""
 
     agent: Agent
     skill: SkillSpec
     config: DiaynConfig
-    discriminator: networks.Network  # what it looks at -> S numbers
-    hyper: type  # of the wrapped agent
+    discriminator: networks.Network
+    """Features -> S outputs."""
+    hyper: type
+    """Type of the wrapped agent's hyper-parameters."""
 
 
 class Guess(NamedTuple):
-    """What the discriminator says of one state and the skill that led there; `[...]` each."""
+    """The discriminator's result for a state and the skill that led to it; `[...]` each."""
 
-    log_ratio: Array  # log q(z | s') - log p(z), in nats
-    accuracy: Array  # 1 where it is right, else 0; on a sphere (1 + cosine) / 2 between its direction and the skill
+    log_ratio: Array
+    """log q(z | s') - log p(z), in nats."""
+    accuracy: Array
+    """1 for a correct prediction, else 0; on a sphere (1 + cosine) / 2 between predicted direction and skill."""
 
 
-DISCRIMINATOR_LR = Field("Adam's step size for the discriminator", LogUniform)
-DIVERSITY_SCALE = Field("SMERL's weight of the diversity reward", LogUniform)
+DISCRIMINATOR_LR = Field("learning rate of the discriminator", LogUniform)
+DIVERSITY_SCALE = Field("weight of the diversity reward in SMERL", LogUniform)
 DISCOUNT = 0.97  # for episodes of about 100 steps
 
 
 def space(inner: Space, with_smerl: bool = True) -> Space:
-    """The wrapped agent's search space and the discriminator's rate; with SMERL the weight of the diversity reward.
+    """Extend the wrapped agent's search space by the discriminator's learning rate and, with SMERL, the diversity
+    weight.
 
-    The default discount becomes 0.97, whatever the wrapped agent's is.
+    The default discount becomes 0.97, whatever the wrapped agent's default is.
     """
-    own = {"discriminator_lr": 3e-4, **({"diversity_scale": 1.0} if with_smerl else {})}
+    added = {"discriminator_lr": 3e-4, **({"diversity_scale": 1.0} if with_smerl else {})}
     domains = {"discriminator_lr": LogUniform(3e-5, 3e-3), "diversity_scale": LogUniform(0.1, 10.0)}
     fields = {"discriminator_lr": DISCRIMINATOR_LR, "diversity_scale": DIVERSITY_SCALE}
-    # What an agent of one's own declares nothing of must still be there to be chosen.
+    # The fields of a custom agent that declares none must still be available to `choose`.
     inner_fields = inner.fields or dict.fromkeys(inner.defaults._fields, Field("", Uniform, low=-math.inf))
-    values = {**inner.defaults._asdict(), **own}
+    values = {**inner.defaults._asdict(), **added}
     if "discount" in values:
         values["discount"] = DISCOUNT
     return hyperparams.space(
         _hyper_type(type(inner.defaults), with_smerl)(**values),
-        {**inner.domains, **{name: domains[name] for name in own}},
-        {**inner_fields, **{name: fields[name] for name in own}},
+        {**inner.domains, **{name: domains[name] for name in added}},
+        {**inner_fields, **{name: fields[name] for name in added}},
     )
 
 
 @functools.cache
 def _hyper_type(inner: Any, with_smerl: bool) -> Any:
-    """One type per wrapped agent, so that two calls of `diayn` give trees of one structure."""
-    own = ("discriminator_lr", "diversity_scale") if with_smerl else ("discriminator_lr",)
-    return collections.namedtuple("DiaynHyper", (*inner._fields, *own))  # known at run time
+    """Cached, so that two calls of `diayn` with the same agent give pytrees of equal structure."""
+    added = ("discriminator_lr", "diversity_scale") if with_smerl else ("discriminator_lr",)
+    return collections.namedtuple("DiaynHyper", (*inner._fields, *added))  # its fields are known only at run time
 
 
 def guess(skill: SkillSpec, outputs: Array, chosen: Array) -> Guess:
-    """What the discriminator's outputs say of the skill that was chosen.
+    """Compare the discriminator's outputs with the skill that was active.
 
     Args:
-      skill: its kind.
+      skill: kind and size of the skills.
       outputs: `[..., S]`: logits, or a direction times its concentration.
-      chosen: `[..., S]`, the skill.
+      chosen: `[..., S]`, the active skill.
+
+    Returns:
+      Log ratio and accuracy, `[...]` each.
     """
     if skill.kind == "sphere":
         length = jnp.sqrt(jnp.sum(jnp.square(outputs), axis=-1) + 1e-12)
@@ -156,22 +168,23 @@ def guess(skill: SkillSpec, outputs: Array, chosen: Array) -> Guess:
         return Guess(distributions.direction_log_ratio(outputs, chosen), 0.5 * (1.0 + cosine))
     index = jnp.argmax(chosen, axis=-1).astype(jnp.int32)
     log_prob = distributions.categorical_log_prob(outputs, index)
-    right = (jnp.argmax(outputs, axis=-1) == index).astype(jnp.float32)
-    return Guess(log_prob + math.log(skill.size), right)
+    correct = (jnp.argmax(outputs, axis=-1) == index).astype(jnp.float32)
+    return Guess(log_prob + math.log(skill.size), correct)
 
 
 def log_prior(skill: SkillSpec) -> float:
-    """Log density p(z) of the uniform prior, in nats; of one-hot skills the log probability."""
+    """Log density p(z) of the uniform prior, in nats; for one-hot skills the log probability."""
     return -(math.log(skill.size) if skill.kind == "one-hot" else distributions.direction_log_area(skill.size))
 
 
 def discriminator_loss(params: PyTree, bindings: DiaynBindings, features: Array, chosen: Array) -> tuple[Array, Guess]:
-    """Cross-entropy of the skill given the state reached (Eysenbach 2018, Algorithm 1).
+    """Cross-entropy of the skill given the next state (Eysenbach 2018, Algorithm 1).
 
     Args:
-      params: of the discriminator.
-      features: `[B, F]`, of the true successors: what the reward is asked about is what is learned.
-      chosen: `[B, S]`.
+      params: parameters of the discriminator.
+      bindings: skills and networks.
+      features: `[B, F]`, of the true successors, which are also the inputs of the reward.
+      chosen: `[B, S]`, the active skills.
 
     Returns:
       Scalar `[]` in nats, and the guesses `[B]`.
@@ -182,143 +195,150 @@ def discriminator_loss(params: PyTree, bindings: DiaynBindings, features: Array,
 
 
 def init(bindings: DiaynBindings, key: Key) -> DiaynParams:
-    """Draw the agent and a discriminator that knows nothing: all skills are equally likely to it."""
+    """Initialise the agent and the discriminator; the initial discriminator predicts all skills with equal
+    probability."""
     agent_key, discriminator_key = jax.random.split(key)
     return DiaynParams(bindings.agent.init(agent_key), bindings.discriminator.init(discriminator_key))
 
 
 def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
-    """Fresh optimisers; nothing known of the skills' returns."""
-    returns = smerl.nothing(bindings.skill) if bindings.config.smerl else ()
+    """Return a state with new optimisers and empty statistics of the skills' returns."""
+    returns = smerl.init(bindings.skill) if bindings.config.smerl else ()
     return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
 def explore(
     bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[Array, PyTree]:
-    """As the wrapped agent does."""
+    """Return the wrapped agent's exploratory action."""
     return bindings.agent.explore(state.agent, inner_hyper(bindings.hyper, hyper), observation, key)
 
 
 def act(bindings: DiaynBindings, params: DiaynParams, observation: Array) -> Array:
-    """As the wrapped agent does."""
+    """Return the wrapped agent's deterministic action."""
     return bindings.agent.act(params.agent, observation)
 
 
 def update(
     bindings: DiaynBindings, state: DiaynState, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[DiaynState, Metrics]:
-    """Reward each transition by how well its skill is recognised, learn to recognise it, update the wrapped agent.
+    """Compute the diversity reward, then update the discriminator and the wrapped agent.
 
     Args:
+      bindings: skills, wrapped agent and networks.
+      state: the state before the update.
+      hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`; observations end in the skill, `extras` is the true successor's descriptor.
-      noise: the wrapped agent's.
-      step: likewise.
+      noise: noise for the wrapped agent's update.
+      step: `[]`, updates before this one; passed to the wrapped agent.
 
     Returns:
-      The new state, and metrics `[]`: the wrapped agent's, `discriminator_loss` (nats), `discriminator_accuracy`,
-      `diversity_reward` (nats) and, with SMERL, `diverse`, the share of rows that are rewarded for diversity.
+      The new state, and metrics `[]`: those of the wrapped agent, `discriminator_loss` (nats),
+      `discriminator_accuracy`, `diversity_reward` (nats) and, with SMERL, `diverse`, the share of rows that are
+      rewarded for diversity.
     """
     chosen = batch.observation[:, -bindings.skill.size :]
     features = _features(bindings, batch.next_observation, batch.extras)
     loss = partial(discriminator_loss, bindings=bindings, features=features, chosen=chosen)
-    (told, guesses), gradient = jax.value_and_grad(loss, has_aux=True)(state.discriminator.params)
+    (loss_value, guesses), gradient = jax.value_and_grad(loss, has_aux=True)(state.discriminator.params)
     metrics = {
-        "discriminator_loss": told,
+        "discriminator_loss": loss_value,
         "discriminator_accuracy": jnp.mean(guesses.accuracy),
         "diversity_reward": jnp.mean(guesses.log_ratio),
     }
     reward = guesses.log_ratio if bindings.config.add_log_p_z else guesses.log_ratio + log_prior(bindings.skill)
     reward = jax.lax.stop_gradient(reward)
     if bindings.config.smerl:
-        diverse = smerl.near_best(_aim(bindings.config), state.returns, chosen)
+        diverse = smerl.near_best(_return_threshold(bindings.config), state.returns, chosen)
         reward = batch.reward + hyper.diversity_scale * jnp.where(diverse, reward, 0.0)
         metrics["diverse"] = jnp.mean(diverse.astype(jnp.float32))
     batch = batch._replace(reward=reward, extras=())
-    agent, learned = bindings.agent.update(state.agent, inner_hyper(bindings.hyper, hyper), batch, noise, step)
+    agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper(bindings.hyper, hyper), batch, noise, step)
     discriminator = gradients.adam(state.discriminator, gradient, hyper.discriminator_lr)
-    return DiaynState(agent, discriminator, state.returns), {**learned, **metrics}
+    return DiaynState(agent, discriminator, state.returns), {**agent_metrics, **metrics}
 
 
 def observe(bindings: DiaynBindings, state: DiaynState, steps: Step) -> DiaynState:
-    """With SMERL, keep account of what the skills return."""
+    """With SMERL, update the running means of the skills' returns."""
     if not bindings.config.smerl:
         return state
     return state._replace(returns=smerl.record(bindings.skill, state.returns, steps))
 
 
 def keep(bindings: DiaynBindings, step: Step) -> PyTree:
-    """The descriptor of the state reached, unless the next observation says it."""
+    """Return the next state's descriptor, or nothing if the discriminator reads the next observation."""
     return () if bindings.config.descriptor_full_state else step.descriptor
 
 
 def measure(bindings: DiaynBindings, params: DiaynParams, step: Step) -> Mapping[str, Array]:
-    """A step's diversity reward, in nats and without regard to `add_log_p_z`, and whether its skill is recognised."""
+    """Return a step's diversity reward, in nats and independent of `add_log_p_z`, and the discriminator's accuracy."""
     features = _features(bindings, step.final_observation, step.descriptor)
-    guessed = guess(bindings.skill, bindings.discriminator.apply(params.discriminator, features), step.pursued.skill)
-    return {"diversity_return": guessed.log_ratio, "accuracy": guessed.accuracy}
+    result = guess(bindings.skill, bindings.discriminator.apply(params.discriminator, features), step.pursued.skill)
+    return {"diversity_return": result.log_ratio, "accuracy": result.accuracy}
 
 
 def conclude(
     config: DiaynConfig, sums: Mapping[str, Array], returns: Array, lengths: Array
 ) -> tuple[Array, Mapping[str, Array]]:
-    """The configured fitness; of each episode the share of steps that were recognised, and both returns."""
+    """Return the configured fitness and, for each episode, the mean accuracy, the diversity return and the true
+    return."""
     accuracy = sums["accuracy"] / jnp.maximum(lengths, 1).astype(jnp.float32)
-    told = {"accuracy": accuracy, "diversity_return": sums["diversity_return"], "true_return": returns}
+    episodes = {"accuracy": accuracy, "diversity_return": sums["diversity_return"], "true_return": returns}
     name = {"accuracy": "accuracy", "diversity": "diversity_return", "return": "true_return"}[config.fitness]
-    return jnp.mean(told[name]), told
+    return jnp.mean(episodes[name]), episodes
 
 
 def _features(bindings: DiaynBindings, next_observation: Array, descriptor: Array) -> Array:
-    """What the discriminator looks at; never the skill itself."""
+    """Return the discriminator's input, which never contains the skill."""
     return next_observation[..., : -bindings.skill.size] if bindings.config.descriptor_full_state else descriptor
 
 
-def _aim(config: DiaynConfig) -> smerl.Aim:
-    return smerl.Aim(config.smerl_target, config.smerl_fraction, config.smerl_margin)
+def _return_threshold(config: DiaynConfig) -> smerl.ReturnThreshold:
+    return smerl.ReturnThreshold(config.smerl_target, config.smerl_fraction, config.smerl_margin)
 
 
 def inner_hyper(kind: Any, hyper: Hyper) -> Hyper:
-    """The wrapped agent's own hyper-parameters, which come first; `kind` is their type."""
+    """Return the wrapped agent's hyper-parameters, which are the first fields; `kind` is their type."""
     return kind(*hyper[: len(kind._fields)])
 
 
-def frozen(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
-    """The wrapped agent's genome for one skill and the world without skills: the same actions and the same values.
+def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
+    """Return the wrapped agent's parameters for one skill, for the environment without skills: equal actions and
+    values.
 
     Args:
-      params: of a DIAYN agent.
-      spec: of the world with skills that it lives in.
+      params: parameters of a DIAYN agent.
+      spec: spec of the environment with skills that the agent was built for.
       skill: `[S]`.
     """
     return networks.freeze_inputs(params.agent, spec.sensed_size, skill)
 
 
 def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Agent:
-    """DIAYN around an off-policy agent that was built for `spec`; with `smerl` in the config, SMERL.
+    """Build DIAYN around an off-policy agent that was built for `spec`; with `smerl` in the config, SMERL.
 
     Args:
-      agent: SAC, TD3 or one of your own; it sees the skill at the end of its observations.
-      spec: of a world with skills (`envs.skills.skills`).
-      config: what skills are told apart by.
+      agent: SAC, TD3 or a custom agent; its observations end in the skill.
+      spec: spec of an environment with skills (`rookery.skills`).
+      config: discriminator, reward and fitness.
 
     Raises:
-      ValueError: the world has no skills, or no descriptor and `descriptor_full_state` is off.
+      ValueError: the environment has no skills, or no descriptor while `descriptor_full_state` is off.
     """
     config = config or DiaynConfig()
     if spec.skill is None:
-        raise ValueError(f"DIAYN needs a world with skills; wrap it: skills({spec.name}, num_skills=5).")
+        raise ValueError(f"DIAYN needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not config.descriptor_full_state:
         raise ValueError(
             f"{spec.name} has no descriptor to recognise skills by; choose a task that has one, or turn on "
-            "descriptor_full_state (--descriptor-full-state), which looks at the whole observation."
+            "descriptor_full_state (--descriptor-full-state), which uses the whole observation."
         )
     size = spec.sensed_size if config.descriptor_full_state else spec.descriptor_size
     bindings = DiaynBindings(
         agent=agent,
         skill=spec.skill,
         config=config,
-        # So small a last layer that a newborn discriminator is uniform, and the first rewards are 0.
+        # The last layer is so small that the initial discriminator is uniform and the first rewards are 0.
         discriminator=networks.mlp((size,), config.discriminator_hidden_sizes, spec.skill.size, output_scale=1e-12),
         hyper=type(agent.space.defaults),
     )

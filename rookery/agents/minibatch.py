@@ -1,4 +1,4 @@
-"""Passes over a rollout in shuffled minibatches, whatever is learned from them and by whatever optimiser."""
+"""Epochs of shuffled minibatches over a rollout, for any loss and optimiser."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,62 +14,68 @@ from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
 TrainStateT = TypeVar("TrainStateT", bound=HasParams)
 
-EPSILON = 1e-5  # Adam's, as the code of Schulman 2017 has it
+EPSILON = 1e-5  # Adam's epsilon in the code of Schulman 2017
 
 
 def shuffle(count: int, key: Key) -> Array:
-    """A permutation of `count` rows, `[count]`; the key is consumed.
+    """Return a permutation of `count` rows, `[count]`; the key is consumed.
 
-    Random numbers are sorted once, in half the time of `jax.random.permutation`, which sorts again for the sake of ties
-    that a rollout's few rows hardly ever have.
+    Random numbers are sorted once, which takes half the time of `jax.random.permutation`; that function sorts again to
+    break ties, which almost never occur among the few rows of a rollout.
     """
     return jnp.argsort(jax.random.bits(key, (count,)))
 
 
 class UpdateSpec(NamedTuple, Generic[TrainStateT]):
-    """How one of the networks learns."""
+    """How to train one of the networks."""
 
-    loss: Callable[..., tuple[Array, Metrics]]  # parameters, rows -> loss, metrics
-    move: Callable[[TrainStateT, PyTree], TrainStateT]  # what is done with a gradient
-    cut: Callable[[PyTree], PyTree]  # what an epoch draws -> its minibatches, [M, ...]
+    loss: Callable[..., tuple[Array, Metrics]]
+    """Parameters, rows -> loss, metrics."""
+    apply_gradient: Callable[[TrainStateT, PyTree], TrainStateT]
+    """State, gradient -> updated state."""
+    make_minibatches: Callable[[PyTree], PyTree]
+    """Shuffled indices of an epoch -> its minibatches, `[M, ...]`."""
 
 
 def cut_rows(rows: PyTree, shuffled: Array) -> PyTree:
-    """Minibatches `[M, L, N / M, ...]` of rows `[L, N, ...]`; `shuffled` `[M, N / M]` says who is in which."""
+    """Return minibatches `[M, L, N / M, ...]` of rows `[L, N, ...]`; `shuffled` `[M, N / M]` holds each one's row
+    indices."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf[:, shuffled], 0, 1), rows)
 
 
 def clipped_adam(learning_rate: Scalar, max_grad_norm: Scalar, learned: Learned, gradient: PyTree) -> Learned:
-    """A step of Adam along a gradient whose global norm is `max_grad_norm` at most."""
+    """Apply one Adam step with the gradient clipped to a global norm of `max_grad_norm`."""
     gradient = gradients.clip_norm(gradient, max_grad_norm)
     return gradients.adam(learned, gradient, learning_rate, EPSILON)
 
 
-def epoch(how: UpdateSpec[TrainStateT], learned: TrainStateT, drawn: PyTree) -> tuple[TrainStateT, Metrics]:
-    """One pass over all rows; metrics `[]` are means over the minibatches."""
-    learned, metrics = jax.lax.scan(partial(_improve, how), learned, how.cut(drawn))
-    return learned, jax.tree.map(jnp.mean, metrics)
+def epoch(spec: UpdateSpec[TrainStateT], state: TrainStateT, shuffled: PyTree) -> tuple[TrainStateT, Metrics]:
+    """Train on all rows once; metrics `[]` are means over the minibatches."""
+    state, metrics = jax.lax.scan(partial(_update, spec), state, spec.make_minibatches(shuffled))
+    return state, jax.tree.map(jnp.mean, metrics)
 
 
-def _improve(how: UpdateSpec[TrainStateT], learned: TrainStateT, rows: PyTree) -> tuple[TrainStateT, Metrics]:
-    gradient, metrics = jax.grad(how.loss, has_aux=True)(learned.params, rows=rows)
-    return how.move(learned, gradient), metrics
+def _update(spec: UpdateSpec[TrainStateT], state: TrainStateT, rows: PyTree) -> tuple[TrainStateT, Metrics]:
+    gradient, metrics = jax.grad(spec.loss, has_aux=True)(state.params, rows=rows)
+    return spec.apply_gradient(state, gradient), metrics
 
 
 def guarded_epoch(
-    how: UpdateSpec[TrainStateT], kl_threshold: Scalar, carry: tuple[TrainStateT, Array], drawn: PyTree
+    spec: UpdateSpec[TrainStateT], kl_threshold: Scalar, carry: tuple[TrainStateT, Array], shuffled: PyTree
 ) -> tuple[tuple[TrainStateT, Array], tuple[Array, Metrics]]:
-    """A pass over all rows that changes nothing once the policy has moved too far from the one that acted.
+    """Train on all rows once, unless an earlier epoch exceeded the KL threshold.
 
     Args:
-      kl_threshold: `[]`, of the mean of the metric `kl` over a pass; the pass that is above it is the last.
-      carry: what is learned, and whether it has stopped, `[]` bool.
-      drawn: what the minibatches are cut by.
+      spec: how to train the network.
+      kl_threshold: `[]`, threshold for the mean of the metric `kl` over an epoch; the epoch that exceeds it is the
+        last.
+      carry: the training state, and whether training has stopped, `[]` bool.
+      shuffled: indices that the minibatches are made from.
 
     Returns:
-      The carry after it; whether the pass was made, and its metrics.
+      The carry after the epoch; whether the epoch was applied, and its metrics.
     """
     before, stopped = carry
-    after, metrics = epoch(how, before, drawn)
-    far = metrics["kl"] > kl_threshold
-    return (trees.where(stopped, before, after), stopped | far), (~stopped, metrics)
+    after, metrics = epoch(spec, before, shuffled)
+    exceeded = metrics["kl"] > kl_threshold
+    return (trees.where(stopped, before, after), stopped | exceeded), (~stopped, metrics)

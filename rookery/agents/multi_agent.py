@@ -1,7 +1,7 @@
-"""Teams: one agent for each, or one for all (de Witt 2020, arXiv:2011.09533; Yu 2022, arXiv:2103.01955).
+"""Multi-agent teams: independent or shared agents (de Witt 2020, arXiv:2011.09533; Yu 2022, arXiv:2103.01955).
 
-The agents of a team are one more axis. Nothing here knows what an agent does; it must learn on-policy, since its update
-is given rollouts `[T, E, I, ...]`.
+The agents of a team form one more array axis. The wrapped agent can be any on-policy agent, since its update receives
+rollouts `[T, E, I, ...]`.
 """
 
 from functools import partial
@@ -17,25 +17,26 @@ AGENTS = 2  # the axis of a rollout
 
 
 def independent(agent: Agent, spec: EnvSpec) -> Agent:
-    """A team in which nobody shares anything: parameters, optimiser, gradient clip and early stop are each one's own.
+    """Build a team without sharing: each agent has separate parameters, optimisers, gradient clipping and early
+    stopping.
 
-    Every leaf of `Params` and `State` is `[I, ...]`; hyper-parameters are `[]`, the same for all, or `[I]`. Metrics are
-    named after the agent, `critic_loss/prey`.
+    Every leaf of `Params` and `State` is `[I, ...]`; hyper-parameters are `[]`, the same for all agents, or `[I]`.
+    Metrics are named after the agent, such as `critic_loss/prey`.
 
     Args:
-      agent: written for one, for observations of this world's size.
-      spec: the team's world.
+      agent: a single agent, built for the observation size of the environment.
+      spec: spec of the team's environment.
 
     Raises:
-      ValueError: the world is not a team's, or the agent does not learn on-policy, or is a team already.
+      ValueError: the environment is not a team's, or the agent does not learn on-policy, or is already a team.
     """
     team = _check(agent, spec)
-    everybody = partial(jax.vmap, axis_size=len(team.names))
+    vmap_agents = partial(jax.vmap, axis_size=len(team.names))
     return agent._replace(
         init=partial(_init, agent, len(team.names)),
-        start=everybody(agent.start),
+        start=vmap_agents(agent.start),
         explore=partial(_explore, agent, len(team.names)),
-        act=everybody(agent.act),
+        act=vmap_agents(agent.act),
         update=partial(_update, agent, team),
         team="independent",
     )
@@ -48,70 +49,76 @@ def _init(agent: Agent, count: int, key: Key) -> Params:
 def _explore(
     agent: Agent, count: int, state: State, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[PyTree, PyTree]:
-    return jax.vmap(agent.explore)(state, _each(hyper, count), observation, jax.random.split(key, count))
+    return jax.vmap(agent.explore)(state, _per_agent(hyper, count), observation, jax.random.split(key, count))
 
 
-def _each(hyper: Hyper, count: int) -> Hyper:
-    """Everybody's hyper-parameters, `[I]`, where they may be the team's, `[]`."""
+def _per_agent(hyper: Hyper, count: int) -> Hyper:
+    """Broadcast hyper-parameters shared by the team, `[]`, to every agent, `[I]`."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), hyper)
 
 
 def _update(
     agent: Agent, team: Team, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[State, Metrics]:
-    """One agent after the other, as fast on a CPU as all at once, whose batched products would round differently on
-    other numbers of devices. The noise of an agent that learns on-policy is a key; each gets one of its own."""
+    """Update one agent after the other. Each agent gets its own key, split from `noise`, the key of an on-policy
+    update.
+
+    On a CPU this is as fast as a batched update, whose matrix products would round differently on other device counts.
+    """
     batch = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, AGENTS, 0), batch)
     keys = jax.random.split(noise, len(team.names))
-    state, metrics = jax.lax.map(partial(_learn, agent, step), (state, _each(hyper, len(team.names)), batch, keys))
-    told = {f"{name}/{who}": values[i] for name, values in metrics.items() for i, who in enumerate(team.names)}
-    return state, told
+    state, metrics = jax.lax.map(
+        partial(_update_one, agent, step), (state, _per_agent(hyper, len(team.names)), batch, keys)
+    )
+    named = {f"{name}/{role}": values[i] for name, values in metrics.items() for i, role in enumerate(team.names)}
+    return state, named
 
 
-def _learn(agent: Agent, step: Array, one: tuple[State, Hyper, Transition, Key]) -> tuple[State, Metrics]:
-    return agent.update(*one, step)
+def _update_one(agent: Agent, step: Array, inputs: tuple[State, Hyper, Transition, Key]) -> tuple[State, Metrics]:
+    return agent.update(*inputs, step)
 
 
 def shared(agent: Agent, spec: EnvSpec) -> Agent:
-    """A team that acts and learns with one set of parameters, from what everybody lives through.
+    """Build a team that acts and learns with one set of parameters, from the transitions of all its agents.
 
-    Give it `envs.teams.identify`'s observations where agents should be able to differ.
+    To let the agents behave differently, wrap the environment with `rookery.identify`, which adds an index to the
+    observations.
 
     Args:
-      agent: written for one, for observations of this world's size.
-      spec: the team's world.
+      agent: a single agent, built for the observation size of the environment.
+      spec: spec of the team's environment.
 
     Raises:
-      ValueError: as `independent` says.
+      ValueError: as in `independent`.
     """
     team = _check(agent, spec)
     return agent._replace(
-        explore=partial(_explore_alike, agent, len(team.names)),
+        explore=partial(_explore_shared, agent, len(team.names)),
         act=jax.vmap(agent.act, in_axes=(None, 0)),
-        update=partial(_update_alike, agent),
+        update=partial(_update_shared, agent),
         team="shared",
     )
 
 
-def _explore_alike(
+def _explore_shared(
     agent: Agent, count: int, state: State, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, jax.random.split(key, count))
 
 
-def _update_alike(
+def _update_shared(
     agent: Agent, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
 ) -> tuple[State, Metrics]:
-    """Agents become further environments, `[T, E I, ...]`."""
+    """Update with the agents as further environments, `[T, E I, ...]`."""
     folded = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[AGENTS + 1 :]), batch)
     return agent.update(state, hyper, folded, noise, step)
 
 
 def _check(agent: Agent, spec: EnvSpec) -> Team:
     if spec.team is None:
-        raise ValueError(f"{spec.name} is a world for one agent; make it a team's by rookery.as_team(environment).")
+        raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.as_team(environment).")
     if agent.team:
-        raise ValueError("this agent is a team already; give the agent that one of the team is.")
+        raise ValueError("this agent is already a team; pass the agent that each member of the team uses.")
     if not agent.minibatches:
-        raise ValueError("only agents that learn on-policy can be a team, as rookery.ppo makes them.")
+        raise ValueError("only on-policy agents can form a team; pass an on-policy agent such as rookery.ppo(spec).")
     return spec.team

@@ -1,9 +1,9 @@
-"""Proximal policy optimisation with the clipped objective.
+"""Proximal policy optimisation (PPO) with the clipped objective.
 
 Sources: Schulman 2017, "Proximal Policy Optimization Algorithms" (arXiv:1707.06347); for the advantages Schulman 2016
 (arXiv:1506.02438); for the scale of rewards Engstrom 2020 (arXiv:2005.12729) and Andrychowicz 2021 (arXiv:2006.05990).
-Actor and critic are two networks with optimisers, rates, gradient clips and epochs of their own. Settings
-and defaults stand in `ppo_settings`.
+Actor and critic are two networks with separate optimisers, learning rates, gradient clipping and epochs. Settings and
+defaults are in `ppo_settings`.
 """
 
 import math
@@ -15,47 +15,60 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, networks, normalize, returns
-from rookery.agents.actor_critic import ActorCritic, Policy, distribution, log_prob_and_entropy, see, unroll
+from rookery.agents.actor_critic import (
+    ActorCritic,
+    Policy,
+    distribution,
+    log_prob_and_entropy,
+    split_observation,
+    unroll,
+)
 from rookery.agents.base import Agent
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
-REWARD_LIMIT = 10.0  # of normalised rewards
+REWARD_LIMIT = 10.0  # normalised rewards are clipped to +-REWARD_LIMIT
 
 
 class PpoParams(NamedTuple):
-    """The genome."""
+    """The parameters that can be copied into other members."""
 
     policy: Policy
     critic: PyTree
 
 
 class PpoState(NamedTuple):
-    """What one member has learned."""
+    """The learned state of one member."""
 
     policy: gradients.Learned
     critic: gradients.Learned
-    discounted: normalize.RunningStatistics  # of discounted returns, [1]
+    discounted: normalize.RunningStatistics
+    """Statistics of discounted returns, of size `[1]`."""
 
     @property
     def params(self) -> PpoParams:
-        """The genome."""
+        """The parameters that can be copied into other members."""
         return PpoParams(self.policy.params, self.critic.params)
 
 
 class Rows(NamedTuple):
-    """What an epoch learns from: sequences in time, `[L, B, ...]`; of networks without a memory L is 1."""
+    """The data of one epoch: sequences in time, `[L, B, ...]`; L is 1 for networks without a memory."""
 
     observation: Array
     action: Array
-    log_prob: Array  # when the action was drawn
+    log_prob: Array
+    """Log density of the action when it was drawn, in nats."""
     advantage: Array
-    value: Array  # before the update
-    target: Array  # of the value
-    counts: Array  # bool
-    begins: Array  # bool: the first step of an episode
+    value: Array
+    """Value before the update."""
+    target: Array
+    """Target of the value."""
+    counts: Array
+    """bool: whether the row is used."""
+    begins: Array
+    """bool: the first step of an episode."""
 
 
 def clipped_objective(log_ratio: Array, advantage: Array, clip_epsilon: Scalar) -> Array:
@@ -66,28 +79,31 @@ def clipped_objective(log_ratio: Array, advantage: Array, clip_epsilon: Scalar) 
 
 
 def divergence(log_ratio: Array) -> Array:
-    """Of each row, `[...]`: an estimate of the divergence from who acted, in nats, that is never negative (Schulman
-    2020, "Approximating KL Divergence", k3)."""
+    """Non-negative estimate of each row's KL divergence from the acting policy, `[...]`, in nats (Schulman 2020,
+    "Approximating KL Divergence", k3)."""
     return jnp.expm1(log_ratio) - log_ratio
 
 
 def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) -> tuple[Array, Metrics]:
     """The clipped surrogate objective with an entropy bonus, negated (Schulman 2017, Eq. 7 and 9).
 
-    Advantages are normalised over the rows of the minibatch that count.
+    Advantages are normalised over the rows of the minibatch where `counts` is True.
 
     Args:
+      policy: parameters of the policy being learned.
+      nets: the networks.
+      hyper: the member's hyper-parameters.
       rows: `[L, B, ...]`.
 
     Returns:
-      Scalar `[]`, and metrics `[]`: actor_loss; entropy, in nats; kl from the policy that acted, in nats; clipped, a
-      share of the rows.
+      Scalar `[]`, and metrics `[]`: actor_loss; entropy, in nats; kl from the acting policy, in nats; clipped, the
+      share of rows whose probability ratio is clipped.
     Deviation: none.
     """
-    seen = see(nets, rows.observation)
-    outputs = unroll(nets.policy, policy.network, seen.policy_memory[0], seen.sensed, rows.begins)
-    parameters = distribution(nets, policy, outputs, seen.exists)
-    log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, seen.exists)
+    parts = split_observation(nets, rows.observation)
+    outputs = unroll(nets.policy, policy.network, parts.policy_memory[0], parts.sensed, rows.begins)
+    parameters = distribution(nets, policy, outputs, parts.exists)
+    log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, parts.exists)
     log_ratio = jnp.where(rows.counts, log_prob - rows.log_prob, 0.0)
     mean = partial(normalize.mean_of, rows.counts)
     centred = rows.advantage - mean(rows.advantage)
@@ -102,75 +118,80 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
 def critic_loss(
     critic: PyTree, nets: ActorCritic, config: PpoConfig, hyper: PpoHyper, rows: Rows
 ) -> tuple[Array, Metrics]:
-    """Squared error of the values (Schulman 2017, Eq. 9), half of it, times `value_coefficient`.
+    """Half the squared error of the values (Schulman 2017, Eq. 9), times `value_coefficient`.
 
     Args:
+      critic: parameters of the critic being learned.
+      nets: the networks.
+      config: whether to clip values.
+      hyper: the member's hyper-parameters.
       rows: `[L, B, ...]`.
 
     Returns:
       Scalar `[]` in squared units of (normalised) reward, and metrics `[]`: critic_loss, without the coefficient, and
       value.
-    Deviation: with `clip_value` the larger of two errors, the other of a value that moves by `clip_epsilon` at most,
-    as the authors' code has it.
+    Deviation: with `clip_value`, the larger of this error and the error of a value that moves by at most
+    `clip_epsilon`, as in the authors' code.
     """
-    seen = see(nets, rows.observation)
-    value = unroll(nets.critic, critic, seen.critic_memory[0], seen.sensed, rows.begins)[..., 0]
+    parts = split_observation(nets, rows.observation)
+    value = unroll(nets.critic, critic, parts.critic_memory[0], parts.sensed, rows.begins)[..., 0]
     error = (value - rows.target) ** 2
     if config.clip_value:
-        near = rows.value + jnp.clip(value - rows.value, -hyper.clip_epsilon, hyper.clip_epsilon)
-        error = jnp.maximum(error, (near - rows.target) ** 2)
+        clipped = rows.value + jnp.clip(value - rows.value, -hyper.clip_epsilon, hyper.clip_epsilon)
+        error = jnp.maximum(error, (clipped - rows.target) ** 2)
     loss = 0.5 * normalize.mean_of(rows.counts, error)
     return hyper.value_coefficient * loss, {"critic_loss": loss, "value": normalize.mean_of(rows.counts, value)}
 
 
 def init(nets: ActorCritic, config: PpoConfig, key: Key) -> PpoParams:
-    """Draw the networks."""
+    """Initialise the networks and, for continuous actions, the log standard deviation."""
     policy_key, critic_key = jax.random.split(key)
     log_std = math.log(config.initial_std)
-    spread = () if nets.spec.discrete else jnp.full((nets.spec.action_size,), log_std, jnp.float32)
-    return PpoParams(Policy(nets.policy.init(policy_key), spread), nets.critic.init(critic_key))
+    log_stds = () if nets.spec.discrete else jnp.full((nets.spec.action_size,), log_std, jnp.float32)
+    return PpoParams(Policy(nets.policy.init(policy_key), log_stds), nets.critic.init(critic_key))
 
 
 def start(params: PpoParams) -> PpoState:
-    """Fresh optimisers, and no rewards seen."""
+    """Return a state with new optimisers and empty return statistics."""
     return PpoState(gradients.start(params.policy), gradients.start(params.critic), normalize.init(1))
 
 
 def explore(nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Array, key: Key) -> tuple[PyTree, Array]:
-    """An action drawn from the policy, `[A]` without bounds or `[]` int32, and its log density `[]`."""
+    """Draw an action from the policy, `[A]` unbounded or `[]` int32; returns it with its log density `[]`."""
     del hyper
-    seen, policy = see(nets, observation), state.policy.params
-    memory, outputs = nets.policy.apply(policy.network, seen.policy_memory, seen.sensed)
-    parameters = distribution(nets, policy, outputs, seen.exists)
+    parts, policy = split_observation(nets, observation), state.policy.params
+    memory, outputs = nets.policy.apply(policy.network, parts.policy_memory, parts.sensed)
+    parameters = distribution(nets, policy, outputs, parts.exists)
     if nets.spec.discrete:
         action = jax.random.categorical(key, parameters).astype(jnp.int32)
     else:
         mean, log_std = distributions.normal_parameters(parameters)
         action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
-    log_prob = log_prob_and_entropy(nets, parameters, action, seen.exists)[0]
+    log_prob = log_prob_and_entropy(nets, parameters, action, parts.exists)[0]
     if not nets.critic.memory_size:
         return action, log_prob
-    critic_memory = nets.critic.apply(state.critic.params, seen.critic_memory, seen.sensed)[0]
+    critic_memory = nets.critic.apply(state.critic.params, parts.critic_memory, parts.sensed)[0]
     return ActionWithCarry(action, jnp.concatenate([memory, critic_memory])), log_prob
 
 
 def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
-    """The most probable action: `[A]` within its bounds, or `[]` int32; NaN or -1 where the outputs are not finite."""
-    seen = see(nets, observation)
-    memory, outputs = nets.policy.apply(params.policy.network, seen.policy_memory, seen.sensed)
+    """Return the most probable action: `[A]` within its bounds, or `[]` int32; NaN or -1 if the outputs are not
+    finite."""
+    parts = split_observation(nets, observation)
+    memory, outputs = nets.policy.apply(params.policy.network, parts.policy_memory, parts.sensed)
     if nets.spec.discrete:
-        logits = distribution(nets, params.policy, outputs, seen.exists)
+        logits = distribution(nets, params.policy, outputs, parts.exists)
         action = jnp.where(jnp.isfinite(outputs).all(), jnp.argmax(logits), -1).astype(jnp.int32)
     else:
         bounded = outputs if nets.spec.unbounded else jnp.clip(outputs, -1.0, 1.0)
         action = jnp.where(jnp.isfinite(outputs), bounded, jnp.nan)
     if not nets.policy.memory_size:
         return action
-    return ActionWithCarry(action, jnp.concatenate([memory, seen.critic_memory]))
+    return ActionWithCarry(action, jnp.concatenate([memory, parts.critic_memory]))
 
 
 def draw_noise(key: Key, batch_size: int) -> Key:
-    """The key itself: every epoch draws its own permutation."""
+    """Return the key itself, from which the update draws a separate permutation for every epoch."""
     del batch_size
     return key
 
@@ -178,83 +199,101 @@ def draw_noise(key: Key, batch_size: int) -> Key:
 def update(
     nets: ActorCritic, config: PpoConfig, state: PpoState, hyper: PpoHyper, batch: Transition, noise: Key, step: Array
 ) -> tuple[PpoState, Metrics]:
-    """All epochs of one rollout (Schulman 2017, Algorithm 1).
+    """Train for all epochs on one rollout (Schulman 2017, Algorithm 1).
 
     Args:
-      batch: `Transition` of `[T, E, ...]` with extras `RolloutExtras`; bootstraps where not `terminated`, from the true
-        successor, also at a truncation and at the rollout's end.
+      nets: the networks.
+      config: static settings.
+      state: the state before the update.
+      hyper: the member's hyper-parameters.
+      batch: `Transition` of `[T, E, ...]` with extras `RolloutExtras`; bootstraps from the true successor wherever
+        `terminated` is False, also at a truncation and at the end of the rollout.
       noise: a key; consumed.
-      step: `[]`, updates before this one, for the annealing of the rates.
+      step: `[]`, updates before this one, for annealing the learning rates.
 
     Returns:
-      The new state, and metrics `[]`: those of the losses, averaged over the minibatches (the policy's over the epochs
-      that it made), and actor_epochs, how many it made before its divergence was above `kl_threshold`.
-    Deviation: the divergence stop. Algorithm 1 makes all epochs; here the epoch in which the mean divergence from the
-    policy that acted is above `kl_threshold` is the policy's last (as OpenAI's Spinning Up stops by its `target_kl`,
-    but there by the gradient step). The critic makes all of its epochs.
+      The new state, and metrics `[]`: those of the losses, averaged over the minibatches (for the policy, over the
+      epochs before it stopped), and actor_epochs, the number of epochs that trained the policy.
+    Deviation: KL early stopping. Algorithm 1 runs all epochs; here the epoch in which the mean KL divergence from the
+    acting policy exceeds `kl_threshold` is the policy's last (OpenAI's Spinning Up stops by its `target_kl`, but after
+    a gradient step instead of an epoch). The critic always runs all epochs.
     """
     chex.assert_rank([batch.reward, batch.observation], [2, 3])
-    state, rows = learned_from(nets, config, state, hyper, batch)
+    state, rows = prepare_rows(nets, config, state, hyper, batch)
     count = rows.counts.shape[1]
     passes = settled(config, nets.spec)
     keys = jax.random.split(noise, max(passes.actor_epochs, passes.critic_epochs))
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
-    left = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
+    rate_factor = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
     loss = partial(policy_loss, nets=nets, hyper=hyper)
-    how = UpdateSpec(loss, partial(clipped_adam, hyper.actor_lr * left, hyper.max_grad_norm), partial(cut_rows, rows))
-    begun, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, how, hyper.kl_threshold)
-    (policy, _), (made, of_policy) = jax.lax.scan(policy_epoch, begun, shuffled[: passes.actor_epochs])
+    spec = UpdateSpec(
+        loss, partial(clipped_adam, hyper.actor_lr * rate_factor, hyper.max_grad_norm), partial(cut_rows, rows)
+    )
+    policy_carry, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, spec, hyper.kl_threshold)
+    (policy, _), (applied, policy_metrics) = jax.lax.scan(policy_epoch, policy_carry, shuffled[: passes.actor_epochs])
 
     loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
-    how = how._replace(loss=loss, move=partial(clipped_adam, hyper.critic_lr * left, hyper.max_grad_norm))
-    critic, of_critic = jax.lax.scan(partial(epoch, how), state.critic, shuffled[: passes.critic_epochs])
-    metrics = {**jax.tree.map(partial(normalize.mean_of, made), of_policy), **jax.tree.map(jnp.mean, of_critic)}
-    return state._replace(policy=policy, critic=critic), {**metrics, "actor_epochs": jnp.sum(made.astype(jnp.float32))}
+    spec = spec._replace(
+        loss=loss, apply_gradient=partial(clipped_adam, hyper.critic_lr * rate_factor, hyper.max_grad_norm)
+    )
+    critic, critic_metrics = jax.lax.scan(partial(epoch, spec), state.critic, shuffled[: passes.critic_epochs])
+    metrics = {
+        **jax.tree.map(partial(normalize.mean_of, applied), policy_metrics),
+        **jax.tree.map(jnp.mean, critic_metrics),
+    }
+    return state._replace(policy=policy, critic=critic), {
+        **metrics,
+        "actor_epochs": jnp.sum(applied.astype(jnp.float32)),
+    }
 
 
-def learned_from(
+def prepare_rows(
     nets: ActorCritic, config: PpoConfig, state: PpoState, hyper: PpoHyper, batch: Transition
 ) -> tuple[PpoState, Rows]:
-    """A rollout `[T, E, ...]` with its advantages and targets, cut into sequences; and what was seen of its rewards."""
-    lived, reward = batch.extras, batch.reward
+    """Compute a rollout's advantages and targets and cut it into sequences; also updates the return statistics."""
+    extras, reward = batch.extras, batch.reward
     if config.normalize_rewards:
-        seen = normalize.update(state.discounted, lived.accumulated.reshape(-1, 1), lived.counts.reshape(-1))
-        deviation = jnp.sqrt(seen.squares[0] / jnp.maximum(seen.count, 1.0) + 1e-8)
+        statistics = normalize.update(state.discounted, extras.accumulated.reshape(-1, 1), extras.counts.reshape(-1))
+        deviation = jnp.sqrt(statistics.squares[0] / jnp.maximum(statistics.count, 1.0) + 1e-8)
         reward = jnp.clip(reward / deviation, -REWARD_LIMIT, REWARD_LIMIT)
-        state = state._replace(discounted=seen)
+        state = state._replace(discounted=statistics)
     value, next_value = (_value(nets, state.critic.params, o) for o in (batch.observation, batch.next_observation))
     weights = hyper.discount, hyper.gae_lambda
-    advantage = returns.gae(reward, batch.terminated, lived.ended, value, next_value, *weights)
-    begins = jnp.concatenate([jnp.zeros_like(lived.ended[:1]), lived.ended[:-1]])
+    advantage = returns.gae(reward, batch.terminated, extras.ended, value, next_value, *weights)
+    begins = jnp.concatenate([jnp.zeros_like(extras.ended[:1]), extras.ended[:-1]])
     action = batch.action.action if isinstance(batch.action, ActionWithCarry) else batch.action
-    rows = Rows(batch.observation, action, lived.log_prob, advantage, value, advantage + value, lived.counts, begins)
+    rows = Rows(batch.observation, action, extras.log_prob, advantage, value, advantage + value, extras.counts, begins)
     if not nets.policy.memory_size:
         rows = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), rows)
     return state, rows
 
 
 def _value(nets: ActorCritic, critic: PyTree, observation: Array) -> Array:
-    """`[...]`, with the memory that the observation ends in."""
-    seen = see(nets, observation)
-    return nets.critic.apply(critic, seen.critic_memory, seen.sensed)[1][..., 0]
+    """Values `[...]` of observations that end in the networks' memory."""
+    parts = split_observation(nets, observation)
+    return nets.critic.apply(critic, parts.critic_memory, parts.sensed)[1][..., 0]
 
 
 def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> Agent:
-    """PPO for an environment with continuous or discrete actions.
+    """Build PPO for an environment with continuous or discrete actions.
 
-    Of a team's world, the agent that one of them is; `multi.independent` or `multi.shared` makes the team of it.
+    For a team's environment, the result is the agent of one role; `rookery.independent` or `rookery.shared` builds the
+    team.
 
     Args:
       spec: sizes of the observation and the action.
       config: widths, epochs and minibatches.
 
     Raises:
-      ValueError: the world has skills or a memory, which PPO cannot read.
+      ValueError: the environment has skills or a memory, which PPO does not support.
     """
     config = config or PpoConfig()
     if spec.skill is not None or spec.memory_size:
-        raise ValueError(f"PPO brings its own memory and knows no skills, but {spec.name} has one of them already.")
+        raise ValueError(
+            f"PPO supports no environment with skills or a memory, but {spec.name} has one; use the environment "
+            "without these wrappers."
+        )
     memory_size = config.memory_size if config.recurrent else 0
     build = partial(networks.core, spec.sensed_size, config.hidden_sizes, memory_size=memory_size)
     nets = ActorCritic(

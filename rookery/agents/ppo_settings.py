@@ -1,6 +1,6 @@
-"""What PPO can be told, and what is usual where it is told nothing: its config, its hyper-parameters, its defaults.
+"""PPO's config, hyper-parameters and defaults.
 
-What is best differs between continuous and discrete actions, and so do the defaults: `CONTINUOUS`, `DISCRETE`, `TEAM`.
+The best defaults differ between continuous actions, discrete actions and teams: `CONTINUOUS`, `DISCRETE`, `TEAM`.
 """
 
 import math
@@ -15,36 +15,37 @@ from rookery.types import Scalar
 
 @dataclass(frozen=True)
 class PpoConfig:
-    """What decides shapes and trip counts, and so cannot evolve.
+    """Static settings of PPO: network shapes and trip counts, which cannot evolve.
 
     Raises:
-      ValueError: a count or a width below 1, or a spread that is not positive.
+      ValueError: a count or a width below 1, or a standard deviation out of range.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of the policy and of the critic (at least 1)."""
+    """Widths of the hidden layers of the policy and of the critic (each at least 1)."""
     actor_epochs: int | None = None
-    """Passes over each rollout that train the policy (at least 1); by default 10 where actions are continuous, 4 where
-    they are discrete, and 4 in a team."""
+    """Epochs over each rollout that train the policy (at least 1); by default 10 for continuous actions, 4 for discrete
+    actions, and 4 in a team."""
     critic_epochs: int | None = None
-    """Passes over each rollout that train the critic (at least 1); by default as many as the policy's default."""
+    """Epochs over each rollout that train the critic (at least 1); by default the policy's default."""
     minibatches: int | None = None
-    """Parts that each pass is cut into (at least 1); they must divide the rows of a rollout. By default 32 where
-    actions are continuous, 16 where they are discrete, and 4 in a team or with a memory."""
+    """Minibatches per epoch (at least 1); must divide the rows of a rollout. By default 32 for continuous actions, 16
+    for discrete actions, and 4 in a team or with a memory."""
     recurrent: bool = False
-    """Give policy and critic a memory, a gated recurrent unit each; minibatches are then of whole sequences."""
+    """Give the policy and the critic a memory, a gated recurrent unit each; minibatches then contain whole
+    sequences."""
     memory_size: int = 64
     """Width of each recurrent unit (at least 1)."""
     clip_value: bool = False
-    """Clip how far an update can move the critic's values, by clip_epsilon."""
+    """Clip the change of the critic's values in an update to clip_epsilon."""
     normalize_rewards: bool = True
     """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
     initial_std: float = 1.0
-    """Standard deviation of continuous actions at birth, in (0, 7.38]; it is learned, one for all observations."""
+    """Initial standard deviation of continuous actions, in (0, 7.38]; it is learned, independent of the observation."""
     anneal_updates: int | None = None
-    """Updates over which both learning rates fall linearly to 0; with 0 they stay. By default all updates of the run,
-    a longer one if it is resumed with more generations; but 0 in a team, where rates evolve or follow a schedule, and
-    from Python, where nobody knows how long a run will be."""
+    """Updates over which both learning rates fall linearly to 0; with 0 they stay constant. The command line's default
+    is all updates of the run (also after resuming with more generations), but 0 in a team, where the rates evolve or
+    follow a schedule. The default of the Python API is 0, since it has no run length."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -59,7 +60,8 @@ class PpoConfig:
 
 
 class PpoHyper(NamedTuple):
-    """What can evolve; every field changes the agent. `SPACE` says what each means, and which do by default."""
+    """Hyper-parameters that can evolve; each one changes the agent's update. `SPACE` describes them and the default
+    search space."""
 
     discount: Scalar = 0.99
     gae_lambda: Scalar = 0.95
@@ -81,26 +83,26 @@ _DOMAINS = {
     "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
 }
 _FIELDS = {
-    "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
-    "gae_lambda": hyperparams.Field("weight of later residuals in an advantage", hyperparams.OneMinusLog),
-    "clip_epsilon": hyperparams.Field("how far from 1 the ratio of probabilities is rewarded", hyperparams.Uniform),
-    "entropy_coefficient": hyperparams.Field("weight of the policy's entropy", hyperparams.LogUniform, zero=True),
+    "discount": hyperparams.Field("discount factor of future rewards", hyperparams.OneMinusLog),
+    "gae_lambda": hyperparams.Field("lambda of generalised advantage estimation", hyperparams.OneMinusLog),
+    "clip_epsilon": hyperparams.Field("clipping range of the probability ratio around 1", hyperparams.Uniform),
+    "entropy_coefficient": hyperparams.Field("weight of the policy's entropy bonus", hyperparams.LogUniform, zero=True),
     "value_coefficient": hyperparams.Field(
-        "weight of the critic's loss, which moves the limit of its gradient's norm", hyperparams.LogUniform
+        "weight of the critic's loss, applied before its gradient norm is clipped", hyperparams.LogUniform
     ),
     "kl_threshold": hyperparams.Field(
-        "mean divergence from the acting policy, in nats, after which an epoch is the policy's last",
+        "mean KL divergence from the acting policy, in nats, above which the policy's epochs stop",
         hyperparams.Uniform,
     ),
-    "actor_lr": hyperparams.Field("Adam's step size for the policy", hyperparams.LogUniform),
-    "critic_lr": hyperparams.Field("Adam's step size for the critic", hyperparams.LogUniform),
-    "max_grad_norm": hyperparams.Field("limit of the norm of each network's gradient", hyperparams.LogUniform),
+    "actor_lr": hyperparams.Field("learning rate of the policy", hyperparams.LogUniform),
+    "critic_lr": hyperparams.Field("learning rate of the critic", hyperparams.LogUniform),
+    "max_grad_norm": hyperparams.Field("maximum global norm of each network's gradient", hyperparams.LogUniform),
 }
 SPACE = hyperparams.space(PpoHyper(), _DOMAINS, _FIELDS)
 
 
-class Usual(NamedTuple):
-    """What is usual for environments of one kind, where a config leaves it open."""
+class PpoDefaults(NamedTuple):
+    """Defaults for one kind of environment, used where a config is None."""
 
     epochs: int
     minibatches: int
@@ -108,7 +110,7 @@ class Usual(NamedTuple):
     space: hyperparams.Space
 
 
-CONTINUOUS = Usual(
+CONTINUOUS = PpoDefaults(
     epochs=10,
     minibatches=32,
     normalize_observations=True,
@@ -118,44 +120,41 @@ CONTINUOUS = Usual(
         _FIELDS,
     ),
 )
-"""Those of CleanRL's `ppo_continuous_action.py` (Huang 2022, JMLR 23), after Schulman 2017, Table 3: 10 epochs of 32
-minibatches over 2,048 steps, Adam's rate 3e-4, no entropy bonus, observations and rewards normalised.
+"""Defaults of CleanRL's `ppo_continuous_action.py` (Huang 2022, JMLR 23), after Schulman 2017, Table 3: 10 epochs of 32
+minibatches over 2,048 steps, learning rate 3e-4, no entropy bonus, normalised observations and rewards.
 
-Deviations: CleanRL acts in one environment, here in 16 for 128 steps each; it clips values, which Andrychowicz 2021
-(arXiv:2006.05990) finds to harm, and normalised observations to +-10, here +-5. Brax's training of its locomotion tasks
-normalises observations too, with the same rate, but is made for thousands of environments.
-"""
-DISCRETE = Usual(
+Deviations: CleanRL uses one environment, here 16 with 128 steps each; it clips values, which Andrychowicz 2021
+(arXiv:2006.05990) finds harmful; it clips normalised observations to +-10, here +-5. Brax's training of its locomotion
+tasks also normalises observations and uses the same learning rate, but is tuned for thousands of environments."""
+DISCRETE = PpoDefaults(
     epochs=4,
     minibatches=16,
     normalize_observations=True,
     space=hyperparams.space(PpoHyper(actor_lr=1e-3, critic_lr=1e-3), _DOMAINS, _FIELDS),
 )
-"""Those of CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs, minibatches of 128 steps, an entropy bonus of 0.01.
+"""Defaults of CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs, minibatches of 128 steps, entropy bonus 0.01.
 
-Deviations: Adam's rate is 1e-3, that of RL Baselines3 Zoo for CartPole, in place of 2.5e-4; observations and rewards
-are normalised; values are not clipped; the rollout is of 2,048 steps in place of 512.
-"""
-TEAM = Usual(epochs=4, minibatches=4, normalize_observations=False, space=SPACE)
-"""Of each agent of a team, whatever its actions: 4 epochs of 4 minibatches, Adam's rate 2.5e-4 and an entropy bonus of
-0.01, as CleanRL's `ppo.py` has them (Huang 2022, JMLR 23). No rate falls, since what is best to do changes as the
-others learn, and observations are as the environment gives them.
+Deviations: the learning rate is 1e-3, that of RL Baselines3 Zoo for CartPole, instead of 2.5e-4; observations and
+rewards are normalised; values are not clipped; a rollout has 2,048 steps instead of 512."""
+TEAM = PpoDefaults(epochs=4, minibatches=4, normalize_observations=False, space=SPACE)
+"""Defaults for each agent of a team with any kind of actions, from CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs
+of 4 minibatches, learning rate 2.5e-4, entropy bonus 0.01. Learning rates are not annealed, since the best response
+changes while the other agents learn, and observations are not normalised.
 
 Deviation: rewards are normalised. They differ between tasks by orders of magnitude (in a pursuit one step gives 1 or
--100), and at this rate a critic of returns in the hundreds takes more than a million steps to get there.
-"""
-_RECURRENT_MINIBATCHES = 4  # of whole sequences, of which there are only as many as environments
+-100), and at this learning rate a critic needs more than a million steps to fit returns in the hundreds."""
+_RECURRENT_MINIBATCHES = 4  # few, since minibatches hold whole sequences and a rollout has one per environment
 
 
-def usual(spec: EnvSpec) -> Usual:
-    """The defaults for an environment: a team's, or by the kind of its actions."""
+def usual(spec: EnvSpec) -> PpoDefaults:
+    """Return the defaults for an environment: those of a team, or by the kind of its actions."""
     if spec.team is not None:
         return TEAM
     return DISCRETE if spec.discrete else CONTINUOUS
 
 
 class Passes(NamedTuple):
-    """The fields of a config that it may leave open, settled; named as they are there."""
+    """Epochs and minibatches of an update, with the defaults filled in; the field names are those of the config."""
 
     actor_epochs: int
     critic_epochs: int
@@ -163,24 +162,24 @@ class Passes(NamedTuple):
 
 
 def settled(config: PpoConfig, spec: EnvSpec, sequences: int | None = None) -> Passes:
-    """What a config says, or else what is usual for an environment.
+    """Return the epochs and minibatches of a config, with the environment's defaults filled in.
 
     Args:
-      config: fields that are None are left open.
-      spec: of the environment.
-      sequences: what minibatches are cut from: steps of a rollout, or with a memory environments; if it is given, a
-        number of minibatches that is left open is the largest that divides it, the usual one at most.
+      config: fields that are None take their defaults.
+      spec: spec of the environment.
+      sequences: number of items that are split into minibatches: steps of a rollout, or environments if there is a
+        memory. If given, a default number of minibatches is reduced to the largest number that divides it.
     """
-    own = usual(spec)
+    defaults = usual(spec)
     minibatches = config.minibatches
     if minibatches is None:
-        minibatches = _RECURRENT_MINIBATCHES if config.recurrent else own.minibatches
+        minibatches = _RECURRENT_MINIBATCHES if config.recurrent else defaults.minibatches
         if sequences is not None:
-            # With two steps or more in each, or there is no spread to normalise advantages by.
-            most = max(1, min(minibatches, sequences if config.recurrent else sequences // 2))
-            minibatches = next(count for count in range(most, 0, -1) if sequences % count == 0)
+            # Each minibatch needs at least two steps, to normalise advantages by their standard deviation.
+            maximum = max(1, min(minibatches, sequences if config.recurrent else sequences // 2))
+            minibatches = next(count for count in range(maximum, 0, -1) if sequences % count == 0)
     return Passes(
-        actor_epochs=own.epochs if config.actor_epochs is None else config.actor_epochs,
-        critic_epochs=own.epochs if config.critic_epochs is None else config.critic_epochs,
+        actor_epochs=defaults.epochs if config.actor_epochs is None else config.actor_epochs,
+        critic_epochs=defaults.epochs if config.critic_epochs is None else config.critic_epochs,
         minibatches=minibatches,
     )

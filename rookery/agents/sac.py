@@ -1,4 +1,4 @@
-"""Soft actor-critic with a learned temperature.
+"""Soft actor-critic (SAC) with a learned temperature.
 
 Source: Haarnoja 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905).
 """
@@ -19,25 +19,25 @@ from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 @dataclass(frozen=True)
 class SacConfig:
-    """What decides shapes, and so cannot evolve.
+    """Static settings of SAC, which cannot evolve.
 
     Raises:
       ValueError: a temperature or a scale that is not positive, or a layer size below 1.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of the policy and of each critic (at least 1)."""
+    """Widths of the hidden layers of the policy and of each critic (each at least 1)."""
     critic_hidden_sizes: tuple[int, ...] | None = None
-    """Widths of the hidden layers of each critic, where they differ from the policy's (at least 1)."""
+    """Widths of the hidden layers of each critic (each at least 1); by default those of the policy."""
     alpha_init: float = 1.0
     """Initial temperature of the entropy bonus (above 0, in units of reward per nat)."""
     fix_alpha: bool = False
     """Keep the temperature at its initial value instead of learning it."""
     target_entropy_scale: float = 1.0
-    """The entropy that the learned temperature aims at is -scale x action size (nats)."""
+    """Scale of the learned temperature's target entropy, which is -scale x action size (nats)."""
     output_scale: float = 0.01
-    """Variance scale of the policy's last weights at birth (above 0): small ones let it begin in the middle of the
-    actions, 1 lets newborns differ, as a repertoire wants them to."""
+    """Initial variance scale of the policy's last layer (above 0): a small value starts the policy near the middle of
+    the action range, 1 makes the initial policies of a repertoire diverse."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -48,7 +48,8 @@ class SacConfig:
 
 
 class SacHyper(NamedTuple):
-    """What can evolve; every field changes the update. `SPACE` says what each means, and which do by default."""
+    """Hyper-parameters that can evolve; each one changes the update. `SPACE` describes them and the default search
+    space."""
 
     discount: Scalar = 0.99
     policy_lr: Scalar = 3e-4
@@ -68,26 +69,30 @@ SPACE = hyperparams.space(
         "reward_scaling": hyperparams.LogUniform(0.1, 10.0),
     },
     {
-        "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
-        "policy_lr": hyperparams.Field("Adam's step size for the policy", hyperparams.LogUniform),
-        "critic_lr": hyperparams.Field("Adam's step size for the critics", hyperparams.LogUniform),
-        "alpha_lr": hyperparams.Field("Adam's step size for the temperature", hyperparams.LogUniform),
-        "reward_scaling": hyperparams.Field("the critics learn it times the reward", hyperparams.LogUniform),
-        "tau": hyperparams.Field("the targets' Polyak rate per update", hyperparams.LogUniform, high=1.0),
+        "discount": hyperparams.Field("discount factor of future rewards", hyperparams.OneMinusLog),
+        "policy_lr": hyperparams.Field("learning rate of the policy", hyperparams.LogUniform),
+        "critic_lr": hyperparams.Field("learning rate of the critics", hyperparams.LogUniform),
+        "alpha_lr": hyperparams.Field("learning rate of the temperature", hyperparams.LogUniform),
+        "reward_scaling": hyperparams.Field("factor that multiplies the reward", hyperparams.LogUniform),
+        "tau": hyperparams.Field(
+            "Polyak averaging rate of the target networks per update", hyperparams.LogUniform, high=1.0
+        ),
     },
 )
 
 
 class SacParams(NamedTuple):
-    """The genome."""
+    """The parameters that can be copied into other members."""
 
     policy: PyTree
-    critic: PyTree  # twin
-    log_alpha: Array  # []
+    critic: PyTree
+    """Parameters of the twin critics."""
+    log_alpha: Array
+    """`[]`, log temperature."""
 
 
 class SacState(NamedTuple):
-    """What one member has learned."""
+    """The learned state of one member."""
 
     policy: gradients.Learned
     critic: gradients.Learned
@@ -96,22 +101,26 @@ class SacState(NamedTuple):
 
     @property
     def params(self) -> SacParams:
-        """The genome."""
+        """The parameters that can be copied into other members."""
         return SacParams(self.policy.params, self.critic.params, self.log_alpha.params)
 
 
 class SacNoise(NamedTuple):
-    """Standard normal draws for one update."""
+    """Standard normal noise for one update."""
 
-    next_action: Array  # [B, A]
-    action: Array  # [B, A]
+    next_action: Array
+    """`[B, A]`."""
+    action: Array
+    """`[B, A]`."""
 
 
 class SacNetworks(NamedTuple):
-    """The two functions that are learned."""
+    """The policy and critic networks."""
 
-    policy: networks.Network  # observation -> mean and log std, [..., 2 A]
-    critic: networks.Network  # observation, action -> two values, [..., 2]
+    policy: networks.Network
+    """Observation -> mean and log standard deviation, `[..., 2 A]`."""
+    critic: networks.Network
+    """Observation, action -> two values, `[..., 2]`."""
 
 
 def critic_loss(
@@ -120,7 +129,10 @@ def critic_loss(
     """Soft Bellman residual of both critics (Haarnoja 2018, Eq. 5 and 6).
 
     Args:
-      critic_params: the critics being learned; targets and policy come from `state`.
+      critic_params: parameters of the critics being learned; target critics and policy are taken from `state`.
+      nets: the networks.
+      state: the member's state.
+      hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`; bootstraps where `terminated` is False, so also at a truncation.
       noise: `[B, A]`, standard normal, for the next actions.
 
@@ -142,15 +154,18 @@ def critic_loss(
 def policy_loss(
     policy_params: PyTree, nets: SacNetworks, state: SacState, observation: Array, noise: Array
 ) -> tuple[Array, Array]:
-    """The policy's distance to the exponentiated soft value (Haarnoja 2018, Eq. 7 and 9).
+    """KL divergence of the policy from the exponentiated soft value (Haarnoja 2018, Eq. 7 and 9).
 
     Args:
+      policy_params: parameters of the policy being learned; critics and temperature are taken from `state`.
+      nets: the networks.
+      state: the member's state.
       observation: `[B, O]`.
       noise: `[B, A]`, standard normal.
 
     Returns:
       Scalar `[]` in units of scaled reward, and the actions' mean log density `[]` in nats.
-    Deviation: the smaller of the two critics, as in the authors' code.
+    Deviation: uses the smaller of the two critics, as in the authors' code.
     """
     action, log_prob = distributions.tanh_normal_sample(nets.policy.apply(policy_params, observation), noise)
     twin = nets.critic.apply(state.critic.params, observation, action)
@@ -159,28 +174,28 @@ def policy_loss(
 
 
 def alpha_loss(log_alpha: Array, mean_log_prob: Array, target_entropy: float) -> Array:
-    """Temperature towards the target entropy (Haarnoja 2018, Eq. 18); scalar `[]` in units of scaled reward.
+    """Temperature loss towards the target entropy (Haarnoja 2018, Eq. 18); scalar `[]` in units of scaled reward.
 
-    Deviation: the log of the temperature is learned, so that it stays positive.
+    Deviation: the log of the temperature is learned, so that the temperature stays positive.
     """
     return -jnp.exp(log_alpha) * jax.lax.stop_gradient(mean_log_prob + target_entropy)
 
 
 def init(nets: SacNetworks, config: SacConfig, key: Key) -> SacParams:
-    """Draw the networks; the temperature starts at `config.alpha_init`."""
+    """Initialise the networks; the temperature starts at `config.alpha_init`."""
     policy_key, critic_key = jax.random.split(key)
     log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
     return SacParams(nets.policy.init(policy_key), nets.critic.init(critic_key), log_alpha)
 
 
 def start(params: SacParams) -> SacState:
-    """Fresh optimisers; targets equal to the critics."""
+    """Return a state with new optimisers, and target critics equal to the critics."""
     policy, critic, log_alpha = (gradients.start(part) for part in params)
     return SacState(policy, critic, log_alpha, target_critic=jax.tree.map(jnp.copy, params.critic))
 
 
 def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Array, key: Key) -> tuple[Array, tuple]:
-    """A draw from the policy, `[A]`; no hyper-parameter takes part and nothing else is stored."""
+    """Sample an action `[A]` from the policy; no hyper-parameter is used and no additional data are stored."""
     del hyper
     outputs = nets.policy.apply(state.policy.params, observation)
     noise = jax.random.normal(key, (outputs.shape[-1] // 2,))
@@ -188,12 +203,12 @@ def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Ar
 
 
 def act(nets: SacNetworks, params: SacParams, observation: Array) -> Array:
-    """The policy's squashed mean, `[A]`."""
+    """Return the policy's squashed mean, `[A]`."""
     return distributions.tanh_normal_mode(nets.policy.apply(params.policy, observation))
 
 
 def draw_noise(action_size: int, key: Key, batch_size: int) -> SacNoise:
-    """Noise for the next actions of the target and for the actions of the policy's loss."""
+    """Draw noise for the next actions in the critics' targets and for the actions in the policy's loss."""
     return SacNoise(*jax.random.normal(key, (2, batch_size, action_size)))
 
 
@@ -206,11 +221,16 @@ def update(
     noise: SacNoise,
     step: Array,
 ) -> tuple[SacState, Metrics]:
-    """Critics, policy, temperature, targets: one gradient step each (Haarnoja 2018, Algorithm 1).
+    """Apply one gradient step to critics, policy and temperature, then update the targets (Haarnoja 2018, Algorithm 1).
 
     Args:
+      nets: the networks.
+      config: static settings.
+      state: the state before the update.
+      hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
-      step: not needed here.
+      noise: the result of `draw_noise`.
+      step: unused.
 
     Returns:
       The new state, and metrics `[]`: critic_loss, actor_loss, alpha_loss, alpha, entropy, value.
@@ -224,7 +244,7 @@ def update(
     loss = partial(policy_loss, nets=nets, state=state, observation=batch.observation, noise=noise.action)
     (actor_loss, log_prob), policy_gradient = jax.value_and_grad(loss, has_aux=True)(state.policy.params)
     target_entropy = -config.target_entropy_scale * batch.action.shape[-1]
-    loss_of_alpha, alpha_gradient = jax.value_and_grad(alpha_loss)(state.log_alpha.params, log_prob, target_entropy)
+    temperature_loss, alpha_gradient = jax.value_and_grad(alpha_loss)(state.log_alpha.params, log_prob, target_entropy)
 
     state = state._replace(
         policy=gradients.adam(state.policy, policy_gradient, hyper.policy_lr),
@@ -236,14 +256,14 @@ def update(
     return state, {
         **metrics,
         "actor_loss": actor_loss,
-        "alpha_loss": loss_of_alpha,
+        "alpha_loss": temperature_loss,
         "alpha": alpha,
         "entropy": -log_prob,
     }
 
 
 def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
-    """Soft actor-critic for an environment with continuous actions.
+    """Build soft actor-critic for an environment with continuous actions.
 
     Args:
       spec: sizes of the observation and the action.

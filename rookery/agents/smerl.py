@@ -1,4 +1,4 @@
-"""Which skills are good enough to be rewarded for being different.
+"""SMERL: which skills return enough to be rewarded for diversity.
 
 Source: Kumar 2020, "One Solution is Not All You Need: Few-Shot Extrapolation via Structured MaxEnt RL"
 (arXiv:2010.14484).
@@ -11,33 +11,39 @@ import jax.numpy as jnp
 from rookery.envs.base import SkillSpec, Step
 from rookery.types import Array
 
-RATE = 0.2  # of the running means: about the last ten episodes count
+RATE = 0.2  # of the running means, which average about the last ten episodes
 
 
-class Aim(NamedTuple):
-    """When a skill's return is good enough, in units of return."""
+class ReturnThreshold(NamedTuple):
+    """The return above which a skill is rewarded for diversity, in units of return."""
 
-    target: float | None  # None: a share of the best running mean that any skill has had
-    fraction: float  # that share, in (0, 1]
-    margin: float  # by how much the target may be missed, at least 0
+    target: float | None
+    """Target return; None for a fraction of the best running mean of any skill."""
+    fraction: float
+    """That fraction, in (0, 1]."""
+    margin: float
+    """Amount by which a return may miss the target, at least 0."""
 
 
 class Returns(NamedTuple):
-    """What is known of the skills' returns; M one-hot skills, or one entry for all of a sphere."""
+    """Running statistics of the skills' returns; M one-hot skills, or one entry for all skills of a sphere."""
 
-    mean: Array  # [M] running mean over the episodes that ended
-    known: Array  # [M] bool: one has
-    best: Array  # [] greatest mean so far; 0 before the first episode has ended: a state must be finite
+    mean: Array
+    """`[M]`, running mean over the finished episodes."""
+    known: Array
+    """`[M]` bool: whether an episode has finished."""
+    best: Array
+    """`[]`, greatest mean so far; 0 before the first finished episode, since a state must be finite."""
 
 
-def nothing(skill: SkillSpec) -> Returns:
-    """Before the first episode."""
+def init(skill: SkillSpec) -> Returns:
+    """Return the statistics before the first episode."""
     count = skill.size if skill.kind == "one-hot" else 1
     return Returns(jnp.zeros((count,)), jnp.zeros((count,), bool), jnp.zeros(()))
 
 
 def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
-    """Take in the episodes that end in these steps `[E]`; unfinished ones do not count, nor does what is not finite."""
+    """Add the episodes that end in the steps `[E]`; unfinished episodes and non-finite returns are ignored."""
     ended = steps.ended & jnp.isfinite(steps.pursued.episode_return)
     value = jnp.where(ended, steps.pursued.episode_return, 0.0)
     weight = ended[:, None].astype(jnp.float32)
@@ -45,12 +51,12 @@ def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
         weight = weight * steps.pursued.skill  # [E, M]
     count = jnp.sum(weight, axis=0)
     mean = jnp.sum(weight * value[:, None], axis=0) / jnp.maximum(count, 1.0)
-    rate = 1.0 - (1.0 - RATE) ** count  # episodes that end together count as much as one after the other
-    moved = jnp.where(returns.known, returns.mean + rate * (mean - returns.mean), mean)
+    rate = 1.0 - (1.0 - RATE) ** count  # episodes that end together weigh as much as consecutive ones
+    updated = jnp.where(returns.known, returns.mean + rate * (mean - returns.mean), mean)
     known = returns.known | (count > 0.0)
-    mean = jnp.where(count > 0.0, moved, returns.mean)
-    past = jnp.where(returns.known.any(), returns.best, -jnp.inf)
-    best = jnp.maximum(past, jnp.max(jnp.where(known, mean, -jnp.inf)))
+    mean = jnp.where(count > 0.0, updated, returns.mean)
+    previous_best = jnp.where(returns.known.any(), returns.best, -jnp.inf)
+    best = jnp.maximum(previous_best, jnp.max(jnp.where(known, mean, -jnp.inf)))
     return Returns(
         mean=mean,
         known=known,
@@ -58,23 +64,26 @@ def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
     )
 
 
-def near_best(aim: Aim, returns: Returns, chosen: Array) -> Array:
-    """Whether skills may seek diversity: `R(z) >= target - margin` (Kumar 2020, Eq. 6).
+def near_best(threshold: ReturnThreshold, returns: Returns, chosen: Array) -> Array:
+    """Return whether skills are rewarded for diversity: `R(z) >= target - margin` (Kumar 2020, Eq. 6).
 
     Args:
-      aim: target and margin.
-      returns: what the skills return.
-      chosen: `[B, S]`, the skills that are asked about.
+      threshold: target and margin.
+      returns: statistics of the skills' returns.
+      chosen: `[B, S]`, the skills to test.
 
     Returns:
-      `[B]` bool; False for a skill of which no episode has ended.
-    Deviation: a skill's return is the running mean of its finished episodes, where the paper's algorithm asks for that
-    of the episode that a transition is of: the condition is on the policy, and old rows do not say what it returns now.
-    Without a target, the paper takes the return of a policy that was trained for the task before; here it is the
-    greatest running mean that any skill has had, so that one lucky episode of an exploring policy sets no target.
+      `[B]` bool; False for a skill without a finished episode.
+    Deviation: R(z) is the running mean of the skill's finished episodes; the paper's algorithm uses the return of the
+    episode that contains the transition. The condition is about the current policy, and replayed transitions do not
+    show its current return. Without a target, the paper uses the return of a policy trained on the task beforehand;
+    here the target is a fraction of the greatest running mean of any skill, so that a single lucky episode of an
+    exploring policy does not set it.
     """
-    target = aim.target if aim.target is not None else returns.best - (1.0 - aim.fraction) * jnp.abs(returns.best)
-    near = returns.known & (returns.mean >= target - aim.margin)
-    if near.shape[0] == 1:  # a sphere
+    target = threshold.target
+    if target is None:
+        target = returns.best - (1.0 - threshold.fraction) * jnp.abs(returns.best)
+    near = returns.known & (returns.mean >= target - threshold.margin)
+    if near.shape[0] == 1:  # skills on a sphere share one entry
         return jnp.broadcast_to(near, chosen.shape[:1])
     return near[jnp.argmax(chosen, axis=-1)]

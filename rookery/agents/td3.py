@@ -1,4 +1,4 @@
-"""Twin delayed deep deterministic policy gradient.
+"""Twin delayed deep deterministic policy gradient (TD3).
 
 Source: Fujimoto 2018, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv:1802.09477).
 """
@@ -19,21 +19,21 @@ from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 @dataclass(frozen=True)
 class Td3Config:
-    """What decides shapes and trip counts, and so cannot evolve.
+    """Static settings of TD3: network shapes and the policy delay, which cannot evolve.
 
     Raises:
       ValueError: a delay or a layer size below 1, or a scale that is not positive.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of the policy and of each critic (at least 1)."""
+    """Widths of the hidden layers of the policy and of each critic (each at least 1)."""
     critic_hidden_sizes: tuple[int, ...] | None = None
-    """Widths of the hidden layers of each critic, where they differ from the policy's (at least 1)."""
+    """Widths of the hidden layers of each critic (each at least 1); by default those of the policy."""
     policy_delay: int = 2
     """Updates of the critics per update of the policy and of all targets (at least 1)."""
     output_scale: float = 0.01
-    """Variance scale of the policy's last weights at birth (above 0): small ones let it begin in the middle of the
-    actions, 1 lets newborns differ, as a repertoire wants them to."""
+    """Initial variance scale of the policy's last layer (above 0): a small value starts the policy near the middle of
+    the action range, 1 makes the initial policies of a repertoire diverse."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -44,7 +44,8 @@ class Td3Config:
 
 
 class Td3Hyper(NamedTuple):
-    """What can evolve; every field changes the agent. `SPACE` says what each means, and which do by default."""
+    """Hyper-parameters that can evolve; each one changes the agent. `SPACE` describes them and the default search
+    space."""
 
     discount: Scalar = 0.99
     policy_lr: Scalar = 3e-4
@@ -67,29 +68,34 @@ SPACE = hyperparams.space(
         "noise_clip": hyperparams.Uniform(0.0, 1.0),
     },
     {
-        "discount": hyperparams.Field("weight of the next step's value", hyperparams.OneMinusLog),
-        "policy_lr": hyperparams.Field("Adam's step size for the policy", hyperparams.LogUniform),
-        "critic_lr": hyperparams.Field("Adam's step size for the critics", hyperparams.LogUniform),
-        "exploration_noise": hyperparams.Field("standard deviation of the noise on actions", hyperparams.Uniform),
+        "discount": hyperparams.Field("discount factor of future rewards", hyperparams.OneMinusLog),
+        "policy_lr": hyperparams.Field("learning rate of the policy", hyperparams.LogUniform),
+        "critic_lr": hyperparams.Field("learning rate of the critics", hyperparams.LogUniform),
+        "exploration_noise": hyperparams.Field("standard deviation of the exploration noise", hyperparams.Uniform),
         "policy_noise": hyperparams.Field(
-            "standard deviation of the noise on the target's actions", hyperparams.Uniform
+            "standard deviation of the noise on the target policy's actions", hyperparams.Uniform
         ),
-        "noise_clip": hyperparams.Field("bound of the noise on the target's actions", hyperparams.Uniform),
-        "reward_scaling": hyperparams.Field("the critics learn it times the reward", hyperparams.LogUniform),
-        "tau": hyperparams.Field("the targets' Polyak rate per delayed update", hyperparams.LogUniform, high=1.0),
+        "noise_clip": hyperparams.Field(
+            "clipping bound of the noise on the target policy's actions", hyperparams.Uniform
+        ),
+        "reward_scaling": hyperparams.Field("factor that multiplies the reward", hyperparams.LogUniform),
+        "tau": hyperparams.Field(
+            "Polyak averaging rate of the target networks per delayed update", hyperparams.LogUniform, high=1.0
+        ),
     },
 )
 
 
 class Td3Params(NamedTuple):
-    """The genome."""
+    """The parameters that can be copied into other members."""
 
     policy: PyTree
-    critic: PyTree  # twin
+    critic: PyTree
+    """Parameters of the twin critics."""
 
 
 class Td3State(NamedTuple):
-    """What one member has learned."""
+    """The learned state of one member."""
 
     policy: gradients.Learned
     critic: gradients.Learned
@@ -98,23 +104,28 @@ class Td3State(NamedTuple):
 
     @property
     def params(self) -> Td3Params:
-        """The genome."""
+        """The parameters that can be copied into other members."""
         return Td3Params(self.policy.params, self.critic.params)
 
 
 class Td3Networks(NamedTuple):
-    """The two functions that are learned, and one of the critics by itself."""
+    """The policy and critic networks, and the forward pass of the first critic alone."""
 
-    policy: networks.Network  # observation -> action before its tanh, [..., A]
-    critic: networks.Network  # observation, action -> two values, [..., 2]
-    first_critic: networks.ApplyFn  # the critic's parameters, observation, action -> the first value, [..., 1]
+    policy: networks.Network
+    """Observation -> action before the tanh, `[..., A]`."""
+    critic: networks.Network
+    """Observation, action -> two values, `[..., 2]`."""
+    first_critic: networks.ApplyFn
+    """Parameters of the critics, observation, action -> the first value, `[..., 1]`."""
 
 
 def smoothed_action(nets: Td3Networks, params: PyTree, hyper: Td3Hyper, observation: Array, noise: Array) -> Array:
     """The target policy's action with clipped noise (Fujimoto 2018, Eq. 14).
 
     Args:
-      params: the target policy.
+      nets: the networks.
+      params: parameters of the target policy.
+      hyper: the member's hyper-parameters.
       observation: `[B, O]`.
       noise: `[B, A]`, standard normal.
 
@@ -131,9 +142,12 @@ def critic_loss(
     """Bellman residual of both critics against the smaller target (Fujimoto 2018, Algorithm 1).
 
     Args:
-      critic_params: the critics being learned; the targets come from `state`.
+      critic_params: parameters of the critics being learned; the targets are taken from `state`.
+      nets: the networks.
+      state: the member's state.
+      hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`; bootstraps where `terminated` is False, so also at a truncation.
-      noise: `[B, A]`, standard normal, for the target's actions.
+      noise: `[B, A]`, standard normal, for the target policy's actions.
 
     Returns:
       Scalar `[]` in squared units of scaled reward (the mean square, summed over the twins), and metrics.
@@ -153,6 +167,9 @@ def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree,
     """The first critic's value of the policy's actions, negated (Fujimoto 2018, Algorithm 1).
 
     Args:
+      policy_params: parameters of the policy being learned.
+      nets: the networks.
+      critic_params: parameters of the critics.
       observation: `[B, O]`.
 
     Returns:
@@ -163,31 +180,31 @@ def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree,
 
 
 def init(nets: Td3Networks, key: Key) -> Td3Params:
-    """Draw the networks."""
+    """Initialise the networks."""
     policy_key, critic_key = jax.random.split(key)
     return Td3Params(nets.policy.init(policy_key), nets.critic.init(critic_key))
 
 
 def start(params: Td3Params) -> Td3State:
-    """Fresh optimisers; targets equal to what they follow."""
+    """Return a state with new optimisers, and target networks equal to the policy and the critics."""
     targets = jax.tree.map(jnp.copy, params)
     return Td3State(gradients.start(params.policy), gradients.start(params.critic), *targets)
 
 
 def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Array, key: Key) -> tuple[Array, tuple]:
-    """The policy's action with normal noise, clipped to [-1, 1]; `[A]`, and nothing else is stored."""
+    """Return the policy's action with Gaussian noise, clipped to [-1, 1], `[A]`; no additional data are stored."""
     action = _action(nets, state.policy.params, observation)
     noise = hyper.exploration_noise * jax.random.normal(key, action.shape)
     return jnp.clip(action + noise, -1.0, 1.0), ()
 
 
 def act(nets: Td3Networks, params: Td3Params, observation: Array) -> Array:
-    """The policy's action, `[A]`."""
+    """Return the policy's action, `[A]`."""
     return _action(nets, params.policy, observation)
 
 
 def draw_noise(action_size: int, key: Key, batch_size: int) -> Array:
-    """Standard normal noise for the target's actions, `[B, A]`."""
+    """Draw standard normal noise for the target policy's actions, `[B, A]`."""
     return jax.random.normal(key, (batch_size, action_size))
 
 
@@ -200,33 +217,37 @@ def update(
     noise: Array,
     step: Array,
 ) -> tuple[Td3State, Metrics]:
-    """Critics every time; policy and targets every `policy_delay` updates (Fujimoto 2018, Algorithm 1).
+    """Update the critics in every call; policy and targets in every `policy_delay`-th (Fujimoto 2018, Algorithm 1).
 
     Args:
+      nets: the networks.
+      config: static settings.
+      state: the state before the update.
+      hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
       noise: `[B, A]`, standard normal.
-      step: `[]`, never batched, so that what is delayed costs nothing in between.
+      step: `[]`, never batched, so that updates without a policy step skip its computation.
 
     Returns:
-      The new state, and metrics `[]`: critic_loss, value, and actor_loss, which counts `policy_delay` times where it is
-      computed and 0 elsewhere, so that its mean over updates is its mean.
+      The new state, and metrics `[]`: critic_loss, value, and actor_loss. actor_loss is multiplied by `policy_delay`
+      where it is computed and 0 elsewhere, so that its mean over all updates is the mean over the policy's updates.
     """
     chex.assert_rank([batch.observation, batch.action, batch.reward], [2, 2, 1])
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
 
-    move = partial(_move_policy_and_targets, nets, hyper, batch.observation)
+    delayed_update = partial(_update_policy_and_targets, nets, hyper, batch.observation)
     due = (step + 1) % config.policy_delay == 0
-    nothing = jnp.zeros_like(metrics["critic_loss"])
-    state, actor_loss = jax.lax.cond(due, move, lambda state: (state, nothing), state)
+    no_loss = jnp.zeros_like(metrics["critic_loss"])
+    state, actor_loss = jax.lax.cond(due, delayed_update, lambda state: (state, no_loss), state)
     return state, {**metrics, "actor_loss": config.policy_delay * actor_loss}
 
 
-def _move_policy_and_targets(
+def _update_policy_and_targets(
     nets: Td3Networks, hyper: Td3Hyper, observation: Array, state: Td3State
 ) -> tuple[Td3State, Array]:
-    """The delayed half of an update."""
+    """Apply the delayed part of an update."""
     loss = partial(policy_loss, nets=nets, critic_params=state.critic.params, observation=observation)
     actor_loss, policy_gradient = jax.value_and_grad(loss)(state.policy.params)
     policy = gradients.adam(state.policy, policy_gradient, hyper.policy_lr)
@@ -244,7 +265,7 @@ def _action(nets: Td3Networks, params: PyTree, observation: Array) -> Array:
 
 
 def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
-    """TD3 for an environment with continuous actions.
+    """Build TD3 for an environment with continuous actions.
 
     Args:
       spec: sizes of the observation and the action.

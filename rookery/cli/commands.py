@@ -1,4 +1,4 @@
-"""What the command line does with runs that there are, from evaluating to exporting them; and the list of tasks."""
+"""The commands for existing runs, from `rookery evaluate` to `rookery export`, and the list of tasks."""
 
 import contextlib
 import threading
@@ -21,106 +21,111 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge every member of a run's newest checkpoint, or every elite of its repertoire, on fresh start states."""
+    """Evaluate every member of a run's checkpoint, or every elite of its repertoire, on new start states."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Run directory."""
     episodes: int = 100
-    """Full deterministic episodes per member (at least 1)."""
+    """Full episodes with deterministic actions per member or elite (at least 1)."""
     seed: int = 0
-    """Seed of the start states."""
+    """Seed of the start states (an integer)."""
     checkpoint: str = "last"
-    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
+    """Checkpoint to evaluate: last, best (by the run's `--best-by`), or the number of a
+    generation."""
 
 
 @dataclass(frozen=True)
 class Render:
-    """Draw an episode of who was best in a run, as a film: our own worlds in the plane, gymnax's and JaxMARL's."""
+    """Render an episode of a run's best member as an animation (rookery's planar tasks, gymnax and JaxMARL)."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Run directory."""
     picture: Path | None = None
-    """Where to draw it, ending in .gif, or in .mp4 where ffmpeg is installed; episode.gif in the run's folder by
-    default."""
+    """File to write, ending in .gif, or in .mp4 if ffmpeg is installed; by default episode.gif in the run directory."""
     member: int | None = None
-    """Who acts (counted from 0); by default who was best when last judged."""
+    """Number of the member that acts (0 to population - 1); by default the best one in its last evaluation."""
     skill: int | None = None
-    """Which skill of a run that discovers skills (counted from 0); the first by default."""
+    """Number of the skill, in a run that discovers skills (0 to number of skills - 1); by default 0."""
     seed: int = 0
-    """Seed of the start state."""
+    """Seed of the start state (an integer)."""
     checkpoint: str = "last"
-    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
+    """Checkpoint to render: last, best (by the run's `--best-by`), or the number of a
+    generation."""
 
 
 @dataclass(frozen=True)
 class Envs:
-    """List the tasks."""
+    """List all tasks."""
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs over their seeds: interquartile means with 95 % intervals, and who probably is better.
+    """Compare groups of runs: interquartile means over seeds with 95 % intervals, and probabilities of improvement.
 
-    Runs whose settings are equal but for the seed form a group; independent members (--seeds 8) are runs, each with its
-    own environment steps. Definitions: Agarwal 2021 (arXiv:2108.13264).
+    Runs whose settings differ only in the seed form a group; each independent member (--seeds 8) counts as a run with
+    separate environment steps. Definitions: Agarwal 2021 (arXiv:2108.13264).
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs."""
+    """Run directories."""
     picture: Path = Path("comparison.png")
-    """Where to draw the comparison."""
+    """File to write the plot to."""
     score: str | None = None
-    """Column of metrics.csv to compare by, such as qd_score or coverage; by default the fitness, of a population that
-    of its best member."""
+    """Column of metrics.csv to compare, such as qd_score or coverage; by default the fitness, which for a population is
+    that of its best member."""
     resamples: int = 5_000
-    """Bootstrap resamples behind each interval (at least 1)."""
+    """Bootstrap resamples for each interval (at least 1)."""
     fresh: int | None = None
-    """Evaluate the checkpoint of each run on so many fresh episodes (at least 1) and compare these: of independent
-    members each, otherwise the member or elite that was best in the run's own evaluations, which are optimistic."""
+    """Compare by a new evaluation of each run's checkpoint on this number of episodes (at least 1). It covers every
+    independent member; of other runs, the member or elite that was best in the evaluations during training, whose
+    maximum is optimistically biased."""
     checkpoint: str = "last"
-    """Which checkpoint of each run fresh episodes are of: last, best (by the metric that the run was configured with),
-    or the number of a generation."""
+    """Checkpoint of each run for `--fresh`: last, best (by the run's `--best-by`), or the
+    number of a generation."""
     seed: int = 0
-    """Seed of the start states of fresh episodes."""
+    """Seed of the start states for `--fresh` (an integer)."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Write a run's page, to look at, to point at and to play; of several runs side by side."""
+    """Write an interactive HTML page with plots and recorded episodes of a run, or of several runs side by side."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs."""
+    """Run directories."""
     page: Path | None = None
-    """Where to write it; report.html in the run's folder by default, or here for several runs."""
+    """File to write; by default report.html in the run directory, or in the working directory for several runs."""
     rollouts: int | Literal["all"] = 12
-    """Episodes that the page plays (at least 0), or all: of cells spread over the repertoire, of skills, or of the best
-    members."""
+    """Episodes to record for the page (at least 0, or all): of elites spread over the repertoire, of the skills, or of
+    the best members."""
     seed: int = 0
-    """Seed of the state that they start from."""
+    """Seed of the start state of the episodes (an integer)."""
     serve: bool = False
-    """Show the page at an address of this machine instead, and refresh it as the run goes on, until Ctrl-C."""
+    """Serve the page over HTTP, not as a file, and update it while the run continues, until Ctrl-C."""
     host: str = "127.0.0.1"
-    """Where to serve it; by default nobody but this machine can see it."""
+    """Host name or IP address to serve at; the default accepts connections from this machine only."""
     port: int = 8000
-    """Port to serve it at; 0 takes any that is free."""
+    """Port to serve at (0 to 65535); 0 takes any free port."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a policy of a run as a folder that acts without this library, and check that it acts alike."""
+    """Export a policy of a run as a folder that can be used without rookery, and check that its actions are equal."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Run directory."""
     to: Path | None = None
-    """Where to write it, a folder that is new, empty or of an earlier export; policy in the run's folder by default."""
+    """Folder to write: new, empty or an earlier export; by default policy in the run directory."""
     cell: str | None = None
-    """Of a repertoire: best (the default), a cell's number, or a descriptor such as 0.2,0.8, whose nearest is taken."""
+    """Elite of a repertoire to export: best (the default), the number of a cell, or a descriptor such as 0.2,0.8, for
+    the elite with the nearest descriptor."""
     member: int | None = None
-    """Of a population, counted from 0; by default who was best when last judged."""
+    """Number of the member to export (0 to population - 1); by default the best one in its last evaluation."""
     skill: int | None = None
-    """Which skill is built in, of a run that discovers skills (counted from 0); the first by default."""
+    """Number of the skill that the policy is fixed to, in a run that discovers skills (0 to number of skills - 1); by
+    default 0."""
     checkpoint: str = "last"
-    """Which checkpoint: last, best (by the metric that the run was told), or the number of a generation."""
+    """Checkpoint to export from: last, best (by the run's `--best-by`), or the number
+    of a generation."""
 
 
 def evaluator(command: Evaluate) -> None:
@@ -128,14 +133,14 @@ def evaluator(command: Evaluate) -> None:
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
     console = Console()
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
-    told = tables.repertoire_examination if "stored_fitness" in metrics else tables.examination
-    console.print(told(metrics))
-    for part in tables.examined_scores(metrics):
+    table = tables.repertoire_evaluation if "stored_fitness" in metrics else tables.member_evaluation
+    console.print(table(metrics))
+    for part in tables.evaluation_summary(metrics):
         console.print(part)
     if "agents" in metrics:
-        console.print(tables.team_examination(metrics))
+        console.print(tables.team_evaluation(metrics))
     if "skill" in metrics:
-        console.print(tables.skill_examination(metrics, int(metrics["best_member"])))
+        console.print(tables.skill_evaluation(metrics, int(metrics["best_member"])))
         if metrics["descriptor"].shape[1]:
             console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
 
@@ -152,9 +157,11 @@ def render(command: Render) -> None:
     else:
         animate(played.picture.scenery, scenes, played.returns, path, title=played.title)
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
-    who = "the best" if played.member is None else f"member {played.member}"
+    member = "the best" if played.member is None else f"member {played.member}"
     console, steps = Console(), len(played.rewards) - 1
-    console.print(f"{who}, generation {played.generation}: {steps} steps, {returns}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{member}, generation {played.generation}: {steps} steps, {returns}", highlight=False, soft_wrap=True
+    )
     console.print(f"picture   {path}", highlight=False, soft_wrap=True)
 
 
@@ -164,7 +171,7 @@ def compare(command: Compare) -> None:
 
     fresh = None if command.fresh is None else comparing.Fresh(command.fresh, command.checkpoint, command.seed)
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
-        raise ValueError("--checkpoint and --seed say which fresh episodes to run; give --fresh, or leave them out.")
+        raise ValueError("--checkpoint and --seed have an effect only with --fresh; give --fresh, or leave them out.")
     comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)
     console = Console()
     for part in comparing.tables(comparison):
@@ -193,10 +200,10 @@ def report(command: Report) -> None:
     with server(runs, command.host, command.port) as listening, contextlib.suppress(KeyboardInterrupt):
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         host, port = listening.server_address[:2]
-        told = f"[{host!s}]" if ":" in str(host) else host
-        console.print(f"report    http://{told}:{port}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        address = f"[{host!s}]" if ":" in str(host) else host
+        console.print(f"report    http://{address}:{port}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
         try:
-            for run in runs if count != 0 else ():  # the page is there, and shows them when they are
+            for run in runs if count != 0 else ():  # the page is served meanwhile and adds episodes when they are ready
                 roll_out(run)
             threading.Event().wait()
         finally:
@@ -204,7 +211,7 @@ def report(command: Report) -> None:
 
 
 def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None:
-    """Let who learned in a run play, for the page; what cannot be played is told, and the page does without it."""
+    """Record episodes of a run for its page; if that is not possible, print the reason and leave them out."""
     from rookery.deploy.episodes import record_episodes, write_episodes
 
     try:
@@ -215,7 +222,7 @@ def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None
         if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
             evaluate.evaluate(run, _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"]), seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:
-        console.print(f"note      no episodes to play: {error}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"note      no episodes recorded: {error}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _is_newer(file: Path, other: Path) -> bool:
@@ -230,22 +237,22 @@ def export(command: Export) -> None:
     from rookery.deploy import export as exporting
 
     choice = {"cell": command.cell, "member": command.member, "skill": command.skill}
-    made = exporting.export(command.run, command.to, **choice, checkpoint=command.checkpoint)
-    chosen = {"cell": made.cell, "member": made.member, "skill": made.skill}
-    who = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None) or "the best"
+    exported = exporting.export(command.run, command.to, **choice, checkpoint=command.checkpoint)
+    chosen = {"cell": exported.cell, "member": exported.member, "skill": exported.skill}
+    policy = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None) or "the best"
     console = Console()
-    console.print(f"{who}, generation {made.generation}", highlight=False, soft_wrap=True)
-    for name, difference in made.differences.items():
-        alike = f"acts alike on {made.observations:,} observations, to {difference:.1g}"
-        console.print(f"{name:17} {alike}", highlight=False, soft_wrap=True)
-    if made.without_onnx:
-        console.print(f"no policy.onnx    {made.without_onnx}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"policy            {made.path}", highlight=False, soft_wrap=True)
+    console.print(f"{policy}, generation {exported.generation}", highlight=False, soft_wrap=True)
+    for name, difference in exported.differences.items():
+        agreement = f"equal actions on {exported.observations:,} observations, to within {difference:.1g}"
+        console.print(f"{name:17} {agreement}", highlight=False, soft_wrap=True)
+    if exported.without_onnx:
+        console.print(f"no policy.onnx    {exported.without_onnx}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"policy            {exported.path}", highlight=False, soft_wrap=True)
 
 
 def envs(_: Envs) -> None:
     """`rookery envs`."""
-    wide = Console(width=max(Console().width, 128))  # on less, the descriptors would be left out
+    wide = Console(width=max(Console().width, 128))  # a narrower table would leave out the descriptors
     wide.print(tables.tasks_table(list(registry.table())))
 
 
@@ -257,18 +264,20 @@ COMMANDS = {
     "export": (Export, export),
     "envs": (Envs, envs),
 }
-"""Name -> what it is told, and what it does."""
+"""Name of the command -> its class, whose fields are its arguments, and the function that executes it."""
 
 
-def act(command: Any) -> None:
-    """Carry out a command of this file.
+def execute(command: Any) -> None:
+    """Execute a command of this module.
 
     Raises:
-      ValueError: what the command was told is wrong, or a file of a run cannot be read or written.
+      ValueError: an argument of the command is invalid, or a file of a run cannot be read or written.
     """
     try:
-        next(do for kind, do in COMMANDS.values() if type(command) is kind)(command)
+        next(function for kind, function in COMMANDS.values() if type(command) is kind)(command)
     except OSError as error:
         if error.filename is None:
             raise
-        raise ValueError(f"{error.filename}: {error.strerror}; check who may use it, and its disk's space.") from error
+        raise ValueError(
+            f"{error.filename}: {error.strerror}; check its permissions and the free space of its disk."
+        ) from error

@@ -1,4 +1,4 @@
-"""What the command line calls its settings, and one sentence for each mistake in them."""
+"""The flags of the command line, and one error message for each kind of invalid flag."""
 
 import contextlib
 import dataclasses
@@ -21,11 +21,15 @@ _VALUES = {"INT": "whole number", "FLOAT": "number", "STR": "word", "PATH": "pat
 
 
 class FlagError(ValueError):
-    """A mistake in the words of a command line; the message is one sentence that names the flag or the word."""
+    """An invalid word in a command line; the message is one sentence that names the flag or the word."""
 
 
 def flags_of(config: type) -> dict[str, Any]:
-    """The flags of a command or of a kind of run, from the fields of its dataclass; what has no default is none."""
+    """The flags of a command or of a kind of run, from its dataclass fields; fields without a default have no flag.
+
+    Returns:
+      Flag, such as `--num-envs` -> the type of its value.
+    """
     found: dict[str, Any] = {}
     hints = typing.get_type_hints(config)
     for entry in dataclasses.fields(config):
@@ -44,7 +48,14 @@ def _flag(name: str) -> str:
 
 
 def with_values(words: Sequence[str], flags: Flags) -> list[str]:
-    """The words of a command line in which a switch that may be left open, `--flag` or `--no-flag`, has its value."""
+    """Write out the values of optional switches: `--flag` as `--flag True`, `--no-flag` as `--flag False`.
+
+    An optional switch is of type `bool | None`, for which tyro requires a value.
+
+    Args:
+      words: of the command line.
+      flags: of the command.
+    """
     found: list[str] = []
     for word, following in zip(words, [*words, ""][1:], strict=True):
         flag = word.replace("_", "-")
@@ -59,25 +70,26 @@ def with_values(words: Sequence[str], flags: Flags) -> list[str]:
 
 
 def as_typed(message: str, flags: Flags, names: Mapping[str, str]) -> str:
-    """A message in which settings are called by the flags that set them.
+    """An error message in which the names of settings are replaced by their flags.
 
-    A name of one word is also a word of prose: it is taken for a flag only where a sentence begins with it.
+    A name without an underscore can also be an ordinary word, so it is replaced only at the beginning of the message.
 
     Args:
       message: of an error.
       flags: of the command.
-      names: other names that a message may give a setting -> its flag.
+      names: additional names of settings in messages -> flag.
     """
     settings = {re.sub(r"^--(space\.)?", "", flag).replace("-", "_"): flag for flag in flags} | dict(names)
-    message, lists, known = message.partition("; there are ")  # columns of a table, say, of which some are called alike
+    # Columns of metrics.csv that `storage.best_checkpoint` lists may equal names of settings; they stay as they are.
+    message, separator, columns = message.partition("; the metrics are ")
     for name, flag in settings.items():
         begins = r"(?<![\w./\"'=-])" if "_" in name else r"(?:^|(?<=^the interval of ))"
         message = re.sub(rf"{begins}{re.escape(name)}(?![\w(=/\"'])(?!\.\w)", flag, message)
-    return message + lists + known
+    return message + separator + columns
 
 
 def check(words: Sequence[str], command: str, flags: Flags) -> None:
-    """Refuse flags that a command does not have, and values that no flag takes: empty ones, numbers without bounds.
+    """Check for flags that a command does not have, and for values that are empty, not finite or beyond 64 bits.
 
     Args:
       words: of the command line.
@@ -85,7 +97,7 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
       flags: of the command.
 
     Raises:
-      FlagError: there is one.
+      FlagError: a flag or a value is invalid.
     """
     before = ""
     for word in words:
@@ -98,25 +110,30 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
         if _NOT_FINITE.fullmatch(value) and "float" in str(flags.get(flag, "")):
             raise FlagError(f"{flag} must be a finite number, got {value}.")
         if re.fullmatch(r"[+-]?\d+", value) and abs(int(value)) >= 2**63 and "int" in str(flags.get(flag, "")):
-            raise FlagError(f"{flag} must lie between -2^63 and 2^63, got {value}.")
+            raise FlagError(f"{flag} must be between -2^63 and 2^63, got {value}.")
         before = flag if word.startswith("--") else before
 
 
-def check_name(what: str, word: str, known: Sequence[str]) -> None:
-    """Refuse a command or a kind that there is not.
+def check_name(label: str, word: str, known: Sequence[str]) -> None:
+    """Check that a command or a kind of run exists.
+
+    Args:
+      label: "command" or "kind of run", for the message.
+      word: the name to check.
+      known: the valid names.
 
     Raises:
-      FlagError: names what is near, or all where nothing is.
+      FlagError: it does not exist; the message lists similar names, or all names if none is similar.
     """
     if word.replace("_", "-") not in known:
         near = difflib.get_close_matches(word.lower(), known, cutoff=0.5)
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}."
-        raise FlagError(f"there is no {what} {word!r}; {remedy}")
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}."
+        raise FlagError(f"there is no {label} {word!r}; {remedy}")
 
 
 @contextlib.contextmanager
-def mistakes(words: Sequence[str], command: str, flags: Flags) -> Iterator[None]:
-    """Within this context a command line that tyro refuses raises `FlagError`, where tyro tells what is wrong.
+def parse_errors(words: Sequence[str], command: str, flags: Flags) -> Iterator[None]:
+    """Context in which tyro's parse errors raise `FlagError`, if the installed tyro reports them as events.
 
     Args:
       words: of the command line.
@@ -124,45 +141,45 @@ def mistakes(words: Sequence[str], command: str, flags: Flags) -> Iterator[None]
       flags: of the command.
     """
 
-    def told(event: Any) -> None:
-        with contextlib.suppress(AttributeError):  # another version of tyro: it has a message of its own
-            if sentence := _sentence(event, words, command, flags):
-                raise FlagError(sentence)
+    def handle(event: Any) -> None:
+        with contextlib.suppress(AttributeError):  # other versions of tyro have other events: tyro's message is shown
+            if message := _parse_error_message(event, words, command, flags):
+                raise FlagError(message)
 
-    with on_parse_error(told) if on_parse_error is not None else contextlib.nullcontext():
+    with on_parse_error(handle) if on_parse_error is not None else contextlib.nullcontext():
         yield
 
 
-def _sentence(event: Any, words: Sequence[str], command: str, flags: Flags) -> str | None:
-    """What an event of `tyro._errors` says, or None for one that is not known here."""
+def _parse_error_message(event: Any, words: Sequence[str], command: str, flags: Flags) -> str | None:
+    """The error message for an event of `tyro._errors`, or None for an unknown event."""
     kind = type(event).__name__
     argument = getattr(event, "argument", None)
     unknown = {"UnrecognizedArgs": "tokens", "MissingArgs": "unrecognized_tokens"}.get(kind)
-    sentence = None
+    message = None
     if unknown and getattr(event, unknown):
-        sentence = _unknown(getattr(event, unknown)[0], words, command, flags)
+        message = _unknown(getattr(event, unknown)[0], words, command, flags)
     elif kind == "MissingArgs":
         metavar = event.missing_arguments[0].arg.lowered.metavar
-        sentence = f"{command} needs {metavar}; `{command} --help` says which."
+        message = f"{command} needs {metavar}; `{command} --help` describes it."
     elif kind == "MissingSubcommand":
-        sentence = f"{command} needs one of {', '.join(event.subcommand_spec.parser_from_name)}."
+        message = f"{command} needs one of {', '.join(event.subcommand_spec.parser_from_name)}."
     elif argument is not None:
-        sentence = _wrong_value(argument, words)
+        message = _wrong_value(argument, words)
     elif kind == "InstantiationFailure":
-        sentence = event.message
-    return sentence
+        message = event.message
+    return message
 
 
 def _unknown(token: str, words: Sequence[str], command: str, flags: Flags) -> str:
-    """A flag that the command does not have, or a value that no flag takes."""
+    """The message for a flag that the command does not have, or for a superfluous word."""
     if not re.match("--?[a-z]", token):
         before = [word for word in words[: _place(token, words)] if word.startswith("--")]
         after = f" after {before[-1]}" if before else ""
-        return f"{token!r}{after} is one word too many for {command}; `{command} --help` says what it takes."
+        return f"{token!r}{after} is one word too many for {command}; `{command} --help` lists its arguments."
     same = [flag for flag in flags if flag.startswith("--space.") == token.startswith("--space.")]
     near = difflib.get_close_matches(token, same) or (same if token.startswith("--space.") else [])
-    told = f"did you mean {' or '.join(near)}?" if near else f"`{command} --help` lists what there is."
-    return f"{command} has no flag {token}; {told}"
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"`{command} --help` lists all flags."
+    return f"{command} has no flag {token}; {remedy}"
 
 
 def _place(token: str, words: Sequence[str]) -> int:
@@ -170,7 +187,7 @@ def _place(token: str, words: Sequence[str]) -> int:
 
 
 def _wrong_value(argument: Any, words: Sequence[str]) -> str:
-    """A value, or a number of values, that the argument does not take."""
+    """The message for an argument with an invalid value or an invalid number of values."""
     metavar = re.sub(r"\[/?bold\]", "", str(argument.lowered.metavar))
     if argument.is_positional():
         return f"{metavar} must be {_values(metavar)}."
@@ -189,15 +206,15 @@ def _wrong_value(argument: Any, words: Sequence[str]) -> str:
 
 
 def _values(metavar: str) -> str:
-    """What a metavar such as `{FLOAT FLOAT}|FLOAT|{fixed}` says, in words."""
-    told = []
+    """A description of a metavar: `{FLOAT FLOAT}|FLOAT|{fixed}` -> "2 numbers or a number or fixed"."""
+    alternatives = []
     for option in metavar.split("|"):
         kinds = re.findall(r"[A-Z]{3,}", option)
         value = _VALUES.get(kinds[0], kinds[0]) if kinds else ""
         if not kinds:
-            told += [choice for choice in option.strip("{}").split(",") if choice != "None"]
+            alternatives += [choice for choice in option.strip("{}").split(",") if choice != "None"]
         elif "..." in option:
-            told.append(f"{value}s")
+            alternatives.append(f"{value}s")
         else:
-            told.append(f"a {value}" if len(kinds) == 1 else f"{len(kinds)} {value}s")
-    return " or ".join(told)
+            alternatives.append(f"a {value}" if len(kinds) == 1 else f"{len(kinds)} {value}s")
+    return " or ".join(alternatives)

@@ -1,1 +1,1 @@
-"""The documented class APIs of QDax and jaxagents, over this library's agents, learners and populations."""
+"""The documented class APIs of QDax and jaxagents, implemented with Rookery's agents, learners and populations."""

@@ -1,4 +1,4 @@
-"""Frozen records that JAX can map, for whoever writes classes around pure functions; and the keys that they keep."""
+"""Frozen dataclasses that are JAX pytrees, and the key, shape and argument helpers of the compatibility classes."""
 
 import dataclasses
 import math
@@ -13,19 +13,20 @@ from rookery.types import Array, Key, PyTree
 
 @dataclass_transform(frozen_default=True)
 class Record:
-    """A frozen dataclass and pytree; whoever inherits becomes one.
+    """Base class that makes each subclass a frozen dataclass registered as a pytree.
 
-    Names in `paths` stand for what lies deeper, in NamedTuples, and are read and replaced like fields.
+    `paths` maps additional attribute names to paths into nested NamedTuples. These names are read, and set by
+    `replace`, like fields.
     """
 
     paths: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Make it one."""
+        """Register the subclass as a frozen dataclass and pytree."""
         jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
     def __getattr__(self, name: str) -> Any:
-        """What lies at the path of that name."""
+        """Return the nested value that `paths` defines for `name`."""
         if name not in type(self).paths:
             raise AttributeError(f"{type(self).__name__} has no {name!r}.")
         value: Any = self
@@ -34,7 +35,7 @@ class Record:
         return value
 
     def replace(self, **changes: Any) -> Self:
-        """The same record with some fields changed."""
+        """Return a copy with the given fields, or values at names of `paths`, changed."""
         plain = {name: value for name, value in changes.items() if name not in self.paths}
         result = dataclasses.replace(self, **plain)  # pyright: ignore[reportArgumentType]
         for name in changes.keys() - plain.keys():
@@ -49,63 +50,76 @@ def _put(tree: Any, path: list[str], value: PyTree) -> Any:
     return tree._replace(**{name: _put(getattr(tree, name), rest, value) if rest else value})
 
 
-def static() -> Any:
-    """A field of a record that is no leaf: it decides shapes."""
+def static_field() -> Any:
+    """A dataclass field that is static metadata of the pytree, not a leaf, e.g. because it determines shapes."""
     return dataclasses.field(metadata={"static": True})
 
 
-def typed(key: Key) -> Key:
-    """A typed key from one of either kind, raw (`[2]` uint32) or typed."""
+def typed_key(key: Key) -> Key:
+    """Return a typed key for a raw (`[2]` uint32) or typed key."""
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
-def split(key: Key, count: int = 2) -> tuple[Array, Key]:
-    """What a record keeps of its key, raw, so that it can be stored like any array; and `count - 1` typed keys to
-    consume, one alone without an axis."""
-    keys = jax.random.split(typed(key), count)
+def split_key(key: Key, count: int = 2) -> tuple[Array, Key]:
+    """Split a key into the next key of a record and keys to consume.
+
+    Returns:
+      The next key, raw (`[2]` uint32), so that it can be stored like any array; and `count - 1` typed keys
+      `[count - 1]`, or a single key `[]` if `count` is 2.
+    """
+    keys = jax.random.split(typed_key(key), count)
     return jax.random.key_data(keys[0]), keys[1] if count == 2 else keys[1:]
 
 
 @jax.custom_batching.custom_vmap
-def in_step(count: Array) -> Array:
-    """A count `[]` that all members of a population have in common: it stays `[]` where they are mapped, so that what
-    is delayed by it is really skipped. Should members differ, the first one's counts for all."""
+def shared_count(count: Array) -> Array:
+    """Declare that a count `[]` is equal for all members of a population.
+
+    The count stays `[]` under `jax.vmap`, so that a `lax.cond` on it remains a branch and a delayed update is skipped
+    instead of computed and discarded. If members differ, the first member's count applies to all.
+    """
     return count
 
 
-@in_step.def_vmap
-def _in_step(size: int, batched: list[bool], count: Array) -> tuple[Array, bool]:
+@shared_count.def_vmap
+def _shared_count_batched(size: int, batched: list[bool], count: Array) -> tuple[Array, bool]:
     del size
-    return in_step(count[0] if batched[0] else count), False  # of the axes further out as well
+    return shared_count(count[0] if batched[0] else count), False  # the recursive call handles outer mapped axes
 
 
-def check(holds: bool, otherwise: str) -> None:
-    """Refuse what does not hold.
+def check(condition: bool, message: str) -> None:
+    """Raise an error if a condition is false.
 
     Raises:
-      ValueError: it does not; the message is `otherwise`.
+      ValueError: `condition` is false; the text is `message`.
     """
-    if not holds:
-        raise ValueError(otherwise)
+    if not condition:
+        raise ValueError(message)
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse numbers of something below 1.
+    """Check that all counts are at least 1.
 
     Raises:
-      ValueError: there is one; the message has its name.
+      ValueError: a count is below 1; the message contains its name.
     """
     for name, value in counts.items():
         check(value >= 1, f"{name} must be at least 1, got {value}.")
 
 
-def by_agent(what: str, count: int, numbers: Array, leading: int = 0) -> Array:
-    """Numbers `[..., I]` from code of a user's own, which gave them for each of so many leading axes.
+def per_agent(source: str, count: int, numbers: Array, leading: int = 0) -> Array:
+    """Reshape per-agent numbers from a user-defined function to `[..., I]`.
+
+    Args:
+      source: the function or value that is named in the error message.
+      count: I, the number of agents.
+      numbers: the `leading` batch axes, then axes with I elements in total.
+      leading: number of batch axes.
 
     Raises:
-      ValueError: it gave another number of them.
+      ValueError: there are not I numbers for each element of the batch axes.
     """
     numbers = jnp.asarray(numbers)
     shape = numbers.shape[leading:]
-    check(math.prod(shape) == count, f"{what} gives shape {shape} for {count} actors; make it ({count},).")
+    check(math.prod(shape) == count, f"{source} gives shape {shape} for {count} actors; make it ({count},).")
     return numbers.reshape(*numbers.shape[:leading], count)

@@ -1,1 +1,1 @@
-"""What is done with a trained run: policies, evaluation, episodes, rendering, export."""
+"""Use of trained runs: policies, evaluation, recorded episodes, rendering, export."""

@@ -1,4 +1,4 @@
-"""Who plays when a run is to be looked at: elites spread over the repertoire, skills, or the best members."""
+"""Selection of the policies whose episodes are recorded: elites spread over the repertoire, skills, or best members."""
 
 import math
 from typing import Any, NamedTuple
@@ -17,27 +17,33 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.types import Genotype
 
 
-class Cast(NamedTuple):
-    """Who plays, in N episodes."""
+class Selection(NamedTuple):
+    """Policies for N episodes, taken from M genotypes."""
 
-    actors: Genotype  # [M, ...]
-    rows: np.ndarray  # [N], which of the actors
-    slots: np.ndarray  # [N], which skill; 0 where there are none
-    told: list[
-        dict[str, Any]
-    ]  # [N]: `cell`, `skill` or `member`; `label`; `fitness` and `descriptor` as stored, or None
+    actors: Genotype
+    """Genotypes `[M, ...]`."""
+    rows: np.ndarray
+    """`[N]`, index of each episode's genotype in `actors`."""
+    slots: np.ndarray
+    """`[N]`, index of each episode's skill; 0 without skills."""
+    descriptions: list[dict[str, Any]]
+    """`[N]`: `cell`, `skill` or `member`; `label`; `fitness` and `descriptor` as stored, or None."""
 
 
-def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Cast:
-    """Of a repertoire the best elite, then always that whose cell is farthest from those before it; of a run with
-    skills the best member, once for each skill; of a team the best one; else the best members, each once.
+def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Selection:
+    """Select the policies of a run whose episodes are recorded.
 
-    Members that came after the others were judged do not play: they are copies.
+    From a repertoire: the best elite, then repeatedly the elite whose cell is farthest from the cells already chosen.
+    From a run with skills: the best member, once per skill. From a run of teams: the best team. Otherwise: the best
+    members, once each. Members that replaced others after the last evaluation are excluded, since they are copies.
 
     Args:
       origin: the run, at a checkpoint.
-      spec: of the world that it is judged in.
-      count: episodes at most, at least 1; None for everybody of whom this speaks.
+      spec: spec of the run's evaluation environment.
+      count: largest number of episodes, at least 1; None for all elites, skills or members.
+
+    Returns:
+      The selected policies, the best first.
 
     Raises:
       ValueError: the repertoire is empty.
@@ -51,16 +57,16 @@ def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Cast:
 
 
 def spread(centroids: np.ndarray, occupied: np.ndarray, first: int, count: int | None) -> np.ndarray:
-    """Cells that stand for all: each is the farthest from those before it, ties to the lower cell.
+    """Choose cells by farthest-point sampling: each is farthest from those chosen before; ties go to the lower cell.
 
     Args:
-      centroids: `[C, D]`, in units in which all dimensions count alike.
-      occupied: `[C]` bool, which cells there are to choose from.
-      first: the first of them.
-      count: how many at most, at least 1; None for all.
+      centroids: `[C, D]`, scaled so that all dimensions have equal weight.
+      occupied: `[C]` bool, the cells to choose from.
+      first: the first chosen cell.
+      count: largest number of cells, at least 1; None for all.
 
     Returns:
-      `[count]`, or as many as are occupied; all different.
+      `[count]` distinct cells, or fewer where fewer are occupied.
     """
     wanted = int(occupied.sum()) if count is None else min(count, int(occupied.sum()))
     chosen, gaps = [first], np.where(occupied, np.inf, -np.inf)
@@ -71,45 +77,45 @@ def spread(centroids: np.ndarray, occupied: np.ndarray, first: int, count: int |
     return np.asarray(chosen)
 
 
-def _elites(origin: Origin, descriptor: DescriptorSpec, count: int | None) -> Cast:
+def _elites(origin: Origin, descriptor: DescriptorSpec, count: int | None) -> Selection:
     repertoire = repertoire_of(origin.state)
     fitnesses, occupied = np.asarray(repertoire.fitnesses), np.asarray(repertoire.occupied)
     if not occupied.any():
-        raise ValueError(f"the repertoire of {origin.path} is empty; let that run find somebody first.")
+        raise ValueError(f"the repertoire of {origin.path} is empty; continue that run until it has an elite.")
     span = np.asarray(descriptor.upper) - np.asarray(descriptor.lower)
     cells = spread(np.asarray(repertoire.centroids) / span, occupied, int(fitnesses.argmax()), count)
     descriptors = np.asarray(repertoire.descriptors)
-    told = [_told("cell", cell, float(fitnesses[cell]), descriptors[cell]) for cell in cells]
-    return Cast(repertoire.genotypes, cells, np.zeros_like(cells), told)
+    descriptions = [_describe("cell", cell, float(fitnesses[cell]), descriptors[cell]) for cell in cells]
+    return Selection(repertoire.genotypes, cells, np.zeros_like(cells), descriptions)
 
 
-def _skills(origin: Origin, skills: int, count: int | None) -> Cast:
-    member, actor = warm_start.best(origin)
+def _skills(origin: Origin, skills: int, count: int | None) -> Selection:
+    member, actor = warm_start.best_genotype(origin)
     slots = np.arange(skills if count is None else min(count, skills))
-    told = [_told("skill", slot) | {"member": member} for slot in slots]
-    return Cast(_alone(actor), np.zeros_like(slots), slots, told)
+    descriptions = [_describe("skill", slot) | {"member": member} for slot in slots]
+    return Selection(_batch_of_one(actor), np.zeros_like(slots), slots, descriptions)
 
 
-def _members(origin: Origin, count: int | None) -> Cast:
-    best, actor = warm_start.best(origin)
-    if best is None:  # roles that were bred apart
-        return Cast(_alone(actor), np.zeros(1, int), np.zeros(1, int), [_told("member", None)])
-    fitness = warm_start.standing(origin.path, origin.generation, origin.state)
+def _members(origin: Origin, count: int | None) -> Selection:
+    best, actor = warm_start.best_genotype(origin)
+    if best is None:  # roles that evolve separately
+        return Selection(_batch_of_one(actor), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])
+    fitness = warm_start.current_fitness(origin.path, origin.generation, origin.state)
     members = np.argsort(-fitness, kind="stable")[:count]
     members = members[np.isfinite(fitness[members])]
     members = members if len(members) else np.asarray([best])
-    told = [_told("member", member, float(fitness[member])) for member in members]
-    return Cast(jax.vmap(genotype)(origin.state.members), members, np.zeros_like(members), told)
+    descriptions = [_describe("member", member, float(fitness[member])) for member in members]
+    return Selection(jax.vmap(genotype)(origin.state.members), members, np.zeros_like(members), descriptions)
 
 
-def _alone(actor: Genotype) -> Genotype:
+def _batch_of_one(actor: Genotype) -> Genotype:
     return trees.stack([actor])
 
 
-def _told(what: str, number: Any, fitness: float = math.nan, descriptor: np.ndarray | None = None) -> dict[str, Any]:
+def _describe(kind: str, index: Any, fitness: float = math.nan, descriptor: np.ndarray | None = None) -> dict[str, Any]:
     return {
-        what: None if number is None else int(number),
-        "label": "the best of each role" if number is None else f"{what} {number}",
+        kind: None if index is None else int(index),
+        "label": "the best of each role" if index is None else f"{kind} {index}",
         "fitness": fitness if math.isfinite(fitness) else None,
         "descriptor": None if descriptor is None else descriptor.astype(float).tolist(),
     }

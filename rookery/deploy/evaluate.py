@@ -1,4 +1,4 @@
-"""Evaluate what a run has learned, on fresh start states."""
+"""Evaluate the members or elites of a run on fresh start states."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,29 +31,30 @@ from rookery.types import Genotype, Key
 def evaluate(
     run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
 ) -> tuple[int, dict[str, np.ndarray]]:
-    """Evaluate every member of a run's newest whole checkpoint, or every elite of its repertoire.
+    """Evaluate every member of a checkpoint, or every elite of its repertoire.
 
     Args:
-      run_dir: the run's folder; only read, but for the trajectories of skills, `skills.csv`.
-      episodes: full deterministic episodes of each, at least 1; all start from the same states.
-      seed: of the start states; a run that was trained with the same seed has seen other ones, see `evaluation_key`.
+      run_dir: the run directory; only read, except for `skills.csv`, the trajectories of skills, which is written.
+      episodes: number of full deterministic episodes per policy, at least 1; all policies share the start states.
+      seed: seed of the start states; they differ from those of a training run with the same seed, see
+        `evaluation_key`.
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
 
     Returns:
       The checkpoint's generation, and the metrics of `Program.evaluate`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
-      `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`; for a repertoire the same by cells, with
-      what it claimed (`stored...`) and what it would be with these evaluations (`corrected/...`). Of members that are
-      evaluated as they were trained, also `best_member` `[]`, the one with the highest fitness in the run's own
-      evaluation, and `independent` `[]`, whether each member is a run by itself. Where there are skills, also `skill`
-      `[N]` (whose episode it was), `accuracy` and `diversity_return` `[P, N]`, and the trajectories of `best_member`
-      are written; episodes are rounded up until each skill has as many.
+      `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`. For a repertoire the same by cell, with
+      its stored values (`stored...`) and the metrics that it would have with these evaluations (`corrected/...`). For
+      members that are evaluated separately, also `best_member` `[]`, the member with the highest fitness in the
+      training run's last evaluation, and `independent` `[]`, whether each member is an independent run. With skills,
+      also `skill` `[N]` (the skill of each episode), `accuracy` and `diversity_return` `[P, N]`, and `skills.csv` gets
+      the trajectories of `best_member`; the number of episodes is rounded up to a multiple of the number of skills.
 
     Raises:
-      ValueError: the folder is no run, was not started by the command line, or `episodes` is below 1; or `checkpoint`
-        is none of the three.
-      CheckpointError: it has no whole checkpoint.
+      ValueError: the folder is not a run, the run was started from Python, `episodes` is below 1, or `checkpoint` is
+        none of the three.
+      CheckpointError: the run has no complete checkpoint.
     """
-    read = _read(run_dir, episodes, checkpoint, build.build)
+    read = _restore(run_dir, episodes, checkpoint, build.build)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
     metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
@@ -73,43 +74,44 @@ def evaluate(
 
 
 def evaluation_key(seed: int) -> Key:
-    """The key that an evaluation begins with.
+    """The initial random key of an evaluation.
 
-    A run splits `key(seed)` and folds the numbers of its generations into that, so that `key(seed)` itself would give
-    the evaluation of a run's seed the very keys that the run was initialised and trained with.
+    A training run splits `key(seed)` and folds its generation numbers into the result. With `key(seed)` itself, the
+    evaluation of a run with the same seed would reuse the random keys of its initialisation and training.
     """
     return jax.random.fold_in(jax.random.key(seed), _EVALUATION)
 
 
-_EVALUATION = 0x6576616C  # no number that a split of the same key can give: those count from 0
+_EVALUATION = 0x6576616C  # larger than any index of a split of the same key: those count from 0
 
 
 def fresh_fitness(
     run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
 ) -> tuple[int, np.ndarray]:
-    """Evaluate on fresh episodes what a run is scored by; the folder is only read.
+    """Evaluate the policies that determine a run's score on fresh episodes; the folder is only read.
 
-    Independent members are evaluated each; of any other population the member that had the highest fitness in the
-    run's own evaluation, and of a repertoire the elite with the highest stored fitness. These episodes have no part in
-    the choice, so that their mean is not optimistic, as the highest of several noisy evaluations is.
+    These are all members if they are independent; of any other population the member with the highest fitness in the
+    training run's last evaluation; and of a repertoire the elite with the highest stored fitness. The fresh episodes
+    have no part in this selection, so their mean is unbiased, unlike the maximum of several noisy evaluations.
 
     Args:
-      run_dir: the run's folder.
-      episodes: full deterministic episodes of each, at least 1; all start from the same states.
-      seed: of the start states.
+      run_dir: the run directory.
+      episodes: number of full deterministic episodes per policy, at least 1; all policies share the start states.
+      seed: seed of the start states.
       checkpoint: as for `evaluate`.
 
     Returns:
-      The checkpoint's generation, and the fitness `[N]`, N = 1 but for independent members; NaN where it is not finite.
+      The checkpoint's generation, and the fitness `[N]`, NaN where it is not finite. N = 1 unless members are
+      independent.
 
     Raises:
-      ValueError: as `evaluate`; the roles of a team evolve apart, so that no member is evaluated by itself; or the
-        repertoire is empty.
-      CheckpointError: it has no whole checkpoint.
-      ImportError: the package of its environment is not installed; names the extra.
+      ValueError: as for `evaluate`; or the roles of a team evolve separately, so that no member can be evaluated
+        without the others; or the repertoire is empty.
+      CheckpointError: the run has no complete checkpoint.
+      ImportError: the package of its environment is not installed; the message names the extra.
     """
     check_fresh(run_dir)
-    read = _read(run_dir, episodes, checkpoint, build.on_one_device)
+    read = _restore(run_dir, episodes, checkpoint, build.on_one_device)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key)
     scoring = build.scoring(read.config) if isinstance(read.config, MapElitesRun) else read.built.learner
@@ -121,22 +123,22 @@ def fresh_fitness(
 
 
 def check_fresh(run_dir: str | Path) -> None:
-    """Refuse a run that `fresh_fitness` cannot evaluate, before anything costs time.
+    """Reject a run that `fresh_fitness` cannot evaluate, before any expensive computation.
 
     Raises:
-      ValueError: the folder is no run, was not started by the command line, or the roles of its team evolve apart.
-      CheckpointError: it has no checkpoint yet.
+      ValueError: the folder is not a run, the run was started from Python, or the roles of its team evolve separately.
+      CheckpointError: the run has no checkpoint yet.
     """
     opened = folder.open_existing(run_dir)
     if opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(
-            f"{opened.path} was started from Python, so that its program is not known here and no fresh episodes can "
-            "be run; leave it out, or compare the runs' own evaluations."
+            f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "
+            "be run; leave it out, or compare the evaluations recorded in training."
         )
     if _has_roles(config_io.from_record(opened.config)):
         raise ValueError(
-            f"{opened.path} evolves the roles of a team apart, so that no member has a fitness without the others; "
-            "leave it out, or compare the runs by a role's return, such as --score return/prey."
+            f"{opened.path} evolves the roles of a team separately, so that no member has a fitness without the "
+            "others; leave it out, or compare the runs by a role's return, such as --score return/prey."
         )
     if Checkpointer(opened.checkpoints, read_only=True).empty:
         raise CheckpointError(
@@ -145,8 +147,8 @@ def check_fresh(run_dir: str | Path) -> None:
         )
 
 
-class _Read(NamedTuple):
-    """A run at a checkpoint, with the evaluation that was asked for in place of its own."""
+class _RestoredRun(NamedTuple):
+    """A run at a checkpoint, whose evaluation settings are replaced by the requested ones."""
 
     folder: RunFolder
     config: AnyRun
@@ -155,57 +157,60 @@ class _Read(NamedTuple):
     generation: int
 
 
-def _read(run_dir: str | Path, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> _Read:
+def _restore(run_dir: str | Path, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> _RestoredRun:
     opened = folder.open_existing(run_dir)
     recorded = config_io.from_record(opened.config)
     part = "evaluation" if hasattr(recorded, "evaluation") else "learner"
-    own = getattr(recorded, part)
-    asked = dataclasses.replace(own, eval_episodes=episodes, start_states=max(episodes, own.start_states))
-    world = dataclasses.replace(recorded.world, devices=None)  # those of this machine, not of the one that trained
-    config = dataclasses.replace(recorded, world=world, **{part: asked})
+    settings = getattr(recorded, part)
+    requested = dataclasses.replace(settings, eval_episodes=episodes, start_states=max(episodes, settings.start_states))
+    environment = dataclasses.replace(recorded.environment, devices=None)  # use this machine's devices
+    config = dataclasses.replace(recorded, environment=environment, **{part: requested})
     built = make(config)
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
     chosen = find(opened, checkpoints, checkpoint, recorded.run.best_by)
     state, _, generation = checkpoints.restore(programs.template(built.program, built.mesh), chosen)
-    return _Read(opened, config, built, state, generation)
+    return _RestoredRun(opened, config, built, state, generation)
 
 
-def _scored(read: _Read, key: Key) -> tuple[Genotype, Key]:
-    """The genotypes that a run is scored by `[N, ...]`, and a key for the evaluation of each."""
+def _scored(read: _RestoredRun, key: Key) -> tuple[Genotype, Key]:
+    """The genotypes `[N, ...]` that determine a run's score, and their evaluation keys `[N]`."""
     if isinstance(read.config, MapElitesRun | AnyMePbtRun):
         best = repertoires.best(repertoire_of(read.state)).genotype
         return jax.tree.map(lambda leaf: leaf[None], best), member_keys(key, 1)
-    everything = jax.vmap(genotype)(read.state.members), member_keys(key, read.config.population)
+    members = jax.vmap(genotype)(read.state.members), member_keys(key, read.config.population)
     if config_io.are_independent(read.folder.config):
-        return everything
+        return members
     best = warm_start.best_member(read.folder.path, read.generation, read.state)
-    return trees.take(everything, jnp.asarray([best]))
+    return trees.take(members, jnp.asarray([best]))
 
 
 def _has_roles(config: AnyRun) -> bool:
-    """Whether the roles of a team evolve apart."""
+    """Whether the roles of a team evolve separately."""
     return isinstance(config, PbtIppoRun) and config.member == "agent"
 
 
 def _trajectories(
     learner: Learner, state: ProgramState, metrics: dict[str, np.ndarray], key: jax.Array
 ) -> dict[str, np.ndarray]:
-    """Where the best member's skills go, as columns with a row per state; nothing where there is no descriptor."""
+    """Trajectories of the best member's skills in descriptor space, as columns with a row per state.
+
+    The result is empty for an environment without a descriptor.
+    """
     skill, size = metrics["skill"], learner.spec.descriptor_size
     if not size:
         return {}
     assert learner.trace is not None
     member = int(metrics["best_member"])
-    shown = jax.device_get(trees.take(jax.vmap(genotype)(state.members), member))
+    best = jax.device_get(trees.take(jax.vmap(genotype)(state.members), member))
     bank_key, members_key = jax.random.split(key)  # as `Program.evaluate` does
     bank = jax.jit(learner.start_states)(bank_key)
     trace_key = jax.random.fold_in(members_key, member)
-    reached, lived = jax.device_get(jax.jit(learner.trace)(shown, bank, trace_key))
+    descriptors, valid = jax.device_get(jax.jit(learner.trace)(best, bank, trace_key))
     count = int(skill.max()) + 1
-    drawn = min(len(skill), count * max(1, min(_DRAWN_PER_SKILL, _DRAWN // count)))
-    episode, step = np.nonzero(lived[:drawn])
+    written = min(len(skill), count * max(1, min(_TRAJECTORIES_PER_SKILL, _TRAJECTORIES // count)))
+    episode, step = np.nonzero(valid[:written])
     columns = {"skill": skill[episode], "episode": episode // count, "step": step}
-    return columns | {f"descriptor/{i}": reached[episode, step, i] for i in range(size)}
+    return columns | {f"descriptor/{i}": descriptors[episode, step, i] for i in range(size)}
 
 
-_DRAWN, _DRAWN_PER_SKILL = 64, 5  # trajectories at most, one of each skill at least
+_TRAJECTORIES, _TRAJECTORIES_PER_SKILL = 64, 5  # upper limits; every skill gets at least one trajectory

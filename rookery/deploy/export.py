@@ -1,4 +1,4 @@
-"""A policy of a run as a folder that runs without this library."""
+"""Export one policy of a run to a folder that is usable without this library."""
 
 import hashlib
 import json
@@ -15,33 +15,37 @@ import numpy as np
 from rookery.deploy import onnx, policy_files
 from rookery.deploy import policy as policies
 from rookery.deploy.onnx import NoOnnxError
-from rookery.deploy.policy import Cell, Met, Policy
+from rookery.deploy.policy import Cell, Policy, ReferenceEpisode
 from rookery.experiments import warm_start
 from rookery.storage import run_dir as folder
 from rookery.versions import version
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 TOLERANCE = 1e-5
-"""The largest difference of an action from the library's own, which lies in [-1, 1]; indices must be equal."""
+"""Largest permitted difference from the run's actions, which are in [-1, 1]; discrete actions must be equal."""
 FOLDER = "policy"
-"""Where a policy is written inside of its run's folder, unless another place is named."""
+"""Default folder of an exported policy, inside the run directory."""
 
-_STABLEHLO, _ONNX, _ABOUT = "policy.stablehlo", "policy.onnx", "policy.json"
-_MADE = {_STABLEHLO, _ONNX, "act.py", "act_onnx.py", _ABOUT}
+_STABLEHLO, _ONNX, _DESCRIPTION = "policy.stablehlo", "policy.onnx", "policy.json"
+_FILES = {_STABLEHLO, _ONNX, "act.py", "act_onnx.py", _DESCRIPTION}
 
 
 class Exported(NamedTuple):
-    """What was written, and how well it was checked."""
+    """The written files and the result of their check."""
 
     path: Path
-    generation: int  # of the checkpoint
+    generation: int
+    """Generation of the checkpoint."""
     cell: int | None
     member: int | None
     skill: int | None
     files: tuple[str, ...]
-    observations: int  # of an episode, on which actions were compared
-    differences: Mapping[str, float]  # by file, the largest of any number of an action or a memory
-    without_onnx: str | None  # why there is no policy.onnx; a clause
+    observations: int
+    """Number of observations, of one episode, for which actions were compared."""
+    differences: Mapping[str, float]
+    """Largest absolute difference of any component of an action or memory, by file."""
+    without_onnx: str | None
+    """Reason for a missing policy.onnx, as a clause."""
 
 
 def export(
@@ -52,80 +56,85 @@ def export(
     skill: int | None = None,
     checkpoint: str = "last",
 ) -> Exported:
-    """Write one policy of a run so that it acts without this library, and check that it acts alike.
+    """Write one policy of a run for use without this library, and check that its actions are the same.
 
-    The folder then holds `policy.stablehlo` (`jax.export`, for any batch, on CPU, CUDA, ROCm and TPU), `policy.onnx`
-    where the extra `onnx` is installed and its converter serves, `policy.json` (who it is, what goes in and comes out,
-    and what the check found), and scripts that use them. `policy.json` is written last: without it an export is not
-    whole.
+    The folder then contains `policy.stablehlo` (`jax.export`, for any batch size, on CPU, CUDA, ROCm and TPU),
+    `policy.onnx` where the extra `onnx` is installed and its converter supports the policy, `policy.json` (the source
+    of the policy, its inputs and outputs, and the result of the check), and scripts that run the policy. `policy.json`
+    is written last: a folder without it is an incomplete export.
 
     Args:
-      run_dir: the run's folder; only read.
-      to: where; `policy` in the run's folder by default. What an earlier export wrote there is replaced.
-      cell: of a repertoire: "best", which is the default, a cell's number, or a descriptor such as "0.2,0.8", whose
-        nearest elite is taken.
-      member: of a population, counted from 0; by default who was best when last judged.
-      skill: of a run that discovers skills, counted from 0, which is the default; it is built in.
-      checkpoint: "last"; "best", by the metric that the run was told; or a generation.
+      run_dir: the run directory; only read.
+      to: folder to write; `policy` in the run directory by default. The files of an earlier export are replaced.
+      cell: elite of a repertoire: "best", the default; a cell's index; or a descriptor such as "0.2,0.8", for the
+        nearest elite.
+      member: index of the member of a population; by default the best of the last evaluation.
+      skill: index of the skill, for runs that discover skills; 0 by default. The exported policy has this skill fixed.
+      checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
+
+    Returns:
+      The written files and the result of their check.
 
     Raises:
-      ValueError: the folder is no run, was started from Python or searches a function; it has no such cell (an empty
-        one is told with the nearest that is not), member, skill or checkpoint; the policy's actions are not finite, or
-        the exported one's differ; or `to` holds other things.
-      CheckpointError: the run has no whole checkpoint.
+      ValueError: the folder is not a run, the run was started from Python, or it optimises a scoring function without
+        an environment; it has no such cell, member, skill or checkpoint, or the cell is empty (the message names the
+        nearest occupied cell); the policy's actions are not finite; the exported policy's actions differ; or `to`
+        contains other files.
+      CheckpointError: the run has no complete checkpoint.
     """
-    path = _free(Path(folder.open_existing(run_dir).path / FOLDER if to is None else to))
+    path = _check_target(Path(folder.open_existing(run_dir).path / FOLDER if to is None else to))
     policy = policies.choose(warm_start.open_origin(run_dir, checkpoint), cell, member, skill)
-    met = policies.meet(policy, jax.random.key(0))
-    _check_finite(policy, met)
+    reference = policies.reference_episode(policy, jax.random.key(0))
+    _check_finite(policy, reference)
     program = stablehlo(policy)
-    differences = {_STABLEHLO: difference(_run(policy, program, met), met.outputs)}
+    differences = {_STABLEHLO: difference(_run(policy, program, reference), reference.outputs)}
     if differences[_STABLEHLO] > TOLERANCE:
         raise ValueError(
-            f"the exported policy differs from the run's own by {differences[_STABLEHLO]:.3g} in an action, more than "
-            f"{TOLERANCE:g}, so nothing was written; please report it with the versions of jax and of this run."
+            f"the exported policy differs from the run's policy by {differences[_STABLEHLO]:.3g} in an action, more "
+            f"than {TOLERANCE:g}, so nothing was written; please report it with the versions of jax and of this run."
         )
     files: dict[str, bytes] = {_STABLEHLO: program}
     without_onnx = None
     try:
-        files[_ONNX], differences[_ONNX] = _onnx(policy, met)
-    except NoOnnxError as why:
-        without_onnx = str(why)
+        files[_ONNX], differences[_ONNX] = _onnx(policy, reference)
+    except NoOnnxError as error:
+        without_onnx = str(error)
     files |= {name: text.encode() for name, text in policy_files.scripts(policy, _ONNX in files).items()}
-    count = len(met.inputs["observation"])
-    about = policy_files.describe(policy) | {
+    count = len(reference.inputs["observation"])
+    description = policy_files.describe(policy) | {
         "platforms": PLATFORMS,
         "check": {"observations": count, "tolerance": TOLERANCE, "largest_difference": differences},
         "without_onnx": without_onnx,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    _write(path, files, about)
-    who = policy.origin.generation, policy.cell, policy.member, policy.skill
-    return Exported(path, *who, (*files, _ABOUT), count, differences, without_onnx)
+    _write(path, files, description)
+    source = policy.origin.generation, policy.cell, policy.member, policy.skill
+    return Exported(path, *source, (*files, _DESCRIPTION), count, differences, without_onnx)
 
 
 def stablehlo(policy: Policy) -> bytes:
-    """A policy as `jax.export` serialises it: a function of batches of any size, for all platforms."""
+    """Serialise a policy with `jax.export`, as a function of batches of any size, for all `PLATFORMS`."""
     batch = jax.export.symbolic_shape("batch")
     batches = [jax.ShapeDtypeStruct((*batch, *shape), jnp.float32) for shape in policy.inputs.values()]
-    with jax.default_matmul_precision("highest"):  # or a GPU's and a TPU's products would be coarser than those checked
-        exported = jax.export.export(jax.jit(jax.vmap(policies.acts(policy))), platforms=PLATFORMS)(*batches)
+    # At the default precision, matrix products on GPUs and TPUs would be less precise than in the check.
+    with jax.default_matmul_precision("highest"):
+        exported = jax.export.export(jax.jit(jax.vmap(policies.policy_function(policy))), platforms=PLATFORMS)(*batches)
     return bytes(exported.serialize())
 
 
-def _run(policy: Policy, program: bytes, met: Met) -> dict[str, np.ndarray]:
-    outputs = jax.export.deserialize(bytearray(program)).call(*(met.inputs[name] for name in policy.inputs))
+def _run(policy: Policy, program: bytes, reference: ReferenceEpisode) -> dict[str, np.ndarray]:
+    outputs = jax.export.deserialize(bytearray(program)).call(*(reference.inputs[name] for name in policy.inputs))
     return dict(zip(policy.outputs, jax.device_get(jax.tree.leaves(outputs)), strict=True))
 
 
-def _onnx(policy: Policy, met: Met) -> tuple[bytes, float]:
-    """The model and its largest difference.
+def _onnx(policy: Policy, reference: ReferenceEpisode) -> tuple[bytes, float]:
+    """The ONNX model and its largest difference from the reference.
 
     Raises:
-      NoOnnxError: there is none, or it acts otherwise.
+      NoOnnxError: the policy cannot be converted, or the model's actions differ.
     """
-    model = onnx.convert(policies.acts(policy), policy.inputs, list(policy.outputs))
-    largest = difference(onnx.act(model, met.inputs), met.outputs)
+    model = onnx.convert(policies.policy_function(policy), policy.inputs, list(policy.outputs))
+    largest = difference(onnx.act(model, reference.inputs), reference.outputs)
     if largest > TOLERANCE:
         raise NoOnnxError(
             f"the model of jax2onnx {version('jax2onnx')} differs by {largest:.3g} in an action, more than "
@@ -134,53 +143,56 @@ def _onnx(policy: Policy, met: Met) -> tuple[bytes, float]:
     return model, largest
 
 
-def difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
-    """The largest of any number, name by name; infinite where shapes or types are others, or a number is not finite."""
-    worst = 0.0
-    for name, wanted in theirs.items():
-        given = ours[name]
-        if given.shape != wanted.shape or given.dtype != wanted.dtype:
+def difference(exported: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> float:
+    """Largest absolute difference over all outputs; infinite if shapes or types differ or a number is not finite."""
+    largest = 0.0
+    for name, expected in reference.items():
+        actual = exported[name]
+        if actual.shape != expected.shape or actual.dtype != expected.dtype:
             return float("inf")
-        apart = np.abs(given.astype(np.float64) - wanted.astype(np.float64)).max(initial=0.0)
-        worst = max(worst, float(apart) if np.isfinite(apart) else float("inf"))
-    return worst
+        distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0.0)
+        largest = max(largest, float(distance) if np.isfinite(distance) else float("inf"))
+    return largest
 
 
-def _check_finite(policy: Policy, met: Met) -> None:
-    """A policy that diverged says so by NaN, or by an index of -1."""
-    action = met.outputs["action"]
-    possible = action >= 0 if np.issubdtype(action.dtype, np.integer) else np.isfinite(action)
-    if not possible.all():
-        who = f"cell {policy.cell}" if policy.member is None else f"member {policy.member}"
-        who = "the best of each role" if policy.cell is policy.member else who
-        raise ValueError(f"{who} of {policy.origin.path} diverged, and its actions are not finite; choose another.")
+def _check_finite(policy: Policy, reference: ReferenceEpisode) -> None:
+    """Reject a diverged policy, whose continuous actions are NaN or infinite, or whose discrete actions are -1."""
+    action = reference.outputs["action"]
+    valid = action >= 0 if np.issubdtype(action.dtype, np.integer) else np.isfinite(action)
+    if not valid.all():
+        name = f"cell {policy.cell}" if policy.member is None else f"member {policy.member}"
+        name = "the best of each role" if policy.cell is policy.member else name
+        raise ValueError(f"{name} of {policy.origin.path} diverged, and its actions are not finite; choose another.")
 
 
-def _free(path: Path) -> Path:
-    """The place, if it holds nothing but an earlier export; one that was killed has its program, which comes first."""
+def _check_target(path: Path) -> Path:
+    """Return the folder if it contains at most an earlier export, complete or interrupted.
+
+    An interrupted export contains its StableHLO program, which is written first.
+    """
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file; choose a folder to export to.")
-    there = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    others = sorted(name for name in there - _MADE - {"__pycache__"} if not name.startswith(_ABOUT))
-    if there and not others and not there & {_STABLEHLO, _ABOUT}:
-        others = sorted(there)
+    present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    others = sorted(name for name in present - _FILES - {"__pycache__"} if not name.startswith(_DESCRIPTION))
+    if present and not others and not present & {_STABLEHLO, _DESCRIPTION}:
+        others = sorted(present)
     if others:
-        raise ValueError(f"{path} holds other things ({', '.join(others[:3])}); choose a folder that is new or empty.")
+        raise ValueError(f"{path} contains other files ({', '.join(others[:3])}); choose a new or empty folder.")
     return path
 
 
-def _write(path: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> None:
-    """`policy.json` goes first and comes last, so that what lies beside it is always whole and its own."""
-    text = json.dumps(about, indent=2, allow_nan=False) + "\n"
+def _write(path: Path, files: Mapping[str, bytes], description: Mapping[str, Any]) -> None:
+    """Write the files; `policy.json` is deleted first and written last, so that it marks a complete export."""
+    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for name in (_ABOUT, *sorted(_MADE - {_ABOUT, *files})):
+        for name in (_DESCRIPTION, *sorted(_FILES - {_DESCRIPTION, *files})):
             (path / name).unlink(missing_ok=True)
         for name, content in files.items():
             with open(path / name, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        folder.write_atomically(path / _ABOUT, text)
+        folder.write_atomically(path / _DESCRIPTION, text)
     except OSError as error:
         raise ValueError(f"{path} cannot be written to: {error.strerror}; choose another folder.") from error

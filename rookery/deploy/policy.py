@@ -1,4 +1,4 @@
-"""One policy of a run, chosen and taken out of it: a function of what the world shows, and nothing else."""
+"""Select one policy of a run and turn it into a function of the environment's observation alone."""
 
 import contextlib
 import math
@@ -25,54 +25,61 @@ from rookery.qd.repertoire import Elite, Repertoire
 from rookery.types import Array, Genotype, Key, PyTree
 
 Cell = str | int | Sequence[float]
-"""Of a repertoire: "best", a cell's number, or a descriptor `[D]` (`"0.2,0.8"` or numbers), whose nearest is meant."""
+"""Choice of an elite: "best", a cell's index, or a descriptor `[D]` (`"0.2,0.8"` or numbers), for the nearest elite."""
 
 
 class Policy(NamedTuple):
-    """Who acts, and what is known of it."""
+    """One policy of a run."""
 
     origin: Origin
-    evaluator: rollout.Evaluator  # by what it acts, and where
+    """The run, at a checkpoint."""
+    evaluator: rollout.Evaluator
+    """The run's deterministic policy function and evaluation environment."""
     genotype: Genotype
-    cell: int | None  # of a repertoire
-    member: int | None  # None of a repertoire, or where each role's best act together
-    skill: int | None  # of a run that discovers skills
-    descriptor: tuple[float, ...] | None  # as the repertoire has it
-    fitness: float | tuple[float | None, ...] | None  # as stored; of roles that were bred apart, each one's
+    cell: int | None
+    """Cell of the repertoire; None without a repertoire."""
+    member: int | None
+    """None for a repertoire, or where the best members of all roles act together."""
+    skill: int | None
+    """Index of the skill; None for a run without skills."""
+    descriptor: tuple[float, ...] | None
+    """Descriptor stored in the repertoire."""
+    fitness: float | tuple[float | None, ...] | None
+    """Stored fitness; where roles evolve separately, one per role."""
 
     @property
     def spec(self) -> EnvSpec:
-        """What the agent was shown while it learned."""
+        """Spec of the environment, with all its wrappers, that the agent was trained in."""
         return self.evaluator.environment.spec
 
     @property
     def index_size(self) -> int:
-        """How many numbers said at the beginning of its observation which agent of a team it is; 0 without."""
+        """Length of the one-hot agent index in front of the agent's observation; 0 without an index."""
         config = self.origin.config
         identified = isinstance(config, AnyTeamRun) and config.parameters == "shared" and config.identify
         return len(self.spec.team.names) if identified and self.spec.team else 0
 
     @property
     def memory_size(self) -> int:
-        """How many numbers the policy notes; what PPO's critic notes behind them changes no action."""
+        """Size of the recurrent policy's memory; excludes the memory of PPO's critic, which does not affect actions."""
         agent = getattr(self.origin.config, "agent", None)
         return agent.memory_size if isinstance(agent, PpoConfig) and agent.recurrent else 0
 
     @property
     def observation_size(self) -> int:
-        """Of the world's own observation: without index, skill and memory."""
+        """Size of the unwrapped environment's observation: without index, skill and memory."""
         skill = self.spec.skill.size if self.spec.skill else 0
         return self.spec.observation_size - self.index_size - skill - self.spec.memory_size
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of one row: `observation` `[O]`, and `memory` `[H]` if it has one; of a team `[I, ...]`."""
+        """Shape of one row by name: `observation` `[O]`, and `memory` `[H]` if recurrent; for a team `[I, ...]`."""
         shapes = {"observation": (*self._agents, self.observation_size)}
         return shapes | ({"memory": (*self._agents, self.memory_size)} if self.memory_size else {})
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of one row: `action` `[A]`, or `[]` int32 where discrete; and `next_memory` `[H]`."""
+        """Shape of one row by name: `action` `[A]`, `[]` int32 if discrete; `next_memory` `[H]` if recurrent."""
         shapes = {"action": self._agents if self.spec.discrete else (*self._agents, self.spec.action_size)}
         return shapes | ({"next_memory": (*self._agents, self.memory_size)} if self.memory_size else {})
 
@@ -82,16 +89,20 @@ class Policy(NamedTuple):
 
 
 def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, skill: int | None = None) -> Policy:
-    """Take a policy out of a run.
+    """Select a policy of a run.
 
     Args:
-      origin: the run.
-      cell: of a run with a repertoire; the best elite by default.
-      member: of any other; who was best when last judged by default.
-      skill: of a run that discovers skills, counted from 0, which is the default.
+      origin: the run, at a checkpoint.
+      cell: the elite, for runs with a repertoire; the best one by default.
+      member: index of the member, for all other runs; by default the best of the last evaluation.
+      skill: index of the skill, for runs that discover skills; 0 by default.
+
+    Returns:
+      The policy.
 
     Raises:
-      ValueError: the run has no such cell, member or skill, the cell is empty, or nobody acts in it.
+      ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
+        without an environment.
     """
     evaluator = render.evaluator_of(origin.config, origin.built)
     slot = render.slot_of(origin, evaluator.environment.spec, skill)
@@ -113,78 +124,87 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
 
 def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
     if not repertoire.occupied.any():
-        raise ValueError(f"the repertoire of {origin.path} is empty; let that run find somebody first.")
+        raise ValueError(f"the repertoire of {origin.path} is empty; continue that run until it has an elite.")
     if cell == "best":
         return repertoires.best(repertoire)
-    wanted = _wanted(cell)
-    if not isinstance(wanted, int):
+    requested = _parse_cell(cell)
+    if not isinstance(requested, int):
         size = repertoire.centroids.shape[1]
-        if len(wanted) != size or not all(map(math.isfinite, wanted)):
+        if len(requested) != size or not all(map(math.isfinite, requested)):
             raise ValueError(f"a descriptor of {origin.path} is {size} finite numbers, got {cell!r}; give as many.")
-        return repertoires.nearest(repertoire, jnp.asarray(wanted))
+        return repertoires.nearest(repertoire, jnp.asarray(requested))
     occupied = np.asarray(repertoire.occupied)
-    if not 0 <= wanted < len(occupied):
+    if not 0 <= requested < len(occupied):
         raise ValueError(
-            f"{origin.path} has {len(occupied)} cells; choose one in 0..{len(occupied) - 1}, got {wanted}."
+            f"{origin.path} has {len(occupied)} cells; choose one in 0..{len(occupied) - 1}, got {requested}."
         )
-    if not occupied[wanted]:
+    if not occupied[requested]:
         centroids = np.asarray(repertoire.centroids)
-        distance = np.linalg.norm(centroids - centroids[wanted], axis=1)
+        distance = np.linalg.norm(centroids - centroids[requested], axis=1)
         near = int(np.argmin(np.where(occupied, distance, np.inf)))
-        raise ValueError(f"cell {wanted} of {origin.path} is empty; choose cell {near}, the nearest that is not.")
-    return repertoires.elite(repertoire, wanted)
+        raise ValueError(f"cell {requested} of {origin.path} is empty; choose cell {near}, the nearest that is not.")
+    return repertoires.elite(repertoire, requested)
 
 
-def _wanted(cell: Cell) -> int | list[float]:
-    """A cell's number, or a descriptor; of the words without a comma, those with a point are descriptors."""
+def _parse_cell(cell: Cell) -> int | list[float]:
+    """A cell's index, or a descriptor; a single number with a decimal point is a descriptor of one dimension."""
     if isinstance(cell, str):
         with contextlib.suppress(ValueError):
             return int(cell)
         with contextlib.suppress(ValueError):
             return [float(number) for number in cell.split(",")]
-        raise ValueError(f"cell must be best, a cell's number or a descriptor such as 0.2,0.8, got {cell!r}.")
+        raise ValueError(f"cell must be best, a cell's index or a descriptor such as 0.2,0.8, got {cell!r}.")
     return [float(number) for number in cell] if isinstance(cell, Sequence) else int(cell)
 
 
 def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, ...] | None:
-    """What a member was last judged by; None for who was not judged since it came, or not finite."""
-    standing = warm_start.standing(origin.path, origin.generation, origin.state)
+    """Fitness of a member in the last evaluation; None if the member was replaced since, or the fitness is not finite.
+
+    Where roles evolve separately, a tuple with one fitness per role.
+    """
+    standing = warm_start.current_fitness(origin.path, origin.generation, origin.state)
     config, learner = origin.config, origin.built.learner
     if not (isinstance(config, PbtIppoRun) and config.member == "agent"):
         assert member is not None
-        return _told(standing[member])
+        return _finite_or_none(standing[member])
     assert learner is not None
     assert learner.spec.team is not None
     by_role = standing.reshape(-1, len(learner.spec.team.names))
-    return tuple(_told(value) for value in (by_role.max(axis=0) if member is None else by_role[member]))
+    return tuple(_finite_or_none(value) for value in (by_role.max(axis=0) if member is None else by_role[member]))
 
 
-def _told(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def acts(policy: Policy) -> Callable[..., Array | tuple[Array, Array]]:
-    """What the policy does: an observation of the world's own, and a memory if it has one, -> the deterministic action,
-    and the memory to give in the next step. Shapes are those of one row in `policy.inputs` and `policy.outputs`; a
-    memory is 0 in the first step of an episode."""
+def policy_function(policy: Policy) -> Callable[..., Array | tuple[Array, Array]]:
+    """The policy as a function of the unwrapped environment's observation, and of a memory if it is recurrent.
+
+    Args:
+      policy: the policy.
+
+    Returns:
+      A function from observation (and memory) to the deterministic action (and the memory of the next step). Shapes are
+      those of one row in `policy.inputs` and `policy.outputs`; the memory is 0 in the first step of an episode.
+    """
     if policy.memory_size:
-        return partial(_act_and_note, policy)
+        return partial(_act_with_memory, policy)
     return partial(_act, policy)
 
 
 def _act(policy: Policy, observation: Array) -> Array:
-    return rollout.act(policy.evaluator, policy.genotype, _shown(policy, observation))
+    return rollout.act(policy.evaluator, policy.genotype, _wrap(policy, observation))
 
 
-def _act_and_note(policy: Policy, observation: Array, memory: Array) -> tuple[Array, Array]:
-    of_critic = jnp.zeros((*memory.shape[:-1], policy.spec.memory_size - policy.memory_size))
-    shown = jnp.concatenate([_shown(policy, observation), memory, of_critic], axis=-1)
-    noted: ActionWithCarry = rollout.act(policy.evaluator, policy.genotype, shown)
-    return noted.action, noted.memory[..., : policy.memory_size]
+def _act_with_memory(policy: Policy, observation: Array, memory: Array) -> tuple[Array, Array]:
+    critic_memory = jnp.zeros((*memory.shape[:-1], policy.spec.memory_size - policy.memory_size))
+    wrapped = jnp.concatenate([_wrap(policy, observation), memory, critic_memory], axis=-1)
+    step: ActionWithCarry = rollout.act(policy.evaluator, policy.genotype, wrapped)
+    return step.action, step.memory[..., : policy.memory_size]
 
 
-def _shown(policy: Policy, observation: Array) -> Array:
-    """The world's own observation as the run's wrappers show it, but for a memory."""
+def _wrap(policy: Policy, observation: Array) -> Array:
+    """Add the agent index and the skill to an observation, as the run's wrappers do; the memory is not added."""
     if policy.index_size:
         observation = jnp.concatenate([jnp.eye(policy.index_size), observation], axis=-1)
     if policy.spec.skill and policy.skill is not None:
@@ -192,39 +212,49 @@ def _shown(policy: Policy, observation: Array) -> Array:
     return observation
 
 
-class Met(NamedTuple):
-    """What a policy saw and did in an episode, on the host."""
+class ReferenceEpisode(NamedTuple):
+    """Inputs and outputs of a policy in one episode of T steps, computed by the run's agent; arrays are on the host."""
 
-    inputs: Mapping[str, np.ndarray]  # name -> [T, ...], as `Policy.inputs`
-    outputs: Mapping[str, np.ndarray]  # name -> [T, ...], as `Policy.outputs`: by the run's own agent
-
-
-def meet(policy: Policy, key: Key) -> Met:
-    """Live through one episode with the run's own agent in the run's own world; the key is consumed."""
-    world = _witnessed(policy.evaluator.environment)
-    watch = jax.jit(partial(render.watch, policy.evaluator.act, world, _observed))
-    watched = watch(policy.genotype, key, policy.skill or 0)
-    shown = watched.seen[: render.length_of(jax.device_get(watched.over))]  # nobody acts on the last
-    own = jax.jit(jax.vmap(partial(rollout.act, policy.evaluator, policy.genotype)))(shown)
-    bare = policy.index_size + policy.observation_size
-    inputs, outputs = {"observation": shown[..., policy.index_size : bare]}, {"action": own}
-    if isinstance(own, ActionWithCarry):
-        outputs = {"action": own.action, "next_memory": own.memory[..., : policy.memory_size]}
-        inputs["memory"] = shown[..., bare : bare + policy.memory_size]
-    return Met(*jax.device_get((inputs, outputs)))
+    inputs: Mapping[str, np.ndarray]
+    """`[T, ...]` by name, as in `Policy.inputs`."""
+    outputs: Mapping[str, np.ndarray]
+    """`[T, ...]` by name, as in `Policy.outputs`."""
 
 
-class _Witnessed(NamedTuple):
+def reference_episode(policy: Policy, key: Key) -> ReferenceEpisode:
+    """Roll out one episode with the run's agent in the run's evaluation environment.
+
+    Args:
+      policy: the policy.
+      key: random key; consumed.
+
+    Returns:
+      The observations and the agent's actions.
+    """
+    environment = _with_observations(policy.evaluator.environment)
+    roll_out = jax.jit(partial(render.roll_out, policy.evaluator.act, environment, _observation))
+    trajectory = roll_out(policy.genotype, key, policy.skill or 0)
+    observations = trajectory.frames[: render.length_of(jax.device_get(trajectory.over))]  # no action on the last one
+    actions = jax.jit(jax.vmap(partial(rollout.act, policy.evaluator, policy.genotype)))(observations)
+    end = policy.index_size + policy.observation_size
+    inputs, outputs = {"observation": observations[..., policy.index_size : end]}, {"action": actions}
+    if isinstance(actions, ActionWithCarry):
+        outputs = {"action": actions.action, "next_memory": actions.memory[..., : policy.memory_size]}
+        inputs["memory"] = observations[..., end : end + policy.memory_size]
+    return ReferenceEpisode(*jax.device_get((inputs, outputs)))
+
+
+class _ObservedState(NamedTuple):
     inner: EnvState
     observation: Array
 
 
-def _observed(state: _Witnessed) -> Array:
+def _observation(state: _ObservedState) -> Array:
     return state.observation
 
 
-def _witnessed(environment: Environment) -> Environment:
-    """The same world, whose states keep what was seen of them."""
+def _with_observations(environment: Environment) -> Environment:
+    """The same environment, with each state's observation stored in the state."""
     assignment = environment.assignment
     return environment._replace(
         reset=partial(_reset, environment),
@@ -233,20 +263,20 @@ def _witnessed(environment: Environment) -> Environment:
     )
 
 
-def _seen(begun: tuple[EnvState, Step]) -> tuple[_Witnessed, Step]:
-    state, step = begun
-    return _Witnessed(state, step.observation), step
+def _store_observation(result: tuple[EnvState, Step]) -> tuple[_ObservedState, Step]:
+    state, step = result
+    return _ObservedState(state, step.observation), step
 
 
-def _reset(environment: Environment, key: Key) -> tuple[_Witnessed, Step]:
-    return _seen(environment.reset(key))
+def _reset(environment: Environment, key: Key) -> tuple[_ObservedState, Step]:
+    return _store_observation(environment.reset(key))
 
 
-def _step(environment: Environment, state: _Witnessed, action: PyTree, key: Key) -> tuple[_Witnessed, Step]:
-    return _seen(environment.step(state.inner, action, key))
+def _step(environment: Environment, state: _ObservedState, action: PyTree, key: Key) -> tuple[_ObservedState, Step]:
+    return _store_observation(environment.step(state.inner, action, key))
 
 
 def _first(
-    assignment: Assignment, start: tuple[_Witnessed, Step], slot: Array, key: Key | None
-) -> tuple[_Witnessed, Step]:
-    return _seen(assignment.first((start[0].inner, start[1]), slot, key))
+    assignment: Assignment, start: tuple[_ObservedState, Step], slot: Array, key: Key | None
+) -> tuple[_ObservedState, Step]:
+    return _store_observation(assignment.first((start[0].inner, start[1]), slot, key))

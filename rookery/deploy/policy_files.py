@@ -1,4 +1,4 @@
-"""What an exported policy says of itself: `policy.json`, and the scripts that use it without this library."""
+"""Files of an exported policy: its description, `policy.json`, and scripts that run it without this library."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,20 +8,20 @@ import numpy as np
 
 from rookery import normalize
 from rookery.deploy.policy import Policy
-from rookery.envs.base import Team
+from rookery.envs.base import DescriptorSpec, Team
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments.kinds import kind_of
 from rookery.storage import run_dir
 from rookery.versions import versions
 
 FORMAT = 1
-"""Of `policy.json`; raised whenever an older reader would misread a newer file."""
+"""Version of `policy.json`; incremented whenever an older reader would misread a newer file."""
 
 
 def describe(policy: Policy) -> dict[str, Any]:
-    """All that a user of the files must know, as JSON values; sizes are those of one agent of a team."""
+    """The content of `policy.json`, as JSON values; for a team, sizes are per agent."""
     spec, config = policy.spec, policy.origin.config
-    told, skill = spec.descriptor, policy.skill
+    descriptor, skill = spec.descriptor, policy.skill
     return {
         "format": FORMAT,
         "task": spec.name,
@@ -32,9 +32,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         "member": policy.member,
         "skill": None if skill is None else {"number": skill, "vector": _skill(policy)},
         "fitness": policy.fitness,
-        "descriptor": told
-        and policy.descriptor
-        and {"meaning": told.meaning, "value": policy.descriptor, "lower": told.lower, "upper": told.upper},
+        "descriptor": descriptor and policy.descriptor and _descriptor(descriptor, policy.descriptor),
         "inputs": {name: ["batch", *shape] for name, shape in policy.inputs.items()},
         "outputs": {name: ["batch", *shape] for name, shape in policy.outputs.items()},
         "observation": {
@@ -48,13 +46,17 @@ def describe(policy: Policy) -> dict[str, Any]:
     }
 
 
+def _descriptor(spec: DescriptorSpec, value: tuple[float, ...]) -> dict[str, Any]:
+    return {"meaning": spec.meaning, "value": value, "lower": spec.lower, "upper": spec.upper}
+
+
 def _skill(policy: Policy) -> list[float]:
     assert policy.spec.skill is not None
     return listed(policy.spec.skill)[policy.skill or 0].tolist()
 
 
 def _team(policy: Policy, team: Team) -> dict[str, Any]:
-    """In the order of the axis; observations and actions that are smaller than the largest end in padding."""
+    """The agents in the order of the agent axis; smaller observations and actions are padded at the end."""
     sizes = [size - policy.index_size for size in team.observation_sizes]
     return {"names": team.names, "observation_sizes": sizes, "action_sizes": team.action_sizes}
 
@@ -67,28 +69,29 @@ def _action(policy: Policy) -> dict[str, Any]:
 
 
 def _normalisation(policy: Policy) -> dict[str, Any] | None:
-    """What the files do to the first numbers of an observation by themselves: `(observation - mean) / std`, clipped.
+    """Normalisation that the exported policy applies to its observations: `(observation - mean) / std`, clipped.
 
-    Of independent agents each its own, `[I, O]`. None where they do nothing.
+    Mean and std are `[O]`, or `[I, O]` for independent agents; they cover the first O numbers of an observation. None
+    without normalisation.
     """
     statistics = policy.genotype.normalizer
     if statistics is None or not (np.asarray(statistics.count) > 1.0).any():
         return None
     deviation = normalize.deviation if statistics.mean.ndim == 1 else jax.vmap(normalize.deviation)
-    own = slice(policy.index_size, None)
-    mean, std = (np.asarray(side)[..., own].tolist() for side in (statistics.mean, deviation(statistics)))
+    unwrapped = slice(policy.index_size, None)
+    mean, std = (np.asarray(side)[..., unwrapped].tolist() for side in (statistics.mean, deviation(statistics)))
     return {"mean": mean, "std": std, "limit": normalize.LIMIT}
 
 
 def scripts(policy: Policy, onnx: bool) -> dict[str, str]:
-    """Name of a file -> a script of its own, which `import` serves as well."""
+    """Contents by file name of the scripts, each of which can also be imported as a module."""
     names = list(policy.inputs)
     shapes = [(1, *shape) for shape in policy.inputs.values()]
     parts = {
         "names": ", ".join(names),
-        "told": _told(policy),
-        "cast": ", ".join(f"np.asarray({name}, np.float32)" for name in names),
-        "fed": ", ".join(f'"{name}": np.asarray({name}, np.float32)' for name in names),
+        "docstring": _docstring(policy),
+        "arrays": ", ".join(f"np.asarray({name}, np.float32)" for name in names),
+        "feeds": ", ".join(f'"{name}": np.asarray({name}, np.float32)' for name in names),
         "zeros": ", ".join(f"np.zeros({shape})" for shape in shapes),
         "first": "" if policy.memory_size else "[0]",
     }
@@ -99,17 +102,17 @@ def _filled(templates: Mapping[str, str], parts: Mapping[str, str]) -> dict[str,
     return {name: template.format(**parts) for name, template in templates.items()}
 
 
-def _told(policy: Policy) -> str:
-    """A docstring of one line, or of three."""
+def _docstring(policy: Policy) -> str:
+    """Docstring of the script's function: one line, or three for a recurrent policy."""
     shapes = {name: f"[{', '.join(['batch', *map(str, shape)])}]" for name, shape in policy.inputs.items()}
     action = f"[{', '.join(['batch', *map(str, policy.outputs['action'])])}]"
     values = f"int32 in 0..{policy.spec.action_size - 1}" if policy.spec.discrete else "in [-1, 1]"
-    told = f"Observations {shapes['observation']} -> actions {action}, {values}."
+    summary = f"Observations {shapes['observation']} -> actions {action}, {values}."
     if not policy.memory_size:
-        return told
+        return summary
     return (
-        f"{told}\n\n    A memory {shapes['memory']} goes in and comes out beside them: zeros in an episode's first\n"
-        "    step, then what the step before gave.\n    "
+        f"{summary}\n\n    The memory {shapes['memory']} is a second input and output: zeros in the first step of an\n"
+        "    episode, then the memory returned by the step before.\n    "
     )
 
 
@@ -125,15 +128,15 @@ _policy = jax.jit(export.deserialize(bytearray(Path(__file__).with_name("policy.
 
 
 def act({names}):
-    """{told}"""
-    return jax.tree.map(np.asarray, _policy({cast}))
+    """{docstring}"""
+    return jax.tree.map(np.asarray, _policy({arrays}))
 
 
 if __name__ == "__main__":
     print(act({zeros}))
 '''
 
-_ACT_ONNX = '''"""The policy that policy.json describes, by ONNX; needs onnxruntime and numpy."""
+_ACT_ONNX = '''"""The policy of policy.json, as an ONNX model; needs onnxruntime and numpy."""
 
 from pathlib import Path
 
@@ -141,14 +144,14 @@ import numpy as np
 import onnxruntime
 
 _options = onnxruntime.SessionOptions()
-_options.log_severity_level = 3  # errors alone: the converter leaves constants behind that nobody uses
+_options.log_severity_level = 3  # errors only: the converter leaves unused constants, which cause warnings
 _path = str(Path(__file__).with_name("policy.onnx"))
 _policy = onnxruntime.InferenceSession(_path, _options, providers=["CPUExecutionProvider"])
 
 
 def act({names}):
-    """{told}"""
-    return _policy.run(None, {{{fed}}}){first}
+    """{docstring}"""
+    return _policy.run(None, {{{feeds}}}){first}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One episode of what a run has learned, as pictures need it."""
+"""Roll out one deterministic episode of a trained run, for animation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,26 +25,31 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.types import Array, Genotype, Key, PyTree
 
 
-class Played(NamedTuple):
-    """An episode, of which nothing follows the step that ended it for everybody; on the host."""
+class RenderedEpisode(NamedTuple):
+    """A full episode, cut after the step in which it ended for all agents; arrays are on the host."""
 
     picture: Picture
-    states: PyTree  # [T + 1, ...], the first that of the reset
-    rewards: np.ndarray  # [T + 1], or [T + 1, I]; of the reset 0
-    names: tuple[str, ...]  # [I], or one
+    states: PyTree
+    """Environment states `[T + 1, ...]`, the first from the reset."""
+    rewards: np.ndarray
+    """`[T + 1]`, or `[T + 1, I]` for I agents; 0 at the reset."""
+    names: tuple[str, ...]
+    """Names of the returns: one per agent `[I]`, or a single one."""
     title: str
-    generation: int  # of the checkpoint
-    member: int | None  # who acted; None for the best of a repertoire, or of each role
+    generation: int
+    """Generation of the checkpoint."""
+    member: int | None
+    """Member that acted; None for the best elite of a repertoire, or for the best members of all roles together."""
 
     @property
     def returns(self) -> dict[str, np.ndarray]:
-        """Name -> return so far, `[T + 1]`."""
+        """Cumulative return by name, each `[T + 1]`."""
         totals = np.cumsum(self.rewards.astype(np.float64), axis=0).reshape(len(self.rewards), -1)
         return dict(zip(self.names, totals.T, strict=True))
 
     @property
     def scenes(self) -> Scene | None:
-        """What is to be seen of the states, `[T + 1, bodies, ...]`; None where the suite draws its own film."""
+        """Scene of each state, `[T + 1, bodies, ...]`; None where the environment's suite renders the film itself."""
         if self.picture.scene is None:
             return None
         return jax.device_get(jax.jit(jax.vmap(self.picture.scene))(self.states))
@@ -56,20 +61,24 @@ def render(
     skill: int | None = None,
     seed: int = 0,
     checkpoint: str = "last",
-) -> Played:
-    """Let who learned in a run live through one deterministic episode.
+) -> RenderedEpisode:
+    """Roll out one deterministic episode with a trained policy of a run.
 
     Args:
-      run_dir: the run's folder; only read.
-      member: who acts; by default who was best when last judged. Of a repertoire it is always the best elite.
-      skill: which of a run that discovers skills, counted from 0, which is the default.
-      seed: of the start state.
-      checkpoint: "last"; "best", by the metric that the run was told; or a generation.
+      run_dir: the run directory; only read.
+      member: index of the acting member; by default the best of the last evaluation. For a repertoire the best elite
+        always acts.
+      skill: index of the skill, for runs that discover skills; 0 by default.
+      seed: seed of the start state.
+      checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
+
+    Returns:
+      The episode, with the environment's picture.
 
     Raises:
-      ValueError: the folder is no run or was started from Python, its world cannot be drawn, or it has no such member,
-        skill or checkpoint.
-      CheckpointError: it has no whole checkpoint.
+      ValueError: the folder is not a run, the run was started from Python, its environment cannot be rendered, or the
+        run has no such member, skill or checkpoint.
+      CheckpointError: the run has no complete checkpoint.
     """
     origin = warm_start.open_origin(run_dir, checkpoint)
     evaluator = evaluator_of(origin.config, origin.built)
@@ -77,139 +86,160 @@ def render(
     picture = picture_of(environment)
     if picture.bodies is not None:
         raise ValueError(
-            f"{spec.name} is seen in space and not as a film; `rookery report {origin.path}` plays it in its page."
+            f"{spec.name} is rendered in 3D and not as a film; `rookery report {origin.path}` plays it in its page."
         )
     slot = slot_of(origin, spec, skill)
     member, actor = actor_of(origin, member)
     states, rewards = play(evaluator.act, environment, actor, jax.random.key(seed), slot)
     title = spec.name if spec.skill is None else f"{spec.name}  skill {slot}"
-    return Played(picture, states, rewards, names_of(spec), title, origin.generation, member)
+    return RenderedEpisode(picture, states, rewards, names_of(spec), title, origin.generation, member)
 
 
-def film(played: Played, path: str | Path) -> Path:
-    """Draw an episode with its suite's own visualiser.
+def film(episode: RenderedEpisode, path: str | Path) -> Path:
+    """Render an episode with the visualiser of the environment's suite.
+
+    Args:
+      episode: the episode.
+      path: the `.gif` file to write.
+
+    Returns:
+      The file's path.
 
     Raises:
       ValueError: the path does not end in `.gif`, or the suite has no visualiser.
     """
-    if played.picture.film is None:
-        raise ValueError(f"{played.title} has no film of its own; draw its scenes.")
+    if episode.picture.film is None:
+        raise ValueError(f"{episode.title} has no visualiser of its suite; animate its scenes.")
     if Path(path).suffix != ".gif":
-        raise ValueError(f"{played.title} is drawn by its own suite, as .gif only, got {str(path)!r}.")
-    played.picture.film(played.states, jnp.asarray(played.rewards), str(path))
+        raise ValueError(
+            f"{episode.title} is rendered by its suite, as .gif only, got {str(path)!r}; choose a path ending in .gif."
+        )
+    episode.picture.film(episode.states, jnp.asarray(episode.rewards), str(path))
     return Path(path)
 
 
 def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: int = 0) -> tuple[PyTree, np.ndarray]:
-    """One full deterministic episode.
+    """Roll out one full deterministic episode.
 
     Args:
-      act: parameters and observation -> action.
-      environment: without automatic reset.
-      actor: who acts.
-      key: consumed.
-      slot: where episodes that begin from one start state differ, as with skills: which of them.
+      act: maps parameters and observation to an action.
+      environment: environment without automatic reset.
+      actor: genotype of the acting policy.
+      key: random key; consumed.
+      slot: variant of the episode where several share one start state; with skills, the index of the skill.
 
     Returns:
-      States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, on the host; the first are those of the reset.
+      States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, on the host; index 0 belongs to the reset.
     """
-    watched = jax.device_get(jax.jit(partial(watch, act, environment, whole))(actor, key, slot))
-    length = length_of(watched.over)
-    return jax.tree.map(lambda leaf: leaf[: length + 1], watched.seen), watched.rewards[: length + 1]
+    trajectory = jax.device_get(jax.jit(partial(roll_out, act, environment, full_state))(actor, key, slot))
+    length = length_of(trajectory.over)
+    return jax.tree.map(lambda leaf: leaf[: length + 1], trajectory.frames), trajectory.rewards[: length + 1]
 
 
-class Watched(NamedTuple):
-    """An episode, and what follows it until the clock of its world has run out."""
+class Trajectory(NamedTuple):
+    """A rollout of T steps, the environment's time limit, whether or not the episode ended before."""
 
-    seen: PyTree  # leaves [T + 1, ...], the first of the reset
-    rewards: Array  # [T + 1], or [T + 1, I]; of the reset 0
-    over: Array  # [T] bool: whether the episode was over for everybody after the step
-    truncated: Array  # [T] bool: whether the clock ended it for anybody
-    broken: Array  # [T] bool: whether the physics broke in the step
+    frames: PyTree
+    """Extracted from the states: leaves `[T + 1, ...]`, the first from the reset."""
+    rewards: Array
+    """`[T + 1]`, or `[T + 1, I]`; 0 at the reset."""
+    over: Array
+    """`[T]` bool: whether the episode was over for all agents after the step."""
+    truncated: Array
+    """`[T]` bool: whether the time limit ended the episode for any agent."""
+    broken: Array
+    """`[T]` bool: whether the physics diverged in the step."""
 
 
-def watch(
+def roll_out(
     act: ActFn,
     environment: Environment,
-    see: Callable[[EnvState], PyTree],
+    extract: Callable[[EnvState], PyTree],
     actor: Genotype,
     key: Key,
     slot: Array | int,
-) -> Watched:
-    """One deterministic episode, of whose states only what `see` makes of them is kept. To be traced, and mapped.
+) -> Trajectory:
+    """Roll out a deterministic policy up to the time limit, storing `extract(state)` for every state.
+
+    The function is traceable and can be mapped over `actor`, `key` and `slot`.
 
     Args:
-      act: parameters and observation -> action.
-      environment: without automatic reset.
-      see: an environment's state -> what is kept of it.
-      actor: who acts.
-      key: consumed.
-      slot: where episodes that begin from one start state differ: which of them, `[]` int32.
+      act: maps parameters and observation to an action.
+      environment: environment without automatic reset.
+      extract: maps an environment's state to the values to store.
+      actor: genotype of the acting policy.
+      key: random key; consumed.
+      slot: `[]` int32, variant of the episode where several share one start state; with skills, the index of the skill.
+
+    Returns:
+      The trajectory of T steps.
     """
     start_key, steps_key = jax.random.split(key)
     start = environment.reset(start_key)
     if environment.assignment is not None:
         start = environment.assignment.first(start, jnp.asarray(slot), None)
     step_keys = jax.random.split(steps_key, environment.spec.episode_length)
-    lives = start[0], start[1].observation
-    _, steps = jax.lax.scan(partial(_advance, act, environment, see, actor), lives, step_keys)
-    seen = jax.tree.map(_before, see(start[0]), steps.seen)
-    return steps._replace(seen=seen, rewards=_before(start[1].reward, steps.rewards))
+    carry = start[0], start[1].observation
+    _, steps = jax.lax.scan(partial(_advance, act, environment, extract, actor), carry, step_keys)
+    frames = jax.tree.map(_prepend, extract(start[0]), steps.frames)
+    return steps._replace(frames=frames, rewards=_prepend(start[1].reward, steps.rewards))
 
 
 def _advance(
     act: ActFn,
     environment: Environment,
-    see: Callable[[EnvState], PyTree],
+    extract: Callable[[EnvState], PyTree],
     actor: Genotype,
-    lives: tuple[EnvState, Array],
+    carry: tuple[EnvState, Array],
     key: Key,
-) -> tuple[tuple[EnvState, Array], Watched]:
-    state, observation = lives
+) -> tuple[tuple[EnvState, Array], Trajectory]:
+    state, observation = carry
     action = act(actor.params, rollout.view(actor.normalizer, observation))
     step: Step
     state, step = environment.step(state, action, key)
-    return (state, step.observation), Watched(see(state), step.reward, step.over, jnp.any(step.truncated), step.broken)
+    frames = extract(state)
+    over, truncated = step.over, jnp.any(step.truncated)
+    return (state, step.observation), Trajectory(frames, step.reward, over, truncated, step.broken)
 
 
-def whole(state: EnvState) -> EnvState:
-    """All of a state, for who wants to `watch` that."""
+def full_state(state: EnvState) -> EnvState:
+    """Extract the full state in `roll_out`."""
     return state
 
 
-def _before(first: Array, others: Array) -> Array:
+def _prepend(first: Array, others: Array) -> Array:
     return jnp.concatenate([first[None], others])
 
 
 def length_of(over: np.ndarray) -> int:
-    """How many steps an episode has, by whether it was over after each, `[T]` bool."""
+    """Length of an episode in steps, from whether it was over after each step, `[T]` bool."""
     return int(np.argmax(over)) + 1 if over.any() else len(over)
 
 
 def names_of(spec: EnvSpec) -> tuple[str, ...]:
-    """What a world's returns are called: by agent, or one."""
+    """Names of an environment's returns: one per agent of a team, or `return`."""
     return spec.team.names if spec.team else ("return",)
 
 
 def picture_of(environment: Environment) -> Picture:
-    """How a world is drawn.
+    """The description by which an environment is rendered.
 
     Raises:
-      ValueError: nobody has drawn it.
+      ValueError: the environment has none.
     """
     if environment.picture is None:
         raise ValueError(
-            f"nobody has drawn {environment.spec.name}; of our own worlds point_maze, point_trap, point_room, "
-            "pursuit_discrete and pursuit_continuous can be seen."
+            f"{environment.spec.name} cannot be rendered; the environments of this package that can are point_maze, "
+            "point_trap, point_room, pursuit_discrete and pursuit_continuous."
         )
     return environment.picture
 
 
 def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
-    """Who judges in a run: by what it acts, and in which world.
+    """The evaluator of a run: its deterministic policy function and its evaluation environment.
 
     Raises:
-      ValueError: what was searched is a function, in which nobody acts.
+      ValueError: the run optimises a scoring function, without an environment.
     """
     if isinstance(config, MapElitesRun):
         evaluate: Any = build.scoring(config).evaluate
@@ -218,16 +248,17 @@ def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
         evaluate = built.learner.evaluate
     if not isinstance(evaluate.args[0], rollout.Evaluator):
         raise ValueError(
-            f"{config.world.env} is a function, in which nobody acts; choose a run in a world (`rookery envs`)."
+            f"{config.environment.env} is a scoring function without a policy; choose a run in an environment "
+            "(`rookery envs`)."
         )
     return evaluate.args[0]
 
 
 def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
-    """Which skill is meant, by its number; 0 where there are none.
+    """Index of the chosen skill; 0 for runs without skills.
 
     Raises:
-      ValueError: there is no such skill.
+      ValueError: the run has no such skill.
     """
     if spec.skill is None:
         if skill is not None:
@@ -240,10 +271,18 @@ def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
 
 
 def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
-    """Who is meant, slot and genotype; without a slot the best of a repertoire, or of each role.
+    """Slot and genotype of the chosen policy.
+
+    Args:
+      origin: the run, at a checkpoint.
+      member: index of a member; None for the best one.
+
+    Returns:
+      The member's slot, and its genotype. The slot is None for the best elite of a repertoire, and where the best
+      members of all roles are stacked to a team.
 
     Raises:
-      ValueError: there is no such member.
+      ValueError: the run has no such member.
     """
     if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
         if member is not None:
@@ -253,5 +292,5 @@ def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
     if member is None:
-        return warm_start.best(origin)
+        return warm_start.best_genotype(origin)
     return member, trees.take(jax.vmap(genotype)(origin.state.members), member)

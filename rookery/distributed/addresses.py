@@ -28,7 +28,7 @@ def host_and_port(address: str) -> tuple[str, int]:
         valid = valid and host != "" and not set(host) & set(":/@[] \t\n")
     if not valid:
         raise DoorError(
-            f"the coordinator {address!r} is no HOST:PORT: give a name or number and a port from 1 to 65535, "
+            f"the coordinator {address!r} is not HOST:PORT: give a name or number and a port from 1 to 65535, "
             "such as node1:1234, 10.0.0.1:1234 or [::1]:1234"
         )
     return host, int(digits)
@@ -59,7 +59,7 @@ def resolve(host: str, port: int, deadline: float) -> list[tuple[int, Any]]:
             away = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
             if not away or time.monotonic() + _TICK > deadline:
                 raise DoorError(
-                    f"this machine ({socket.gethostname()}) finds no host {host!r} ({reason(error)}): "
+                    f"this machine ({socket.gethostname()}) cannot resolve the host {host!r} ({reason(error)}): "
                     "correct --coordinator, or give the number of the host where process 0 runs"
                 ) from error
         time.sleep(_TICK)

@@ -1,4 +1,4 @@
-"""The memory of this machine: what each device may use, and what was used of it."""
+"""Device memory: the limit of each device, and the measured peak usage."""
 
 import contextlib
 import os
@@ -13,42 +13,47 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def available(over: Mesh) -> int | None:
-    """Bytes that each device of this process may use, None where nobody tells.
+    """Bytes that each device of this process may use; None where the platform does not report a limit.
 
-    A GPU or TPU says so itself; the devices of a CPU share the machine's memory, or what a cgroup grants of it.
+    A GPU or TPU reports its own limit. CPU devices divide the machine's memory, or the cgroup's limit if it is lower.
+
+    Args:
+      over: the devices.
     """
-    limit = own(over)
+    limit = device_limit(over)
     if limit is not None or over.local_devices[0].platform != "cpu":
         return limit
     memory = machine()
     return None if memory is None else memory // len(over.local_devices)
 
 
-def own(over: Mesh) -> int | None:
-    """Bytes that the poorest device of this process has for itself; None where devices have no memory of their own."""
-    return min(_told(over, "bytes_limit"), default=None)
+def device_limit(over: Mesh) -> int | None:
+    """The smallest memory limit in bytes of this process's devices; None for devices without dedicated memory (CPU)."""
+    return min(_counters(over, "bytes_limit"), default=None)
 
 
 def machine() -> int | None:
-    """Physical memory in bytes, or less if a cgroup grants less; None where the system does not tell."""
-    granted = []
+    """Physical memory in bytes, or the cgroup's limit if it is lower; None where the system reports neither."""
+    limits = []
     with contextlib.suppress(AttributeError, ValueError, OSError):
-        granted.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for file in _CGROUPS:
         with contextlib.suppress(ValueError, OSError):  # absent, or "max"
-            granted.append(int(file.read_text()))
-    return min(granted, default=None)
+            limits.append(int(file.read_text()))
+    return min(limits, default=None)
 
 
 class Used(NamedTuple):
-    """What was used."""
+    """A measured peak memory usage."""
 
-    count: int  # bytes
-    meaning: str  # what was measured
+    count: int
+    """Bytes."""
+    meaning: str
+    """The measured quantity, as a phrase for the report."""
 
 
 class Gauge:
-    """Measures what is used: by each device that counts, else by the growth of the process.
+    """Measures peak memory: the devices' counters where they exist (GPU, TPU), else the growth of the process.
 
     Args:
       over: the devices.
@@ -57,41 +62,41 @@ class Gauge:
     def __init__(self, over: Mesh):
         self._over = over
         self._before = _resident("VmRSS")
-        self._meaning = "by how much {} grew at most, compiling included"
+        self._meaning = "the peak growth of {}, compilation included"
 
     def begin(self, held: int) -> None:
-        """Leave out what the compiler took and kept, where the system lets us set back the process's own `VmHWM`.
+        """Exclude the memory that compilation used, where the system allows a reset of the process's peak (`VmHWM`).
 
         Args:
-          held: bytes of arrays that count all the same, those of this process.
+          held: bytes of this process's arrays that exist already and count as used.
         """
         with contextlib.suppress(OSError):
             _RESET.write_text("5")
             if (now := _resident("VmRSS")) is not None:
                 self._before = now - held
-                self._meaning = "the state, and by how much {} grew at most beside it"
+                self._meaning = "the state plus the peak growth of {} beyond it"
 
     def read(self) -> Used | None:
-        """The most that was used at once; None where nobody tells."""
-        if in_use := _told(self._over, "peak_bytes_in_use"):
-            return Used(max(in_use), "the most in use at once on one device")
+        """The peak usage; None where neither the devices nor the system report it."""
+        if in_use := _counters(self._over, "peak_bytes_in_use"):
+            return Used(max(in_use), "the peak usage of one device")
         peak = _resident("VmHWM")
         if peak is None or self._before is None:
             return None
         count = len(self._over.local_devices)
-        whom = f"the process with its {count} devices" if count > 1 else "the process"
-        return Used(max(peak - self._before, 0), self._meaning.format(whom))
+        subject = f"the process with its {count} devices" if count > 1 else "the process"
+        return Used(max(peak - self._before, 0), self._meaning.format(subject))
 
 
-def _told(over: Mesh, name: str) -> list[int]:
-    """A counter of every device of this process; empty where one has none."""
-    told = [(device.memory_stats() or {}).get(name) for device in over.local_devices]
-    known = [count for count in told if count is not None]
-    return known if len(known) == len(told) else []
+def _counters(over: Mesh, name: str) -> list[int]:
+    """One memory counter of every device of this process; empty if any device lacks it."""
+    counters = [(device.memory_stats() or {}).get(name) for device in over.local_devices]
+    known = [count for count in counters if count is not None]
+    return known if len(known) == len(counters) else []
 
 
 def _resident(name: str) -> int | None:
-    """The process's resident memory in bytes: `VmRSS` now, `VmHWM` at most; None where the system does not tell."""
+    """The process's resident memory in bytes, `VmRSS` (current) or `VmHWM` (peak); None where the system lacks it."""
     with contextlib.suppress(OSError):
         if found := re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text()):
             return 1024 * int(found[1])
@@ -99,7 +104,7 @@ def _resident(name: str) -> int | None:
 
 
 def size(count: int) -> str:
-    """Bytes in words, three digits: `1.2 GB`, of 10^9."""
+    """A number of bytes as text with three digits and decimal units: `1.2 GB` is 1.2e9 bytes."""
     value, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while value >= 999.5 and len(units) > 1:
         value, units = value / 1000, units[1:]
@@ -107,22 +112,21 @@ def size(count: int) -> str:
 
 
 class MemoryWarning(UserWarning):
-    """A run's state alone is larger than the memory that there is."""
+    """A run's state alone exceeds the available memory."""
 
 
 class Usage(NamedTuple):
-    """What was planned beside what was used."""
+    """Planned and measured memory of a run."""
 
     held: int
-    """Bytes that each device was planned to hold between generations."""
+    """Planned bytes per device between generations."""
     peak: int
-    """Bytes that it was planned to hold at most, while a checkpoint is saved."""
+    """Planned peak bytes per device, while a checkpoint is saved."""
     used: Used | None
-    """What was measured; None where nothing measures it."""
+    """The measured peak; None where the platform does not report it."""
 
     def __str__(self) -> str:
-        """One clause."""
-        planned = f"planned {size(self.held)} a device ({size(self.peak)} at its peak while saving)"
+        planned = f"planned {size(self.held)} per device (peak {size(self.peak)} while saving)"
         if self.used is None:
-            return f"{planned}; what was used is not told here"
+            return f"{planned}; this platform reports no usage"
         return f"{planned}, used {size(self.used.count)}: {self.used.meaning}"

@@ -39,11 +39,13 @@ def meet(address: str, processes: int, process: int, seconds: float) -> None:
     """
     host_and_port(address)
     if processes < 1:
-        raise DoorError(f"a run over {processes} processes has nobody: give --num-processes 1 or more")
+        raise DoorError(f"a run needs at least 1 process, got {processes}: give --num-processes 1 or more")
     if not 0 <= process < processes:
         raise DoorError(f"process {process} of {processes} does not exist: give --process-id 0 to {processes - 1}")
     if not 0 < seconds < math.inf:
-        raise DoorError(f"nobody can wait {seconds} s at the door: give a finite time above 0")
+        raise DoorError(
+            f"the connection timeout must be finite and above 0 s, got {seconds}: give another --connect-timeout"
+        )
     if processes == 1:
         return
     hello = {"process": process, "processes": processes, "host": socket.gethostname(), "pid": os.getpid()}
@@ -70,11 +72,11 @@ def _knock(address: str, hello: dict[str, Any], seconds: float) -> None:
         met = met or word == "left"
         shut = shut + 1 if word == "shut" else 0
         if shut == _SHUT_TIMES:
-            raise _stranger(address, "closes the connection without a word")
+            raise _stranger(address, "closes the connection without an answer")
         if time.monotonic() + TICK > deadline:
-            before = "; process 0 was there, and left before all had come" if met else ""
+            before = "; process 0 was there, and ended before all had connected" if met else ""
             raise DoorError(
-                f"nobody answers at {address} within {seconds:g} s ({why}{before}): start process 0 there, "
+                f"no process answers at {address} within {seconds:g} s ({why}{before}): start process 0 there, "
                 "or correct --coordinator"
             )
         time.sleep(TICK)
@@ -116,7 +118,7 @@ def _ask(connection: socket.socket, address: str, hello: dict[str, Any]) -> str:
         while said := _more(connection, until):
             heard += said
             if heard[:1] != b"{" or len(heard) > LONGEST_LINE:
-                raise _stranger(address, "speaks another language")
+                raise _stranger(address, "uses another protocol")
             *lines, heard = heard.split(b"\n")
             for line in lines:
                 facts = _answer(line, address)
@@ -124,11 +126,11 @@ def _ask(connection: socket.socket, address: str, hello: dict[str, Any]) -> str:
                     return "in"
                 admitted, until = True, time.monotonic() + facts["seconds"] + _GRACE_SECONDS
     if admitted and time.monotonic() > until:
-        raise DoorError(f"process 0 at {address} fell silent: see whether it hangs, and start all of them again")
+        raise DoorError(f"process 0 at {address} stopped answering: check whether it hangs, and restart all processes")
     if not admitted and time.monotonic() > until:
-        raise _stranger(address, f"said nothing for {ANSWER_SECONDS:g} s")
+        raise _stranger(address, f"sent nothing for {ANSWER_SECONDS:g} s")
     if not admitted and heard:
-        raise _stranger(address, "speaks another language")
+        raise _stranger(address, "uses another protocol")
     return "left" if admitted else "shut"
 
 
@@ -150,11 +152,11 @@ def _answer(line: bytes, address: str) -> dict[str, Any]:
     except DoorError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _stranger(address, "speaks another language") from error
+        raise _stranger(address, "uses another protocol") from error
 
 
 def _stranger(address: str, conduct: str) -> DoorError:
     return DoorError(
-        f"somebody answers at {address} who is no process 0 at the door of a run (it {conduct}): a run is under way "
-        "there already, or another program listens; end it, or choose another port for all processes"
+        f"the program that answers at {address} is not process 0 of a starting run (it {conduct}): a run is in "
+        "progress there already, or another program listens; end it, or choose another port for all processes"
     )

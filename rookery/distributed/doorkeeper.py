@@ -157,18 +157,18 @@ class Doorkeeper:
         process, processes = hello["process"], self.hello["processes"]
         if hello["processes"] != processes:
             return (
-                f"process {process} came to {self.address} with --num-processes {hello['processes']}, "
+                f"process {process} connected to {self.address} with --num-processes {hello['processes']}, "
                 f"and {_who(self.hello)} with {processes}: give all of them the same number"
             )
         if process in self.guests:
             self._hear(self.guests[process])  # if it died, its end may stand unread behind this hello
         here = {0: self.hello, **{other: guest.hello for other, guest in self.guests.items()}}
         if process not in range(processes) or process in here:
-            fact = f"is here already: {_who(here[process])}" if process in here else "does not exist"
+            fact = f"is already connected: {_who(here[process])}" if process in here else "does not exist"
             missing = [str(other) for other in range(processes) if other not in here]
             return (
-                f"process {process} of {processes} {fact} (at {self.address} wait {_named(sorted(here))}): "
-                f"give each process an id of its own; --process-id {' or '.join(missing)} has not come yet"
+                f"process {process} of {processes} {fact} (connected to {self.address}: {_named(sorted(here))}): "
+                f"give each process a unique id; --process-id {' or '.join(missing)} has not connected yet"
             )
         return ""
 
@@ -176,12 +176,12 @@ class Doorkeeper:
         processes = self.hello["processes"]
         absent = [other for other in range(1, processes) if other not in self.guests]
         here = ", ".join(_who(self.guests[other].hello) for other in sorted(self.guests))
-        turned_away = f"; turned away: {', '.join(self.turned_away[-3:])}" if self.turned_away else ""
+        turned_away = f"; rejected: {', '.join(self.turned_away[-3:])}" if self.turned_away else ""
         return (
-            f"{_named(absent)} of {processes} did not come to {self.address} within {self.seconds:g} s (there were "
+            f"{_named(absent)} of {processes} did not connect to {self.address} within {self.seconds:g} s (connected: "
             f"{_who(self.hello)}{', ' + here if here else ''}{turned_away}): start all within that time, each with "
-            f"--coordinator {self.address} --num-processes {processes}, and see that this port can be reached from "
-            "where they run"
+            f"--coordinator {self.address} --num-processes {processes}, and check that this port can be reached from "
+            "their hosts"
         )
 
     def _forget(self, visitor: _Visitor) -> None:
@@ -221,7 +221,7 @@ def _listeners(address: str, deadline: float) -> list[socket.socket]:
         for listener in listeners:
             listener.close()
         taken = error.errno == errno.EADDRINUSE
-        why = "another process 0, or another program, has it" if taken else reason(error)
+        why = "another process 0, or another program, uses it" if taken else reason(error)
         raise DoorError(
             f"port {port} of {socket.gethostname()} cannot be opened ({why}): choose another port"
         ) from error

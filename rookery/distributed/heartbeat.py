@@ -1,4 +1,4 @@
-"""Who watches the other processes of a run, so that none waits for ever for one that is gone."""
+"""Heartbeats between the processes of a run, so that no process waits forever for one that has ended."""
 
 import contextlib
 import os
@@ -12,46 +12,51 @@ from rookery.distributed.last_words import LastWords, way_on
 from rookery.distributed.sync import by_process
 
 LOST = 75
-"""The exit code of a process that stops because another one is lost: try again (EX_TEMPFAIL)."""
-_ALIVE, _WORDS, _WHO, _LEAVING = "rookery/alive", "rookery/words", "rookery/who", "rookery/leaving"
-_LEAVE_SECONDS = 24 * 3600  # for the others to come; who dies meanwhile is noticed otherwise
-_DISK_SECONDS = 4.0  # after that nothing is said of checkpoints, as where a network's file system hangs
+"""The exit code of a process that stops because another one is lost (EX_TEMPFAIL: a retry may succeed)."""
+_HEARTBEATS, _MESSAGES, _NAMES, _LEAVING = "rookery/alive", "rookery/words", "rookery/names", "rookery/leaving"
+_LEAVE_SECONDS = 24 * 3600  # at the final barrier; the heartbeats detect a process that ends meanwhile
+_DISK_SECONDS = 4.0  # for the look at the checkpoints, since a network file system may hang
 
 
 class Watch:
-    """Two threads: one gives and reads signs of life, the other ends this process when another one is gone.
+    """Two threads: one sends and reads heartbeats, the other ends this process when another process is lost.
 
-    Process 0 watches everybody and the others watch process 0, so that what is read grows with the number of processes
-    and not with its square. Whoever finds a process lost, or leaves by itself, posts a word, which all read. Python can
-    run while the main thread waits in a collective; what JAX notices first it aborts by itself, and `LastWords` speaks.
+    Process 0 watches all others, and the others watch process 0, so that the number of reads grows with the number of
+    processes instead of its square. A process that detects a loss, or that fails, posts a message that all others
+    read. The threads run while the main thread waits in a collective. Where JAX detects the loss first, it aborts the
+    process, and `LastWords` prints the message.
 
-    A call to a coordinator that was stopped, or cut off, does not return; so who judges never calls it. Time is counted
-    in steps of the judge's own: a process that was stopped itself, together with all others, finds nobody lost.
+    A call to a coordinator that was stopped or disconnected does not return, so the checking thread never calls it.
+    Time is counted in iterations of the checking thread: if all processes were suspended together, none counts as
+    lost afterwards.
 
     Args:
-      board: the key-value store of JAX's coordinator.
-      process: which one this is.
-      processes: of how many.
-      who: this process in words, as `pid 7 on host`.
-      lost_after: seconds without a sign of life, above 0.
-      last_words: speaks if this process ends without a chance to.
+      store: the client of the coordinator's key-value store.
+      process: the index of this process.
+      processes: the number of processes.
+      name: this process as text, such as `pid 7 on host`.
+      lost_after: seconds without a heartbeat after which a process counts as lost, above 0.
+      last_words: prints a message if this process is killed.
+
+    Attributes:
+      run_dir: the run directory that messages name, see `set_run_dir`.
     """
 
-    def __init__(self, board: Any, process: int, processes: int, who: str, lost_after: float, last_words: LastWords):
-        self._board, self._process, self._processes = board, process, processes
-        self._who, self._lost_after, self._last_words = who, lost_after, last_words
+    def __init__(self, store: Any, process: int, processes: int, name: str, lost_after: float, last_words: LastWords):
+        self._store, self._process, self._processes = store, process, processes
+        self._name, self._lost_after, self._last_words = name, lost_after, last_words
         self._interval = min(1.0, lost_after / 8)
         self._leaving = threading.Event()
-        self._beat = self._now = 0
-        self._words: list[str] = []
-        self._signs: dict[int, str] = {}
+        self._sent = self._now = 0
+        self._messages: list[str] = []
+        self._heartbeats: dict[int, str] = {}
         self._names: dict[int, str] = {}
-        self._seen: dict[int, tuple[str | None, int]] = {}
+        self._latest: dict[int, tuple[str | None, int]] = {}  # process -> its last heartbeat, and the step it came in
         self.run_dir: str | None = None
-        board.key_value_set(f"{_WHO}/{process}", who, allow_overwrite=True)
+        store.key_value_set(f"{_NAMES}/{process}", name, allow_overwrite=True)
         self._threads = [
-            threading.Thread(target=self._repeat, args=(act,), name="rookery-watch", daemon=True)
-            for act in (self._exchange, self._judge)
+            threading.Thread(target=self._repeat, args=(action,), name="rookery-watch", daemon=True)
+            for action in (self._exchange, self._check)
         ]
         for thread in self._threads:
             thread.start()
@@ -59,103 +64,105 @@ class Watch:
     def __str__(self) -> str:
         return f"process {self._process} of {self._processes}"
 
-    def tell_run(self, run_dir: str) -> None:
-        """Say which run this is, so that whoever speaks of its end can say how to go on."""
+    def set_run_dir(self, run_dir: str) -> None:
+        """Set the run directory, so that messages about a lost process can name the command that continues the run."""
         self.run_dir = run_dir
         self._last_words.run(run_dir)
 
     def wait(self) -> None:
-        """As long as it takes until a lost process is found, which ends this one."""
+        """Block until a lost process would have been detected, which ends this process."""
         until = self._now + self._lost_after / self._interval + 4
         while self._now < until and not self._leaving.is_set():
             time.sleep(self._interval)
 
-    def leave(self, word: str | None = None, code: int = 1) -> None:
-        """Stop watching: without a word together with all others, who are waited for; with one alone and at once.
+    def leave(self, reason: str | None = None, code: int = 1) -> None:
+        """Stop the heartbeats, either together with all other processes or alone, because of a failure.
 
-        The word says why this process goes, and the others go with its exit code: a mistake is no loss that could be
-        tried again. Process 0, which holds the board, stays until all have read it.
+        Args:
+          reason: why this process fails. It is posted, and the other processes stop with `code` as their exit code,
+            since a retry would not help. None waits until all other processes leave too.
+          code: the exit code for the other processes.
         """
-        if word is None:
-            self._board.wait_at_barrier(_LEAVING, 1000 * _LEAVE_SECONDS)
+        if reason is None:
+            self._store.wait_at_barrier(_LEAVING, 1000 * _LEAVE_SECONDS)
         self._leaving.set()
         for thread in self._threads:
             thread.join(2 * self._interval)
-        if word is not None:
-            self._post(code, f"process {self._process} ({self._who}) stopped: {word}")
-            self._linger()
+        if reason is not None:
+            self._post(code, f"process {self._process} ({self._name}) stopped: {reason}")
+            self._await_readers()
         self._last_words.goodbye()
 
-    def _repeat(self, act: Callable[[], None]) -> None:
+    def _repeat(self, action: Callable[[], None]) -> None:
         while not self._leaving.wait(self._interval):
-            with contextlib.suppress(Exception):  # no answer is no sign of life
-                act()
+            with contextlib.suppress(Exception):  # a store that does not answer counts as a missing heartbeat
+                action()
 
     def _exchange(self) -> None:
-        """Give a sign of life, and read what there is."""
-        self._beat += 1
-        self._board.key_value_set(f"{_ALIVE}/{self._process}", str(self._beat), allow_overwrite=True)
-        self._words = [word for _, word in self._board.key_value_dir_get(_WORDS)]
+        """Send a heartbeat, and read the heartbeats and messages of the others."""
+        self._sent += 1
+        self._store.key_value_set(f"{_HEARTBEATS}/{self._process}", str(self._sent), allow_overwrite=True)
+        self._messages = [message for _, message in self._store.key_value_dir_get(_MESSAGES)]
         if self._process > 0:
-            self._signs = {0: self._board.key_value_try_get(f"{_ALIVE}/0")}
-            self._names = self._names or {0: self._board.key_value_try_get(f"{_WHO}/0")}
+            self._heartbeats = {0: self._store.key_value_try_get(f"{_HEARTBEATS}/0")}
+            self._names = self._names or {0: self._store.key_value_try_get(f"{_NAMES}/0")}
             return
-        self._signs = by_process(self._board.key_value_dir_get(_ALIVE))
+        self._heartbeats = by_process(self._store.key_value_dir_get(_HEARTBEATS))
         if len(self._names) < self._processes:
-            self._names = by_process(self._board.key_value_dir_get(_WHO))
+            self._names = by_process(self._store.key_value_dir_get(_NAMES))
 
-    def _judge(self) -> None:
-        """Stop if somebody left a word, or gave no sign of life for too long."""
+    def _check(self) -> None:
+        """Stop this process if another one posted a message, or sent no heartbeat for too long."""
         self._now += 1
-        for told in self._words:
-            code, _, word = told.partition(" ")
-            self._stop(int(code), word)
+        for message in self._messages:
+            code, _, reason = message.partition(" ")
+            self._stop(int(code), reason)
         for process in range(1, self._processes) if self._process == 0 else (0,):
-            seen, since = self._seen.get(process, (None, 0))
-            sign = self._signs.get(process)
-            if sign != seen:
-                self._seen[process] = sign, self._now
+            last, since = self._latest.get(process, (None, 0))
+            heartbeat = self._heartbeats.get(process)
+            if heartbeat != last:
+                self._latest[process] = heartbeat, self._now
             elif (self._now - since) * self._interval > self._lost_after:
                 name = f"process {process}" + (f" ({self._names[process]})" if process in self._names else "")
-                word = f"{name} is lost: it gave no sign of life for {self._lost_after:g} s"
+                reason = f"{name} is lost: it sent no heartbeat for {self._lost_after:g} s"
                 if not self._leaving.is_set():
-                    self._post(LOST, word)
-                self._stop(LOST, word)
+                    self._post(LOST, reason)
+                self._stop(LOST, reason)
 
-    def _stop(self, code: int, word: str) -> None:
+    def _stop(self, code: int, reason: str) -> None:
         if self._leaving.is_set():
             return
-        if word.startswith(f"process {self._process} "):
-            word = f"it was taken for lost; if it was only busy, give a larger --lost-after than {self._lost_after:g}"
+        if reason.startswith(f"process {self._process} "):
+            reason = f"the others count it as lost; if it was only busy, set --lost-after above {self._lost_after:g}"
         try:
-            self._say(f"{self} stops: {word}")
+            self._print(f"{self} stops: {reason}")
             if (run := self.run_dir) is not None:
-                _within(_DISK_SECONDS, lambda: self._say(way_on(run)))
-            self._linger()
+                _run_with_timeout(_DISK_SECONDS, lambda: self._print(way_on(run)))
+            self._await_readers()
             self._last_words.goodbye()
-        finally:  # even where nobody reads what is said
-            os._exit(code)  # the main thread may wait in a collective for ever
+        finally:  # even if stderr is closed
+            os._exit(code)  # the main thread may wait in a collective forever
 
-    def _say(self, sentence: str) -> None:
-        sys.stderr.write(f"rookery: {sentence}\n")
+    def _print(self, message: str) -> None:
+        sys.stderr.write(f"rookery: {message}\n")
         sys.stderr.flush()
 
-    def _post(self, code: int, word: str) -> None:
-        """Tell the others, if the coordinator answers."""
-        name, told = f"{_WORDS}/{self._process}", f"{code} {word}"
-        _within(2 * self._interval, lambda: self._board.key_value_set(name, told, allow_overwrite=True))
+    def _post(self, code: int, reason: str) -> None:
+        """Post a message for the other processes, if the coordinator answers."""
+        key, message = f"{_MESSAGES}/{self._process}", f"{code} {reason}"
+        _run_with_timeout(2 * self._interval, lambda: self._store.key_value_set(key, message, allow_overwrite=True))
 
-    def _linger(self) -> None:
-        if self._process == 0:  # it holds the notice board, which the others have yet to read
+    def _await_readers(self) -> None:
+        if self._process == 0:  # its end closes the key-value store, which the others have yet to read
             time.sleep(3 * self._interval)
 
 
-def _within(seconds: float, act: Callable[[], None]) -> None:
-    """Do what may fail or hang, and wait for it so long at most."""
+def _run_with_timeout(seconds: float, action: Callable[[], None]) -> None:
+    """Run an action that may fail or hang in a thread, and wait at most `seconds` for it."""
 
     def attempt() -> None:
         with contextlib.suppress(Exception):
-            act()
+            action()
 
     thread = threading.Thread(target=attempt, name="rookery-attempt", daemon=True)
     thread.start()

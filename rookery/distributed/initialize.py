@@ -1,7 +1,7 @@
-"""Many processes, one run: JAX's distributed runtime, joined and left in order.
+"""Runs over several processes: connection to JAX's distributed runtime, and an orderly end.
 
-Every process is started with the same command. Process 0 writes and prints; all train their share of the population and
-take part in every checkpoint. Nothing here moves data: that is what meshes and collectives do.
+Every process is started with the same command. Process 0 writes and prints; all processes train their share of the
+population and take part in every checkpoint.
 """
 
 import contextlib
@@ -23,40 +23,40 @@ from rookery.distributed.heartbeat import Watch
 from rookery.distributed.last_words import LastWords
 from rookery.signals import Interrupted
 
-ALONE = 74
-"""The exit code of a process whose run never came together."""
+NOT_CONNECTED = 74
+"""The exit code of a process that could not connect to the others in time."""
 
 
 @dataclass(frozen=True)
 class ProcessesConfig:
-    """How this process finds the others.
+    """How this process connects to the other processes of a run.
 
     Raises:
-      ValueError: half of what finding them needs, or a value outside its range.
+      ValueError: the settings are incomplete, or a value is outside its range.
     """
 
     distributed: bool = False
-    """Join the processes of a cluster that JAX detects: Slurm, Open MPI, Kubernetes, TPU."""
+    """Connect the processes of a cluster that JAX detects: Slurm, Open MPI, Kubernetes, TPU."""
     coordinator: str | None = None
-    """HOST:PORT at which process 0 can be reached, where no cluster is detected; the same for every process."""
+    """HOST:PORT at which process 0 can be reached, if no cluster is detected; the same for every process."""
     num_processes: int | None = None
-    """How many processes there are (at least 1); with coordinator."""
+    """Number of processes (at least 1); requires coordinator."""
     process_id: int | None = None
-    """Which one this is, counted from 0; with coordinator."""
+    """Index of this process, counted from 0; requires coordinator."""
     connect_timeout: float = 300.0
-    """Seconds to wait until all processes are there (above 0)."""
+    """Seconds to wait until all processes are connected (above 0)."""
     lost_after: float = 30.0
-    """Seconds without a sign of life after which a process is lost, and the others stop (at least 1)."""
+    """Seconds without a heartbeat after which a process counts as lost and the others stop (at least 1)."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked without the others."""
-        told = {
+        """Check the values."""
+        address = {
             "--coordinator": self.coordinator,
             "--num-processes": self.num_processes,
             "--process-id": self.process_id,
         }
-        missing = [name for name, value in told.items() if value is None]
-        if 0 < len(missing) < len(told):
+        missing = [name for name, value in address.items() if value is None]
+        if 0 < len(missing) < len(address):
             raise ValueError(
                 f"coordinator, num_processes and process_id belong together; give {', '.join(missing)} too."
             )
@@ -68,92 +68,102 @@ class ProcessesConfig:
             if self.num_processes < 1:
                 raise ValueError(f"num_processes must be at least 1, got {self.num_processes}.")
             if not 0 <= self.process_id < self.num_processes:
-                raise ValueError(f"process_id must lie in 0..{self.num_processes - 1}, got {self.process_id}.")
+                raise ValueError(f"process_id must be in 0..{self.num_processes - 1}, got {self.process_id}.")
 
     @property
     def wanted(self) -> bool:
-        """Whether there are other processes at all."""
+        """Whether the run has several processes."""
         return self.distributed or self.coordinator is not None
 
 
 class ProcessGroup:
-    """This process among those of its run; `join` makes it. Without others it does nothing."""
+    """The membership of this process in a run over several processes; `join` creates it.
+
+    In a run of a single process every method does nothing.
+    """
 
     def __init__(self, watch: Watch | None = None):
         self._watch = watch
-        self._before: dict[int, Any] = {}  # signal -> who heard it
+        self._before: dict[int, Any] = {}  # signal -> the handler to restore
 
     def __str__(self) -> str:
-        """Who speaks, before what it says."""
+        """A prefix for the messages of this process; empty in a run of one process."""
         return "" if self._watch is None else f"{self._watch}: "
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody else."""
+        """Whether the run has a single process."""
         return self._watch is None
 
-    def tell_run(self, run_dir: str | os.PathLike[str]) -> None:
-        """Say which run this is, so that whoever speaks of its end can say how to go on."""
+    def set_run_dir(self, run_dir: str | os.PathLike[str]) -> None:
+        """Set the run directory, so that messages about a lost process can name the command that continues the run."""
         if self._watch is not None:
-            self._watch.tell_run(str(run_dir))
+            self._watch.set_run_dir(str(run_dir))
 
     def leave(self) -> None:
-        """Leave in order, together with all others: waits for them."""
+        """Disconnect in order, together with all other processes: waits for them."""
         if self._watch is not None:
             self.finish()
             self._watch.leave()
             self._watch = None
-            with contextlib.suppress(Exception):  # all have left; what fails now changes nothing
+            with contextlib.suppress(Exception):  # all processes are done; a failure has no effect any more
                 jax.distributed.shutdown()
             for signum, handler in self._before.items():
                 signal.signal(signum, handler)
 
     def finish(self) -> None:
-        """The run is over and saved: who asks to stop before all have left, as a cluster asks each, is not heard."""
+        """Ignore SIGINT and SIGTERM from now on: the run is complete and saved, and only `leave` is left to do."""
         if not self.alone and not self._before and threading.current_thread() is threading.main_thread():
             self._before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGINT, signal.SIGTERM)}
 
-    def hear(self, error: BaseException) -> None:
-        """Where the runtime failed, give the watch time to find out who is lost: it ends this process, and says so.
+    def await_lost_process(self, error: BaseException) -> None:
+        """After a failure of the runtime, give the heartbeats time to detect a lost process.
 
-        A collective may fail before anybody is missed, also within a checkpoint; who lacks memory has only itself to
-        blame.
+        If a process is lost, the watch ends this process and names the lost one. A collective may fail before the
+        heartbeats detect the loss, also within a checkpoint. Other errors, such as a lack of memory, return at once.
         """
         if self._watch is not None and _of_runtime(error):
             self._watch.wait()
 
     def fail(self, error: BaseException) -> None:
-        """Abandon the others for an exception that nobody expected, which is told with its traceback."""
-        self.hear(error)
+        """Print the traceback of an unexpected exception, and end this process and the others."""
+        self.await_lost_process(error)
         if not self.alone:
             traceback.print_exception(error)
             self.abandon(1, f"{type(error).__name__}: {error}")
 
-    def abandon(self, code: int, word: str) -> None:
-        """Leave alone, at once: the others are told why, and stop. Ends this process; does nothing where it is alone.
+    def abandon(self, code: int, reason: str) -> None:
+        """End this process and, with the reason, all others; does nothing in a run of one process.
 
-        An exception that reached the interpreter's end would wait there for the others, and they for this process.
+        An exception alone would block: the interpreter's exit waits for the others, which wait for this process.
+
+        Args:
+          code: the exit code of all processes.
+          reason: the message that the other processes print.
         """
         if self._watch is not None:
-            self._watch.leave(word, code)
+            self._watch.leave(reason, code)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
 
 
 def join(config: ProcessesConfig) -> ProcessGroup:
-    """Find the other processes; before anything that starts JAX.
+    """Connect to the other processes; to be called before any call that starts a JAX backend.
+
+    Args:
+      config: how the processes find each other.
 
     Raises:
-      ValueError: no cluster is detected, nobody answers in time, processes are missing, an id came twice; or JAX has
-        started.
+      ValueError: no cluster is detected, process 0 does not answer in time, processes are missing, two processes have
+        the same id, or JAX has started already.
     """
     if not config.wanted:
         return ProcessGroup()
-    # Signals are the run loop's, which asks everybody in each generation; JAX's own service would swallow them.
+    # The training loop handles signals, and agrees on them in each generation; JAX's service would intercept them.
     jax.config.update("jax_enable_preemption_service", False)
     options: dict[str, Any] = {
-        "initialization_timeout": int(config.connect_timeout) + 60,  # ours comes first, and speaks
+        "initialization_timeout": int(config.connect_timeout) + 60,  # `_at_most` expires first, with a message
         "heartbeat_timeout_seconds": max(60, int(3 * config.lost_after)),
     }
     if config.coordinator is not None:
@@ -167,7 +177,7 @@ def join(config: ProcessesConfig) -> ProcessGroup:
             "cluster_detection_method": "deactivate",
         }
         if door.host_and_port(config.coordinator)[0] in ("localhost", "127.0.0.1"):
-            options["coordinator_bind_address"] = config.coordinator  # and not every network that there is
+            options["coordinator_bind_address"] = config.coordinator  # instead of all network interfaces
     with _at_most(config.connect_timeout):
         try:
             jax.distributed.initialize(**options)
@@ -175,16 +185,16 @@ def join(config: ProcessesConfig) -> ProcessGroup:
             raise ValueError(_why_not(error)) from error
     runtime = sync.runtime()
     last_words = LastWords(runtime.process_id, runtime.num_processes, runtime.coordinator_address)
-    who = f"pid {os.getpid()} on {socket.gethostname()}"
+    name = f"pid {os.getpid()} on {socket.gethostname()}"
     number = runtime.process_id, runtime.num_processes
-    return ProcessGroup(Watch(runtime.client, *number, who, config.lost_after, last_words))
+    return ProcessGroup(Watch(runtime.client, *number, name, config.lost_after, last_words))
 
 
 @contextlib.contextmanager
 def process_group(
     coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None, **options: float
 ) -> Iterator[ProcessGroup]:
-    """Join the other processes for a block, and leave in order; an exception in one process stops all.
+    """Connect the processes of a run for a `with` block; an exception in one process stops all of them.
 
     with rookery.distributed.process_group("host:1234", num_processes=2, process_id=0):
         over = rookery.distributed.make_mesh()  # of all processes
@@ -192,14 +202,14 @@ def process_group(
         rookery.run(program, over=over, generations=20, run_dir="runs/mine")
 
     Args:
-      coordinator: HOST:PORT of process 0; without it a cluster is detected.
-      num_processes: how many.
-      process_id: which one this is.
+      coordinator: HOST:PORT of process 0; by default JAX detects a cluster.
+      num_processes: the number of processes.
+      process_id: the index of this process, counted from 0.
       options: `connect_timeout` and `lost_after`, see `ProcessesConfig`.
 
     Raises:
       ValueError: see `join`.
-      Interrupted: a run in the block was asked to stop, in all processes; they have left in order.
+      Interrupted: a signal stopped a run in the block, in all processes; they have disconnected in order.
     """
     group = join(ProcessesConfig(True, coordinator, num_processes, process_id, **options))
     try:
@@ -214,7 +224,7 @@ def process_group(
 
 
 def _of_runtime(error: BaseException | None) -> bool:
-    """Whether JAX's runtime failed, or what it calls: Gloo's failures are a ValueError."""
+    """Whether an error comes from JAX's runtime; failures of Gloo, its CPU collectives, are raised as ValueError."""
     while error is not None:
         if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error):
             return "RESOURCE_EXHAUSTED" not in str(error)
@@ -224,17 +234,17 @@ def _of_runtime(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """End the process if the block lasts longer: JAX would abort it without a word that one can use."""
+    """End the process with a message if the block lasts longer; JAX would abort it without a useful one."""
 
     def give_up() -> None:
         address = sync.runtime().coordinator_address
         where = f" at {address}" if address else ""
         sys.stderr.write(
-            f"error: the processes of the run did not come together{where} within {seconds:g} s; see whether all of "
-            "them were started and can reach it, or give more time by --connect-timeout.\n"
+            f"error: the processes of the run did not all connect{where} within {seconds:g} s; check that all of them "
+            "were started and can reach it, or set a larger --connect-timeout.\n"
         )
         sys.stderr.flush()
-        os._exit(ALONE)
+        os._exit(NOT_CONNECTED)
 
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
@@ -249,6 +259,6 @@ def _why_not(error: Exception) -> str:
     if "should be defined" in str(error) or "must be defined" in str(error):
         return (
             "no cluster was detected; give --coordinator HOST:PORT --num-processes N --process-id I, or start the "
-            "processes by srun, mpirun, a Kubernetes job or on a TPU slice."
+            "processes with srun, mpirun, a Kubernetes job or on a TPU slice."
         )
-    return f"the processes could not be joined: {str(error).splitlines()[0]}"
+    return f"the processes could not be connected: {str(error).splitlines()[0]}"

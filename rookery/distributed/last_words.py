@@ -109,11 +109,11 @@ def _fate(facts: dict[str, Any]) -> str:
     """The sentence about the process."""
     which = f"process {facts['process']} of {facts['processes']}"
     if facts["process"] > 0 and facts["place"] is not None and not _answers(*facts["place"]):
-        return f"process 0 at {facts['address']} is gone, and {which} with it"
-    others = ", or JAX ended it because another process was lost (then it says so above)"
+        return f"process 0 at {facts['address']} has ended, and {which} ended with it"
+    others = ", or JAX ended it because another process was lost (then its message is above)"
     return (
-        f"{which} (pid {facts['pid']} on {facts['machine']}) ended without a word: it was killed, or ran out of memory"
-        + (others if facts["processes"] > 1 else "")
+        f"{which} (pid {facts['pid']} on {facts['machine']}) ended without a message: "
+        "it was killed, or ran out of memory" + (others if facts["processes"] > 1 else "")
     )
 
 
@@ -132,10 +132,10 @@ def way_on(run: str) -> str:
     except FileNotFoundError:
         names = []
     except OSError as error:
-        return f"what was saved in {run} cannot be read ({(error.strerror or str(error)).lower()})"
+        return f"the checkpoints in {run} cannot be read ({(error.strerror or str(error)).lower()})"
     saved = [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]
     if not saved:
-        return f"nothing was saved yet in {run}"
+        return f"no checkpoint was saved yet in {run}"
     return f"the newest checkpoint is of generation {max(saved)}; continue with: rookery resume {shlex.quote(run)}"
 
 

@@ -1,4 +1,4 @@
-"""How the members of a population and the cells of a repertoire are divided over the devices of a mesh."""
+"""Placement of a population's members and a repertoire's cells on the devices of a mesh."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,12 +17,13 @@ from rookery.types import Array, PyTree
 
 
 def population_map(over: Mesh, exact: bool = False) -> base.PopulationMap:
-    """Map members over the devices of a mesh, each device its own share, without communication.
+    """A map over members in which each device of a mesh processes its share, without communication.
 
     Args:
       over: a mesh with one axis.
-      exact: map a device's members one by one (`jax.lax.map`) instead of at once. Then any number of devices gives
-        the same bits; with `vmap` a device's batch size changes the matmul kernel, and results agree to rounding.
+      exact: map a device's members one by one (`jax.lax.map`) instead of with `vmap`. The results are then
+        bit-identical for any number of devices; with `vmap` a device's batch size changes the matmul kernel, and
+        results agree up to rounding.
     """
     return partial(_map, over, exact)
 
@@ -38,13 +39,13 @@ def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
 
 
 def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bool = False) -> Placement:
-    """Where members, evaluations and a repertoire lie on a mesh; see `population_map` and `rows`.
+    """The placement of members, evaluations and a repertoire on a mesh; see `population_map` and `rows`.
 
     Args:
       over: a mesh with one axis.
-      exact: map a device's members one by one, for the same bits on any number of devices.
-      cells: C, of the repertoire; 0 without one.
-      divides_cells: every device keeps C / devices cells, instead of all of them.
+      exact: map a device's members one by one, for bit-identical results on any number of devices.
+      cells: C, the number of cells of the repertoire; 0 without a repertoire.
+      divides_cells: every device stores C / devices cells instead of all C.
 
     Raises:
       ValueError: the devices do not divide the cells.
@@ -58,23 +59,23 @@ def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bo
 
 
 def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
-    """The same on every device, each with the whole: nothing is left for the compiler to divide."""
-    whole = PartitionSpec()
-    return jax.shard_map(function, mesh=over, in_specs=whole, out_specs=whole, check_vma=False)(*arguments)
+    """Run a function on replicated arguments on every device, so that the compiler does not shard it."""
+    replicated = PartitionSpec()
+    return jax.shard_map(function, mesh=over, in_specs=replicated, out_specs=replicated, check_vma=False)(*arguments)
 
 
 def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
-    spec, of_share = PartitionSpec(AXIS), partial(moved, rows=shares(AXIS).rows, in_place=in_place)
-    moving = jax.shard_map(of_share, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
+    spec, move_local = PartitionSpec(AXIS), partial(moved, rows=shares(AXIS).rows, in_place=in_place)
+    moving = jax.shard_map(move_local, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
     return moving(tree, sources)
 
 
 def rows(over: Mesh, divided: bool) -> Rows:
-    """How the genotypes of a repertoire are read and written on a mesh: either moves the rows named, to every device.
+    """Reads and writes of a repertoire's genotypes on a mesh; rows read or written are replicated on every device.
 
     Args:
       over: a mesh with one axis.
-      divided: every device keeps C / devices cells, instead of all of them.
+      divided: every device stores C / devices cells instead of all C.
     """
     if over.devices.size == 1:
         return HERE
@@ -83,24 +84,29 @@ def rows(over: Mesh, divided: bool) -> Rows:
             lambda tree, indices: _everywhere(over, trees.take, tree, indices),
             lambda tree, indices, rows: _everywhere(over, trees.scatter, tree, indices, rows),
         )
-    spec, whole = PartitionSpec(AXIS), PartitionSpec()
-    of_shares = shares(AXIS).rows
-    take = jax.shard_map(of_shares.take, mesh=over, in_specs=(spec, whole), out_specs=whole, check_vma=False)
-    put = jax.shard_map(of_shares.put, mesh=over, in_specs=(spec, whole, whole), out_specs=spec, check_vma=False)
+    spec, replicated = PartitionSpec(AXIS), PartitionSpec()
+    local_rows = shares(AXIS).rows
+    take = jax.shard_map(local_rows.take, mesh=over, in_specs=(spec, replicated), out_specs=replicated, check_vma=False)
+    put = jax.shard_map(
+        local_rows.put, mesh=over, in_specs=(spec, replicated, replicated), out_specs=spec, check_vma=False
+    )
     return Rows(take, put)
 
 
 def shares(axis: str) -> Shares:
-    """Of a whole whose equal shares lie along a mapped axis, for functions that run inside of it.
+    """Operations on an array that is divided equally along a mapped axis, for functions that run inside that axis.
 
-    Numbers of rows are those in the whole, and the same on all devices.
+    Row indices refer to the whole array and are the same on all devices.
+
+    Args:
+      axis: the name of the mapped axis.
     """
     rows = Rows(partial(_take_share, axis), partial(_put_share, axis))
-    return Shares(rows, partial(_gather, axis), partial(_own_rows, axis))
+    return Shares(rows, partial(_gather, axis), partial(_local_rows, axis))
 
 
 def axis_size(axis: str) -> int:
-    """How many devices share a mapped axis, 1 outside of it."""
+    """The number of devices along a mapped axis; 1 outside it."""
     try:
         return jax.lax.axis_size(axis)
     except NameError:
@@ -111,27 +117,27 @@ def _gather(axis: str, tree: PyTree) -> PyTree:
     try:
         return jax.tree.map(partial(jax.lax.all_gather, axis_name=axis, tiled=True), tree)
     except NameError as error:
-        raise ValueError(f"this works inside a mapped axis {axis!r} only, of jax.pmap or jax.shard_map.") from error
+        raise ValueError(f"this works only inside a mapped axis {axis!r}, of jax.pmap or jax.shard_map.") from error
 
 
-def _own_rows(axis: str, tree: PyTree) -> PyTree:
-    def own(leaf: Array) -> Array:
+def _local_rows(axis: str, tree: PyTree) -> PyTree:
+    def local(leaf: Array) -> Array:
         count = leaf.shape[0] // jax.lax.axis_size(axis)
         return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index(axis) * count, count)
 
-    return jax.tree.map(own, tree)
+    return jax.tree.map(local, tree)
 
 
 def _take_share(axis: str, tree: PyTree, indices: Array) -> PyTree:
-    """Rows from whichever device has them: one gives the row's bits, the others zeros, and integers add up exactly."""
-    local, mine, _ = _own_share(axis, tree, indices)
-    found = jax.tree.map(_as_bits, trees.take(tree, jnp.where(mine, local, 0)))
-    everybodys = jax.lax.psum(trees.where(mine, found, jax.tree.map(jnp.zeros_like, found)), axis)
-    return jax.tree.map(_from_bits, everybodys, tree)
+    """Rows from any device, bit-exact: the device with a row contributes its bits as integers, all others zeros."""
+    local, is_local, _ = _local_indices(axis, tree, indices)
+    found = jax.tree.map(_as_bits, trees.take(tree, jnp.where(is_local, local, 0)))
+    summed = jax.lax.psum(trees.where(is_local, found, jax.tree.map(jnp.zeros_like, found)), axis)
+    return jax.tree.map(_from_bits, summed, tree)
 
 
-def _own_share(axis: str, tree: PyTree, indices: Array) -> tuple[Array, Array, int]:
-    """Where rows of the whole lie among this device's, `[N]`; which are this device's, `[N]` bool; how many it has."""
+def _local_indices(axis: str, tree: PyTree, indices: Array) -> tuple[Array, Array, int]:
+    """Indices within this device's share, `[N]`; whether each is in the share, `[N]` bool; the size of the share."""
     count = jax.tree.leaves(tree)[0].shape[0]
     local = indices - jax.lax.axis_index(axis) * count
     return local, (local >= 0) & (local < count), count
@@ -148,27 +154,30 @@ def _from_bits(bits: Array, like: Array) -> Array:
 
 
 def _put_share(axis: str, tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
-    """Every device writes the rows of its own cells, in place."""
-    local, mine, count = _own_share(axis, tree, indices)
-    beyond = count + jnp.arange(indices.shape[0])  # unique, and never written
-    return trees.scatter(tree, jnp.where(mine, local, beyond), rows)
+    """Every device writes the rows of its share in place."""
+    local, is_local, count = _local_indices(axis, tree, indices)
+    dropped = count + jnp.arange(indices.shape[0])  # out of bounds, so never written; distinct, as `scatter` requires
+    return trees.scatter(tree, jnp.where(is_local, local, dropped), rows)
 
 
 def map_over(function: Callable[..., PyTree], axis: str, devices: Sequence[Any] | None = None) -> Callable[..., PyTree]:
-    """A compiled function whose arguments and results have a leading axis of devices, one row for each.
+    """A jitted function whose arguments and results have a leading device axis, `[devices, ...]`.
 
     Args:
-      function: is given rows without that axis, and may exchange over `axis`.
-      axis: its name inside.
-      devices: all of this process by default.
+      function: runs on each device with that device's row, without the leading axis; may use collectives over `axis`.
+      axis: the name of the device axis inside `function`.
+      devices: all devices of this process by default.
+
+    Returns:
+      The mapped function; it raises ValueError if a leading axis differs from the number of devices.
     """
     over, spec = Mesh(np.asarray(jax.local_devices() if devices is None else devices), (axis,)), PartitionSpec(axis)
 
-    def of_one(arguments: tuple, named: dict) -> PyTree:
+    def on_one_device(arguments: tuple, named: dict) -> PyTree:
         arguments, named = jax.tree.map(lambda leaf: leaf[0], (arguments, named))
         return jax.tree.map(lambda leaf: leaf[None], function(*arguments, **named))
 
-    mapped = jax.jit(jax.shard_map(of_one, mesh=over, in_specs=(spec, spec), out_specs=spec, check_vma=False))
+    mapped = jax.jit(jax.shard_map(on_one_device, mesh=over, in_specs=(spec, spec), out_specs=spec, check_vma=False))
 
     def checked(*arguments: PyTree, **named: PyTree) -> PyTree:
         rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((arguments, named))}

@@ -1,4 +1,4 @@
-"""Programs compiled for a mesh, and the shapes and shardings of their states."""
+"""Compilation of programs for a mesh, and the shapes and shardings of their states."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,36 +15,49 @@ from rookery.types import Key, Metrics, PyTree
 
 
 class Compiled(NamedTuple):
-    """A program's functions, to be compiled for a mesh."""
+    """The jitted functions of a program on a mesh."""
 
     init: Callable[[Key], base.ProgramState]
-    step: Callable[[base.ProgramState, Key], tuple[base.ProgramState, Metrics]]  # the state is donated
+    """Draws the initial state."""
+    step: Callable[[base.ProgramState, Key], tuple[base.ProgramState, Metrics]]
+    """Runs one generation; the state is donated."""
     evaluate: Callable[[base.ProgramState, Key], Metrics]
+    """Evaluates the population, without a change to the state."""
 
 
 class Stages(NamedTuple):
-    """The stages of a program's `init` and `step`, see `populations.stages`; to be compiled, or compiled, for a mesh.
+    """The stages of a program's `init` and `step` (see `populations.stages`) on a mesh, jitted or compiled.
 
-    State and work are donated.
+    The program state and the work in progress are donated.
     """
 
     first_states: Any
-    """The start states of `init`: the same function as `start_states` wherever the program draws both alike."""
+    """Draws the start states for `create`; the same function as `start_states` if the program draws both alike."""
     create: Any
+    """Draws the initial program state."""
     start_states: Any
+    """Draws the start states of a generation."""
     begin: Any
+    """Begins a generation."""
     advance: Any
+    """Runs some of a generation's iterations."""
     finish: Any
+    """Ends a generation: evaluation, selection and metrics."""
 
 
 def shardings(over: Mesh, divides_cells: bool = False) -> base.ProgramState:
-    """How a `ProgramState` lies on a mesh: members divided, the rest whole on every device, cells as asked for."""
-    divided, whole = NamedSharding(over, PartitionSpec(AXIS)), NamedSharding(over, PartitionSpec())
-    return base.ProgramState(divided, whole, divided if divides_cells else whole)
+    """The shardings of a `ProgramState`: members divided, the shared part replicated, cells divided or replicated.
+
+    Args:
+      over: a mesh with one axis.
+      divides_cells: divide the cells of a repertoire instead of replicating them.
+    """
+    divided, replicated = NamedSharding(over, PartitionSpec(AXIS)), NamedSharding(over, PartitionSpec())
+    return base.ProgramState(divided, replicated, divided if divides_cells else replicated)
 
 
 def compile_program(program: base.Program, over: Mesh) -> Compiled:
-    """Bind a program to a mesh: one compiled call per generation, its state donated and spread over the devices.
+    """Jit the functions of a program for a mesh: one call per generation, with a donated, sharded state.
 
     Raises:
       ValueError: the devices do not divide the population or the batch.
@@ -59,7 +72,7 @@ def compile_program(program: base.Program, over: Mesh) -> Compiled:
 
 
 def compile_stages(program: base.Program, over: Mesh) -> Stages:
-    """Bind the stages of a program to a mesh; arguments and errors are those of `compile_program`."""
+    """Jit the stages of a program for a mesh; arguments and errors are those of `compile_program`."""
     _check_sizes(program, over)
     layout = shardings(over, program.divides_cells)
     both = (layout, Work(layout.members, layout.shared))
@@ -77,13 +90,17 @@ def compile_stages(program: base.Program, over: Mesh) -> Stages:
 
 
 def compile_lowered(lowered: Any, once: bool = False) -> Any:
-    """Compile what `jax.stages.Wrapped.lower` gave.
+    """Compile a lowered function.
 
-    On a CPU with fewer of LLVM's passes: SAC on hopper compiles in 0.7 of the time and runs as fast. What the variable
-    `XLA_FLAGS` says of these passes stands.
+    On a CPU the compiler runs fewer of LLVM's passes: SAC on hopper compiles in 0.7 of the time and runs as fast.
+    Options that the environment variable `XLA_FLAGS` sets take precedence.
 
     Args:
-      once: it runs once a generation at most and briefly, so compiling quickly matters more than speed.
+      lowered: the result of `jax.stages.Wrapped.lower`.
+      once: the function runs briefly and at most once per generation, so compile time matters more than its speed.
+
+    Returns:
+      The `jax.stages.Compiled` function.
     """
     return lowered.compile(compiler_options=_options(once) if jax.default_backend() == "cpu" else {})
 
@@ -106,7 +123,7 @@ def template(program: base.Program, over: Mesh) -> base.ProgramState:
 
 
 def work_template(program: base.Program, over: Mesh, state: base.ProgramState) -> Work:
-    """Shapes, dtypes and shardings of what a generation in progress holds, see `template`."""
+    """Shapes, dtypes and shardings of the work of a generation in progress, see `template`."""
     step, layout = staged_step(program.step), shardings(over)
     bank = jax.eval_shape(step.start_states, jax.random.key(0))
     _, work = jax.eval_shape(step.begin, state, bank, stage_keys(program)[1])
@@ -114,14 +131,14 @@ def work_template(program: base.Program, over: Mesh, state: base.ProgramState) -
 
 
 def stage_keys(program: base.Program) -> tuple[Key, Key]:
-    """Shapes of the keys that the stages `create` and `begin` get."""
+    """Shapes of the keys that the stages `create` and `begin` receive."""
     stages = staged_init(program.init), staged_step(program.step)
     keys = (jax.eval_shape(partial(split, stage), jax.random.key(0))[1] for stage in stages)
     return tuple(keys)  # pyright: ignore[reportReturnType] - there are two
 
 
-def whole(over: Mesh, tree: PyTree) -> PyTree:
-    """The shapes of a tree that is whole on every device."""
+def replicated(over: Mesh, tree: PyTree) -> PyTree:
+    """Shapes, dtypes and shardings of a tree that is replicated on every device."""
     return _placed((shardings(over).shared,), (tree,))[0]
 
 

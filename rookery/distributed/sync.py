@@ -1,9 +1,9 @@
-"""What the processes of a run say to each other; where there is only one, nothing.
+"""Host-side synchronisation of the processes of a run; every function is trivial in a run of one process.
 
-Everything goes through the key-value store of JAX's coordinator, which any process may write to and read at any time;
-it is the one thing taken here that JAX does not document. Once connected, nothing goes over the mesh: on several
-devices of a CPU a collective of the host's could overlap one of a compiled program, and collectives without an order
-wait for ever.
+Messages go through the key-value store of JAX's coordinator, which any process may read and write at any time; it is
+the only undocumented part of JAX in use here. After `connect`, this module runs no collectives on the mesh: on several
+CPU devices a collective of the host could overlap one of a compiled program, and collectives that run in different
+orders deadlock.
 """
 
 import contextlib
@@ -29,69 +29,77 @@ from rookery.trees import flatten_mapping
 from rookery.versions import versions
 
 PACKAGES = ("rookery", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-"""Whose versions have a say in what a run computes and stores."""
+"""The packages whose versions affect the results or the files of a run."""
 
-_WORDS_SECONDS = 30
+_RECORD_SECONDS = 30
 _FILE_SECONDS = 10.0
-_PATIENCE = 1000 * 24 * 3600  # ms, since others may compile; a process that dies meanwhile is noticed otherwise
+_TIMEOUT = 1000 * 24 * 3600  # ms; long because others may compile: the heartbeats detect a process that ends
 _TICK = 0.2  # s
 _Result = TypeVar("_Result")
-_meetings, _comparisons, _exchanges = itertools.count(), itertools.count(), itertools.count()
+_barriers, _comparisons, _exchanges = itertools.count(), itertools.count(), itertools.count()
 
 
 def runtime() -> Any:
-    """What JAX knows of its processes, without starting a backend: `process_id`, `num_processes`, `client`."""
+    """JAX's state of the distributed runtime (`process_id`, `num_processes`, `client`), without starting a backend."""
     from jax._src import distributed
 
     return distributed.global_state
 
 
-def board() -> Any:
-    """The notice board: the key-value store of JAX's coordinator; None in a run of one process."""
+def key_value_store() -> Any:
+    """The client of the coordinator's key-value store; None in a run of one process."""
     return runtime().client
 
 
 def by_process(entries: Iterable[tuple[str, str]]) -> dict[int, str]:
-    """What the notice board has in a directory, by the process that each key ends with."""
+    """Entries of a directory of the key-value store, by the process index at the end of each key."""
     return {int(key.rpartition("/")[2]): value for key, value in entries}
 
 
 def is_first() -> bool:
-    """Whether this process writes and prints: process 0. Asking does not start JAX, which would wait for the others."""
+    """Whether this is process 0, which writes and prints. The call does not start a backend, which would block."""
     return runtime().process_id == 0
 
 
 def of_first(number: int) -> int:
-    """The number that process 0 has; every process calls this, and waits for the others."""
+    """The value of `number` in process 0; every process calls this and waits for the others."""
     if runtime().num_processes == 1:
         return number
     return json.loads(_exchange(json.dumps(number))[0])
 
 
 def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
-    """What all do after a generation: the signal that any process received, and whether process 0 wants to save."""
+    """Agree on the action after a generation; every process calls this and waits for the others.
+
+    Args:
+      signum: the signal that this process received, or None.
+      saves: whether a checkpoint is due according to this process.
+
+    Returns:
+      The largest signal number that any process received, or None; and `saves` of process 0.
+    """
     if runtime().num_processes == 1:
         return signum, saves
-    told = [json.loads(one) for one in _exchange(json.dumps([signum or 0, bool(saves)]))]
-    return max(signum for signum, _ in told) or None, told[0][1]
+    messages = [json.loads(message) for message in _exchange(json.dumps([signum or 0, bool(saves)]))]
+    return max(signum for signum, _ in messages) or None, messages[0][1]
 
 
 def _exchange(message: str) -> list[str]:
-    """The messages of all processes, which call this in the same order, from one thread each."""
-    store, count, own, number = board(), runtime().num_processes, runtime().process_id, next(_exchanges)
-    store.key_value_set(f"rookery/exchange/{number}/{own}", message)
+    """The messages of all processes, by index; every process makes these calls in the same order, from one thread."""
+    store, count, process, number = key_value_store(), runtime().num_processes, runtime().process_id, next(_exchanges)
+    store.key_value_set(f"rookery/exchange/{number}/{process}", message)
 
     def read() -> list[str]:
-        return [store.blocking_key_value_get(f"rookery/exchange/{number}/{i}", _PATIENCE) for i in range(count)]
+        return [store.blocking_key_value_get(f"rookery/exchange/{number}/{i}", _TIMEOUT) for i in range(count)]
 
-    messages = _while_hearing_signals(read)
-    if number:  # whoever sent its message of this exchange has read all of the one before
-        store.key_value_delete(f"rookery/exchange/{number - 1}/{own}")
+    messages = _run_interruptibly(read)
+    if number:  # a process that sent its message of this exchange has read all messages of the previous one
+        store.key_value_delete(f"rookery/exchange/{number - 1}/{process}")
     return messages
 
 
-def _while_hearing_signals(wait: Callable[[], _Result]) -> _Result:
-    """The result of a function that blocks below Python, where no signal would be heard."""
+def _run_interruptibly(wait: Callable[[], _Result]) -> _Result:
+    """Run a function that blocks in C++ in a thread, so that this thread still handles signals."""
     results: list[_Result] = []
     failures: list[Exception] = []
 
@@ -110,95 +118,98 @@ def _while_hearing_signals(wait: Callable[[], _Result]) -> _Result:
     return results[0]
 
 
-def sees_what_first_sees(path: Path, seconds: float = _FILE_SECONDS) -> bool:
-    """Whether a file holds the same here as for process 0; every process calls this, and waits for process 0.
+def file_matches_process_zero(path: Path, seconds: float = _FILE_SECONDS) -> bool:
+    """Whether a file has the same content here as in process 0; every process calls this and waits for process 0.
 
     Args:
-      path: of a file that tells one run from another.
-      seconds: how long a network's file system may take to show it.
+      path: a file whose content differs between runs.
+      seconds: the time allowed for a network file system to show the file.
     """
-    told, until = of_first(_checksum(path)), time.monotonic() + seconds
-    while _checksum(path) != told:
-        if time.monotonic() > until:
+    expected, deadline = of_first(_checksum(path)), time.monotonic() + seconds
+    while _checksum(path) != expected:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.1)
     return True
 
 
 def _checksum(path: Path) -> int:
-    """Of a file's bytes, in 31 bits; -1 without the file."""
+    """The CRC-32 of a file in 31 bits; -1 if the file cannot be read."""
     try:
         return zlib.crc32(path.read_bytes()) & 0x7FFFFFFF
     except OSError:
         return -1
 
 
-def meet(place: str | None = None) -> None:
-    """Wait until every process has come this far, however long the others compile: a collective waits seconds only.
+def barrier(name: str | None = None) -> None:
+    """Wait for all processes, however long the others compile; a collective would time out after seconds.
 
     Args:
-      place: a name that no other meeting has; by default they are counted.
+      name: a unique name of the barrier; by default barriers are counted.
     """
     if runtime().num_processes == 1:
         return
-    name = f"rookery/meeting/{next(_meetings) if place is None else place}"
-    _while_hearing_signals(lambda: board().wait_at_barrier(name, _PATIENCE))
+    key = f"rookery/meeting/{next(_barriers) if name is None else name}"
+    _run_interruptibly(lambda: key_value_store().wait_at_barrier(key, _TIMEOUT))
 
 
 def connect(over: mesh.Mesh) -> None:
-    """Let all devices of a mesh meet once, before anything is timed; without the lines that Gloo prints on a CPU.
+    """Connect all devices of a mesh by a collective, before anything is timed. Hides what Gloo prints on a CPU.
+
+    Args:
+      over: the devices of all processes.
 
     Raises:
-      ValueError: the processes have different devices.
+      ValueError: the processes have different numbers of devices.
     """
     check_alike({"devices": over.devices.size, "devices of a process": jax.local_device_count()})
     if runtime().num_processes > 1:
-        with _hushed():
-            multihost_utils.process_allgather(np.zeros(1))  # this waits for one device only, and so comes first
-            mesh.shake_hands(over)
+        with _silenced_stdout():
+            multihost_utils.process_allgather(np.zeros(1))  # first, since it waits for one device per process only
+            mesh.connect_devices(over)
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Standard output of libraries below Python goes nowhere."""
+def _silenced_stdout() -> Iterator[None]:
+    """Discard what C and C++ libraries print to standard output."""
     sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    stdout, devnull = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 1)
+        os.dup2(devnull, 1)
         yield
     finally:
-        ctypes.CDLL(None).fflush(None)  # what the libraries still hold back
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+        ctypes.CDLL(None).fflush(None)  # output that the libraries still buffer
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(devnull)
 
 
 def check_alike(record: Mapping[str, Any]) -> None:
-    """Refuse processes that were told different things, or are of different versions; before any collective.
+    """Check that all processes have the same configuration and package versions; to be called before any collective.
 
-    What differs may be the number of devices, which a collective over them would wait for; so a hash of it goes over
-    the notice board.
+    The processes compare hashes through the key-value store, because a collective would block if the numbers of
+    devices differ.
 
     Args:
-      record: JSON values; whatever decides the run.
+      record: the configuration of the run, as JSON values.
 
     Raises:
-      ValueError: in every process; names the first that differs from process 0, and in what.
+      ValueError: in every process; names the first process that differs from process 0, and the differences.
     """
     if runtime().num_processes == 1:
         return
     text = json.dumps(flatten_mapping({**record, "version": versions(PACKAGES)}), sort_keys=True)
-    place, own = f"rookery/hash/{next(_comparisons)}", runtime().process_id
-    board().key_value_set(f"{place}/{own}", hashlib.sha256(text.encode()).hexdigest())
-    meet(place)
-    hashes = by_process(board().key_value_dir_get(place))
+    store, directory, process_index = key_value_store(), f"rookery/hash/{next(_comparisons)}", runtime().process_id
+    store.key_value_set(f"{directory}/{process_index}", hashlib.sha256(text.encode()).hexdigest())
+    barrier(directory)
+    hashes = by_process(store.key_value_dir_get(directory))
     different = [process for process in sorted(hashes) if hashes[process] != hashes[0]]
     if not different:
         return
     other = different[0]
-    board().key_value_set(f"rookery/told/{own}", text, allow_overwrite=True)
+    store.key_value_set(f"rookery/settings/{process_index}", text, allow_overwrite=True)
     here, there = (
-        json.loads(board().blocking_key_value_get(f"rookery/told/{process}", 1000 * _WORDS_SECONDS))
+        json.loads(store.blocking_key_value_get(f"rookery/settings/{process}", 1000 * _RECORD_SECONDS))
         for process in (0, other)
     )
     differences = [
@@ -207,6 +218,6 @@ def check_alike(record: Mapping[str, Any]) -> None:
         if here.get(name) != there.get(name)
     ]
     raise ValueError(
-        f"process {other} is told something else than process 0: {'; '.join(differences[:3])}; start every process "
-        "with the same command, the same versions and as many devices."
+        f"process {other} is configured differently from process 0: {'; '.join(differences[:3])}; start every process "
+        "with the same command, the same versions and the same number of devices."
     )

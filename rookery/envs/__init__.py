@@ -1,1 +1,1 @@
-"""Environments: the interface, the registry of tasks, wrappers, and the suites whose environments are adapted."""
+"""Environments: the interface, the task registry, the wrappers, and the adapters of other suites."""

@@ -1,12 +1,12 @@
-"""The waist of the worlds: `Environment(reset, step, spec)`, and what wraps any of them.
+"""The environment interface `Environment(reset, step, spec)`, which all tasks, suite adapters and wrappers share.
 
-An environment is written for one episode; `jax.vmap` makes it many. Termination (the task ended) and truncation (the
-clock ended) are never merged, and `final_observation` is the true successor even when an automatic reset has already
-put the next episode's first observation into `observation`.
+An environment describes one episode; `jax.vmap` makes a batch of them. Termination (the task ended) and truncation (the
+time limit was reached) are separate flags, and `final_observation` is the true successor observation even when an
+automatic reset has already put the next episode's first observation into `observation`.
 
-In a world for a team (`EnvSpec.team`) observations, actions, rewards and both flags have an axis of I agents before any
-other, sizes are those of the largest, and the flags of an agent whose task has ended stay set until the episode is
-over: when those of all are. Everything here serves either kind.
+In a multi-agent environment (`EnvSpec.team`) observations, actions, rewards and both flags have a leading axis of I
+agents, sizes are those of the largest agent, and the flags of an agent whose task has ended stay set until the episode
+is over. The episode is over when it has ended for all agents. Every function here supports both kinds.
 """
 
 import math
@@ -22,12 +22,16 @@ EnvState = PyTree
 
 
 class DescriptorSpec(NamedTuple):
-    """What a task's descriptor means and where it lies."""
+    """Meaning and limits of a task's descriptor."""
 
     meaning: str
-    kind: descriptors.Kind  # how the steps of an episode become one descriptor
-    lower: tuple[float, ...]  # [D]
-    upper: tuple[float, ...]  # [D]
+    """Short description, for example "final x, y"."""
+    kind: descriptors.Kind
+    """How the state descriptors of an episode are reduced to one descriptor."""
+    lower: tuple[float, ...]
+    """Lower limits, `[D]`."""
+    upper: tuple[float, ...]
+    """Upper limits, `[D]`."""
 
     @property
     def size(self) -> int:
@@ -36,94 +40,122 @@ class DescriptorSpec(NamedTuple):
 
 
 class SkillSpec(NamedTuple):
-    """What the last numbers of an observation ask the agent to do, see `envs/wrappers/skills.py`."""
+    """Format of the skill vector at the end of an observation, see `envs/wrappers/skills.py`."""
 
-    kind: str  # "one-hot" or "sphere"
-    size: int  # numbers: as many as there are skills, or the dimensions of the space that the sphere lies in
+    kind: str
+    """One of "one-hot" and "sphere"."""
+    size: int
+    """Length of the skill vector: the number of skills, or the dimension of the sphere's space."""
 
 
 class Team(NamedTuple):
-    """Who lives together in a world, and what each of them sees and does by itself."""
+    """The agents of a multi-agent environment and the unpadded sizes of their observations and actions."""
 
-    names: tuple[str, ...]  # [I], unique
-    observation_sizes: tuple[int, ...]  # [I], without the padding that makes them equal
-    action_sizes: tuple[int, ...]  # [I]
-    rivals: bool = False  # one wins what another loses, so that the mean of their returns says nothing of a team
+    names: tuple[str, ...]
+    """Unique names, `[I]`."""
+    observation_sizes: tuple[int, ...]
+    """Sizes before the padding to a common size, `[I]`."""
+    action_sizes: tuple[int, ...]
+    """Sizes before the padding to a common size, `[I]`."""
+    rivals: bool = False
+    """Whether agents compete, so that the mean of their returns does not measure a team's performance."""
 
 
 class EnvSpec(NamedTuple):
-    """All that a mind may know of a world."""
+    """Static properties of an environment; agents are built from these alone."""
 
     name: str
+    """Name of the task."""
     observation_size: int
-    action_size: int  # dimensions, each in [-1, 1] unless `unbounded`; or the number of discrete actions
-    episode_length: int  # steps until truncation
+    """O, all parts of the observation included."""
+    action_size: int
+    """Number of dimensions, each in [-1, 1] unless `unbounded`; or the number of discrete actions."""
+    episode_length: int
+    """Steps until truncation."""
     discrete: bool = False
+    """Whether actions are int32 indices."""
     descriptor: DescriptorSpec | None = None
-    qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
+    """None: the task has no descriptor."""
+    qd_offset: float = 0.0
+    """Reward per step, added for the QD score so that the worst known behaviour counts as 0."""
     skill: SkillSpec | None = None
-    team: Team | None = None  # None: a world for one agent
-    masked: bool = False  # whether observations say which actions there are, see `sensed_size`
-    memory_size: int = (
-        0  # numbers that an agent notes in each step and is shown in the next, see `envs/wrappers/recurrence.py`
-    )
-    unbounded: bool = False  # continuous actions are any real numbers, and nobody clips them
+    """None: observations contain no skill."""
+    team: Team | None = None
+    """None: a single-agent environment."""
+    masked: bool = False
+    """Whether observations contain a mask of the available actions, see `sensed_size`."""
+    memory_size: int = 0
+    """Length of the memory that an agent writes in each step and observes in the next, see `wrappers/recurrence.py`."""
+    unbounded: bool = False
+    """Whether continuous actions are arbitrary real numbers that are never clipped."""
 
     @property
     def descriptor_size(self) -> int:
-        """D, or 0 for a task without descriptor."""
+        """D, or 0 for a task without a descriptor."""
         return self.descriptor.size if self.descriptor else 0
 
     @property
     def sensed_size(self) -> int:
-        """How many numbers of an observation, the first ones, say where the agent is.
+        """Length of the leading part of an observation that describes the environment's state.
 
-        What follows is its skill, a mask (1 for each of the discrete actions, or of the dimensions of a continuous one,
-        that the agent has in this step, 0 for the others), and its memory; each only where the spec names it.
+        The rest follows in this order, each part only if the spec has it: the skill, the action mask (1 for each
+        discrete action or continuous dimension that is available to the agent in this step, else 0), and the memory.
         """
-        told = (self.skill.size if self.skill else 0) + (self.action_size if self.masked else 0)
-        return self.observation_size - told - self.memory_size
+        appended = (self.skill.size if self.skill else 0) + (self.action_size if self.masked else 0)
+        return self.observation_size - appended - self.memory_size
 
 
 class SkillInfo(NamedTuple):
-    """What an environment with skills says in each step beside the rest."""
+    """Additional output of each step of an environment with skills."""
 
-    skill: Array  # [S] that the step was made under
-    episode_return: Array  # [] sum of the episode's rewards so far
+    skill: Array
+    """Skill of the episode that the step belongs to, `[S]`."""
+    episode_return: Array
+    """Sum of the episode's rewards so far, `[]`."""
 
 
 class Step(NamedTuple):
-    """What one environment step says."""
+    """Output of a reset or of one environment step."""
 
-    observation: Array  # [O] what the agent acts on next (after an automatic reset: the new episode's first)
-    reward: Array  # []
-    terminated: Array  # [] bool: the task ended
-    truncated: Array  # [] bool: the clock ended
-    final_observation: Array  # [O] the true successor, also when the episode ended here
-    descriptor: Array  # [D] state descriptor of the true successor; D = 0 without one
-    broken: Array  # [] bool: the physics gave a number that is not finite and the episode was ended for it
-    pursued: PyTree = ()  # `SkillInfo` in an environment with skills
+    observation: Array
+    """Observation for the next action, `[O]`; after an automatic reset the new episode's first."""
+    reward: Array
+    """Reward of the step, `[]`."""
+    terminated: Array
+    """Whether the task ended, `[]` bool."""
+    truncated: Array
+    """Whether the time limit was reached, `[]` bool."""
+    final_observation: Array
+    """True successor observation, `[O]`, also when the episode ended in this step."""
+    descriptor: Array
+    """State descriptor of the true successor, `[D]`; D = 0 for a task without a descriptor."""
+    broken: Array
+    """Whether the episode was terminated because the physics returned a non-finite number, `[]` bool."""
+    pursued: PyTree = ()
+    """`SkillInfo` in an environment with skills."""
 
     @property
     def ended(self) -> Array:
-        """Whether it is over for the agent, for either reason; `[]` bool, or `[I]`."""
+        """Whether the episode has ended for the agent, terminated or truncated; `[]` bool, or `[I]`."""
         return self.terminated | self.truncated
 
     @property
     def over(self) -> Array:
-        """Whether the episode is over for everybody; `[]` bool. Of one step: a batch of them is mapped."""
+        """Whether the episode has ended for all agents; `[]` bool. Defined for a single step: use `vmap` on a batch."""
         return jnp.all(self.ended)
 
 
 class ActionWithCarry(NamedTuple):
-    """What an agent with a memory does in a step, see `envs/wrappers/recurrence.py`."""
+    """Action of a recurrent agent, see `envs/wrappers/recurrence.py`."""
 
-    action: Array  # the world's
-    memory: Array  # [H]
+    action: Array
+    """Action for the wrapped environment, `[A]`."""
+    memory: Array
+    """Memory that the next observation will contain, `[H]`."""
 
 
 class ResetFn(Protocol):
-    """Start an episode; the key is consumed. The step's reward is 0 and none of its flags is set."""
+    """Start an episode; the key is consumed. The returned step has reward 0 and no flag set."""
 
     def __call__(self, key: Key) -> tuple[EnvState, Step]: ...
 
@@ -135,41 +167,54 @@ class StepFn(Protocol):
 
 
 class FirstFn(Protocol):
-    """Make a start state the beginning of a slot's first episode; slots are counted from 0, `[]` int32.
+    """Turn a start state into the start of a slot's first episode; `slot` is counted from 0, `[]` int32.
 
-    The key is consumed; where it is None, as in an evaluation, the slot alone decides.
+    The key is consumed. If it is None, as in an evaluation, the result depends on the start state and the slot only.
     """
 
     def __call__(self, start: tuple[EnvState, Step], slot: Array, key: Key | None) -> tuple[EnvState, Step]: ...
 
 
 class NextFn(Protocol):
-    """Make a start state the beginning of the episode after the one that ended in `last`; the key is consumed."""
+    """Turn a start state into the start of the episode after the one that ended in state `last`; consumes the key."""
 
     def __call__(self, start: tuple[EnvState, Step], last: EnvState, key: Key) -> tuple[EnvState, Step]: ...
 
 
 class Assignment(NamedTuple):
-    """How episodes that begin from one start state differ: in what they are for."""
+    """Assigns a goal, such as a skill, to each episode that begins from a shared start state."""
 
     first: FirstFn
+    """For the first episode of a slot."""
     next: NextFn
+    """For every later episode."""
 
 
 class Environment(NamedTuple):
-    """A world for one agent; pure functions and a spec."""
+    """An environment as pure functions and a spec."""
 
     reset: ResetFn
+    """Starts an episode."""
     step: StepFn
+    """Advances an episode by one step."""
     spec: EnvSpec
-    assignment: Assignment | None = None  # None: a start state is all that there is to an episode
-    picture: scene.Picture | None = None  # None: nobody has drawn it
+    """Static properties."""
+    assignment: Assignment | None = None
+    """None: an episode is determined by its start state."""
+    picture: scene.Picture | None = None
+    """None: the environment cannot be drawn."""
 
 
 def descriptor_spec(
     meaning: str, kind: descriptors.Kind, lower: tuple[float, ...], upper: tuple[float, ...]
 ) -> DescriptorSpec:
-    """Declare a descriptor.
+    """Build the spec of a descriptor and check it.
+
+    Args:
+      meaning: short description, for example "final x, y".
+      kind: one of `descriptors.KINDS`.
+      lower: lower limits, `[D]`, finite.
+      upper: upper limits, `[D]`, finite and above `lower`.
 
     Raises:
       ValueError: the descriptor has size 0, its limits differ in size, are not finite or do not increase, or `kind` is
@@ -187,14 +232,26 @@ def descriptor_spec(
 
 
 def first_step(observation: Array, descriptor: Array) -> Step:
-    """The step that a reset returns: no reward, nothing ended."""
+    """Build the step that a reset returns: reward 0 and no flag set.
+
+    Args:
+      observation: `[O]`, or `[I, O]` for a team.
+      descriptor: `[D]`.
+    """
     agents = observation.shape[:-1]
     false = jnp.zeros(agents, bool)
     return Step(observation, jnp.zeros(agents), false, false, observation, descriptor, jnp.asarray(False))
 
 
 def next_step(observation: Array, reward: Array, terminated: Array, descriptor: Array) -> Step:
-    """The step of a world that has no clock and no automatic reset of its own."""
+    """Build the step of an environment without a time limit and without automatic resets.
+
+    Args:
+      observation: `[O]`, or `[I, O]` for a team.
+      reward: `[]` or `[I]`.
+      terminated: `[]` or `[I]` bool.
+      descriptor: `[D]`.
+    """
     return Step(
         observation=observation,
         reward=jnp.asarray(reward, jnp.float32),

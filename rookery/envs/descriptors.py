@@ -1,8 +1,8 @@
-"""Streaming descriptors: what an episode was like, summed up while it runs.
+"""Streaming descriptors: reduce the state descriptors of an episode to one descriptor while the episode runs.
 
-A task says at every step where it is (`Step.descriptor`, `[D]`); an accumulator of constant size turns the stream into
-one descriptor per episode. No trajectory is stored and nothing is masked with NaN: steps after the end of the episode
-are told apart by a boolean.
+A task returns a state descriptor `[D]` in every step (`Step.descriptor`); an accumulator of constant size reduces this
+stream to one descriptor per episode. No trajectory is stored, and a boolean instead of NaN marks the steps after the
+end of the episode.
 """
 
 from typing import Literal, NamedTuple, Protocol
@@ -14,73 +14,86 @@ from rookery.types import Array
 
 
 class Summary(NamedTuple):
-    """Running sum over the living steps of an episode."""
+    """Accumulator over the valid steps of an episode."""
 
-    total: Array  # [D]
-    steps: Array  # [] float32, number of steps summed
+    total: Array
+    """Sum of the state descriptors, or the last one, `[D]`."""
+    steps: Array
+    """Number of steps that `total` is divided by, `[]` float32."""
 
 
 class InitFn(Protocol):
-    """Descriptor size -> an empty `Summary`."""
+    """Descriptor size D -> an empty `Summary`."""
 
     def __call__(self, size: int) -> Summary: ...
 
 
 class AccumulateFn(Protocol):
-    """Add one step's `[D]` state descriptor if `alive` (`[]` bool), else change nothing."""
+    """Add one step's state descriptor `[D]` if `alive` (`[]` bool) is true, else return the summary unchanged."""
 
     def __call__(self, summary: Summary, descriptor: Array, alive: Array) -> Summary: ...
 
 
 class FinishFn(Protocol):
-    """The episode's descriptor, `[D]`; finite for any number of steps, zero of them included."""
+    """Return the episode's descriptor `[D]`, which is finite for any number of steps, including zero."""
 
     def __call__(self, summary: Summary) -> Array: ...
 
 
 class Descriptor(NamedTuple):
-    """How a stream of state descriptors becomes one."""
+    """Functions that reduce a stream of state descriptors to one descriptor."""
 
     init: InitFn
+    """Creates an empty summary."""
     accumulate: AccumulateFn
+    """Adds a step."""
     finish: FinishFn
+    """Returns the descriptor."""
 
 
 Kind = Literal["mean", "final"]
 
 
 def init(size: int) -> Summary:
-    """A summary of no steps."""
+    """Create the summary of zero steps for descriptors of length `size`."""
     return Summary(jnp.zeros((size,), jnp.float32), jnp.zeros((), jnp.float32))
 
 
 def accumulate_mean(summary: Summary, descriptor: Array, alive: Array) -> Summary:
-    """Sum the living steps."""
+    """Sum the valid steps."""
     added = Summary(summary.total + descriptor, summary.steps + 1.0)
     return Summary(*(jnp.where(alive, new, old) for new, old in zip(added, summary, strict=True)))
 
 
 def accumulate_final(summary: Summary, descriptor: Array, alive: Array) -> Summary:
-    """Keep the last living step."""
+    """Keep the last valid step."""
     return Summary(jnp.where(alive, descriptor, summary.total), jnp.ones_like(summary.steps))
 
 
 def finish(summary: Summary) -> Array:
-    """Total over steps, or zeros for an episode of no steps."""
+    """Divide the total by the number of steps; zeros for an episode of zero steps."""
     return summary.total / jnp.maximum(summary.steps, 1.0)
 
 
 KINDS: dict[str, Descriptor] = {
-    "mean": Descriptor(init, accumulate_mean, finish),  # e.g. the share of steps that a foot touches the ground
-    "final": Descriptor(init, accumulate_final, finish),  # e.g. where the episode ended
+    "mean": Descriptor(init, accumulate_mean, finish),  # e.g. the fraction of steps in which a foot touches the ground
+    "final": Descriptor(init, accumulate_final, finish),  # e.g. the position at the end of the episode
 }
 
 
 def summarise(kind: Kind, descriptor_t: Array, alive_t: Array) -> Array:
-    """The descriptor `[D]` of a stored episode: what its steps said, `[T, D]`, and which of them lived, `[T]` bool."""
-    how = KINDS[kind]
+    """Compute the descriptor `[D]` of a stored episode.
 
-    def follow(summary: Summary, step: tuple[Array, Array]) -> tuple[Summary, None]:
-        return how.accumulate(summary, *step), None
+    Args:
+      kind: one of `KINDS`.
+      descriptor_t: state descriptors, `[T, D]`.
+      alive_t: which steps belong to the episode, `[T]` bool.
+    """
+    reduction = KINDS[kind]
 
-    return how.finish(jax.lax.scan(follow, how.init(descriptor_t.shape[-1]), (descriptor_t, alive_t))[0])
+    def accumulate(summary: Summary, step: tuple[Array, Array]) -> tuple[Summary, None]:
+        return reduction.accumulate(summary, *step), None
+
+    return reduction.finish(
+        jax.lax.scan(accumulate, reduction.init(descriptor_t.shape[-1]), (descriptor_t, alive_t))[0]
+    )

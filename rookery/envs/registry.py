@@ -1,6 +1,7 @@
-"""The one registry of tasks: what there is by name, and how to build it. Scoring functions are listed beside them.
+"""The task registry: the names, sizes and factories of all tasks. Its table also lists the scoring functions.
 
-Listing tasks builds nothing and imports no simulator: sizes stand here and a test holds them against the environments.
+Listing tasks builds no environment and imports no simulator: the sizes are constants of the registry, and a test
+compares them with the environments.
 """
 
 import difflib
@@ -22,29 +23,42 @@ class Task(NamedTuple):
     """An entry of the registry."""
 
     name: str
+    """Name of the task."""
     suite: str
-    extra: str | None  # what `pip install "rookery[...]"` must name; None when nothing is needed
-    build: Callable[..., Environment]  # takes any of `overrides` by keyword
+    """One of "rookery", "brax", "gymnax", "jaxmarl", or "function" for a scoring function."""
+    extra: str | None
+    """Extra to install, as in `pip install "rookery[extra]"`; None when the task needs none."""
+    build: Callable[..., Environment]
+    """Factory; takes any of `overrides` by keyword."""
     observation_size: int
-    action_size: int  # dimensions, or number of discrete actions
-    episode_length: int  # steps, by default
+    """O."""
+    action_size: int
+    """Number of dimensions, or of discrete actions."""
+    episode_length: int
+    """Default steps until truncation."""
     overrides: tuple[str, ...]
+    """Keyword arguments that `make` accepts for this task."""
     descriptor: DescriptorSpec | None = None
-    qd_offset: float = 0.0  # reward per step; added for the QD score, so that the worst known behaviour counts as 0
+    """None: the task has no descriptor."""
+    qd_offset: float = 0.0
+    """Reward per step, added for the QD score so that the worst known behaviour counts as 0."""
     discrete: bool = False
+    """Whether actions are int32 indices."""
     agents: int = 1
+    """Number of agents."""
 
 
 def make(name: str, **overrides: Any) -> Environment:
-    """Build a task's environment; its spec carries the task's name.
+    """Build a task's environment, with the task's name in its spec.
 
     Args:
       name: one of `names()`.
-      **overrides: what the task lets one choose: `episode_length` (steps), and `backend` for Brax.
+      **overrides: the task's options, `Task.overrides`: `episode_length` (steps), `backend` for Brax tasks, and the
+        parameters of the pursuit tasks.
 
     Raises:
-      ImportError: the task's suite is not installed; the message says what to install.
-      ValueError: the name or an override is unknown, or an override has a value that the task refuses.
+      ImportError: the task's suite is not installed; the message contains the command that installs it.
+      ValueError: the name or an override is unknown, or the value of an override is invalid.
     """
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))
@@ -55,26 +69,27 @@ def make(name: str, **overrides: Any) -> Environment:
 
 
 def names() -> tuple[str, ...]:
-    """All tasks' names, suite by suite; environments only."""
+    """The names of all tasks, ordered by suite; scoring functions are not included."""
     return tuple(_TASKS)
 
 
 def described() -> tuple[str, ...]:
-    """The names of the tasks that have a descriptor."""
+    """The names of all tasks with a descriptor."""
     return tuple(name for name, task in _TASKS.items() if task.descriptor is not None)
 
 
 def find(name: str) -> Task:
-    """A task's entry.
+    """Look up a task's registry entry.
 
     Raises:
-      ValueError: there is no such task (the message names the nearest), or it is a scoring function.
+      ValueError: there is no such task (the message suggests similar names), or the name is that of a scoring function.
     """
     if name in _TASKS:
         return _TASKS[name]
     if name in functions.names():
         raise ValueError(
-            f"{name!r} is a scoring function for MAP-Elites, no environment: `rookery train map-elites --env {name}`."
+            f"{name!r} is a scoring function for MAP-Elites, not an environment; "
+            f"use `rookery train map-elites --env {name}`."
         )
     near = difflib.get_close_matches(name, (*_TASKS, *functions.names()), n=3, cutoff=0.5)
     remedy = f"did you mean {', '.join(near)}?" if near else "`rookery envs` lists them all."
@@ -82,8 +97,11 @@ def find(name: str) -> Task:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """A task, or a scoring function, as one row of a table, column name -> value; limits are tuples, what does not
-    exist is None, and the size of a function's genotype stands for that of the action.
+    """Describe a task or a scoring function as one row of a table.
+
+    Returns:
+      Column name -> value. Limits are tuples, properties that do not apply are None, and the `action_size` of a scoring
+      function is the size of its genotype.
 
     Raises:
       ValueError: there is no such task.
@@ -108,54 +126,54 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def table() -> tuple[dict[str, Any], ...]:
-    """All tasks' rows, then the functions', as `describe` gives them."""
+    """The rows of all tasks, then of all scoring functions, as returned by `describe`."""
     return tuple(describe(name) for name in (*_TASKS, *functions.names()))
 
 
 def _function(name: str) -> Task:
-    """A scoring function as an entry that can be told but not built."""
+    """Registry entry of a scoring function; its `build` raises the error of `find`."""
     function = functions.function(name)
     task = Task(name, "function", None, partial(make, name), 0, function.size, 0, (), function.descriptor)
     return task._replace(qd_offset=0.0 - function.worst_fitness)
 
 
-def _own(build: Callable[..., Environment], size: int, episode_length: int, **more: Any) -> Task:
-    """A task of Rookery's own; observation and action have one size."""
+def _builtin(build: Callable[..., Environment], size: int, episode_length: int, **more: Any) -> Task:
+    """Entry of a task that this package implements; observation and action have the same size."""
     return Task(build.__name__, "rookery", None, build, size, size, episode_length, ("episode_length",), **more)
 
 
 def _pursuit(build: Callable[..., Environment], action_size: int) -> Task:
-    """One predator and one prey, unless overrides say otherwise."""
-    task = _own(build, 9, pursuit.EPISODE_LENGTH, discrete=action_size > 1, agents=2)
+    """Entry of a pursuit task; its sizes are those of one predator and one prey, the defaults."""
+    task = _builtin(build, 9, pursuit.EPISODE_LENGTH, discrete=action_size > 1, agents=2)
     more = ("predators", "prey", "predator_speed", "prey_speed", "capture_radius")
     return task._replace(action_size=action_size, overrides=(*task.overrides, *more))
 
 
 def _brax(robot: str, observation_size: int, action_size: int) -> Task:
-    """Brax's environment as it is."""
+    """Entry of an unmodified Brax environment."""
     build = partial(brax.make, robot)
     overrides = ("episode_length", "backend")
     return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
 
 
 def _gymnax(name: str) -> Task:
-    """Gymnax's environment as it is."""
+    """Entry of a gymnax environment."""
     sizes = gymnax.TASKS[name]
     build = partial(gymnax.make, name)
     return Task(name, "gymnax", "gymnax", build, *sizes[:3], ("episode_length",), discrete=sizes.discrete)
 
 
 def _jaxmarl(name: str) -> Task:
-    """JaxMARL's environment for a team."""
+    """Entry of a JaxMARL environment."""
     sizes = jaxmarl_tasks.TASKS[name]
     extra = "brax,jaxmarl" if name in jaxmarl_tasks.MABRAX else "jaxmarl"
-    told = {"discrete": sizes.discrete, "agents": sizes.agents}
-    own = (sizes.observation_size, sizes.action_size, sizes.episode_length)
-    return Task(name, "jaxmarl", extra, partial(jaxmarl.make, name), *own, ("episode_length",), **told)
+    shape = (sizes.observation_size, sizes.action_size, sizes.episode_length)
+    options = {"discrete": sizes.discrete, "agents": sizes.agents}
+    return Task(name, "jaxmarl", extra, partial(jaxmarl.make, name), *shape, ("episode_length",), **options)
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
-    """A variant of Brax's environment that has a descriptor."""
+    """Entry of a variant of a Brax environment with a descriptor."""
     return task._replace(
         name=f"{task.name}_{suffix}",
         build=partial(task.build, variant=variant),
@@ -165,7 +183,7 @@ def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -
 
 
 def _walled(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
-    """A variant with walls, whose robot observes where it is."""
+    """Entry of a variant with walls, whose observation starts with the x and y of the torso."""
     return _variant(task, suffix, variant, qd_offset)._replace(observation_size=task.observation_size + 2)
 
 
@@ -179,17 +197,19 @@ _HUMANOID = _brax("humanoid", 244, 17)
 _TASKS = {
     task.name: task
     for task in (
-        _own(point_maze.point_maze, qd_offset=2.29, **_POINT),  # the farthest corner is at sqrt(1.4^2 + 1.8^2) = 2.2804
-        _own(point_maze.point_trap, qd_offset=2.02, **_POINT),  # the farthest corner is at sqrt(1^2 + 1.75^2) = 2.0156
-        _own(point_maze.point_room, qd_offset=0.02, **_POINT),  # the largest control cost
+        # These offsets are bounds of the reward: the distance from the goal to the farthest corner in the maze,
+        # sqrt(1.4^2 + 1.8^2) = 2.2804, and in the trap, sqrt(1^2 + 1.75^2) = 2.0156, and the largest control cost.
+        _builtin(point_maze.point_maze, qd_offset=2.29, **_POINT),
+        _builtin(point_maze.point_trap, qd_offset=2.02, **_POINT),
+        _builtin(point_maze.point_room, qd_offset=0.02, **_POINT),
         _pursuit(pursuit.pursuit_discrete, pursuit.DIRECTIONS),
         _pursuit(pursuit.pursuit_continuous, 1),
-        _own(probes.probe_value, 1, 1),
-        _own(probes.probe_discount, 1, 2),
-        _own(probes.probe_observation, 1, 1),
-        _own(probes.probe_action, 1, 1),
-        _own(probes.probe_both, 1, 1),
-        _own(probes.probe_truncation, 1, probes.TRUNCATION_LENGTH),
+        _builtin(probes.probe_value, 1, 1),
+        _builtin(probes.probe_discount, 1, 2),
+        _builtin(probes.probe_observation, 1, 1),
+        _builtin(probes.probe_action, 1, 1),
+        _builtin(probes.probe_both, 1, 1),
+        _builtin(probes.probe_truncation, 1, probes.TRUNCATION_LENGTH),
         _HOPPER,
         _WALKER2D,
         _HALFCHEETAH,
@@ -201,9 +221,10 @@ _TASKS = {
         _brax("pusher", 23, 7),
         _brax("reacher", 11, 2),
         _brax("swimmer", 8, 2),
-        # Offsets cover the least reward of a step over five families of policies on the spring backend, measured
-        # 2026-11-20 by `python -m benchmarks.qd_offsets`; the ant's all but its very worst step, of -8.05. The omni
-        # tasks' and the maze's are bounds; who runs backwards faster than these policies is paid less than the others'.
+        # Each offset covers the lowest reward of a step over five families of policies on the spring backend, measured
+        # 2026-11-20 by `python -m benchmarks.qd_offsets`, except one step of the ant with reward -8.05. The offsets of
+        # the omni and maze tasks are bounds; for the others, a policy that runs backwards faster than the measured
+        # policies gets a reward below minus the offset.
         _variant(_HOPPER, "uni", brax_feet.ground_contact(1), 4.0),
         _variant(_WALKER2D, "uni", brax_feet.ground_contact(2), 4.5),
         _variant(_HALFCHEETAH, "uni", brax_feet.ground_contact(2), 10.0),

@@ -1,1 +1,1 @@
-"""The settings of every kind of run, and what builds a program from them."""
+"""Configurations of all kinds of run, and the functions that build a program from a configuration."""

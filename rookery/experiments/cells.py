@@ -1,4 +1,4 @@
-"""The cells of a repertoire: how many and where, and a cache of those that take long to find."""
+"""The cells of a repertoire: their number, their centroids, and a disk cache of CVT centroids."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from rookery.qd import centroids
 from rookery.types import Array
 
 _METHOD = 1
-"""Raised whenever the same arguments give other centroids than before."""
+"""Version of the CVT method; incremented whenever the same arguments would give different centroids."""
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
@@ -27,17 +27,19 @@ class CellsConfig:
     """The cells of a repertoire.
 
     Raises:
-      ValueError: a count below 1, or fewer draws than cells.
+      ValueError: a count is below 1, or `cvt_samples` is below `cells`.
     """
 
     cells: int = 1024
-    """Cells of the repertoire, of about equal share of the descriptor's limits (CVT; at least 1)."""
+    """Number of cells in the repertoire (at least 1): a centroidal Voronoi tessellation (CVT) of the descriptor space
+    into cells of about equal volume."""
     grid: tuple[int, ...] | None = None
-    """An even grid instead: cells along each dimension of the descriptor (each at least 1)."""
+    """Use a regular grid in place of the CVT: cells along each descriptor dimension (each at least 1)."""
     cvt_samples: int = 50_000
-    """Uniform draws from which the cells are found (at least as many as cells)."""
+    """Uniform samples of the descriptor space from which the CVT centroids are computed (at least cells)."""
     shard_repertoire: bool = False
-    """Let each device keep its share of the repertoire's genotypes, not all; the devices must divide the cells."""
+    """Store each genotype of the repertoire on one device only, 1/devices of them each; the number of devices must
+    divide the number of cells. By default every device stores all genotypes."""
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -51,7 +53,7 @@ class CellsConfig:
 
     @property
     def count(self) -> int:
-        """C."""
+        """The number of cells C, whether of the CVT or of the grid."""
         return self.cells if self.grid is None else math.prod(self.grid)
 
 
@@ -59,7 +61,7 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec) -> Array:
     """The centroids `[C, D]` of a config's cells within a descriptor's limits.
 
     Raises:
-      ValueError: a grid that does not fit the descriptor.
+      ValueError: the grid does not have one size per descriptor dimension.
     """
     if config.grid is not None:
         return centroids.grid(config.grid, descriptor.lower, descriptor.upper)
@@ -67,42 +69,42 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec) -> Array:
 
 
 def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples: int = 50_000, seed: int = 0) -> Array:
-    """Centroidal Voronoi tessellation, found once and kept on disk under its arguments (see `centroids.cvt`).
+    """Centroids of a centroidal Voronoi tessellation (CVT), cached on disk by its arguments (see `centroids.cvt`).
 
-    The files lie in `$XDG_CACHE_HOME/rookery` (`~/.cache/rookery`); they may be deleted at any time.
+    The cache files are in `$XDG_CACHE_HOME/rookery` (`~/.cache/rookery`) and may be deleted at any time.
 
     Args:
-      cells: C, at least 1.
-      lower: of the descriptor, `[D]`.
-      upper: likewise.
-      num_samples: uniform draws to divide, at least C.
-      seed: of the draws; runs that share it share their cells.
+      cells: the number of cells C, at least 1.
+      lower: lower limits of the descriptor, `[D]`.
+      upper: upper limits of the descriptor, `[D]`.
+      num_samples: uniform samples from which the centroids are computed, at least C.
+      seed: of the samples; the same arguments and seed give the same cells.
 
     Returns:
-      `[C, D]` float32.
+      The centroids, `[C, D]` float32.
 
     Raises:
-      ValueError: no cell, fewer draws than cells, or limits that do not increase.
+      ValueError: `cells` is below 1, `num_samples` is below `cells`, or a lower limit is not below its upper limit.
     """
     arguments = [_METHOD, cells, list(map(float, lower)), list(map(float, upper)), num_samples, seed]
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]
     path = cache_folder() / f"cvt-{digest}"
     shape = (cells, len(lower))
-    kept = _read(path, shape)
-    if kept is not None:
-        return jnp.asarray(kept)
+    cached = _read(path, shape)
+    if cached is not None:
+        return jnp.asarray(cached)
     found = centroids.cvt(jax.random.key(seed), cells, lower, upper, num_samples)
     _write(path, np.asarray(found))
     return found
 
 
 def cache_folder() -> Path:
-    """Where what can be computed again is kept."""
+    """The cache folder of rookery: CVT centroids and compiled programs, which can all be recomputed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rookery"
 
 
 def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """What is kept; None if there is nothing, or it is not whole: the file begins with the digest of the rest."""
+    """Cached centroids `[C, D]`; None if the file is missing or damaged. It begins with the SHA-256 of its contents."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -114,13 +116,13 @@ def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
 
 
 def _write(path: Path, found: np.ndarray) -> None:
-    """Keep it, if the disk lets us: a cache that cannot be written is no error."""
+    """Write centroids to the cache atomically; a cache that cannot be written is no error."""
     body = found.astype("<f4").tobytes()
-    half = path.with_suffix(f".{os.getpid()}")
+    temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        half.write_bytes(hashlib.sha256(body).digest() + body)
-        half.replace(path)
+        temporary.write_bytes(hashlib.sha256(body).digest() + body)
+        temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            half.unlink()
+            temporary.unlink()

@@ -1,4 +1,4 @@
-"""What every kind of run is told: where, how long, how often saved; and how a search space is chosen by flags."""
+"""Settings that every kind of run shares (task, devices, length, checkpoints), and the flags of a search space."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
@@ -9,50 +9,52 @@ from rookery.hyperparams import Space
 
 
 @dataclass(frozen=True)
-class WorldConfig:
-    """Where the members live, and on what machine."""
+class EnvironmentConfig:
+    """The task and the devices of a run."""
 
     env: str = "hopper"
-    """Task; `rookery envs` lists them."""
+    """Name of the task; `rookery envs` lists all tasks."""
     episode_length: int | None = None
-    """Steps until an episode is truncated (at least 1); the task's own by default."""
+    """Environment steps after which an episode is truncated (at least 1); by default the task's standard length."""
     backend: str | None = None
-    """Physics of a Brax task: spring (the default), positional, generalized or mjx."""
+    """Physics engine of a Brax task: spring (the default), positional, generalized or mjx."""
     option: tuple[str, ...] = ()
-    """More that the task lets one choose, each as name=value, such as predator_speed=3; docs/tasks.md says what."""
+    """Further options of the task, each as name=value, such as predator_speed=3; docs/tasks.md lists them."""
     devices: int | None = None
-    """Devices to spread the population over; by default as many as divide it, on a CPU its cores."""
+    """Number of devices to shard the population over (at least 1; it must divide the population, or for map-elites the
+    batch). By default the largest number available that divides it; on a CPU, each core is a device."""
     exact: bool = False
-    """Map members one by one: slower, but the same bits on any number of devices."""
+    """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
+    of devices."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What every kind of run shares.
+    """Seed, length, run directory and checkpoints of a run.
 
     Raises:
-      ValueError: a count below 1.
+      ValueError: a count is below 1.
     """
 
     seed: int = 0
-    """Seed of the run; with the same versions and devices it decides every bit."""
+    """Seed of the run (an integer); the same seed, versions and devices give bit-identical results."""
     generations: int = 50
-    """Generations to run (at least 1)."""
+    """Number of generations to train (at least 1)."""
     run_dir: str | None = None
-    """Folder of the run; runs/<kind>-<env>-<seed> by default."""
+    """Run directory; by default runs/<kind>-<env>-<seed>."""
     checkpoint_every: int = 5
-    """Generations between checkpoints (at least 1); the last generation is always saved."""
+    """Generations between two checkpoints (at least 1); the last generation is always saved."""
     keep: int = 3
-    """Checkpoints kept (at least 1)."""
+    """Number of most recent checkpoints to keep (at least 1); older ones are deleted."""
     best_by: str | None = None
-    """Column of metrics.csv whose greatest value yet has its generation saved at once, and kept beside the others; a
-    mean over members, where the column is one."""
+    """Column of metrics.csv to maximise: whenever it reaches a new maximum, that generation is saved as the best
+    checkpoint and kept in addition to the most recent ones."""
     overwrite: bool = False
-    """Replace a run that the folder already holds."""
+    """Replace a run that is already in the run directory; its files are deleted."""
     quiet: bool = False
     """Print nothing but errors."""
     live: bool = False
-    """Refresh report.html in the run's folder with every checkpoint."""
+    """Rewrite report.html in the run directory with every checkpoint."""
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -62,26 +64,27 @@ class RunConfig:
 
 
 Chosen = tuple[float, float] | float | Literal["fixed"]
-"""How a hyper-parameter is chosen: the bounds between which it evolves, its one value, or its default."""
+"""Choice for one hyper-parameter: the bounds within which it evolves, a fixed value, or "fixed" at its default."""
 
-FLAG = "space."  # the names of the flags of a search space
+FLAG = "space."
+"""Prefix of the flags of a search space, as in `--space.discount`."""
 
 
 def space_flags(space: Space, continuous: Space | None = None) -> Any:
-    """A flag for every hyper-parameter of an agent, `--space.<name>`; what is not given is left out.
+    """A TypedDict with one flag `--space.<name>` for every hyper-parameter of an agent; flags not given are absent.
 
     Args:
-      space: of the agent; where `continuous` is given, for discrete actions.
-      continuous: for continuous actions.
+      space: search space of the agent; with `continuous` given, that for discrete actions.
+      continuous: search space for continuous actions, if its defaults differ.
     """
     flags = {}
     for name, entry in space.fields.items():
-        usual, other = _usual(space, name), _usual(continuous or space, name)
-        usual += "" if other == usual else f"; where actions are continuous it {other}"
-        flags[FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {usual}.")]
+        default, other = _default(space, name), _default(continuous or space, name)
+        default += "" if other == default else f"; with continuous actions it {other}"
+        flags[FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {default}.")]
     return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
 
 
-def _usual(space: Space, name: str) -> str:
+def _default(space: Space, name: str) -> str:
     domain, value = space.domains.get(name), getattr(space.defaults, name)
     return f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"

@@ -1,4 +1,4 @@
-"""What `config.json` says of a run: a config as plain values, and back."""
+"""Converts a config to the plain values stored in a run's `config.json`, and back."""
 
 import dataclasses
 import typing
@@ -9,71 +9,72 @@ from typing import Any
 from rookery.experiments.kinds import KINDS, AnyRun, as_flags, choices, kind_of
 
 SCHEDULE = "schedule"
-"""Where `config.json` keeps the schedule that a run replays, so that the folder is complete in itself."""
+"""Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
 
 PYTHON = "python"
-"""The kind that `config.json` names for a run whose program the command line cannot rebuild."""
+"""Kind stored in `config.json` for a run started from Python, whose program the command line cannot rebuild."""
 
 DESCRIPTOR = "descriptor"
-"""Where `config.json` keeps what the descriptor means and where it lies, for whoever draws the repertoire."""
+"""Key of `config.json` for the meaning and the limits of the descriptor, used to plot the repertoire."""
 
 INDEPENDENT = "independent"
-"""Where `config.json` says that each member of a run is a run by itself: none replaces another, and all are configured
-alike. It is absent from runs that were recorded before there was such an entry."""
+"""Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
+same configuration. It is absent from runs that were recorded before this key existed."""
 
-_OF_THE_PROGRAM = (SCHEDULE, DESCRIPTOR, INDEPENDENT)  # no settings
+_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT)  # not fields of the config
 
 
 def are_independent(record: Mapping[str, Any]) -> bool:
-    """Whether each member of a run is a run by itself, with a score and environment steps of its own.
+    """Whether the members are independent runs, each with a separate score and separate environment steps.
 
-    Members whose hyper-parameters are drawn (`--draw-hyper`) are not: the best of them is what random search returns.
+    Members with drawn hyper-parameters (`--draw-hyper`) are not: together they are one random search, whose result is
+    the best member.
 
     Args:
-      record: what `config.json` says of the run.
+      record: the content of the run's `config.json`.
     """
     return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
 
 
 def to_record(config: AnyRun) -> dict[str, Any]:
-    """A config as JSON values."""
+    """Convert a config to JSON values."""
     space = {"space": choices(config)} if hasattr(config, "space") else {}
     return {"kind": kind_of(config), **dataclasses.asdict(config), **space}
 
 
 def from_record(record: Mapping[str, Any]) -> AnyRun:
-    """A config from what `to_record` gave, after a round trip through JSON.
+    """Convert the result of `to_record`, after a round trip through JSON, back to a config.
 
     Raises:
-      ValueError: the kind or a field is unknown here, or a field without a default is missing: another version wrote
-        it; or the run was started from Python.
+      ValueError: the kind or a field is unknown, or a field without a default is missing, because another version of
+        rookery wrote the record; or the run was started from Python.
     """
-    values = {name: value for name, value in record.items() if name not in _OF_THE_PROGRAM}
+    values = {name: value for name, value in record.items() if name not in _PROGRAM_KEYS}
     kind = values.pop("kind", None)
     if kind == PYTHON:
         raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")
     if kind not in KINDS:
-        raise ValueError(f"this version knows no run of kind {kind!r}; it knows {', '.join(KINDS)}.")
-    revived = _revive(KINDS[kind], values, kind)
-    return dataclasses.replace(revived, space=as_flags(revived.space)) if hasattr(revived, "space") else revived
+        raise ValueError(f"this version has no run kind {kind!r}; use one of {', '.join(KINDS)}.")
+    config = _from_values(KINDS[kind], values, kind)
+    return dataclasses.replace(config, space=as_flags(config.space)) if hasattr(config, "space") else config
 
 
-def _revive(cls: type, values: Mapping[str, Any], where: str) -> Any:
+def _from_values(cls: type, values: Mapping[str, Any], where: str) -> Any:
     fields = dataclasses.fields(cls)
     names = {entry.name for entry in fields}
     needed = {entry.name for entry in fields if entry.default is MISSING and entry.default_factory is MISSING}
-    strange = sorted((set(values) - names) | (needed - set(values)))
-    if strange:
+    different = sorted((set(values) - names) | (needed - set(values)))
+    if different:
         raise ValueError(
-            f"config.json was written by an incompatible version of rookery: {where} differs in {', '.join(strange)}; "
-            "use the version that wrote it (it stands in config.json)."
+            f"config.json was written by an incompatible version of rookery: {where} differs in "
+            f"{', '.join(different)}; use the version that wrote it, which config.json names."
         )
     types = typing.get_type_hints(cls)
-    # A field that came after the run was recorded takes its default, which is what the run was made with.
-    return cls(**{name: _revive_value(types[name], value, name) for name, value in values.items()})
+    # A field added after the run was recorded takes its default, which equals the behaviour at the time of the run.
+    return cls(**{name: _from_value(types[name], value, name) for name, value in values.items()})
 
 
-def _revive_value(hint: Any, value: Any, name: str) -> Any:
+def _from_value(hint: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        return _revive(typing.cast(type, hint), value, name)
+        return _from_values(typing.cast(type, hint), value, name)
     return tuple(value) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
 """The kinds of run: one frozen dataclass each. The command line and `config.json` are derived from them.
 
-The parts are the configs of the rooms below, so that a setting is declared, documented and checked in one place only.
+Their fields are the configs of the lower packages, so that each setting is declared, documented and checked once.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from rookery.agents import diayn, ppo_settings, sac, td3
 from rookery.agents.diayn import DiaynConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import FLAG, Chosen, RunConfig, WorldConfig, space_flags
+from rookery.experiments.config import FLAG, Chosen, EnvironmentConfig, RunConfig, space_flags
 from rookery.experiments.on_policy_kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun
 from rookery.experiments.population_settings import PbtRun, SeedsRun
 from rookery.hyperparams import Space, describe
@@ -29,13 +29,13 @@ DiaynSacSpace = space_flags(diayn.space(sac.SPACE))
 DiaynTd3Space = space_flags(diayn.space(td3.SPACE))
 
 
-def _long() -> RunConfig:
-    """As many steps as the papers' short runs, in short generations."""
+def _long_run() -> RunConfig:
+    """500 short generations: as many environment steps as the shorter runs of the papers."""
     return RunConfig(generations=500, checkpoint_every=25)
 
 
-def _by_steps() -> PbtConfig:
-    """Selection by steps: within a short generation a member's fitness hardly changes."""
+def _select_by_steps() -> PbtConfig:
+    """Select every 10,000 environment steps of a member: within one short generation its fitness hardly changes."""
     return PbtConfig(exploit_interval=10_000)
 
 
@@ -46,10 +46,11 @@ class SacRun(SeedsRun):
     Source: Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    run: RunConfig = field(default_factory=_long)
+    run: RunConfig = field(default_factory=_long_run)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ class Td3Run(SeedsRun):
     Source: Fujimoto 2018 (arXiv:1802.09477).
     """
 
-    run: RunConfig = field(default_factory=_long)
+    run: RunConfig = field(default_factory=_long_run)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,12 @@ class PbtSacRun(PbtRun):
     Sources: Jaderberg 2017 (arXiv:1711.09846), Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    run: RunConfig = field(default_factory=_long)
-    pbt: PbtConfig = field(default_factory=_by_steps)
+    run: RunConfig = field(default_factory=_long_run)
+    pbt: PbtConfig = field(default_factory=_select_by_steps)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
@@ -86,40 +89,43 @@ class PbtTd3Run(PbtRun):
     Sources: Jaderberg 2017 (arXiv:1711.09846), Fujimoto 2018 (arXiv:1802.09477).
     """
 
-    run: RunConfig = field(default_factory=_long)
-    pbt: PbtConfig = field(default_factory=_by_steps)
+    run: RunConfig = field(default_factory=_long_run)
+    pbt: PbtConfig = field(default_factory=_select_by_steps)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
-def _described_world() -> WorldConfig:
-    return WorldConfig(env="point_trap")
+def _point_trap() -> EnvironmentConfig:
+    return EnvironmentConfig(env="point_trap")
 
 
-def _few_episodes() -> EvaluationConfig:
+def _four_episodes() -> EvaluationConfig:
     return EvaluationConfig(eval_episodes=4)
 
 
 @dataclass(frozen=True)
 class MapElitesRun:
-    """MAP-Elites: breed a repertoire of policies, or of a function's inputs, without gradients.
+    """MAP-Elites: evolve a repertoire of policies, or of inputs of a test function, without gradients.
 
     Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).
     """
 
     batch_size: int = 256
-    """Genotypes bred and judged in each generation (at least 1; a multiple of the devices)."""
+    """Children created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
     dimensions: int | None = None
-    """Numbers in a genotype of a function (arm, sphere, rastrigin); the function's own by default."""
+    """Length of a genotype of a test function (arm, sphere, rastrigin; at least 1); by default the standard length of
+    the function. Not allowed for environments."""
     init_from: str | None = None
-    """Folder of a run of this kind whose repertoire this one begins with; the task that is not given is that run's."""
-    world: WorldConfig = field(default_factory=_described_world)
+    """Run directory of a map-elites run whose elites fill the initial repertoire; task settings that are not given are
+    taken from that run."""
+    environment: EnvironmentConfig = field(default_factory=_point_trap)
     run: RunConfig = field(default_factory=RunConfig)
     cells: CellsConfig = field(default_factory=CellsConfig)
     variation: VariationConfig = field(default_factory=VariationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    evaluation: EvaluationConfig = field(default_factory=_few_episodes)
+    evaluation: EvaluationConfig = field(default_factory=_four_episodes)
 
 
 @dataclass(frozen=True)
@@ -127,14 +133,15 @@ class MePbtRun:
     """MAP-Elites with Population Based Training."""
 
     population: int = 10
-    """P, members that train (at least 1; a multiple of the devices)."""
+    """P, number of members that train (at least 1; a multiple of the number of devices)."""
     ga_population: int = 30
-    """Variations of elites that are judged beside them in each generation (at least 1)."""
+    """Children of elites, created by variation, that are evaluated in addition to the members in each generation (at
+    least 1; a multiple of the number of devices)."""
     init_from: str | None = None
-    """Folder of a run whose repertoire, skills or members the repertoire begins with; task and widths that are not
-    given are that run's."""
-    world: WorldConfig = field(default_factory=_described_world)
-    run: RunConfig = field(default_factory=_long)
+    """Run directory whose elites, skills or members fill the initial repertoire; task and network settings that are not
+    given are taken from that run."""
+    environment: EnvironmentConfig = field(default_factory=_point_trap)
+    run: RunConfig = field(default_factory=_long_run)
     cells: CellsConfig = field(default_factory=CellsConfig)
     variation: VariationConfig = field(default_factory=VariationConfig)
     me_pbt: MePbtConfig = field(default_factory=MePbtConfig)
@@ -150,7 +157,8 @@ class MePbtSacRun(MePbtRun):
 
     agent: sac.SacConfig = field(default_factory=lambda: sac.SacConfig(output_scale=1.0))
     space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
@@ -162,15 +170,16 @@ class MePbtTd3Run(MePbtRun):
 
     agent: td3.Td3Config = field(default_factory=lambda: td3.Td3Config(output_scale=1.0))
     space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
-def _open_room() -> WorldConfig:
-    return WorldConfig(env="point_room")
+def _point_room() -> EnvironmentConfig:
+    return EnvironmentConfig(env="point_room")
 
 
-def _with_data() -> PbtConfig:
-    """Rows name the skills of who made them, so an heir learns from its parent's and not from its predecessor's."""
+def _inherit_buffer() -> PbtConfig:
+    """Stored transitions contain the skills of the agent that collected them, so a child needs its parent's buffer."""
     return PbtConfig(inherit_buffer=True)
 
 
@@ -180,9 +189,9 @@ def _many_environments() -> OffPolicyConfig:
 
 @dataclass(frozen=True)
 class DiscoveryRun:
-    """What every run that discovers skills is told besides."""
+    """Settings that all runs with skill discovery (DIAYN) share."""
 
-    world: WorldConfig = field(default_factory=_open_room)
+    environment: EnvironmentConfig = field(default_factory=_point_room)
     learner: OffPolicyConfig = field(default_factory=_many_environments)
     skills: SkillsConfig = field(default_factory=SkillsConfig)
     diayn: DiaynConfig = field(default_factory=DiaynConfig)
@@ -190,7 +199,7 @@ class DiscoveryRun:
 
 @dataclass(frozen=True)
 class DiaynRun(DiscoveryRun, SeedsRun):
-    """Skills without a reward (DIAYN), with soft actor-critic: independent members, one by default.
+    """Skill discovery without a reward (DIAYN) with soft actor-critic: independent members, one by default.
 
     Sources: Eysenbach 2018 (arXiv:1802.06070), Haarnoja 2018 (arXiv:1812.05905); with --smerl Kumar 2020
     (arXiv:2010.14484).
@@ -198,12 +207,13 @@ class DiaynRun(DiscoveryRun, SeedsRun):
 
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: DiaynSacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
 class DiaynTd3Run(DiscoveryRun, SeedsRun):
-    """Skills without a reward (DIAYN), with TD3: independent members, one by default.
+    """Skill discovery without a reward (DIAYN) with TD3: independent members, one by default.
 
     Sources: Eysenbach 2018 (arXiv:1802.06070), Fujimoto 2018 (arXiv:1802.09477); with --smerl Kumar 2020
     (arXiv:2010.14484).
@@ -211,39 +221,42 @@ class DiaynTd3Run(DiscoveryRun, SeedsRun):
 
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: DiaynTd3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
 class PbtDiaynRun(DiscoveryRun, PbtRun):
-    """Population Based Training of agents that discover skills (DIAYN), with soft actor-critic.
+    """Population Based Training of soft actor-critic agents that discover skills (DIAYN).
 
     Sources: Jaderberg 2017 (arXiv:1711.09846), Eysenbach 2018 (arXiv:1802.06070), Haarnoja 2018 (arXiv:1812.05905).
     """
 
-    pbt: PbtConfig = field(default_factory=_with_data)
+    pbt: PbtConfig = field(default_factory=_inherit_buffer)
     agent: sac.SacConfig = field(default_factory=sac.SacConfig)
     space: DiaynSacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
 class PbtDiaynTd3Run(DiscoveryRun, PbtRun):
-    """Population Based Training of agents that discover skills (DIAYN), with TD3.
+    """Population Based Training of TD3 agents that discover skills (DIAYN).
 
     Sources: Jaderberg 2017 (arXiv:1711.09846), Eysenbach 2018 (arXiv:1802.06070), Fujimoto 2018 (arXiv:1802.09477).
     """
 
-    pbt: PbtConfig = field(default_factory=_with_data)
+    pbt: PbtConfig = field(default_factory=_inherit_buffer)
     agent: td3.Td3Config = field(default_factory=td3.Td3Config)
     space: DiaynTd3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 AnyDiaynRun = DiaynRun | DiaynTd3Run | PbtDiaynRun | PbtDiaynTd3Run
 
 AgentRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run | AnyDiaynRun | AnyOnPolicyRun
-"""Runs whose members live by themselves: they can follow a schedule, or begin as one."""
+"""Runs whose whole population is trained agents: only they can replay a schedule or start from a trained member."""
 
 AnyMePbtRun = MePbtSacRun | MePbtTd3Run
 
@@ -275,35 +288,35 @@ def kind_of(config: AnyRun) -> str:
 
 
 def agent_of(kind: str) -> str:
-    """The agent that a kind of run trains: `pbt-sac` -> `sac`, `pbt-diayn-td3` -> `diayn-td3`."""
+    """The name of the agent that a kind of run trains: `pbt-sac` -> `sac`, `pbt-diayn-td3` -> `diayn-td3`."""
     return kind.removeprefix("me-").removeprefix("pbt-")
 
 
 def choices(config: AnyRun) -> dict[str, Chosen]:
-    """What the config says of its search space, by the hyper-parameters' own names."""
+    """The config's choices in its search space: name of the hyper-parameter -> choice."""
     return {name.removeprefix(FLAG): choice for name, choice in getattr(config, "space", {}).items()}
 
 
 def with_space(config: AnyRun, space: Space | None) -> AnyRun:
-    """The config with every hyper-parameter written out, so that another version's defaults cannot change the run."""
+    """The config with the full search space filled in, so that changed defaults of a later version do not affect it."""
     if space is None or isinstance(config, MapElitesRun):
         return config
-    return dataclasses.replace(config, space=as_flags(_told(space)))
+    return dataclasses.replace(config, space=as_flags(_bounds_or_values(space)))
 
 
-def usual_space(kind: str) -> dict[str, Any]:
-    """The search space of a kind of run where nobody chooses: name -> bounds or value; {} where nothing evolves."""
+def default_space(kind: str) -> dict[str, Any]:
+    """The default search space of a kind of run: name -> bounds or value; {} for a kind without hyper-parameters."""
     spaces = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo_settings.DISCRETE.space}
     spaces |= {"ippo": ppo_settings.TEAM.space}
     spaces |= {"diayn": diayn.space(sac.SPACE), "diayn-td3": diayn.space(td3.SPACE)}
     found = spaces.get(agent_of(kind))
-    return {} if found is None else _told(found)
+    return {} if found is None else _bounds_or_values(found)
 
 
-def _told(space: Space) -> dict[str, Any]:
+def _bounds_or_values(space: Space) -> dict[str, Any]:
     return {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
 
 
 def as_flags(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Choices by name -> what the config's `space` holds."""
+    """Convert choices by name to the value of the config's `space` field, whose keys are `space.<name>`."""
     return {FLAG + name: tuple(choice) if isinstance(choice, list) else choice for name, choice in chosen.items()}

@@ -1,7 +1,8 @@
-"""Who came from whom in a run, and under which hyper-parameters the winner grew up: a schedule to replay.
+"""The lineage of a run's members, and the hyper-parameter schedule of the best member, which another run can replay.
 
-PBT finds no single setting but a schedule: what the winner's ancestors trained with, one generation after the other
-(Jaderberg 2017, arXiv:1711.09846). Here it is read from a run's tables and stretched to another length of generation.
+PBT finds a schedule, not one constant setting: the hyper-parameters that the best member's ancestors trained with in
+each generation (Jaderberg 2017, arXiv:1711.09846). This module reads it from a run's tables and resamples it to another
+number of environment steps per generation.
 """
 
 import operator
@@ -24,45 +25,52 @@ _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 class Schedule(NamedTuple):
     """Hyper-parameters that change from generation to generation."""
 
-    values: Mapping[str, np.ndarray]  # name -> [generations] float64
-    steps_per_generation: int  # environment steps of one member
-    agent: str | None  # whose hyper-parameters these are: "sac", "td3"; None if unknown
+    values: Mapping[str, np.ndarray]
+    """Name of the hyper-parameter -> its value in each generation, `[generations]` float64."""
+    steps_per_generation: int
+    """Environment steps of one member per generation."""
+    agent: str | None
+    """Name of the agent that the hyper-parameters belong to, such as "sac" or "td3"; None if unknown."""
 
     @property
     def generations(self) -> int:
-        """How many generations it describes; 0 without hyper-parameters."""
+        """Number of generations in the schedule; 0 without hyper-parameters."""
         return min((len(values) for values in self.values.values()), default=0)
 
 
 class Lineage(NamedTuple):
     """The family tree of a run's G generations of P members: an individual is a pair (generation, member).
 
-    A parent of -1 says that it came out of a repertoire.
-
-    `lineage.hyper["discount"][g, lineage.ancestors()[g]]` is what the winner's ancestor of generation g trained with.
+    `lineage.hyper["discount"][g, lineage.ancestors()[g]]` is the discount that the best member's ancestor trained with
+    in generation g.
     """
 
-    parents: np.ndarray  # [G, P] int64, the member of the generation before that it came from; row 0 says nothing
-    fitness: np.ndarray  # [G, P] float64, mean return; NaN where a member diverged
-    hyper: Mapping[str, np.ndarray]  # name -> [G, P] float64, trained with in that generation
-    steps_per_generation: int  # environment steps of one member
-    agent: str | None  # whose hyper-parameters these are: "sac", "td3"; None for a run that was started from Python
+    parents: np.ndarray
+    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire; row 0 is unused."""
+    fitness: np.ndarray
+    """Mean return of each individual, `[G, P]` float64; NaN where a member diverged."""
+    hyper: Mapping[str, np.ndarray]
+    """Name -> the hyper-parameter that each individual trained with in its generation, `[G, P]` float64."""
+    steps_per_generation: int
+    """Environment steps of one member per generation."""
+    agent: str | None
+    """Name of the agent, such as "sac" or "td3"; None for a run that was started from Python."""
 
     @property
     def winner(self) -> int:
-        """The member with the highest finite fitness in the last generation; among equals the lowest.
+        """The member with the highest finite fitness in the last generation; among equals, the lowest number.
 
         Raises:
-          ValueError: no member of the last generation is finite.
+          ValueError: no member of the last generation has a finite fitness.
         """
         return self._best(len(self.fitness) - 1)
 
     @property
     def has_descendants(self) -> np.ndarray:
-        """Which individuals the last generation descends from, `[G, P]` bool; its last row is True.
+        """Whether each individual has a descendant in the last generation, `[G, P]` bool; the last row is all True.
 
-        A drawing of the tree joins (g - 1, `parents[g, i]`) to (g, i) for all g >= 1, and thickens the line where
-        `has_descendants[g, i]`; the number of True per row is how many lines of descent were still open.
+        To plot the tree, connect (g - 1, `parents[g, i]`) to (g, i) for all g >= 1, with a thick line where
+        `has_descendants[g, i]`. The number of True values in a row is the number of surviving lineages.
         """
         found = np.zeros(self.parents.shape, bool)
         found[-1] = True
@@ -72,18 +80,18 @@ class Lineage(NamedTuple):
         return found
 
     def ancestors(self, member: int | None = None, generation: int | None = None) -> np.ndarray:
-        """The members that an individual descends from, one in each generation, itself at the end.
+        """The ancestors of an individual, one in each generation, with the individual itself at the end.
 
         Args:
-          member: in 0..P-1; by default the one with the highest finite fitness in that generation.
-          generation: in 0..G-1; by default the last.
+          member: of the individual, in 0..P-1; by default the one with the highest finite fitness in the generation.
+          generation: of the individual, in 0..G-1; by default the last.
 
         Returns:
-          `[generation + 1]` int64, the member in each generation from 0 on. Equal neighbours mean that it survived; -1
-          stands before one that came out of the repertoire.
+          The member number in each generation from 0 on, `[generation + 1]` int64. Two equal neighbours mean that the
+          member was not replaced. -1 marks all generations before an ancestor that came from a repertoire.
 
         Raises:
-          ValueError: a member or generation out of range, or no member given and none is finite.
+          ValueError: `member` or `generation` is out of range, or no member is given and none has a finite fitness.
         """
         generation = len(self.parents) - 1 if generation is None else generation
         _check_range("generation", generation, len(self.parents))
@@ -103,17 +111,18 @@ class Lineage(NamedTuple):
           generation: as for `ancestors`.
 
         Returns:
-          Each name -> `[generation + 1]` float64.
+          The schedule, each of its values `[generation + 1]` float64.
 
         Raises:
-          ValueError: as `ancestors`.
+          ValueError: as for `ancestors`, or an ancestor came from a repertoire, so that the schedule is incomplete.
         """
         line = self.ancestors(member, generation)
         if (line < 0).any():
-            born = int(np.argmax(line >= 0))
+            first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the ancestors came out of the repertoire in generation {born}, and what those before trained with is "
-                "not known; from Python choose a member whose line goes back to generation 0: lineage(run).schedule(i)."
+                f"the lineage begins with an elite of the repertoire in generation {first}, and the hyper-parameters "
+                "of earlier generations are not recorded; from Python choose a member whose lineage begins in "
+                "generation 0: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return Schedule(values, self.steps_per_generation, self.agent)
@@ -122,29 +131,30 @@ class Lineage(NamedTuple):
         fitness = self.fitness[generation]
         finite = np.isfinite(fitness)
         if not finite.any():
-            raise ValueError(f"no member of generation {generation} has a finite fitness; name a member yourself.")
+            raise ValueError(f"no member of generation {generation} has a finite fitness; give a member explicitly.")
         return int(np.argmax(np.where(finite, fitness, -np.inf)))
 
 
-def lineage(run: str | os.PathLike[str], apart: bool = False) -> Lineage:
-    """Read who came from whom, how fit everybody was, and what they trained with.
+def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineage:
+    """Read the parents, fitness and hyper-parameters of all members in all generations of a run.
 
-    A run that is still going can be read; a last generation that is only half written is left out.
+    The run may still be in progress; a last generation that is only partly written is left out.
 
     Args:
-      run: path of a run folder.
-      apart: read also a run that bred the roles of a team apart; its members are then agents, of a team of I the one
-        in role i and slot p at `p I + i`.
+      run: path of the run directory.
+      separate_roles: accept also a run with a separate population for each role of a team (`--member agent`). The
+        members of its lineage are agents: in teams of I, the agent in role i and slot p is member `p I + i`.
 
     Raises:
-      ValueError: no run folder, no finished generation, or a damaged table.
+      ValueError: the path is no run directory, the run has no finished generation, a table is damaged, or the run has a
+        separate population for each role and `separate_roles` is False.
     """
     folder = open_existing(run)
     kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
-    if of_agents and not apart:
+    if of_agents and not separate_roles:
         raise ValueError(
-            f"{folder.path} bred the roles of a team apart, matched anew in each generation, so whole members have no "
-            "family tree; read its lineage.csv."
+            f"{folder.path} has a separate population for each role and matches new teams in each generation, so whole "
+            "teams have no lineage; call lineage(run, separate_roles=True) for that of the agents."
         )
     columns = _read(folder, folder.lineage_file, _KNOWN_COLUMNS)
     generations, population = _shape(folder, columns)
@@ -152,9 +162,9 @@ def lineage(run: str | os.PathLike[str], apart: bool = False) -> Lineage:
     table = {name: column[:whole].reshape(generations, population) for name, column in columns.items()}
     has_repertoire = "coverage" in _read(folder, folder.metrics_file, ("env_steps",))
     least = FROM_REPERTOIRE if has_repertoire else 0
-    strange = (table["parent"] < least) | (table["parent"] >= population)
-    if strange.any():
-        generation, member = np.argwhere(strange)[0]
+    out_of_range = (table["parent"] < least) | (table["parent"] >= population)
+    if out_of_range.any():
+        generation, member = np.argwhere(out_of_range)[0]
         raise ValueError(
             f"{folder.lineage_file} is damaged: the parent of member {member} in generation {generation} is "
             f"{table['parent'][generation, member]}, not in 0..{population - 1}; put a copy of the file back."
@@ -169,7 +179,7 @@ def lineage(run: str | os.PathLike[str], apart: bool = False) -> Lineage:
 
 
 def record_of(schedule: Schedule | None) -> dict[str, Any]:
-    """What `config.json` says of the schedule that a run replays, so that its folder is complete; {} without one.
+    """The entry of `config.json` for the schedule that a run replays, as JSON values; {} without a schedule.
 
     Raises:
       ValueError: the schedule is empty, its arrays are not all `[generations]` of finite numbers, or
@@ -184,10 +194,10 @@ def record_of(schedule: Schedule | None) -> dict[str, Any]:
 
 
 def schedule_of(record: Mapping[str, Any]) -> Schedule | None:
-    """The schedule that a run's `config.json` says it replays, bit-equal; None for a run that replays none.
+    """The schedule stored in a run's `config.json`, bit-identical to the original; None for a run that replays none.
 
     Raises:
-      ValueError: it is damaged.
+      ValueError: the entry is damaged.
     """
     content = record.get(SCHEDULE)
     if content is None:
@@ -203,10 +213,10 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule | None:
 
 
 def check_agent(schedule: Schedule, agent: str) -> None:
-    """Refuse a schedule of another agent.
+    """Check that a schedule belongs to the given agent, or to an unknown one.
 
     Raises:
-      ValueError: the sentence names both agents.
+      ValueError: the schedule belongs to another agent; the message names both.
     """
     if schedule.agent not in (None, agent):
         raise ValueError(
@@ -216,22 +226,22 @@ def check_agent(schedule: Schedule, agent: str) -> None:
 
 
 def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) -> dict[str, np.ndarray]:
-    """A schedule for a run whose members make another number of environment steps per generation.
+    """Resample a schedule for a run with another number of environment steps per generation.
 
-    Generation g of the new run begins at environment step g `steps_per_generation` of its member, and takes the values
-    that the old run's member used at that step; a change that falls between two beginnings comes with the later one.
-    After the old run's end its last values hold.
+    Generation g of the new run begins at environment step `g * steps_per_generation` of its member and takes the values
+    that the old run's member trained with at that step. A change between two such steps takes effect at the later one.
+    Beyond the end of the old run, its last values apply.
 
     Args:
       schedule: of the old run.
-      steps_per_generation: of one member of the new run, at least 1.
+      steps_per_generation: environment steps of one member of the new run per generation, at least 1.
       generations: of the new run, at least 1.
 
     Returns:
-      Each name -> `[generations]` float64, none of them interpolated.
+      Name of the hyper-parameter -> `[generations]` float64, not interpolated.
 
     Raises:
-      ValueError: a count below 1, or a schedule that `record_of` would refuse.
+      ValueError: a count is below 1, or the schedule is one that `record_of` rejects.
     """
     for name, value in (("steps_per_generation", steps_per_generation), ("generations", generations)):
         if value < 1:
@@ -243,7 +253,7 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
 
 
 def _read(folder: RunFolder, path: Path, needed: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """A table with at least one row."""
+    """The columns of a table with at least one row."""
     columns = read_csv(path) if path.is_file() else {}
     if not columns or not len(next(iter(columns.values()))):
         raise _unfinished(folder)
@@ -254,10 +264,10 @@ def _read(folder: RunFolder, path: Path, needed: tuple[str, ...]) -> dict[str, n
 
 
 def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """The number of whole generations and of members."""
+    """The number of complete generations and of members."""
     generation, member = columns["generation"], columns["member"]
     configured = folder.config.get("population")
-    # While only generation 0 is there, nothing but the configuration tells whether it is whole.
+    # While the table has only generation 0, only the configured population size shows whether it is complete.
     if isinstance(configured, int) and len(generation) < configured:
         raise _unfinished(folder)
     population = max(int(np.sum(generation == 0)), 1)
@@ -273,7 +283,7 @@ def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, i
 
 
 def _unfinished(folder: RunFolder) -> ValueError:
-    return ValueError(f"{folder.path} has no finished generation of members; let it run for at least one.")
+    return ValueError(f"{folder.path} has no finished generation of members; train it for at least one.")
 
 
 def _member_steps(folder: RunFolder, population: int) -> int:
@@ -283,7 +293,7 @@ def _member_steps(folder: RunFolder, population: int) -> int:
     if not (steps >= 1 and steps.is_integer()):
         raise ValueError(
             f"{folder.metrics_file} gives {env_steps:g} env_steps to the first generation, which is no multiple of its "
-            f"{population} members; put a copy of the file back, or take a run whose members make equally many steps."
+            f"{population} members; put a copy of the file back, or use a run whose members make equally many steps."
         )
     return int(steps)
 

@@ -1,4 +1,4 @@
-"""The kinds of run of agents that learn on-policy: PPO, alone or in teams."""
+"""The kinds of run with on-policy agents: PPO with one agent per environment, and independent PPO (IPPO) in teams."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Literal, TypeVar
 
 from rookery.agents.ppo_settings import CONTINUOUS, DISCRETE, TEAM, PpoConfig, settled, usual
 from rookery.envs.base import EnvSpec
-from rookery.experiments.config import RunConfig, WorldConfig, space_flags
+from rookery.experiments.config import EnvironmentConfig, RunConfig, space_flags
 from rookery.experiments.population_settings import PbtRun, SeedsRun
 from rookery.learners.on_policy import OnPolicyConfig
 
@@ -16,13 +16,14 @@ TeamSpace = space_flags(TEAM.space)
 
 @dataclass(frozen=True)
 class OnPolicyRun:
-    """What every run of PPO is told in place of what off-policy runs are."""
+    """Settings of all PPO runs, which replace those of off-policy runs."""
 
     run: RunConfig = field(default_factory=lambda: RunConfig(best_by="best_fitness"))
     learner: OnPolicyConfig = field(default_factory=OnPolicyConfig)
     agent: PpoConfig = field(default_factory=PpoConfig)
     space: PpoSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
 
 
 @dataclass(frozen=True)
@@ -41,33 +42,34 @@ class PbtPpoRun(OnPolicyRun, PbtRun):
     """
 
 
-def _chase() -> WorldConfig:
-    return WorldConfig(env="pursuit_continuous")
+def _pursuit() -> EnvironmentConfig:
+    return EnvironmentConfig(env="pursuit_continuous")
 
 
-def _many_worlds() -> OnPolicyConfig:
+def _many_environments() -> OnPolicyConfig:
     return OnPolicyConfig(num_envs=32)
 
 
 @dataclass(frozen=True)
 class TeamRun(OnPolicyRun):
-    """What every run of teams is told besides."""
+    """Settings of all runs with teams of agents."""
 
     run: RunConfig = field(default_factory=RunConfig)
-    world: WorldConfig = field(default_factory=_chase)
-    learner: OnPolicyConfig = field(default_factory=_many_worlds)
+    environment: EnvironmentConfig = field(default_factory=_pursuit)
+    learner: OnPolicyConfig = field(default_factory=_many_environments)
     space: TeamSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """The search space: two bounds let a hyper-parameter evolve between them, one value or `fixed` holds it."""
+    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
+    default, keeps it constant."""
     parameters: Literal["independent", "shared"] = "independent"
-    """independent: each agent of a team has parameters and an optimiser of its own; shared: one set acts for all and
-    learns from all."""
+    """independent: each agent of a team has separate parameters and a separate optimiser; shared: all agents of a team
+    act with one set of parameters, which is trained on the transitions of all."""
     identify: bool = True
-    """With shared parameters, show each agent which of the team it is."""
+    """With shared parameters, prepend a one-hot index of the agent in the team to its observation."""
 
 
 @dataclass(frozen=True)
 class IppoRun(TeamRun, SeedsRun):
-    """Independent PPO, many agents in one world: independent teams, one by default.
+    """Independent PPO (IPPO), several agents in one environment: independent teams, one by default.
 
     Sources: de Witt 2020 (arXiv:2011.09533), Schulman 2017 (arXiv:1707.06347).
     """
@@ -81,8 +83,8 @@ class PbtIppoRun(TeamRun, PbtRun):
     """
 
     member: Literal["team", "agent"] = "team"
-    """team: a member is a whole team; agent: each role has a population of its own, teams are matched at random in
-    each generation, and everybody is selected by its own return."""
+    """team: a member is a whole team; agent: each role has a separate population, teams are matched at random in each
+    generation, and each agent is selected by its individual return."""
 
 
 AnyTeamRun = IppoRun | PbtIppoRun
@@ -92,16 +94,16 @@ AnyOnPolicyRun = PpoRun | PbtPpoRun | AnyTeamRun
 _Run = TypeVar("_Run", bound=AnyOnPolicyRun)
 
 
-def settle(config: _Run, spec: EnvSpec) -> _Run:
-    """The config with the defaults written out that depend on the environment, so that a resumed run keeps them.
+def fill_defaults(config: _Run, spec: EnvSpec) -> _Run:
+    """The config with the defaults filled in that depend on the environment, so that a resumed run keeps them.
 
-    `anneal_updates` of independent members of one agent stays open, which says "the whole run": see `annealing`. Where
-    a population evolves there is none: a member's rates are what is searched, PBT makes a schedule of them by itself
-    (Jaderberg 2017, section 4), and rates that fall to 0 would end the search before the run.
+    `anneal_updates` stays None in runs of independent PPO members, which means the whole run: see `with_annealing`. In
+    all other kinds it defaults to 0, no annealing: PBT searches the rates and thereby finds a schedule (Jaderberg 2017,
+    section 4), and rates annealed to 0 would end the search before the end of the run.
 
     Args:
       config: of the run.
-      spec: of the environment, a team's in a run of teams.
+      spec: of the environment; in a run of teams, the spec of the team.
     """
     agent, learner = config.agent, config.learner
     shared = isinstance(config, AnyTeamRun) and config.parameters == "shared"
@@ -120,16 +122,16 @@ def settle(config: _Run, spec: EnvSpec) -> _Run:
     )
 
 
-def annealing(config: AnyOnPolicyRun, scheduled: bool) -> PpoConfig:
-    """The agent's config with the updates over which its rates fall; by default all of the run.
+def with_annealing(config: AnyOnPolicyRun, scheduled: bool) -> PpoConfig:
+    """The agent's config with `anneal_updates` filled in: by default the updates of the whole run.
 
-    They fall with the share of the run's steps that are made: a run that is resumed with more generations goes on with
-    the rates that a run of that length has there.
+    The rates fall linearly with the share of `anneal_updates` that is done: a run resumed with more generations
+    continues with the rates that a run of the new length has at that generation.
 
     Args:
-      config: settled.
-      scheduled: whether the rates follow another run's schedule, and do not fall besides.
+      config: with its defaults filled in by `fill_defaults`.
+      scheduled: whether the hyper-parameters follow a schedule of another run; if so, they are not annealed as well.
     """
-    whole = 0 if scheduled else config.run.generations * config.learner.evaluate_every
+    all_updates = 0 if scheduled else config.run.generations * config.learner.evaluate_every
     updates = config.agent.anneal_updates
-    return dataclasses.replace(config.agent, anneal_updates=whole if updates is None else updates)
+    return dataclasses.replace(config.agent, anneal_updates=all_updates if updates is None else updates)

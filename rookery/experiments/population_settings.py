@@ -1,8 +1,8 @@
-"""What runs whose members live by themselves are told: independent members, and populations that evolve."""
+"""Settings of the two population methods: independent members (seeds), and Population Based Training."""
 
 from dataclasses import dataclass, field
 
-from rookery.experiments.config import RunConfig, WorldConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
 
@@ -12,17 +12,20 @@ class SeedsRun:
     """Independent members, one by default."""
 
     population: int = 1
-    """Members, each with a seed of its own, in one compiled run (at least 1); this flag may be called seeds as well."""
+    """Number of members, each with a different random seed, trained in one compiled program (at least 1; a multiple of
+    the number of devices); `--seeds` is another name of this flag."""
     draw_hyper: bool = False
-    """Draw each member's hyper-parameters from the search space: random search."""
+    """Random search: draw each member's hyper-parameters once from the search space."""
     replay_schedule: str | None = None
-    """Folder of a run whose winner's schedule of hyper-parameters the members follow; every setting that is not given
-    is that run's, but for the population and the seed."""
+    """Run directory; the members train with the hyper-parameters that the ancestors of its best member had in each
+    generation. Settings that are not given are taken from that run, except for the population and the seed."""
     init_from: str | None = None
-    """Folder of a run whose best member everybody begins as; task and widths that are not given are that run's."""
+    """Run directory; every member starts from the parameters of its best member. Task and network settings that are not
+    given are taken from that run."""
     skill: int | None = None
-    """Which skill of the run to begin with, if it discovered skills (counted from 0)."""
-    world: WorldConfig = field(default_factory=WorldConfig)
+    """Number of the skill of `--init-from` to start from (0 to the number of skills - 1), if that run discovered skills
+    and this one does not."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     run: RunConfig = field(default_factory=RunConfig)
     learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
@@ -32,15 +35,17 @@ class PbtRun:
     """Population Based Training."""
 
     population: int = 8
-    """P, members (at least 1; a multiple of the devices)."""
+    """P, number of members (at least 1; a multiple of the number of devices)."""
     replay_schedule: str | None = None
-    """Folder of a run whose winner's schedule one fresh agent follows, without selection: as `rookery train` of the
-    agent alone does."""
+    """Run directory; one new agent trains, without selection, with the hyper-parameters that the ancestors of its best
+    member had in each generation, as `--replay-schedule` does in `rookery train sac` for a run of pbt-sac."""
     init_from: str | None = None
-    """Folder of a run whose best member everybody begins as; task and widths that are not given are that run's."""
+    """Run directory; every member starts from the parameters of its best member. Task and network settings that are not
+    given are taken from that run."""
     skill: int | None = None
-    """Which skill of the run to begin with, if it discovered skills (counted from 0)."""
-    world: WorldConfig = field(default_factory=WorldConfig)
+    """Number of the skill of `--init-from` to start from (0 to the number of skills - 1), if that run discovered skills
+    and this one does not."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     run: RunConfig = field(default_factory=RunConfig)
     pbt: PbtConfig = field(default_factory=PbtConfig)
     learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)

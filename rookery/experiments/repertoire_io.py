@@ -1,4 +1,4 @@
-"""Repertoires outside of a run: taken from a run's folder, saved to one file, loaded for the task they are of."""
+"""Reads the repertoire of a run, and saves and loads a repertoire as one file."""
 
 import json
 import os
@@ -21,22 +21,24 @@ from rookery.storage import run_dir as folder
 from rookery.storage.checkpoint import Checkpointer
 
 FORMAT = 1
-"""Raised whenever an older reader would misread a newer file."""
+"""Version of the file format; incremented whenever an older reader would misread a newer file."""
 
 
 def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoire:
-    """The repertoire of a run's newest whole checkpoint, on the first device; the run is only read.
+    """Read the repertoire of a run's newest complete checkpoint onto the first device; the run is not changed.
 
-    `act(agent, nearest(repertoire("runs/me-pbt-sac-walker2d_uni-0"), (0.2, 0.8)).genotype, observation)` is what the
-    policy does that comes nearest to this descriptor.
+    `act(agent, nearest(repertoire("runs/me-pbt-sac-walker2d_uni-0"), (0.2, 0.8)).genotype, observation)` is the action
+    of the elite whose descriptor is nearest to (0.2, 0.8).
 
     Args:
-      run_dir: the run's folder.
-      program: what a run that was started from Python ran; the command line's are known by their folder.
+      run_dir: the run directory.
+      program: the program of the run, needed only if it was started from Python; that of a run started from the command
+        line is rebuilt from the run directory.
 
     Raises:
-      ValueError: the folder is no run, it was started from Python and no program is given, or it has no repertoire.
-      CheckpointError: it has no whole checkpoint, or another program made it.
+      ValueError: the folder is no run directory, the run was started from Python and no program is given, or the run
+        has no repertoire.
+      CheckpointError: the run has no complete checkpoint, or the checkpoint does not match the program.
     """
     opened = folder.open_existing(run_dir)
     if program is None and opened.config.get("kind") == config_io.PYTHON:
@@ -51,12 +53,12 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
 
 
 def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) -> None:
-    """Save a repertoire as one `.npz` file, with what it is of.
+    """Save a repertoire as one `.npz` file, together with the name and the descriptor of its task.
 
     Args:
       path: of the file; `.npz` is appended where it is missing.
-      repertoire: whole, on one device or several.
-      scoring: names the task and its descriptor.
+      repertoire: all cells, on one device or several.
+      scoring: the scoring function of the task.
 
     Raises:
       OSError: the file cannot be written.
@@ -68,54 +70,54 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
         "leaves": [leaf_specs.record(name, leaf) for name, leaf in named],
     }
     arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, (_, leaf) in enumerate(named)}
-    half = _file(path).with_suffix(f".{os.getpid()}.npz")
+    temporary = _file(path).with_suffix(f".{os.getpid()}.npz")
     try:
-        np.savez(half, **arrays, header=np.asarray(json.dumps(header)))
-        half.replace(_file(path))
+        np.savez(temporary, **arrays, header=np.asarray(json.dumps(header)))
+        temporary.replace(_file(path))
     finally:
-        half.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
-    """Load what `save_repertoire` wrote, bit by bit.
+    """Load a repertoire that `save_repertoire` wrote; it is bit-identical to the saved one.
 
     Args:
-      path: of the file.
-      scoring: what it will be used for; says what a genotype is.
+      path: of the file; `.npz` is appended where it is missing.
+      scoring: the scoring function of the task that the repertoire is loaded for; it defines the genotype's shapes.
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: it is no repertoire, it is damaged, it is of another task (name, descriptor, offset, or length of an
-        evaluation), or its genotypes are others.
+      ValueError: the file is damaged or no repertoire, its task differs (name, descriptor, QD offset or evaluation
+        steps), or its genotypes have other shapes.
     """
     path = _file(path)
     header, arrays = array_files.read(path, FORMAT, _listed, _DAMAGED)
     task = _task(scoring)
     if header["task"] != task:
-        told = "; ".join(
+        differences = "; ".join(
             f"{name} is {header['task'].get(name)} there and {task[name]} here"
             for name in task
             if header["task"].get(name) != task[name]
         )
-        raise ValueError(f"{path} is the repertoire of another task: {told}; load it for that task.")
+        raise ValueError(f"{path} is the repertoire of another task: {differences}; load it for that task.")
     bank = jax.eval_shape(scoring.start_states, jax.random.key(0))
     genotype = jax.eval_shape(scoring.init_genotype, jax.random.key(0), bank)
-    shape = next(told["shape"] for told in header["leaves"] if told["path"] == ".centroids")
-    like = jax.eval_shape(empty, genotype, jax.ShapeDtypeStruct(tuple(shape), jnp.float32))
-    wanted = [leaf_specs.record(name, leaf) for name, leaf in leaf_specs.flatten(like)]
-    if differences := leaf_specs.differences(header["leaves"], wanted):
+    shape = next(leaf["shape"] for leaf in header["leaves"] if leaf["path"] == ".centroids")
+    template = jax.eval_shape(empty, genotype, jax.ShapeDtypeStruct(tuple(shape), jnp.float32))
+    wanted = [leaf_specs.record(name, leaf) for name, leaf in leaf_specs.flatten(template)]
+    if mismatches := leaf_specs.differences(header["leaves"], wanted):
         raise ValueError(
-            f"the genotypes in {path} do not fit: {'; '.join(differences[:3])}; use the agent they are of."
+            f"the genotypes in {path} do not fit: {'; '.join(mismatches[:3])}; use the agent that they were saved from."
         )
-    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(array) for array in arrays])
+    return jax.tree.unflatten(jax.tree.structure(template), [jnp.asarray(array) for array in arrays])
 
 
 def _task(scoring: Scoring) -> dict[str, Any]:
-    """What two repertoires must share, as JSON values."""
+    """The properties of a task that two compatible repertoires share, as JSON values."""
     descriptor = scoring.descriptor
     limits = {"lower": list(descriptor.lower), "upper": list(descriptor.upper)}
-    told = {"name": scoring.name, "descriptor": descriptor.meaning, **limits}
-    return {**told, "QD offset": scoring.qd_offset, "evaluation steps": scoring.steps}
+    task = {"name": scoring.name, "descriptor": descriptor.meaning, **limits}
+    return {**task, "QD offset": scoring.qd_offset, "evaluation steps": scoring.steps}
 
 
 def _file(path: str | Path) -> Path:
@@ -124,8 +126,11 @@ def _file(path: str | Path) -> Path:
 
 
 def _listed(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The header, and the leaves in its order."""
+    """The header, and the arrays in the order of the leaves that it lists."""
     return header, [arrays[str(index)] for index in range(len(header["leaves"]))]
 
 
-_DAMAGED = "{path} is no repertoire, damaged, or of another version of rookery ({error}); put a copy of it back."
+_DAMAGED = (
+    "{path} is no repertoire, is damaged, or was written by another version of rookery ({error}); put a copy of the "
+    "file back."
+)

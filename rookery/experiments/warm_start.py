@@ -1,4 +1,4 @@
-"""What a run begins with: members, skills or a repertoire of another run."""
+"""Starts a run from the members, the skills or the repertoire of another run (`--init-from`)."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from rookery import hyperparams, trees
 from rookery.distributed import programs
 from rookery.experiments import build, config_io
 from rookery.experiments.build import Built
-from rookery.experiments.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, kind_of
+from rookery.experiments.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, agent_of, kind_of
 from rookery.experiments.on_policy_kinds import PbtIppoRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner, genotype
@@ -30,31 +30,36 @@ from rookery.types import Genotype, Hyper
 
 
 class Origin(NamedTuple):
-    """A run that another begins with, at its newest whole checkpoint."""
+    """A run opened at one of its checkpoints, to read its agents."""
 
     path: Path
+    """The run directory."""
     config: AnyRun
+    """The config of the run."""
     built: Built
+    """The parts of the run, built on one device."""
     state: ProgramState
+    """The state in the checkpoint."""
     generation: int
+    """The generation of the checkpoint: the number of finished generations."""
 
 
 def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
-    """Read a run; it is not changed.
+    """Open a run at one of its checkpoints; the run is not changed.
 
     Args:
-      run_dir: its folder.
-      checkpoint: "last"; "best", by the metric that the run was told; or a generation.
+      run_dir: the run directory.
+      checkpoint: "last"; "best", by the metric `best_by` that the run was configured with; or a generation number.
 
     Raises:
-      ValueError: the folder is no run, or was started from Python, or `checkpoint` is none of the three.
-      CheckpointError: it has no whole checkpoint.
+      ValueError: the folder is no run directory, the run was started from Python, or `checkpoint` has another value.
+      CheckpointError: the run has no such complete checkpoint.
     """
     opened = folder.open_existing(run_dir)
     if opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(
-            f"{opened.path} was started from Python; begin with it there: begin_as(program, learner, genotype), "
-            "begin_from, begin_with."
+            f"{opened.path} was started from Python; start from it there with begin_as(program, learner, genotype), "
+            "begin_from or begin_with."
         )
     config = config_io.from_record(opened.config)
     built = build.on_one_device(config)
@@ -65,18 +70,18 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
 
 
 def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
-    """The skills of a run's newest checkpoint, each as an agent by itself for the world without skills.
+    """The skills in a run's newest checkpoint, each as a separate agent for the environment without skills.
 
     Args:
-      run_dir: the folder of a run that discovers skills; only read.
-      member: whose; by default the member that was best when last judged.
+      run_dir: directory of a run that discovers skills; it is not changed.
+      member: number of the member in 0..P-1; by default the best one in the last evaluation.
 
     Returns:
-      `[M, ...]`, one genotype per listed skill: `act(sac(env.spec, config), take(genotypes, k), observation)`.
+      One genotype per skill, `[M, ...]`: `act(sac(env.spec, config), take(genotypes, k), observation)`.
 
     Raises:
-      ValueError: the folder is no run of skills, or the member does not exist.
-      CheckpointError: it has no whole checkpoint.
+      ValueError: the folder is no run that discovers skills, or the member does not exist.
+      CheckpointError: the run has no complete checkpoint.
     """
     origin = open_origin(run_dir)
     if not isinstance(origin.config, AnyDiaynRun):
@@ -91,7 +96,7 @@ def _skills(origin: Origin, member: int) -> Genotype:
     assert origin.built.learner is not None
     assert isinstance(origin.config, AnyDiaynRun)
     spec = origin.built.learner.spec
-    return freeze_skills(build.wrapped_agent(origin.config, spec), spec, _member(origin, member))
+    return freeze_skills(build.base_agent(origin.config, spec), spec, _member(origin, member))
 
 
 def _member(origin: Origin, member: int) -> Genotype:
@@ -99,44 +104,47 @@ def _member(origin: Origin, member: int) -> Genotype:
 
 
 def best_member(run_dir: str | Path, generation: int, state: ProgramState) -> int:
-    """The slot of who was best when a checkpoint's generation was judged, among those whom nobody replaced since.
+    """The slot of the best member in a checkpoint by its last evaluation, among those not replaced since.
 
-    Whoever shows, freezes or begins with "the" member of a run means this one.
+    Evaluation, rendering, export and warm starts use this member by default.
 
     Args:
-      run_dir: the folder of a run whose members live by themselves.
+      run_dir: directory of a run with a population of agents.
       generation: of the checkpoint.
-      state: what it holds.
+      state: stored in the checkpoint.
     """
-    return int(np.argmax(standing(run_dir, generation, state)))
+    return int(np.argmax(current_fitness(run_dir, generation, state)))
 
 
-def standing(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
-    """The fitness of each member of a checkpoint, -inf where it was not finite or somebody else has come instead.
+def current_fitness(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
+    """The fitness of each member of a checkpoint, -inf where it was not finite or the member was replaced since.
 
     Args:
-      run_dir: the folder of a run whose members live by themselves.
+      run_dir: directory of a run with a population of agents.
       generation: of the checkpoint.
-      state: what it holds.
+      state: stored in the checkpoint.
 
     Returns:
-      `[P]`; of roles that were bred apart `[P I]`, member `p I + i` being that of role i in slot p.
+      `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
     """
     table = read_csv(folder.open_existing(run_dir).lineage_file)
     fitness = table["fitness"][table["generation"] == generation - 1]
-    stays = np.asarray(state.shared.parents) == np.arange(len(fitness))
-    return np.where(stays & np.isfinite(fitness), fitness, -np.inf)
+    survives = np.asarray(state.shared.parents) == np.arange(len(fitness))
+    return np.where(survives & np.isfinite(fitness), fitness, -np.inf)
 
 
-def best(origin: Origin) -> tuple[int | None, Genotype]:
-    """Who was best when last judged: slot and genotype; of roles that were bred apart the best of each, without one."""
+def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
+    """The slot and the genotype of the best member by its last evaluation.
+
+    With a separate population for each role, the genotype combines the best agent of each role, and the slot is None.
+    """
     if not (isinstance(origin.config, PbtIppoRun) and origin.config.member == "agent"):
         member = _best_member(origin)
         return member, _member(origin, member)
     assert origin.built.learner is not None
     assert origin.built.learner.spec.team is not None
     roles = np.arange(len(origin.built.learner.spec.team.names))
-    fitness = standing(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
+    fitness = current_fitness(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
     slots = fitness.argmax(axis=0)
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
 
@@ -146,20 +154,20 @@ def _best_member(origin: Origin) -> int:
 
 
 def begin(config: AnyRun, built: Built) -> Program:
-    """The program of a run, begun as `init_from` says.
+    """The program of a run, with its initial state taken from the run in `init_from`, if one is given.
 
     Raises:
-      ValueError: the run to begin with is of another kind, agent or task than this one can begin with, or has no such
-        skill.
-      CheckpointError: it has no whole checkpoint.
+      ValueError: the kind, the agent or the task of the run in `init_from` is incompatible with this run, or it has no
+        such skill.
+      CheckpointError: the run in `init_from` has no complete checkpoint.
     """
     skill = getattr(config, "skill", None)
     if config.init_from is None:
         if skill is not None:
-            raise ValueError("skill says which of --init-from; give the run that discovered it, or leave skill out.")
+            raise ValueError("skill needs --init-from; give the run that discovered it, or leave skill out.")
         return built.program
     if config.run.run_dir is not None and Path(config.init_from).resolve() == Path(config.run.run_dir).resolve():
-        raise ValueError(f"{config.init_from} cannot begin with itself; choose another folder by --run-dir.")
+        raise ValueError(f"a run in {config.init_from} cannot start from itself; choose another folder by --run-dir.")
     origin = open_origin(config.init_from)
     if isinstance(config, MapElitesRun):
         return _begin_repertoire(config, built, origin)
@@ -167,16 +175,16 @@ def begin(config: AnyRun, built: Built) -> Program:
     _check_origin(config, built.learner, origin)
     if isinstance(config, AnyMePbtRun):
         return _begin_repertoire(config, built, origin)
-    return begin_as(built.program, built.learner, _one(config, origin, skill))
+    return begin_as(built.program, built.learner, _initial_genotype(config, origin, skill))
 
 
 def _begin_repertoire(config: MapElitesRun | AnyMePbtRun, built: Built, origin: Origin) -> Program:
-    """With genotypes that are judged in this run's world, by this run's measure."""
+    """Fill the initial repertoire with genotypes of the other run, evaluated by this run's scoring function."""
     if isinstance(config, MapElitesRun):
         if not isinstance(origin.config, MapElitesRun):
             raise ValueError(
                 f"{origin.path} is a run of kind {kind_of(origin.config)}; "
-                "map-elites begins with a map-elites run only."
+                "map-elites can start only from a map-elites run."
             )
         return begin_from(built.program, build.scoring(config), _elites(origin))
     space = built.space
@@ -193,68 +201,81 @@ def _begin_repertoire(config: MapElitesRun | AnyMePbtRun, built: Built, origin: 
 
 
 def _elites(origin: Origin) -> Genotype:
-    """All of its repertoire, `[M, ...]`."""
+    """The genotypes of all M elites of a run's repertoire, `[M, ...]`."""
     repertoire = repertoire_of(origin.state)
     occupied = np.flatnonzero(repertoire.occupied)
     if not len(occupied):
-        raise ValueError(f"the repertoire of {origin.path} is empty; let that run find somebody first.")
+        raise ValueError(f"the repertoire of {origin.path} is empty; train that run until it has at least one elite.")
     return trees.take(repertoire.genotypes, jnp.asarray(occupied))
 
 
 def _inside(space: Space, hyper: Hyper) -> Hyper:
-    """What evolves, inside the bounds of this run; the rest as this run holds it."""
+    """Clip hyper-parameters of another run to this run's bounds; those that do not evolve take this run's values."""
     evolving = {name: getattr(hyper, name) for name in space.domains}
     return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
 
 
-def _one(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
-    """Who everybody begins as."""
+def _initial_genotype(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
+    """The genotype that every member starts with."""
     discovers = isinstance(origin.config, AnyDiaynRun) and not isinstance(config, AnyDiaynRun)
     if skill is not None and not discovers:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
     if isinstance(origin.config, AnyMePbtRun):
         return repertoires.best(repertoire_of(origin.state)).genotype
     if not discovers:
-        return best(origin)[1]
+        return best_genotype(origin)[1]
     skills = _skills(origin, _best_member(origin))
     count = jax.tree.leaves(skills)[0].shape[0]
     if skill is None or not 0 <= skill < count:
         raise ValueError(
             f"{origin.path} has {count} skills; choose one by --skill 0 to {count - 1}"
-            f"{'' if skill is None else f', got {skill}'}. `rookery evaluate {origin.path}` shows what each does."
+            f"{'' if skill is None else f', got {skill}'}. `rookery evaluate {origin.path}` evaluates each."
         )
     return trees.take(skills, skill)
 
 
 def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Origin) -> None:
-    """Refuse what has learned something else than this run's agents can be."""
+    """Check that this run's agents can load the genotypes of the other run.
+
+    Raises:
+      ValueError: they cannot; the message names the difference.
+    """
     if origin.built.learner is None:
-        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)}, in which nobody learns.")
+        raise ValueError(
+            f"{origin.path} is a run of kind {kind_of(origin.config)}, which trains no agents; start from a "
+            "run that does."
+        )
     here, there = learner.spec, origin.built.learner.spec
-    for told, mine, other in (
+    for difference, mine, other in (
         ("parameters of its agents", learner.team, origin.built.learner.team),
         ("team", here.team and here.team.names, there.team and there.team.names),
         ("memory", here.memory_size, there.memory_size),
     ):
         if mine != other:
             raise ValueError(
-                f"{origin.path} is another {told}: {other or 'none'} there, {mine or 'none'} here; begin with a run of "
-                "the same kind, in the same world, with the same settings of the agent."
+                f"{origin.path} differs in {difference}: {other or 'none'} there, {mine or 'none'} here; start from a "
+                "run of the same kind, in the same environment, with the same settings of the agent."
             )
     if isinstance(config, AnyDiaynRun) and not isinstance(origin.config, AnyDiaynRun):
-        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)} and knows no skills to begin with.")
-    for what in ("sensed_size", "action_size"):
-        if getattr(here, what) != getattr(there, what):
-            seen = "observations" if what == "sensed_size" else "actions"
+        raise ValueError(
+            f"{origin.path} is a run of kind {kind_of(origin.config)} and has no skills to start from; start from a "
+            "run that discovers skills."
+        )
+    for size in ("sensed_size", "action_size"):
+        if getattr(here, size) != getattr(there, size):
+            space = "observations" if size == "sensed_size" else "actions"
             raise ValueError(
-                f"{origin.path} has {seen} of {getattr(there, what)} numbers ({there.name}), but {here.name} has "
-                f"{getattr(here, what)}; begin with a run in a world that looks the same."
+                f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {here.name} has "
+                f"{getattr(here, size)}; start from a run whose environment has the same observations and actions."
             )
     if isinstance(config, AnyDiaynRun) and here.skill != there.skill:
-        raise ValueError(f"{origin.path} has the skills {there.skill}, this run {here.skill}; give it the same.")
+        raise ValueError(
+            f"{origin.path} has the skills {there.skill}, this run {here.skill}; give this run the same --num-skills "
+            "and --skill-kind."
+        )
     assert not isinstance(origin.config, MapElitesRun)
     if type(config.agent) is not type(origin.config.agent):
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)} and cannot begin one of {kind_of(config)}: "
-            "the agents are different."
+            f"{origin.path} is a run of kind {kind_of(origin.config)}, from which a run of kind {kind_of(config)} "
+            f"cannot start, since the agents are different; start from a {agent_of(kind_of(config))} run."
         )

@@ -1,4 +1,4 @@
-"""What a run is told by another run: the settings that are not given, where it follows a schedule or begins with it."""
+"""The defaults that a run takes from another run, if it replays its schedule or starts from its results."""
 
 import dataclasses
 from typing import Any
@@ -8,31 +8,33 @@ from rookery.experiments.population_settings import PbtRun, SeedsRun
 from rookery.populations.config import PbtConfig
 
 
-def alone(config: AnyRun) -> AnyRun:
-    """The same life without a population method, to follow a schedule: `pbt-sac` -> `sac`.
+def without_population_method(config: AnyRun) -> AnyRun:
+    """The config without its population method, to replay a schedule: `pbt-sac` -> `sac`.
 
     Raises:
-      ValueError: something is chosen that the schedule decides.
+      ValueError: a setting is given that has no effect, because the schedule fixes the hyper-parameters.
     """
-    idle = [f"--space.{name}" for name in choices(config)]
-    idle += ["--draw-hyper"] if getattr(config, "draw_hyper", False) else []
+    ignored = [f"--space.{name}" for name in choices(config)]
+    ignored += ["--draw-hyper"] if getattr(config, "draw_hyper", False) else []
     method = getattr(config, "pbt", PbtConfig())
-    usual = dataclasses.asdict(getattr(type(config)(), "pbt", PbtConfig()))
-    idle += [
-        f"--{name.replace('_', '-')}" for name, value in dataclasses.asdict(method).items() if value != usual[name]
+    default = dataclasses.asdict(getattr(type(config)(), "pbt", PbtConfig()))
+    ignored += [
+        f"--{name.replace('_', '-')}" for name, value in dataclasses.asdict(method).items() if value != default[name]
     ]
-    if idle:
-        raise ValueError(f"a replayed schedule decides every hyper-parameter; leave out {', '.join(idle)}.")
+    if ignored:
+        raise ValueError(f"a replayed schedule decides every hyper-parameter; leave out {', '.join(ignored)}.")
     kind = KINDS[agent_of(kind_of(config))]
     shared = [entry.name for entry in dataclasses.fields(kind) if hasattr(config, entry.name)]
     return kind(**{name: getattr(config, name) for name in shared})
 
 
-def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
-    """What `kind` is by default where it replays `run`: one member with that run's world, life, mind and length.
+def replay_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
+    """The defaults of `kind` to replay the schedule of `run`: one member with its task, agent, learner and generations.
 
-    Without a run (it was started from Python, and its settings are unknown) only the one member. A kind that replays
-    nothing stays as it is.
+    Args:
+      run: the config of the run; None if it was started from Python, so that its settings are unknown. Then only the
+        population size differs from the kind's usual defaults.
+      kind: of the new run; a kind that cannot replay a schedule keeps its usual defaults.
     """
     if not issubclass(kind, SeedsRun | PbtRun):
         return kind()
@@ -40,26 +42,33 @@ def like(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     if run is None or isinstance(run, MapElitesRun):
         return default
     parts: dict[str, Any] = {
-        "world": dataclasses.replace(run.world, devices=None),
+        "environment": dataclasses.replace(run.environment, devices=None),
         "run": dataclasses.replace(default.run, generations=run.run.generations),
     }
-    for part in ("agent", "learner"):  # of another kind of agent they would be refused, and by a sentence of ours
+    for part in (
+        "agent",
+        "learner",
+    ):  # the parts of another agent are left out: `check_agent` then reports the mismatch
         if type(getattr(run, part)) is type(getattr(default, part)):
             parts[part] = getattr(run, part)
     return dataclasses.replace(default, **parts, **_shared(run, default, "init_from", "skill"))
 
 
-def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
-    """What `kind` is by default where it begins with what `run` learned: the same task, seen by the same networks.
+def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
+    """The defaults of `kind` to start from the results of `run`: its task, networks and observation normalisation.
 
-    How long an episode is, and everything else, stays the kind's own.
+    All other settings, such as the episode length, keep the kind's usual defaults.
+
+    Args:
+      run: the config of the run; None if it was started from Python, so that its settings are unknown.
+      kind: of the new run.
     """
     default = kind()
     if run is None:
         return default
     changed: dict[str, object] = {
-        "world": dataclasses.replace(
-            default.world, env=run.world.env, backend=run.world.backend, option=run.world.option
+        "environment": dataclasses.replace(
+            default.environment, env=run.environment.env, backend=run.environment.backend, option=run.environment.option
         )
     }
     if (
@@ -67,18 +76,19 @@ def after(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
         and not isinstance(run, MapElitesRun)
         and type(default.agent) is type(run.agent)
     ):
-        changed["agent"] = _widths(run.agent, default.agent)
+        changed["agent"] = _network_settings(run.agent, default.agent)
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)
     return dataclasses.replace(default, **changed, **_shared(run, default))
 
 
 def _shared(run: AnyRun, default: AnyRun, *more: str) -> dict[str, object]:
-    """What decides the shapes of genotypes besides the agent, and more, where both have it."""
+    """The settings besides the agent that determine the genotype's shapes, and those in `more`, if both configs have
+    them."""
     names = ("skills", "diayn", "policy", "dimensions", "parameters", "identify", *more)
     return {name: getattr(run, name) for name in names if hasattr(default, name) and hasattr(run, name)}
 
 
-def _widths(agent: Any, default: Any) -> Any:
-    """What decides an agent's networks; how they are drawn stays the kind's own."""
+def _network_settings(agent: Any, default: Any) -> Any:
+    """The agent's config with the default scale of the initial output layer, which does not affect the shapes."""
     return dataclasses.replace(agent, output_scale=default.output_scale) if hasattr(agent, "output_scale") else agent

@@ -1,8 +1,8 @@
-"""The waist of the lives: `Learner`, one member from its birth to its evaluation.
+"""The learner interface: `Learner`, the training of one member from initialisation to evaluation.
 
 A learner binds an agent, an environment and a buffer. It is written for one member; a program maps it over many. Start
-states are drawn once per generation for the whole population (`start_states`) and passed in: resets pick from them,
-and every member is judged on the same ones.
+states are drawn once per generation for the whole population (`start_states`) and passed in: resets pick from them, and
+every member is evaluated on the same start states.
 """
 
 from typing import NamedTuple, Protocol
@@ -13,13 +13,18 @@ from rookery.types import Array, Evaluation, Genotype, Hyper, Key, Metrics, PyTr
 
 
 class Member(NamedTuple):
-    """One life. The first three fields are what a child inherits; the last two stay with the slot."""
+    """One member of a population. A child inherits the first three fields; the last two stay in the slot."""
 
-    state: PyTree  # the agent's `State`
+    state: PyTree
+    """The agent's `State`."""
     hyper: Hyper
-    normalizer: PyTree  # running statistics of the observations, or None
-    env_state: PyTree  # environment states and observations, [E, ...]
-    buffer: PyTree  # the transitions it learns from
+    """The member's hyper-parameters."""
+    normalizer: PyTree
+    """Running statistics of the observations, or None."""
+    env_state: PyTree
+    """Environment states and observations, `[E, ...]`."""
+    buffer: PyTree
+    """The transitions that the member learns from."""
 
 
 Bank = PyTree
@@ -27,54 +32,64 @@ Bank = PyTree
 
 
 class StartStatesFn(Protocol):
-    """Draw a generation's start states; the key is consumed."""
+    """Draw the start states of a generation; the key is consumed."""
 
     def __call__(self, key: Key) -> Bank: ...
 
 
 class InitFn(Protocol):
-    """A newborn with the given hyper-parameters; the key is consumed."""
+    """Initialise a member with the given hyper-parameters; the key is consumed."""
 
     def __call__(self, key: Key, hyper: Hyper, bank: Bank) -> Member: ...
 
 
 class LoadGenotypeFn(Protocol):
-    """Let a genotype live in this slot: fresh targets and optimiser, the slot's data. The only way in."""
+    """Load a genotype into a slot, with new targets and optimisers; the slot keeps its data. The only way to do so."""
 
     def __call__(self, member: Member, genotype: Genotype) -> Member: ...
 
 
 class RestartFn(Protocol):
-    """Where `needed` (`[]` bool): fresh environment states and an empty buffer, for a slot whose member diverged."""
+    """Where `needed` (`[]` bool), reset environments and empty the buffer, for a slot whose member diverged."""
 
     def __call__(self, member: Member, bank: Bank, key: Key, needed: Array) -> Member: ...
 
 
 class StepFn(Protocol):
-    """One generation of learning: collect, store, learn, over and over.
+    """Train for one generation: repeatedly collect transitions, store them and learn.
 
     Args:
-      generation: `[]` int32, never batched, so that warm-up and delayed updates stay branches.
+      member: the member to train.
+      bank: start states of the generation.
+      key: consumed.
+      generation: `[]` int32, never batched, so that conditions on warm-up and delayed updates stay branches.
+
+    Returns:
+      The trained member, and metrics `[]`.
     """
 
     def __call__(self, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]: ...
 
 
 class EvaluateFn(Protocol):
-    """Full deterministic episodes from the first N start states of the bank; nothing is stored."""
+    """Run full deterministic episodes from the first N start states of the bank; stores no transitions."""
 
     def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> Evaluation: ...
 
 
 class TraceFn(Protocol):
-    """Where the episodes of an evaluation go: descriptors of the states they reach, `[N, T + 1, D]` with that of the
-    start, and which of them were reached while the episode lived, `[N, T + 1]` bool."""
+    """Record the descriptors of the states that the evaluation's episodes visit.
+
+    Returns:
+      Descriptors `[N, T + 1, D]`, starting with that of the start state; and `[N, T + 1]` bool, whether the state was
+      reached before the episode ended.
+    """
 
     def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]: ...
 
 
 class Learner(NamedTuple):
-    """The life of one member."""
+    """The training loop of one member, as functions."""
 
     start_states: StartStatesFn
     init: InitFn
@@ -83,14 +98,21 @@ class Learner(NamedTuple):
     step: StepFn
     evaluate: EvaluateFn
     spec: EnvSpec
-    space: Space  # the agent's default search space
-    steps_per_generation: int  # environment steps of one member
-    evaluation_steps: int = 1  # environment steps of an evaluation at its longest
-    trace: TraceFn | None = None  # None: nobody can follow the episodes
-    team: str = ""  # how the agents of a team share parameters, see `agents.api.Agent`
-    untrained_generations: int = 0  # at the start of a run, in which no update is made: nothing to select by
+    """Spec of the environment."""
+    space: Space
+    """The agent's default search space."""
+    steps_per_generation: int
+    """Environment steps of one member per generation."""
+    evaluation_steps: int = 1
+    """Maximum number of environment steps of an evaluation."""
+    trace: TraceFn | None = None
+    """None if the episodes cannot be traced."""
+    team: str = ""
+    """How the agents of a team share parameters, see `agents.base.Agent`."""
+    untrained_generations: int = 0
+    """Initial generations of a run without any update, after which selection would be meaningless."""
 
 
 def genotype(member: Member) -> Genotype:
-    """What of a member can be copied into another life."""
+    """Return the part of a member that can be copied into another member."""
     return Genotype(member.state.params, member.hyper, member.normalizer)

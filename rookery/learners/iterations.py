@@ -1,8 +1,8 @@
-"""A generation of learning in iterations, so that it can be cut into several compiled calls.
+"""Training of a generation in iterations, so that a generation can be split into several compiled calls.
 
 A compiled call cannot be interrupted. A run therefore compiles `Training.advance` once for any number of iterations and
-calls it as often as it needs to: it shows progress in between, and a signal is answered within a bounded time. Where a
-generation is cut does not change a bit of its results, since the same compiled loop runs the same iterations.
+calls it repeatedly: between calls it reports progress, and it responds to a signal within a bounded time. The split
+does not change any bit of the results, since the same compiled loop runs the same iterations.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,35 @@ from rookery.types import Array, Key, Metrics, PyTree
 
 
 class IterateFn(Protocol):
-    """One iteration of a member's training; the key is consumed.
+    """Run one iteration of a member's training; the key is consumed.
 
     Args:
-      count: `[]` int32, iterations before this one since the start of the run; never batched.
+      member: the member to train.
+      bank: start states of the generation.
+      key: consumed.
+      count: `[]` int32, number of iterations before this one since the start of the run; never batched.
 
     Returns:
-      The member, and what the iteration reports, leaves of any shape.
+      The member, and the values that the iteration logs, leaves of any shape.
     """
 
     def __call__(self, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, PyTree]: ...
 
 
 class AdvanceFn(Protocol):
-    """Some iterations of a generation.
+    """Run some iterations of a generation.
 
     Args:
-      log: what the iterations before these reported, leaves `[T, ...]`.
-      key: of the whole generation; each iteration derives its own from it.
+      member: the member to train.
+      log: the values logged so far in this generation, leaves `[T, ...]`.
+      bank: start states of the generation.
+      key: key of the whole generation, from which each iteration derives its key.
       generation: `[]` int32, never batched.
-      first: `[]` int32 or int, the first iteration to run, counted from 0 within the generation; never batched.
-      last: likewise, the first one that is not run any more.
+      first: `[]` int32 or int, index of the first iteration to run, counted from 0 in the generation; never batched.
+      last: likewise, the index after the last iteration to run.
+
+    Returns:
+      The member and the log.
     """
 
     def __call__(
@@ -55,25 +63,25 @@ class AdvanceFn(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A `StepFn` that can be continued between any two of its iterations."""
+    """A `StepFn` that can be interrupted and continued between any two iterations."""
 
     start: Callable[[Member, Bank], PyTree]
-    """The log of a generation before its first iteration, leaves `[T, ...]`."""
+    """Create the log of a generation before its first iteration, leaves `[T, ...]`."""
     advance: AdvanceFn
     summarize: Callable[[PyTree], Metrics]
-    """The log of a whole generation -> its metrics, `[]` each."""
+    """Compute the metrics `[]` of a generation from its complete log."""
     iterations: int
-    """T, at least 1."""
+    """T, number of iterations per generation, at least 1."""
 
     def __call__(self, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
-        """The whole generation: the `StepFn`."""
+        """Run the whole generation: the `StepFn`."""
         member, log = self.advance(member, self.start(member, bank), bank, key, generation, 0, self.iterations)
         return member, self.summarize(log)
 
 
 def training(iterate: IterateFn, summarize: Callable[[PyTree], Metrics], iterations: int) -> Training:
-    """A generation of `iterations` calls of `iterate`; see `Training` for the arguments."""
-    # One jit: it is traced once for the shapes of the log and for the loop.
+    """Build a generation of `iterations` calls of `iterate`; see `Training`."""
+    # With jit, `iterate` is traced once for both the shapes of the log and the loop.
     loop = _Loop(jax.jit(iterate), iterations)
     return Training(partial(_start, loop), partial(_advance, loop), summarize, iterations)
 
@@ -98,17 +106,17 @@ def _advance(
     first: Array | int,
     last: Array | int,
 ) -> tuple[Member, PyTree]:
-    def once(index: Array, carry: tuple[Member, PyTree]) -> tuple[Member, PyTree]:
+    def run_iteration(index: Array, carry: tuple[Member, PyTree]) -> tuple[Member, PyTree]:
         member, log = carry
         count = generation * loop.iterations + index
         member, row = loop.iterate(member, bank, jax.random.fold_in(key, index), count)
         return member, jax.tree.map(lambda rows, new: rows.at[index].set(new), log, row)
 
-    return jax.lax.fori_loop(first, last, once, (member, log))
+    return jax.lax.fori_loop(first, last, run_iteration, (member, log))
 
 
 def divisible(step: StepFn) -> Training:
-    """Any `StepFn` as a `Training`; one that is not made of iterations counts as a single one."""
+    """Return a `StepFn` as a `Training`; one that is not a `Training` becomes a single iteration."""
     if isinstance(step, Training):
         return step
     return Training(partial(_start_whole, step), partial(_advance_whole, step), _last_row, 1)

@@ -1,4 +1,4 @@
-"""The life of an off-policy agent: act in E environments, store, update, again."""
+"""Training loop of an off-policy agent: repeatedly act in E environments, store the transitions, and update."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,28 +18,28 @@ from rookery.learners.iterations import training
 from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 BUFFER_SIZE = 1_000_000
-"""Transitions in a replay buffer by default: Haarnoja 2018 and Fujimoto 2018."""
+"""Default number of transitions in a replay buffer: Haarnoja 2018 and Fujimoto 2018."""
 
 
 @dataclass(frozen=True)
 class OffPolicyConfig(rollout.EvaluationConfig):
-    """Trip counts and sizes of one member's life.
+    """Trip counts and sizes of one member's training loop.
 
     Raises:
-      ValueError: a count below 1, steps or updates that do not come out even, or a buffer that is too small.
+      ValueError: a count is below 1, steps or updates do not divide evenly, or the buffer is too small.
     """
 
     num_envs: int = 25
-    """Environments that each member acts in at once (at least 1)."""
+    """Environments that each member steps in parallel (at least 1)."""
     steps_per_generation: int = 1_000
     """Environment steps of each member per generation, after which it is evaluated; a multiple of num_envs."""
     updates_per_step: float = 1.0
-    """Gradient updates per environment step; times num_envs it must be a whole number, at least 1."""
+    """Gradient updates per environment step; its product with num_envs must be a whole number, at least 1."""
     batch_size: int = 256
     """Transitions per update (at least 1)."""
     buffer_size: int | None = None
-    """Transitions in each member's replay buffer (at least num_envs); by default 1 million, as in the papers, and from
-    the command line fewer where a sixth of the memory holds no more."""
+    """Transitions in each member's replay buffer (at least num_envs); by default 1 million, as in the papers. The
+    command line's default is smaller if the buffers would exceed a sixth of the memory."""
     warmup_steps: int = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
@@ -47,7 +47,7 @@ class OffPolicyConfig(rollout.EvaluationConfig):
     """Normalise observations by their running mean and variance, clipped to +-5."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked without an environment."""
+        """Check the settings that do not depend on an environment."""
         rollout.check_evaluation(self)
         for name in ("num_envs", "steps_per_generation", "batch_size"):
             if getattr(self, name) < 1:
@@ -83,7 +83,7 @@ class OffPolicyConfig(rollout.EvaluationConfig):
 
     @property
     def untrained_generations(self) -> int:
-        """Generations at the start of the run that warm-up takes whole, without an update."""
+        """Generations at the start of the run that consist of warm-up only, without an update."""
         return self.warmup_iterations // self.iterations
 
     @property
@@ -93,7 +93,7 @@ class OffPolicyConfig(rollout.EvaluationConfig):
 
 
 class OffPolicyBindings(NamedTuple):
-    """What a learner is bound to."""
+    """The static arguments that the learner's functions are bound to."""
 
     agent: Agent
     environment: envs.Environment
@@ -102,7 +102,7 @@ class OffPolicyBindings(NamedTuple):
 
 
 def init(bindings: OffPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Member:
-    """A newborn: fresh parameters, episodes begun from the bank, an empty buffer."""
+    """Initialise a member: new parameters, environments reset from the bank, an empty buffer."""
     agent_key, begin_key = jax.random.split(key)
     spec = bindings.environment.spec
     observation, action = jnp.zeros((spec.observation_size,)), jnp.zeros((spec.action_size,))
@@ -119,7 +119,7 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Mem
 
 
 def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
-    """Fresh environment states and an empty buffer where `needed`; touches no stored row."""
+    """Reset the environments and empty the buffer where `needed`, without rewriting stored rows."""
     fresh = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
     return member._replace(
         env_state=trees.where(needed, fresh, member.env_state), buffer=buffers.clear(member.buffer, needed)
@@ -129,24 +129,30 @@ def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, n
 def train_iterations(
     bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, iterations: Array
 ) -> tuple[Member, tuple]:
-    """Some iterations, each a step of every environment and then U updates.
+    """Run several iterations, each a step of every environment followed by U updates.
 
     Args:
-      iterations: `[T]` int32, how many came before each since the start of training; never batched.
+      bindings: agent, environment, buffer and config.
+      member: the member to train.
+      bank: start states.
+      key: consumed.
+      iterations: `[T]` int32, for each iteration the number of iterations before it since the start of training; never
+        batched.
 
     Returns:
-      The member; and for each iteration, `[T]`: whether it learned (1 or 0), the agent's metrics averaged over the
-      updates, the mean reward of a step, and in how many steps the physics broke.
+      The member; and for each iteration, `[T]`: whether it updated the agent (1 or 0), the agent's metrics averaged
+      over the updates, the mean reward of a step, and the number of steps in which the simulation produced non-finite
+      numbers.
     """
     keys = jax.random.split(key, iterations.shape[0])
     return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, (keys, iterations))
 
 
 def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
-    """One step of every environment, then U updates; see `iterations.IterateFn` and `train_iterations`."""
+    """Run one step of every environment, then U updates; see `iterations.IterateFn` and `train_iterations`."""
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
-    learning = count >= config.warmup_iterations  # not in steps of the member: 32 bits count to 2 billion
+    learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
 
     observation = rollout.view(member.normalizer, member.env_state.observation)
     action = rollout.explore(bindings.agent, member.state, member.hyper, observation, explore_key)
@@ -154,31 +160,35 @@ def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, c
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
     intrinsic_reward = bindings.agent.intrinsic_reward
-    lives, rows, stepped = rollout.advance(environment, member.env_state, action, env_key, intrinsic_reward)
+    env_batch, rows, steps = rollout.advance(environment, member.env_state, action, env_key, intrinsic_reward)
     if intrinsic_reward is not None:
-        member = member._replace(state=intrinsic_reward.observe(member.state, stepped))
-    member = member._replace(env_state=lives, buffer=bindings.buffer.add(member.buffer, rows))
+        member = member._replace(state=intrinsic_reward.observe(member.state, steps))
+    member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows))
     if config.normalize_observations:
         sensed = rows.observation[:, : environment.spec.sensed_size]
         member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
 
     first = (count - config.warmup_iterations) * config.updates
-    learning_now = partial(learn, bindings, member, learn_key, first)
+    run_updates = partial(learn, bindings, member, learn_key, first)
     if config.warmup_steps:
-        metrics = jax.eval_shape(learning_now)[1]
+        metrics = jax.eval_shape(run_updates)[1]
         skip = partial(_skip, member.state, metrics)
-        state, metrics = jax.lax.cond(learning, learning_now, skip)
+        state, metrics = jax.lax.cond(learning, run_updates, skip)
     else:
-        state, metrics = learning_now()
+        state, metrics = run_updates()
     member = member._replace(state=state)
-    return member, (learning.astype(jnp.float32), metrics, jnp.mean(stepped.reward), jnp.sum(stepped.broken))
+    return member, (learning.astype(jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
 
 
 def summarize(log: tuple) -> Metrics:
-    """Metrics `[]` of a generation's iterations: the agent's, averaged over the updates; `reward`, the mean of an
-    environment step; `broken_steps`, how many steps the physics broke in."""
-    learned, metrics, reward, broken = log
-    count = jnp.maximum(jnp.sum(learned), 1.0)
+    """Compute the metrics `[]` of a generation from its log.
+
+    Returns:
+      The agent's metrics, averaged over the updates; `reward`, the mean reward of an environment step; `broken_steps`,
+      the number of steps in which the simulation produced non-finite numbers.
+    """
+    updated, metrics, reward, broken = log
+    count = jnp.maximum(jnp.sum(updated), 1.0)
     averages = jax.tree.map(lambda values: jnp.sum(values) / count, metrics)
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
@@ -188,10 +198,13 @@ def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
 
 
 def learn(bindings: OffPolicyBindings, member: Member, key: Key, first: Array) -> tuple[PyTree, Metrics]:
-    """U updates; their indices and noise are drawn at once, their rows gathered one batch at a time.
+    """Run U updates; indices and noise are drawn in one call, rows are gathered one batch at a time.
 
     Args:
-      first: `[]` int32, updates before these; never batched.
+      bindings: agent, environment, buffer and config.
+      member: the member to train.
+      key: consumed.
+      first: `[]` int32, number of updates before these; never batched.
 
     Returns:
       The agent's state, and its metrics `[]` averaged over the updates.
@@ -221,10 +234,10 @@ def _update(
 
 
 def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyConfig | None = None) -> Learner:
-    """Bind an off-policy agent (SAC, TD3, ...) to a world.
+    """Bind an off-policy agent (SAC, TD3, ...) to an environment.
 
     Raises:
-      ValueError: the environment has discrete actions.
+      ValueError: the environment has discrete actions or is a multi-agent environment, or the agent is on-policy.
     """
     config = config or OffPolicyConfig()
     spec = environment.spec
@@ -232,7 +245,7 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
     check_alone(spec)
     if agent.minibatches:
-        raise ValueError("this agent learns on-policy, from its own rollouts; bind it by on_policy instead.")
+        raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
     bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
     evaluator = rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward)
     return Learner(

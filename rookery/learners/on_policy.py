@@ -1,7 +1,7 @@
-"""The life of an on-policy agent: act in E environments for a while, learn from just that, again.
+"""Training loop of an on-policy agent: repeatedly act in E environments for one rollout, and update from it.
 
-Environments go on where they were, from one rollout to the next. Everything serves one agent and teams alike: of a
-team, what is `[E]` by an agent is `[E, I]`.
+Environments continue from one rollout to the next. All functions support single agents and teams: an array that is
+`[E]` for a single agent is `[E, I]` for a team.
 """
 
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
 
 @dataclass(frozen=True)
 class OnPolicyConfig(rollout.EvaluationConfig):
-    """Trip counts and sizes of one member's life.
+    """Trip counts and sizes of one member's training loop.
 
     Raises:
       ValueError: a count below 1.
     """
 
     num_envs: int = 16
-    """Environments that each member acts in at once (at least 1)."""
+    """Environments that each member steps in parallel (at least 1)."""
     rollout_length: int = 128
     """Steps of each environment between two updates (at least 1)."""
     evaluate_every: int = 10
-    """Updates in a generation, after which each member is judged (at least 1)."""
+    """Updates per generation, after which each member is evaluated (at least 1)."""
     normalize_observations: bool | None = None
-    """Normalise observations by their running mean and variance, clipped to +-5; by default as the agent likes it: PPO
-    does, but not in a team."""
+    """Normalise observations by their running mean and variance, clipped to +-5; by default the agent decides: PPO
+    normalises, except in a team."""
     fitness: str | None = None
-    """Name of the agent of a team whose mean return is the team's fitness; the mean of all agents by default."""
+    """Name of the agent of a team whose mean return is the team's fitness; by default the mean over all agents."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked without an environment."""
+        """Check the settings that do not depend on an environment."""
         rollout.check_evaluation(self)
         for name in ("num_envs", "rollout_length", "evaluate_every"):
             if getattr(self, name) < 1:
@@ -56,10 +56,11 @@ class OnPolicyConfig(rollout.EvaluationConfig):
 
 
 class OnPolicyBindings(NamedTuple):
-    """What a learner is bound to."""
+    """The static arguments that the learner's functions are bound to."""
 
     agent: Agent
-    environment: envs.Environment  # with the agent's memory
+    environment: envs.Environment
+    """The environment, wrapped to carry the agent's memory."""
     config: OnPolicyConfig
 
 
@@ -67,23 +68,26 @@ class Actors(NamedTuple):
     """A member's environments, each in the middle of an episode."""
 
     lives: rollout.EnvBatchState
-    counts: Array  # [E] bool: the agent's task goes on
-    accumulated: Array  # [E] discounted sum of the rewards of the episode so far
+    """Environment states and observations."""
+    counts: Array
+    """`[E]` bool: whether the agent's task has not ended."""
+    accumulated: Array
+    """`[E]`, discounted sum of the rewards of the current episode."""
 
 
 def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
-    """Episodes begun from the bank; the key is consumed."""
-    return going_on(rollout.begin(bindings.environment, bank, key, bindings.config.num_envs))
+    """Start episodes from the bank; the key is consumed."""
+    return start_actors(rollout.begin(bindings.environment, bank, key, bindings.config.num_envs))
 
 
-def going_on(lives: rollout.EnvBatchState) -> Actors:
-    """Episodes in the middle, in which everybody's task goes on; discounted sums begin here."""
-    shape = lives.observation.shape[:-1]
-    return Actors(lives, jnp.ones(shape, bool), jnp.zeros(shape))
+def start_actors(env_batch: rollout.EnvBatchState) -> Actors:
+    """Wrap running episodes: every agent's task is active, and discounted sums start at 0."""
+    shape = env_batch.observation.shape[:-1]
+    return Actors(env_batch, jnp.ones(shape, bool), jnp.zeros(shape))
 
 
 def init(bindings: OnPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Member:
-    """A newborn: fresh parameters, episodes begun from the bank; there is no buffer."""
+    """Initialise a member: new parameters, environments reset from the bank, no buffer."""
     agent_key, begin_key = jax.random.split(key)
     return Member(
         state=bindings.agent.start(bindings.agent.init(agent_key)),
@@ -95,12 +99,12 @@ def init(bindings: OnPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Memb
 
 
 def _normalizes(bindings: OnPolicyBindings) -> bool:
-    chosen = bindings.config.normalize_observations
-    return bindings.agent.normalize if chosen is None else chosen
+    configured = bindings.config.normalize_observations
+    return bindings.agent.normalize if configured is None else configured
 
 
 def _statistics(bindings: OnPolicyBindings) -> normalize.RunningStatistics:
-    """Of observations; of independent agents, those of each apart."""
+    """Initial observation statistics; independent agents get separate ones."""
     spec = bindings.environment.spec
     statistics = normalize.init(spec.sensed_size)
     if bindings.agent.team != "independent":
@@ -110,15 +114,15 @@ def _statistics(bindings: OnPolicyBindings) -> normalize.RunningStatistics:
 
 
 def restart(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
-    """Fresh environment states where `needed`."""
+    """Reset the environments where `needed`."""
     return member._replace(env_state=trees.where(needed, begin(bindings, bank, key), member.env_state))
 
 
 def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
-    """One rollout, then one update; its statistics of observations are those that it was made under.
+    """Run one rollout, then one update; the rollout's observations are normalised by the statistics from before it.
 
-    See `training.IterateFn`; reports the agent's metrics, the mean reward of an agent's step, and in how many steps the
-    physics broke, `[]` each.
+    See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, and the number of steps in
+    which the simulation produced non-finite numbers, `[]` each.
     """
     bindings = bindings._replace(environment=auto_reset.auto_reset(bindings.environment, bank))
     act_key, learn_key = jax.random.split(key)
@@ -134,14 +138,18 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     member = member._replace(
         state=state,
         env_state=actors,
-        normalizer=_seen(bindings, member.normalizer, rows.observation, counts),
+        normalizer=_update_statistics(bindings, member.normalizer, rows.observation, counts),
     )
     return member, (metrics, normalize.mean_of(counts, rows.reward), jnp.sum(broken))
 
 
 def summarize(log: tuple) -> Metrics:
-    """Metrics `[]` of a generation's rollouts: the agent's, averaged over the updates; `reward`, the mean of an agent's
-    step; `broken_steps`, how many steps the physics broke in."""
+    """Compute the metrics `[]` of a generation from its log.
+
+    Returns:
+      The agent's metrics, averaged over the updates; `reward`, the mean reward of an agent's step; `broken_steps`, the
+      number of steps in which the simulation produced non-finite numbers.
+    """
     metrics, reward, broken = log
     averages = jax.tree.map(jnp.mean, metrics)
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
@@ -150,32 +158,32 @@ def summarize(log: tuple) -> Metrics:
 def _act(
     bindings: OnPolicyBindings, member: Member, actors: Actors, key: Key
 ) -> tuple[Actors, tuple[Transition, Array]]:
-    """One step of every environment: one pass of each network for all of them."""
+    """Step every environment once, with one batched forward pass of each network for all of them."""
     explore_key, env_key = jax.random.split(key)
-    seen = rollout.view(member.normalizer, actors.lives.observation)
+    observation = rollout.view(member.normalizer, actors.lives.observation)
     keys = jax.random.split(explore_key, bindings.config.num_envs)
-    choose = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
-    action, log_prob = choose(member.state, member.hyper, seen, keys)
-    given = action if bindings.environment.spec.unbounded else _bounded(action)
-    lives, rows, stepped = rollout.advance(bindings.environment, actors.lives, given, env_key)
-    discount = jnp.broadcast_to(member.hyper.discount, stepped.reward.shape)
-    accumulated = stepped.reward + discount * actors.accumulated
-    ended = stepped.ended | ~actors.counts
-    lived = RolloutExtras(log_prob, ended, actors.counts, accumulated)
-    over = jax.vmap(jnp.all)(stepped.ended)
-    after = Actors(lives, trees.where(over, True, ~ended), jnp.where(ended, 0.0, accumulated))
-    return after, (rows._replace(action=action, extras=lived), stepped.broken)
+    explore = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
+    action, log_prob = explore(member.state, member.hyper, observation, keys)
+    clipped = action if bindings.environment.spec.unbounded else _clip_action(action)
+    env_batch, rows, steps = rollout.advance(bindings.environment, actors.lives, clipped, env_key)
+    discount = jnp.broadcast_to(member.hyper.discount, steps.reward.shape)
+    accumulated = steps.reward + discount * actors.accumulated
+    ended = steps.ended | ~actors.counts
+    extras = RolloutExtras(log_prob, ended, actors.counts, accumulated)
+    episode_over = jax.vmap(jnp.all)(steps.ended)
+    next_actors = Actors(env_batch, trees.where(episode_over, True, ~ended), jnp.where(ended, 0.0, accumulated))
+    return next_actors, (rows._replace(action=action, extras=extras), steps.broken)
 
 
-def _bounded(action: PyTree) -> PyTree:
-    """What the world is given of an action: a normal's draw may lie outside [-1, 1]."""
+def _clip_action(action: PyTree) -> PyTree:
+    """Clip continuous actions to [-1, 1] for the environment, since a normal's sample can be outside."""
     if isinstance(action, envs.ActionWithCarry):
-        return action._replace(action=_bounded(action.action))
+        return action._replace(action=_clip_action(action.action))
     return action if jnp.issubdtype(action.dtype, jnp.integer) else jnp.clip(action, -1.0, 1.0)
 
 
-def _seen(bindings: OnPolicyBindings, statistics: PyTree, observation: Array, counts: Array) -> PyTree:
-    """The statistics after a rollout, `[T, E, O]`; those of independent agents each from its own observations."""
+def _update_statistics(bindings: OnPolicyBindings, statistics: PyTree, observation: Array, counts: Array) -> PyTree:
+    """Update the statistics with a rollout, `[T, E, O]`; independent agents update separate statistics."""
     if statistics is None:
         return None
     sensed = observation[..., : bindings.environment.spec.sensed_size]
@@ -186,11 +194,11 @@ def _seen(bindings: OnPolicyBindings, statistics: PyTree, observation: Array, co
 
 
 def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfig | None = None) -> Learner:
-    """Bind an on-policy agent (PPO, a team of them) to a world.
+    """Bind an on-policy agent (PPO, or a team of PPO agents) to an environment.
 
     Raises:
-      ValueError: the agent learns off-policy, or is a team's where the world is not, or the other way round; the
-        rollout cannot be cut into its minibatches; or nobody is called what `fitness` says.
+      ValueError: the agent learns off-policy; the agent is for a team but the environment is not, or the other way
+        round; the rollout cannot be split into the agent's minibatches; or no agent of the team has the name `fitness`.
     """
     config = config or OnPolicyConfig()
     spec = environment.spec
@@ -218,48 +226,50 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
 
 def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
     if not agent.minibatches:
-        raise ValueError("this agent learns off-policy, from stored steps; bind it by off_policy instead.")
+        raise ValueError("this agent learns off-policy, from stored transitions; use off_policy instead.")
     if spec.team is None and agent.team:
-        raise ValueError(f"{spec.name} is a world for one agent; make it a team's by rookery.as_team(environment).")
+        raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.as_team(environment).")
     if spec.team is not None and not agent.team:
         raise ValueError(
-            f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or wrap the agent by "
-            "rookery.independent or rookery.shared."
+            f"{spec.name} is a multi-agent environment with {len(spec.team.names)} agents; use ippo, or wrap the "
+            "agent by rookery.independent or rookery.shared."
         )
     names = spec.team.names if spec.team else ()
     if config.fitness is not None and config.fitness not in names:
-        known = ", ".join(names) or "of a team, and here is only one"
-        raise ValueError(f"fitness must name one of the agents {known}; got {config.fitness!r}.")
+        if not names:
+            raise ValueError(
+                f"fitness names an agent of a team, but {spec.name} is a single-agent environment; leave it out, got "
+                f"{config.fitness!r}."
+            )
+        raise ValueError(f"fitness must name one of the agents {', '.join(names)}; got {config.fitness!r}.")
     _check_minibatches(agent, config, len(names) if agent.team == "shared" else 1)
 
 
 def _check_flags(environment: envs.Environment) -> None:
-    """Every agent of a team has a reward and flags of its own, from the first step to the last."""
+    """Check that every agent of a team has a separate reward and separate flags, of constant shape."""
     spec = environment.spec
     agents = (len(spec.team.names),) if spec.team else ()
     start = jax.eval_shape(environment.reset, jax.random.key(0))[1]
     for name in ("reward", "terminated", "truncated"):
         if getattr(start, name).shape != agents:
             raise ValueError(
-                f"{spec.name} gives {name} of shape {getattr(start, name).shape} instead of {agents}: agents may end "
-                "before the others, whose flags then stay set until the episode is over, but they cannot come later or "
-                "come back."
+                f"{spec.name} gives {name} of shape {getattr(start, name).shape} instead of {agents}: every "
+                "agent needs one in every step, and the flags of an agent that ends before the others must stay set "
+                "until the episode is over."
             )
 
 
-def _check_minibatches(agent: Agent, config: OnPolicyConfig, sharing: int) -> None:
-    """Each has as many sequences, and at least two steps, or there is no spread to normalise advantages by."""
-    sequences, length = config.num_envs * sharing, config.rollout_length
-    what = "sequences"
+def _check_minibatches(agent: Agent, config: OnPolicyConfig, agents_per_policy: int) -> None:
+    """Check that minibatches are equally large and have at least two steps, as advantage normalisation requires."""
+    sequences, length = config.num_envs * agents_per_policy, config.rollout_length
+    unit = "sequences"
     if not agent.memory_size:
-        sequences, length, what = sequences * length, 1, "rows"
-    fitting = [
-        count for count in range(1, sequences + 1) if sequences % count == 0 and sequences // count * length >= 2
-    ]
-    if agent.minibatches not in fitting:
-        near = sorted(sorted(fitting, key=lambda count: abs(count - agent.minibatches))[:3])
-        remedy = f"use {' or '.join(map(str, near))}" if near else "give more environments or longer rollouts"
+        sequences, length, unit = sequences * length, 1, "rows"
+    valid = [count for count in range(1, sequences + 1) if sequences % count == 0 and sequences // count * length >= 2]
+    if agent.minibatches not in valid:
+        nearest = sorted(sorted(valid, key=lambda count: abs(count - agent.minibatches))[:3])
+        remedy = f"use {' or '.join(map(str, nearest))}" if nearest else "give more environments or longer rollouts"
         raise ValueError(
-            f"minibatches must divide the {sequences} {what} of a rollout, with two steps or more in each, got "
+            f"minibatches must divide the {sequences} {unit} of a rollout, with two steps or more in each, got "
             f"{agent.minibatches}; {remedy}."
         )

@@ -1,4 +1,4 @@
-"""Acting in environments: steps to learn from, and full episodes to be judged by."""
+"""Acting in environments: steps for training, and full episodes for evaluation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,10 @@ from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Trans
 class EnvBatchState(NamedTuple):
     """A member's environments, each in the middle of an episode."""
 
-    state: EnvState  # [E, ...]
-    observation: Array  # [E, O]
+    state: EnvState
+    """`[E, ...]`."""
+    observation: Array
+    """`[E, O]`."""
 
 
 def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvBatchState:
@@ -32,111 +34,132 @@ def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvB
 
 
 def load_genotype(agent: Agent, member: Member, genotype: Genotype) -> Member:
-    """Let a genotype live in a member's slot: see `api.LoadGenotypeFn`."""
+    """Load a genotype into a member's slot: see `learners.base.LoadGenotypeFn`."""
     state = agent.start(genotype.params)
     return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
 
 
 class Actor(Protocol):
-    """Whoever acts by parameters: an `Agent`, or a policy that is bred."""
+    """An object that acts from parameters: an `Agent`, or a policy that is evolved without gradients."""
 
     @property
     def act(self) -> ActFn:
-        """Parameters and observation -> action."""
+        """Map parameters and an observation to an action."""
         ...
 
 
 def act(actor: Actor, genotype: Genotype, observation: Array) -> PyTree:
-    """What a genotype does: the deterministic action `[A]` (or `[]` int32) for an observation `[O]`; of a team, each of
-    its agents, `[I, A]` for `[I, O]`.
+    """Return a genotype's deterministic action `[A]` (or `[]` int32) for an observation `[O]`; for a team, the actions
+    `[I, A]` of all agents for `[I, O]`.
 
-    The observation is seen as the genotype learned to see it, through its own statistics if it has any. With a memory
-    it ends in that, 0 at first, and the action is `ActionWithCarry`, beside the memory to show next.
+    The observation is normalised with the genotype's statistics, if it has any. For an agent with a memory, the
+    observation ends in the memory (initially 0), and the action is an `ActionWithCarry`, which contains the memory for
+    the next step.
 
     Args:
-      actor: the agent that the genotype is of, or `policy(spec, config)` for one that was bred without gradients.
-      genotype: an elite's, e.g. `nearest(repertoire, descriptor).genotype`.
+      actor: the agent that the genotype belongs to, or `policy(spec, config)` for a genotype that was evolved without
+        gradients.
+      genotype: parameters and statistics, e.g. `nearest(repertoire, descriptor).genotype`.
+      observation: `[O]`, or `[I, O]` for a team.
     """
     return actor.act(genotype.params, view(genotype.normalizer, observation))
 
 
 def view(normalizer: PyTree, observation: Array) -> Array:
-    """An observation `[..., O]` as the agent sees it: normalised, if the member keeps statistics, but for its skill."""
+    """Normalise an observation `[..., O]`, except its skill, if the member has statistics; return it unchanged
+    otherwise."""
     if normalizer is None:
         return observation
     size = normalizer.mean.shape[-1]
-    look = normalize.normalize
-    if normalizer.mean.ndim > 1:  # each agent of a team through its own
-        look = jax.vmap(look, in_axes=(0, -2), out_axes=-2)
-    sensed = look(normalizer, observation[..., :size])
+    normalize_fn = normalize.normalize
+    if normalizer.mean.ndim > 1:  # separate statistics for each agent of a team
+        normalize_fn = jax.vmap(normalize_fn, in_axes=(0, -2), out_axes=-2)
+    sensed = normalize_fn(normalizer, observation[..., :size])
     return jnp.concatenate([sensed, observation[..., size:]], axis=-1)
 
 
 def explore(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
-    """Exploring actions `[E, A]` for observations `[E, O]`: one matmul per layer, the parameters are not mapped."""
+    """Return exploratory actions `[E, A]` for observations `[E, O]`; one matmul per layer, since parameters are not
+    mapped."""
     keys = jax.random.split(key, observation.shape[0])
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, keys)[0]
 
 
 def advance(
     environment: Environment,
-    lives: EnvBatchState,
+    env_batch: EnvBatchState,
     action: Array,
     key: Key,
     intrinsic_reward: IntrinsicReward | None = None,
 ) -> tuple[EnvBatchState, Transition, Step]:
-    """Step every environment once; `environment` resets itself.
+    """Step every environment once; `environment` must reset automatically.
 
     Args:
-      curiosity: says what the transitions should carry besides.
+      environment: the environment, written for one episode.
+      env_batch: environment states and observations, `[E, ...]`.
+      action: `[E, A]`.
+      key: consumed.
+      intrinsic_reward: if given, its `keep` computes the extras of the transitions.
 
     Returns:
-      The lives after it, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
+      The environments after the step, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
     """
-    keys = jax.random.split(key, lives.observation.shape[0])
-    state, step = jax.vmap(environment.step)(lives.state, action, keys)
+    keys = jax.random.split(key, env_batch.observation.shape[0])
+    state, step = jax.vmap(environment.step)(env_batch.state, action, keys)
     extras = jax.vmap(intrinsic_reward.keep)(step) if intrinsic_reward else ()
-    transition = Transition(lives.observation, action, step.reward, step.final_observation, step.terminated, extras)
+    transition = Transition(env_batch.observation, action, step.reward, step.final_observation, step.terminated, extras)
     return EnvBatchState(state, step.observation), transition, step
 
 
 class Episodes(NamedTuple):
-    """Evaluation in flight: sums over N episodes, no trajectories. Of a team, what is `[N]` by an agent is `[N, I]`."""
+    """A running evaluation: sums over N episodes, no trajectories. In a team, arrays marked (*) are `[N, I]`."""
 
-    lives: EnvBatchState  # [N, ...]
-    alive: Array  # [N] bool, by an agent
-    returns: Array  # [N], by an agent
-    lengths: Array  # [N] int32
-    summary: descriptors.Summary  # [N, ...]
-    sums: Mapping[str, Array]  # name -> [N], what a curious agent measures
-    broken: Array  # [N] bool: ended because the physics broke
-    is_finite: Array  # [] bool, or [I]: every action of a living episode was finite
-    time: Array  # [] int32
-    last: PyTree = ()  # `LastStep` of the agents of a team
+    env_batch: EnvBatchState
+    """`[N, ...]`."""
+    active: Array
+    """`[N]` bool (*): the episode has not ended."""
+    returns: Array
+    """`[N]` (*)."""
+    lengths: Array
+    """`[N]` int32."""
+    summary: descriptors.Summary
+    """`[N, ...]`, accumulated descriptors."""
+    sums: Mapping[str, Array]
+    """Name -> `[N]`, sums of the quantities that an intrinsic reward measures."""
+    broken: Array
+    """`[N]` bool: ended because the simulation produced non-finite numbers."""
+    is_finite: Array
+    """`[]` bool, or `[I]`: every action before the end of the episodes was finite."""
+    time: Array
+    """`[]` int32."""
+    last: PyTree = ()
+    """`LastStep` of the agents of a team."""
 
 
 class LastStep(NamedTuple):
-    """How an episode ended for each agent of a team, `[N, I]`."""
+    """The last step of an episode for each agent of a team, `[N, I]`."""
 
     final_reward: Array
-    terminated: Array  # bool
-    truncated: Array  # bool
+    terminated: Array
+    """bool."""
+    truncated: Array
+    """bool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """By how much a genotype is judged.
+    """Number of evaluation episodes and start states, and the summary of descriptors.
 
     Raises:
       ValueError: no episode, fewer start states than episodes, or an unknown summary.
     """
 
     eval_episodes: int = 10
-    """Full deterministic episodes by which each is judged each generation (at least 1)."""
+    """Full deterministic episodes per evaluation of a member in each generation (at least 1)."""
     start_states: int = 64
-    """Start states drawn each generation, from which episodes begin (at least eval_episodes)."""
+    """Start states drawn in each generation, from which episodes begin (at least eval_episodes)."""
     eval_descriptor: Literal["mean", "median"] = "mean"
-    """How the episodes' descriptors become one, in each dimension; a mean may be a behaviour that nobody shows."""
+    """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -144,10 +167,10 @@ class EvaluationConfig:
 
 
 def check_evaluation(config: EvaluationConfig) -> None:
-    """Refuse what cannot be judged by.
+    """Check the settings of an evaluation.
 
     Raises:
-      ValueError: as `EvaluationConfig` says.
+      ValueError: as in `EvaluationConfig`.
     """
     if config.eval_episodes < 1:
         raise ValueError(f"eval_episodes must be at least 1, got {config.eval_episodes}.")
@@ -163,20 +186,26 @@ SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
 
 
 class Evaluator(NamedTuple):
-    """Who judges genotypes, and where: all that is known before a genotype is."""
+    """The static arguments of an evaluation."""
 
-    act: ActFn  # parameters and observation -> action
-    environment: Environment  # without automatic reset
-    config: EvaluationConfig  # how descriptors become one
-    episodes: int  # N
+    act: ActFn
+    """Parameters and observation -> action."""
+    environment: Environment
+    """The environment without automatic reset."""
+    config: EvaluationConfig
+    """The summary of descriptors, and the configured counts."""
+    episodes: int
+    """N."""
     intrinsic_reward: IntrinsicReward | None = None
-    role: int | None = None  # the agent of a team by whose return the team is judged; None: the mean of all
+    role: int | None = None
+    """Index of the agent of a team whose return is the fitness; None: the mean of all agents."""
 
 
 def evaluator(
     act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
 ) -> Evaluator:
-    """As many episodes as configured; with skills rounded up until every listed skill has equally many."""
+    """Build an `Evaluator`; with skills, the number of episodes is rounded up so that all listed skills get equally
+    many."""
     skill, episodes = environment.spec.skill, config.eval_episodes
     return Evaluator(
         act, environment, config, skills.whole_rounds(skill, episodes) if skill else episodes, intrinsic_reward
@@ -189,7 +218,7 @@ def bank_size(evaluator: Evaluator) -> int:
 
 
 def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:
-    """The first start states of the bank, each of which begins an episode; with skills these are taken in turn."""
+    """Start an episode from each of the first start states of the bank; skills are assigned in turn."""
     start = trees.take(bank, jnp.arange(episodes))
     if environment.assignment is not None:
         start = jax.vmap(partial(environment.assignment.first, key=None))(start, jnp.arange(episodes))
@@ -197,21 +226,21 @@ def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBa
 
 
 def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
-    """Judge a genotype by full deterministic episodes from the first start states of the bank.
+    """Evaluate a genotype by full deterministic episodes from the first start states of the bank.
 
-    The loop ends when the last episode does. Steps after an episode's end, or after the end of an agent's task while
-    others go on, are told apart by a boolean.
+    The loop ends when the last episode ends. A mask excludes steps after the end of an episode, or after the end of an
+    agent's task while other agents of the team continue.
 
     Args:
-      judge: how.
-      genotype: what.
+      evaluator: agent, environment and settings.
+      genotype: the genotype to evaluate.
       bank: at least N start states.
-      key: consumed, by the environment alone.
+      key: consumed by the environment only.
 
     Returns:
-      The `Evaluation`; its fitness is NaN if any action was not finite. `episodes` has each one's descriptor `[N, D]`,
-      and what a curious agent tells of it; of a team `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and
-      `truncated/<agent>`, `[N]` each.
+      The `Evaluation`; its fitness is NaN if any action was not finite. `episodes` contains the descriptors `[N, D]`
+      and the values that an intrinsic reward reports; for a team also `return/<agent>`, `final_reward/<agent>`,
+      `terminated/<agent>` and `truncated/<agent>`, `[N]` each.
     """
     environment, episodes = evaluator.environment, evaluator.episodes
     spec = environment.spec
@@ -221,23 +250,24 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
     if evaluator.intrinsic_reward:
         measures = jax.eval_shape(evaluator.intrinsic_reward.measure, genotype.params, trees.take(bank[1], 0))
         sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
-    lives = start_episodes(environment, bank, episodes)
-    nobody = jnp.zeros_like(lives.observation[..., 0], bool)  # made of what is there: a mapped axis may be checked
-    zeros, false = jnp.zeros_like(nobody, jnp.float32), jnp.zeros_like(nobody.reshape(episodes, -1)[:, 0])
+    env_batch = start_episodes(environment, bank, episodes)
+    # Derived from existing arrays, so that the loop carry is varying over the same mapped axes from the start.
+    inactive = jnp.zeros_like(env_batch.observation[..., 0], bool)
+    zeros, false = jnp.zeros_like(inactive, jnp.float32), jnp.zeros_like(inactive.reshape(episodes, -1)[:, 0])
     start = Episodes(
-        lives=lives,
-        alive=~nobody,
+        env_batch=env_batch,
+        active=~inactive,
         returns=zeros,
         lengths=jnp.zeros_like(false, jnp.int32),
         summary=trees.where(false, empty, empty),
         sums=trees.where(false, sums, sums),
         broken=false,
-        is_finite=~nobody[0],
+        is_finite=~inactive[0],
         time=jnp.zeros((), jnp.int32),
-        last=LastStep(zeros, nobody, nobody) if spec.team else (),
+        last=LastStep(zeros, inactive, inactive) if spec.team else (),
     )
     advance_all = partial(_advance_episodes, evaluator, kind, genotype, key)
-    end = jax.lax.while_loop(lambda run: run.alive.any() & (run.time < spec.episode_length), advance_all, start)
+    end = jax.lax.while_loop(lambda run: run.active.any() & (run.time < spec.episode_length), advance_all, start)
     reached = jax.vmap(kind.finish)(end.summary)
     evaluation = Evaluation(
         fitness=jnp.where(end.is_finite.all(), jnp.mean(end.returns), jnp.nan),
@@ -250,18 +280,18 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
     if spec.team:
         return _by_agents(evaluator, spec.team, end, evaluation)
     if evaluator.intrinsic_reward:
-        fitness, told = evaluator.intrinsic_reward.conclude(end.sums, end.returns, end.lengths)
+        fitness, reported = evaluator.intrinsic_reward.conclude(end.sums, end.returns, end.lengths)
         fitness = jnp.where(end.is_finite, fitness, jnp.nan)
-        evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **told})
+        evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **reported})
     return evaluation
 
 
 def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
-    """What an evaluation says of each agent, and by whom the team is judged."""
-    told = {"return": end.returns, **end.last._asdict()}
+    """Add the results of each agent of a team, and compute the team's fitness."""
+    values_by_name = {"return": end.returns, **end.last._asdict()}
     columns = {
         f"{name}/{agent}": values[:, i].astype(jnp.float32)
-        for name, values in told.items()
+        for name, values in values_by_name.items()
         for i, agent in enumerate(team.names)
     }
     by_agent = jnp.mean(end.returns, axis=0)
@@ -277,70 +307,77 @@ def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Eval
 def _advance_episodes(
     evaluator: Evaluator, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
 ) -> Episodes:
-    lives, step, action = _act_once(evaluator, genotype, run.lives, jax.random.fold_in(key, run.time))
-    sums = _measured(evaluator.intrinsic_reward, genotype, step, run) if evaluator.intrinsic_reward else run.sums
-    alive, last = _somebody(run.alive), run.last
+    env_batch, step, action = _act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time))
+    sums = (
+        _accumulate_measures(evaluator.intrinsic_reward, genotype, step, run)
+        if evaluator.intrinsic_reward
+        else run.sums
+    )
+    active, last = _any_agent(run.active), run.last
     if last:
         now = LastStep(step.reward, step.terminated, step.truncated)
-        last = jax.tree.map(partial(jnp.where, run.alive), now, last)
+        last = jax.tree.map(partial(jnp.where, run.active), now, last)
     return Episodes(
-        lives=lives,
-        alive=run.alive & ~step.ended,
-        returns=run.returns + jnp.where(run.alive, step.reward, 0.0),
-        lengths=run.lengths + alive.astype(jnp.int32),
-        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, alive & ~step.broken),
+        env_batch=env_batch,
+        active=run.active & ~step.ended,
+        returns=run.returns + jnp.where(run.active, step.reward, 0.0),
+        lengths=run.lengths + active.astype(jnp.int32),
+        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, active & ~step.broken),
         sums=sums,
-        broken=run.broken | (alive & step.broken),
-        is_finite=run.is_finite & (_finite(action, run.alive.ndim) | ~run.alive).all(axis=0),
+        broken=run.broken | (active & step.broken),
+        is_finite=run.is_finite & (_finite(action, run.active.ndim) | ~run.active).all(axis=0),
         time=run.time + 1,
         last=last,
     )
 
 
-def _somebody(alive: Array) -> Array:
-    """Whether an episode goes on, `[N]`, where it may go on for only some agents of a team, `[N, I]`."""
-    return alive if alive.ndim == 1 else alive.any(axis=1)
+def _any_agent(active: Array) -> Array:
+    """Whether an episode has not ended for at least one agent, `[N]` from `[N]` or `[N, I]`."""
+    return active if active.ndim == 1 else active.any(axis=1)
 
 
 def _finite(action: PyTree, rank: int) -> Array:
-    """Whether all numbers of each action are; a discrete policy whose outputs are not says so by a negative index."""
+    """Whether all numbers of each action are finite; a discrete policy signals non-finite outputs by a negative
+    index."""
     action = action.action if isinstance(action, envs.ActionWithCarry) else action
-    possible = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
-    return possible.all(axis=tuple(range(rank, action.ndim)))
+    valid = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
+    return valid.all(axis=tuple(range(rank, action.ndim)))
 
 
-def _measured(intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes) -> Mapping[str, Array]:
-    """The sums after a step of the living episodes."""
-    seen = step._replace(final_observation=view(genotype.normalizer, step.final_observation))
-    measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, seen)
-    return {name: total + jnp.where(run.alive, measures[name], 0.0) for name, total in run.sums.items()}
+def _accumulate_measures(
+    intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes
+) -> Mapping[str, Array]:
+    """Add a step's measured quantities to the sums of the episodes that have not ended."""
+    normalized = step._replace(final_observation=view(genotype.normalizer, step.final_observation))
+    measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, normalized)
+    return {name: total + jnp.where(run.active, measures[name], 0.0) for name, total in run.sums.items()}
 
 
 def trace(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]:
-    """Follow the episodes that `evaluate` judges by; see `api.TraceFn`. Stores a descriptor per step."""
-    lives = start_episodes(evaluator.environment, bank, evaluator.episodes)
-    begun = trees.take(bank[1].descriptor, jnp.arange(evaluator.episodes))
-    alive = jnp.ones(lives.observation.shape[:-1], bool)
+    """Record the episodes that `evaluate` runs; see `learners.base.TraceFn`. Stores a descriptor per step."""
+    env_batch = start_episodes(evaluator.environment, bank, evaluator.episodes)
+    start_descriptors = trees.take(bank[1].descriptor, jnp.arange(evaluator.episodes))
+    active = jnp.ones(env_batch.observation.shape[:-1], bool)
     times = jnp.arange(evaluator.environment.spec.episode_length)
-    _, (reached, lived) = jax.lax.scan(partial(_follow, evaluator, genotype, key), (lives, alive), times)
-    everywhere = jnp.concatenate([begun[None], reached])
-    always = jnp.concatenate([jnp.ones((1, evaluator.episodes), bool), lived])
-    return jnp.swapaxes(everywhere, 0, 1), jnp.swapaxes(always, 0, 1)
+    _, (reached, was_active) = jax.lax.scan(partial(_trace_step, evaluator, genotype, key), (env_batch, active), times)
+    descriptors_t = jnp.concatenate([start_descriptors[None], reached])
+    active_t = jnp.concatenate([jnp.ones((1, evaluator.episodes), bool), was_active])
+    return jnp.swapaxes(descriptors_t, 0, 1), jnp.swapaxes(active_t, 0, 1)
 
 
-def _follow(
+def _trace_step(
     evaluator: Evaluator, genotype: Genotype, key: Key, carry: tuple[EnvBatchState, Array], time: Array
 ) -> tuple[tuple[EnvBatchState, Array], tuple[Array, Array]]:
-    lives, alive = carry
-    lives, step = _act_once(evaluator, genotype, lives, jax.random.fold_in(key, time))[:2]
-    return (lives, alive & ~step.ended), (step.descriptor, _somebody(alive) & ~step.broken)
+    env_batch, active = carry
+    env_batch, step = _act_once(evaluator, genotype, env_batch, jax.random.fold_in(key, time))[:2]
+    return (env_batch, active & ~step.ended), (step.descriptor, _any_agent(active) & ~step.broken)
 
 
 def _act_once(
-    evaluator: Evaluator, genotype: Genotype, lives: EnvBatchState, key: Key
+    evaluator: Evaluator, genotype: Genotype, env_batch: EnvBatchState, key: Key
 ) -> tuple[EnvBatchState, Step, PyTree]:
-    """One step of every episode as the genotype acts, and what it did, `[N, ...]`."""
-    observation = view(genotype.normalizer, lives.observation)
+    """Step every episode once with the genotype's actions; also returns the actions, `[N, ...]`."""
+    observation = view(genotype.normalizer, env_batch.observation)
     action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
-    lives, _, step = advance(evaluator.environment, lives, action, key)
-    return lives, step, action
+    env_batch, _, step = advance(evaluator.environment, env_batch, action, key)
+    return env_batch, step, action

@@ -1,4 +1,4 @@
-"""An agent with many skills, taken apart into one agent for each."""
+"""Split an agent with many skills into one agent per skill."""
 
 from functools import partial
 
@@ -13,24 +13,24 @@ from rookery.types import Genotype
 
 
 def freeze_skills(agent: Agent, spec: EnvSpec, genotype: Genotype) -> Genotype:
-    """One genotype per listed skill, for the world without skills: the same actions and the same values.
+    """Return one genotype per listed skill for the environment without skills, with equal actions and values.
 
     Args:
       agent: the agent that DIAYN wraps.
-      spec: of the world with skills.
-      genotype: of a DIAYN agent in it, e.g. `genotype(member)`.
+      spec: spec of the environment with skills.
+      genotype: genotype of a DIAYN agent for this spec, e.g. `genotype(member)`.
 
     Returns:
-      `[M, ...]`, in the order of `listed(spec.skill)`; `act(sac(env.spec), take(genotypes, k), observation)` is what
-      skill k does. All have the hyper-parameters and the observation statistics of the one they come from.
+      `[M, ...]`, in the order of `listed(spec.skill)`; `act(sac(env.spec), take(genotypes, k), observation)` is the
+      action of skill k. All genotypes have the hyper-parameters and the observation statistics of the DIAYN genotype.
 
     Raises:
-      ValueError: the world has no skills.
+      ValueError: the environment has no skills.
     """
     if spec.skill is None:
-        raise ValueError(f"{spec.name} has no skills to take apart.")
+        raise ValueError(f"{spec.name} has no skills to freeze; pass the spec of an environment with skills.")
     skills = jnp.asarray(listed(spec.skill))
-    params = jax.vmap(partial(diayn.frozen, genotype.params, spec))(skills)
+    params = jax.vmap(partial(diayn.freeze_skill, genotype.params, spec))(skills)
     hyper = diayn.inner_hyper(type(agent.space.defaults), genotype.hyper)
     rest = Genotype((), hyper, genotype.normalizer)
     repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (skills.shape[0], *leaf.shape)), rest)

@@ -1,4 +1,4 @@
-"""A whole life as one pure function, to be mapped over hyper-parameters, seeds, or both."""
+"""The training of one member as a pure function, to be mapped over hyper-parameters, seeds, or both."""
 
 from functools import partial
 
@@ -13,41 +13,45 @@ from rookery.types import Array, Evaluation, Hyper, Key, Metrics
 def train(
     learner: Learner, key: Key, hyper: Hyper | None = None, generations: int = 10
 ) -> tuple[Member, Evaluation, Metrics]:
-    """Train one member, and judge it before the first generation and after each.
+    """Train one member, and evaluate it before the first generation and after each.
 
-    Pure: `jax.jit(jax.vmap(lambda hyper: train(learner, key, hyper)))(hypers)` trains every row of a `Hyper` of `[S]`
-    leaves, in one compiled call. All rows then share their start states and random numbers; map the key as well to give
-    each its own.
+    Pure: `jax.jit(jax.vmap(lambda hyper: train(learner, key, hyper)))(hypers)` trains a member for every row of a
+    `Hyper` with `[S]` leaves in one compiled call. All members then share start states and random numbers; map the key
+    as well to make them independent.
 
     Args:
-      learner: one member's life.
+      learner: the training loop of one member.
       key: consumed.
-      hyper: leaves `[]`; the default ones of the learner's space where it is None.
+      hyper: leaves `[]`; None for the defaults of the learner's space.
       generations: at least 1.
 
     Returns:
-      The member; its evaluations, leaves `[generations + 1, ...]`, the first of the newborn; and the metrics of
-      learning, `[generations]` each.
+      The member; its evaluations, leaves `[generations + 1, ...]`, the first before any training; and the training
+      metrics, `[generations]` each.
 
     Raises:
       ValueError: `generations` is below 1.
     """
     if generations < 1:
         raise ValueError(f"generations must be at least 1, got {generations}.")
-    bank_key, init_key, live_key = jax.random.split(key, 3)
+    bank_key, init_key, training_key = jax.random.split(key, 3)
     hyper = hyperparams.defaults(learner.space) if hyper is None else hyper
     hyper = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), hyper)
     bank = learner.start_states(bank_key)
     member = learner.init(init_key, hyper, bank)
-    newborn = learner.evaluate(genotype(member), bank, jax.random.fold_in(live_key, generations))
-    keys = jax.vmap(partial(jax.random.fold_in, live_key))(jnp.arange(generations))
-    member, (later, metrics) = jax.lax.scan(partial(_live, learner), member, (jnp.arange(generations), keys))
-    evaluations = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), newborn, later)
+    initial = learner.evaluate(genotype(member), bank, jax.random.fold_in(training_key, generations))
+    keys = jax.vmap(partial(jax.random.fold_in, training_key))(jnp.arange(generations))
+    member, (later, metrics) = jax.lax.scan(
+        partial(_train_generation, learner), member, (jnp.arange(generations), keys)
+    )
+    evaluations = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), initial, later)
     return member, evaluations, metrics
 
 
-def _live(learner: Learner, member: Member, inputs: tuple[Array, Key]) -> tuple[Member, tuple[Evaluation, Metrics]]:
-    """A generation on start states of its own, then an evaluation on the same."""
+def _train_generation(
+    learner: Learner, member: Member, inputs: tuple[Array, Key]
+) -> tuple[Member, tuple[Evaluation, Metrics]]:
+    """Train for one generation on newly drawn start states, then evaluate on the same start states."""
     generation, key = inputs
     bank_key, learn_key, evaluate_key = jax.random.split(key, 3)
     bank: Bank = learner.start_states(bank_key)

@@ -1,1 +1,1 @@
-"""Population methods: what happens between the members of a population."""
+"""Population methods: selection and inheritance between the members of a population."""

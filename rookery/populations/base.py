@@ -1,8 +1,8 @@
-"""The waist of the peoples: `Program(init, step)`, which is all that the run loop knows.
+"""The interface between population methods and the training loop: `Program(init, step)`.
 
-PBT, independent seeds and MAP-Elites look the same from outside. A state has three parts, so that one rule spreads any
-of them over devices: every leaf of `members` is `[P, ...]` and is divided by members; `shared` is small and stands
-whole on every device; every leaf of `cells` is `[C, ...]`, and stands whole or is divided, as the program says.
+PBT, independent seeds and MAP-Elites all implement it. A state has three parts, so that one rule shards any program
+over devices: every leaf of `members` is `[P, ...]` and is sharded along P; `shared` is small and replicated on every
+device; every leaf of `cells` is `[C, ...]` and is replicated, or sharded along C if `Program.divides_cells` is set.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,41 +18,44 @@ from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
 class ProgramState(NamedTuple):
-    """Where a run stands."""
+    """The complete state of a program between two generations."""
 
-    members: PyTree  # leaves [P, ...]
-    shared: PyTree  # replicated
-    cells: PyTree = ()  # leaves [C, ...]: the genotypes of a repertoire
+    members: PyTree
+    """Leaves `[P, ...]`: the members of the population."""
+    shared: PyTree
+    """Arrays that are replicated on every device."""
+    cells: PyTree = ()
+    """Leaves `[C, ...]`: the genotypes of a repertoire."""
 
 
 class InitFn(Protocol):
-    """The state before the first generation; the key is consumed."""
+    """Create the state before the first generation; the key is consumed."""
 
     def __call__(self, key: Key) -> ProgramState: ...
 
 
 class StepFn(Protocol):
-    """One generation; the key is consumed. Metrics are `[]` or `[P]`, and `fitness` `[P]` is among them.
+    """Run one generation; the key is consumed. Metrics are `[]` or `[P]` and include `fitness` `[P]`.
 
-    Whose program has a repertoire gives `max_fitness` `[]` as well, -inf while it is empty.
+    A program with a repertoire also reports `max_fitness` `[]`, which is -inf while the repertoire is empty.
     """
 
     def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]: ...
 
 
 class EvaluateProgramFn(Protocol):
-    """Judge every member on fresh start states without changing anything; the key is consumed.
+    """Evaluate every member from fresh start states without changing the state; the key is consumed.
 
     Returns:
       Metrics `[P]` or `[P, N]`: `fitness`, `returns`, `lengths`, `descriptor` `[P, D]`, `descriptors` `[P, N, D]`,
-      `hyper/...`, and what a curious agent tells of its episodes.
+      `hyper/...`, and the additional metrics that an agent with an intrinsic reward records per episode.
     """
 
     def __call__(self, state: ProgramState, key: Key) -> Metrics: ...
 
 
 class TableFn(Protocol):
-    """What a state's repertoire holds: column -> `[C]`, with `fitness`, -inf where a cell is empty."""
+    """The repertoire of a state as a table: column -> `[C]`; the column `fitness` is -inf where a cell is empty."""
 
     def __call__(self, state: ProgramState) -> Mapping[str, Array]: ...
 
@@ -64,54 +67,67 @@ class Program(NamedTuple):
     step: StepFn
     evaluate: EvaluateProgramFn
     population_size: int
-    steps_per_generation: int  # environment steps of the whole population
-    space: Space | None = None  # the hyper-parameters, for the run's folder; None where there are none
-    batch_size: int | None = None  # genotypes judged per generation, where these are not the population itself
-    table: TableFn | None = None  # None without a repertoire
-    divides_cells: bool = False  # spread the repertoire over the devices by cells
-    descriptor: DescriptorSpec | None = None  # of the task, for the run's folder
-    task: str | None = None  # for the run's folder
-    timing: Timing | None = None  # in which generations a population selects; None where it does not
-    independent: bool = False  # no member replaces another and all are configured alike: each is a run by itself
+    steps_per_generation: int
+    """Environment steps of the whole population."""
+    space: Space | None = None
+    """Hyper-parameter space, recorded in the run directory; None for a program without hyper-parameters."""
+    batch_size: int | None = None
+    """Genotypes evaluated per generation; None if they are the members of the population."""
+    table: TableFn | None = None
+    """None for a program without a repertoire."""
+    divides_cells: bool = False
+    """Whether the repertoire is sharded over the devices by cells."""
+    descriptor: DescriptorSpec | None = None
+    """Descriptor of the task, recorded in the run directory."""
+    task: str | None = None
+    """Name of the task, recorded in the run directory."""
+    timing: Timing | None = None
+    """The generations in which the population selects; None for a program without selection."""
+    independent: bool = False
+    """Whether no member replaces another and all share one configuration, so that each is a separate run."""
 
 
 class PopulationMap(Protocol):
-    """How a function of one member becomes one of the population: `jax.vmap`, or that spread over devices."""
+    """Maps a function of one member over the population: `jax.vmap`, or its version sharded over devices."""
 
     def __call__(self, function: Callable, mapped: tuple, shared: tuple) -> Any:
-        """`function(*mapped[i], *shared)` for every member i; outputs are stacked along a leading axis `[P]`."""
+        """Call `function(*mapped[i], *shared)` for every member i; outputs are stacked along a leading axis `[P]`."""
         ...
 
 
 def vmap(function: Callable, mapped: tuple, shared: tuple) -> Any:
-    """All members at once on one device: the default."""
+    """The default `PopulationMap`: all members in one `jax.vmap` on one device."""
     axes = (0,) * len(mapped) + (None,) * len(shared)
     return jax.vmap(function, in_axes=axes)(*mapped, *shared)
 
 
 def member_keys(key: Key, population_size: int) -> Key:
-    """One key per member, `fold_in(key, member)`, `[P]`: independent of how many members or devices there are."""
+    """One key per member, `fold_in(key, member)`, `[P]`; a member's key depends on no number of members or devices."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(population_size))
 
 
 def valid_fitness(fitness: Array, broken: Array) -> Array:
-    """The fitness to select by: NaN where the physics broke in any episode of the evaluation.
+    """The fitness used for selection: NaN where the physics broke in any episode of the evaluation.
 
-    A broken episode ends early with reward 0: where rewards are negative, a policy that breaks the physics would win.
+    A broken episode ends early with reward 0, so on a task with negative rewards a policy that breaks the physics would
+    otherwise be selected.
 
     Args:
       fitness: `[]` or `[P]`.
-      broken: likewise, int32: episodes in which the physics broke.
+      broken: int32 of the same shape, the number of episodes in which the physics broke.
     """
     return jnp.where(broken == 0, fitness, jnp.nan)
 
 
-def examined(evaluation: Evaluation) -> dict[str, Array]:
-    """An evaluation `[P, ...]` by the names of its parts, those of each episode among them; see `valid_fitness`."""
-    told = evaluation._replace(fitness=valid_fitness(evaluation.fitness, evaluation.broken))._asdict()
-    return {**told, **told.pop("episodes")}
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, Array]:
+    """The fields of an evaluation `[P, ...]` by name, with the entries of `episodes` merged in.
+
+    `fitness` is replaced by `valid_fitness`.
+    """
+    fields = evaluation._replace(fitness=valid_fitness(evaluation.fitness, evaluation.broken))._asdict()
+    return {**fields, **fields.pop("episodes")}
 
 
 def hyper_metrics(hyper: Hyper) -> Metrics:
-    """Hyper-parameters `[P]` by name, under `hyper/`."""
+    """Hyper-parameters `[P]` by name, with the prefix `hyper/`."""
     return {f"hyper/{name}": values for name, values in hyper._asdict().items()}

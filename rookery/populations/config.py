@@ -1,4 +1,4 @@
-"""What Population Based Training is told, and how many members that takes."""
+"""Configuration of Population Based Training, and the member counts and generations derived from it."""
 
 import math
 from dataclasses import dataclass
@@ -7,43 +7,46 @@ from typing import Literal, NamedTuple, get_args, get_type_hints
 
 @dataclass(frozen=True)
 class PbtConfig:
-    """Who is replaced, by whom, and how the newcomers differ.
+    """Selection of members to replace and of their parents, and perturbation of the inherited hyper-parameters.
 
     Raises:
       ValueError: a value outside its range.
     """
 
     exploit: Literal["truncation", "tournament", "multi-frequency", "none"] = "truncation"
-    """truncation: the worst inherit from the best; tournament: each meets a random rival and inherits if it is better;
-    multi-frequency: sub-populations that evolve at intervals of their own (MF-PBT); none: random search."""
+    """truncation: the worst members inherit from the best; tournament: each member is compared with a random rival and
+    inherits from it if the rival is better; multi-frequency: sub-populations that evolve at different intervals
+    (MF-PBT); none: no selection (random search)."""
     replace_fraction: float = 0.25
-    """truncation: share of the population replaced each generation, in [0, 1]; one that rounds to 0 replaces nobody."""
+    """truncation: share of the population replaced at each selection, in [0, 1]; if it rounds to 0 members, no member
+    is replaced."""
     replace_count: int | None = None
-    """truncation: members replaced each generation, instead of replace_fraction (0 to P)."""
+    """truncation: number of members replaced at each selection, instead of replace_fraction (0 to P)."""
     best_fraction: float = 0.25
     """truncation: share of the population that parents are drawn from, in [0, 1]; at least one member."""
     best_count: int | None = None
-    """truncation: members that parents are drawn from, instead of best_fraction (1 to P)."""
+    """truncation: number of best members that parents are drawn from, instead of best_fraction (1 to P)."""
     frequencies: tuple[int, ...] = (1, 10, 25, 50)
-    """multi-frequency: selections between the evolutions of each sub-population (two or more, each at least 1)."""
+    """multi-frequency: number of selections between two evolutions of each sub-population (two or more values, each at
+    least 1)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
-    """perturb: multiply on each hyper-parameter's scale, or now and then draw afresh; resample: always draw afresh;
-    pb2: a Gaussian-process bandit proposes (PB2)."""
+    """perturb: multiply each inherited hyper-parameter by a factor on its scale, or resample it with
+    resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process bandit (PB2)."""
     perturb_factors: tuple[float, float] = (0.8, 1.25)
     """The two factors of perturb (above 0)."""
     resample_probability: float = 0.25
-    """Chance that perturb draws a hyper-parameter afresh, each on its own, in [0, 1]."""
+    """Probability that perturb samples a hyper-parameter from the space instead, independently for each, in [0, 1]."""
     exploit_interval: int = 0
-    """Environment steps of each member between two selections, in whole generations (at least 0); up to the length of a
-    generation, every generation selects. Members that diverged are replaced in between all the same."""
+    """Environment steps of each member between two selections, rounded up to whole generations (at least 0); values up
+    to the length of a generation select in every generation. Members that diverged are replaced in every generation."""
     burn_in: int | None = None
-    """Generations at the start in which only members that diverged are replaced (at least 0); by default those in which
-    warm-up leaves no member a single update."""
+    """Generations at the start in which only members that diverged are replaced (at least 0); the default is the number
+    of generations that end before warm-up allows a first update."""
     smooth: int = 1
-    """Judge members by the mean of their lineage's last so many evaluations (at least 1)."""
+    """Number of latest evaluations of a member's lineage whose mean is used for selection (at least 1)."""
     inherit_buffer: bool = False
-    """Copy the parent's replay buffer as well; by default data stays with the slot. Over several devices, each of them
-    then holds all buffers for a moment."""
+    """Copy the parent's replay buffer as well; by default the buffer stays with the slot. With several devices, each
+    device then temporarily holds all buffers."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -71,13 +74,15 @@ class PbtConfig:
 
 
 class Timing(NamedTuple):
-    """In which generations a population selects."""
+    """The generations in which a population selects."""
 
-    burn_in: int  # generations at the start without selection
-    every: int  # generations between two selections, at least 1
+    burn_in: int
+    """Generations at the start without selection."""
+    every: int
+    """Generations between two selections, at least 1."""
 
     def __str__(self) -> str:
-        """One clause."""
+        """A clause for the summary of a run, such as "selects in every generation"."""
         first = -(-(self.burn_in + 1) // self.every) * self.every
         if self.every == 1:
             return "selects in every generation" + (f" from generation {first} on" if first > 1 else "")
@@ -85,22 +90,22 @@ class Timing(NamedTuple):
 
 
 def timing(config: PbtConfig, steps_per_generation: int, untrained_generations: int) -> Timing:
-    """When a population selects.
+    """Compute the generations in which a population selects.
 
     Args:
-      config: of the population.
+      config: the configuration of the population.
       steps_per_generation: environment steps of one member.
-      untrained_generations: at the start of the run, in which no member makes an update.
+      untrained_generations: generations at the start of the run in which no member makes an update.
     """
     burn_in = untrained_generations if config.burn_in is None else config.burn_in
     return Timing(burn_in, max(1, -(-config.exploit_interval // steps_per_generation)))
 
 
 def check_population(config: PbtConfig, population_size: int) -> None:
-    """Refuse a population that is too small for the strategy.
+    """Check that the population is large enough for the exploit strategy.
 
     Raises:
-      ValueError: the sentence names what is needed and what there is.
+      ValueError: the population is too small; the message states the required and the given size.
     """
     if population_size < 1:
         raise ValueError(f"population_size must be at least 1, got {population_size}.")
@@ -108,21 +113,22 @@ def check_population(config: PbtConfig, population_size: int) -> None:
         counts(config, population_size)
     if config.exploit == "tournament" and population_size < 2:
         raise ValueError(f"a tournament needs a population of at least 2 members, got {population_size}.")
-    tribes = len(config.frequencies)
-    if config.exploit == "multi-frequency" and (population_size % tribes or population_size < 4 * tribes):
+    count = len(config.frequencies)
+    if config.exploit == "multi-frequency" and (population_size % count or population_size < 4 * count):
         raise ValueError(
-            f"{tribes} frequencies need as many sub-populations of equal size, at least 4 members each: a multiple of "
-            f"{tribes} from {4 * tribes} on, got a population of {population_size}; give other frequencies or members."
+            f"{count} frequencies need {count} sub-populations of equal size with at least 4 members each: a population"
+            f" size that is a multiple of {count} from {4 * count} on, got a population of {population_size}; change "
+            "frequencies or population_size."
         )
 
 
 def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
-    """How many members truncation draws parents from, and how many it replaces each generation.
+    """The number of best members that truncation draws parents from, and the number of members it replaces.
 
     A fraction is rounded to the nearest count; at least one member can be a parent.
 
     Raises:
-      ValueError: the two together exceed the population.
+      ValueError: the two counts together exceed the population.
     """
     best, replaced = config.best_count, config.replace_count
     best = rounded(config.best_fraction, population_size) if best is None else best
@@ -136,5 +142,5 @@ def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
 
 
 def rounded(fraction: float, population_size: int) -> int:
-    """A share of the population as whole members, to the nearest; a half rounds up."""
+    """A fraction of the population as a number of members, rounded to the nearest integer; a half rounds up."""
     return math.floor(fraction * population_size + 0.5)

@@ -1,7 +1,7 @@
 """Independent members: the same agent under many seeds, or random search when the hyper-parameters are drawn.
 
-This is PBT without selection, so nothing is written twice. Nobody is replaced, a member that diverged included: it is
-counted, ranks last, and stays what it is, since replacing it would be selection.
+This is PBT without selection and uses the same code. No member is replaced, not even one that diverged: it is counted,
+ranks last, and keeps its state, since replacing it would be selection.
 """
 
 from rookery.hyperparams import Space
@@ -18,14 +18,14 @@ def seeds(
     draw_hyper: bool = False,
     placement: Placement = ONE_DEVICE,
 ) -> base.Program:
-    """P members that never meet.
+    """P members that train independently of each other.
 
     Args:
-      learner: one member's life.
-      space: its defaults are the members' hyper-parameters.
+      learner: the learner of one member.
+      space: the space whose defaults are the members' hyper-parameters; the agent's default space if None.
       population_size: P, at least 1.
-      draw_hyper: draw each member's hyper-parameters from the space instead: random search.
-      placement: where members lie; `rookery.distributed.placement` spreads them over devices.
+      draw_hyper: sample each member's hyper-parameters from the space instead (random search).
+      placement: the placement of the members; `rookery.distributed.placement` shards them over devices.
     """
     space = space or learner.space
     if not draw_hyper:

@@ -1,4 +1,4 @@
-"""What a child takes from its parent, and how its hyper-parameters then differ."""
+"""Inheritance: a child copies its parent's state and hyper-parameters, and perturbs the hyper-parameters."""
 
 from functools import partial
 from typing import Protocol
@@ -14,11 +14,11 @@ from rookery.types import Array, Hyper, Key
 
 
 class Perturbation(Protocol):
-    """What `perturb` must be told; `PbtConfig` is one."""
+    """The settings that `perturb` requires; `PbtConfig` and `MePbtConfig` implement it."""
 
     @property
     def perturb(self) -> str:
-        """`resample`, or anything else for a step on each scale."""
+        """`resample`; any other value means a multiplicative step on each hyper-parameter's scale."""
         ...
 
     @property
@@ -28,28 +28,29 @@ class Perturbation(Protocol):
 
     @property
     def resample_probability(self) -> float:
-        """Chance that a hyper-parameter is drawn afresh instead."""
+        """Probability that a hyper-parameter is sampled from the space instead."""
         ...
 
 
 def inherit(
     members: Member, parents: Array, donors: Array | None = None, buffers_too: bool = False, move: MoveFn = move_here
 ) -> Member:
-    """Every member takes what `parents` `[P]` says: state, hyper-parameters, normaliser; O(parameters).
+    """Copy the state, hyper-parameters and normaliser of its parent into every member; O(parameters).
 
     Args:
       members: `[P, ...]`.
-      donors: whose hyper-parameters each takes, `[P]`; the parents' by default.
-      buffers_too: copy the parents' rows as well, a few children at a time and in place.
-      move: how rows are moved; `Placement.move` where members lie on several devices.
+      parents: `[P]` int32; `parents[i] == i` leaves member i unchanged.
+      donors: `[P]` int32, the member whose hyper-parameters each member copies; `parents` by default.
+      buffers_too: copy the parents' buffers as well, a few children at a time and in place.
+      move: moves rows between slots; `Placement.move` if the members are on several devices.
 
     Returns:
-      `[P, ...]`; environment states, and by default buffers, stay with the slot.
+      The members `[P, ...]`; environment states, and by default buffers, stay with the slot.
     """
-    # All in one move: another would be a second exchange between devices, in no order with the first, and devices of a
-    # CPU that begin with different ones wait for each other for ever.
-    own = (members.state, members.normalizer, members.hyper, members.buffer if buffers_too else ())
-    state, normalizer, hyper, buffer = move(own, parents, in_place=True)
+    # One move for everything: a second one would be an exchange between devices that is not ordered with the first, and
+    # CPU devices that start with different exchanges deadlock.
+    inherited = (members.state, members.normalizer, members.hyper, members.buffer if buffers_too else ())
+    state, normalizer, hyper, buffer = move(inherited, parents, in_place=True)
     if donors is not None:
         hyper = trees.take(members.hyper, donors)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
@@ -57,12 +58,17 @@ def inherit(
 
 
 def perturb(config: Perturbation, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:
-    """New hyper-parameters for the children, each drawn from its own key; survivors keep theirs.
+    """Perturb the hyper-parameters of the children, each with its separate key; survivors keep theirs.
 
     Args:
+      config: the kind of perturbation.
+      space: the hyper-parameters that evolve, and their domains.
       hyper: `[P]`, already inherited.
       key: consumed.
       is_child: `[P]` bool.
+
+    Returns:
+      The hyper-parameters `[P]`.
     """
     keys = base.member_keys(key, is_child.shape[0])
     if config.perturb == "resample":

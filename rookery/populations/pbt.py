@@ -1,8 +1,8 @@
-"""Population Based Training: train, judge, let the worst inherit from the best, perturb what they inherited.
+"""Population Based Training: train, evaluate, replace the worst members by copies of the best, perturb the copies.
 
-Source: Jaderberg 2017, "Population Based Training of Neural Networks" (arXiv:1711.09846). The paper's verb "explore" is
-called `perturb` here, because agents also explore. The whole decision is one array, `parents` `[P]`: `parents[i] == i`
-means that i survives.
+Source: Jaderberg 2017, "Population Based Training of Neural Networks" (arXiv:1711.09846). The paper's "explore" is
+called `perturb` here, because agents also explore. A selection is one array, `parents` `[P]`: `parents[i] == i` means
+that member i survives.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
 
 class PbtBindings(NamedTuple):
-    """What a PBT program is bound to."""
+    """The static arguments of a PBT program."""
 
     learner: Learner
     space: Space
@@ -36,25 +36,29 @@ class PbtBindings(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What a population has in common."""
+    """The state of the population that is not stored per member."""
 
-    generation: Array  # [] int32, generations finished
-    parents: Array  # [P] int32, the member of the last generation that each member came from
-    recent: Array  # [P, smooth] the last evaluations of each member's lineage, newest first; 0 before there were any
-    history: PyTree  # what the bandit has seen; () without one
+    generation: Array
+    """`[]` int32, the number of generations finished."""
+    parents: Array
+    """`[P]` int32, the member of the last generation that each member was copied from."""
+    recent: Array
+    """`[P, smooth]`, the latest evaluations of each member's lineage, newest first; 0 before the first ones."""
+    history: PyTree
+    """The observations of the PB2 bandit; () without one."""
 
 
 class WorkOfMember(NamedTuple):
-    """What a generation in progress holds for one member."""
+    """The temporary data of one member during a generation."""
 
     train_key: Key
     evaluate_key: Key
     log: PyTree
-    """What its training reported, see `Training`."""
+    """The training log of the member, see `Training`."""
 
 
 def create(bindings: PbtBindings, keys: Key, bank: Bank) -> ProgramState:
-    """Members with fresh parameters, and hyper-parameters drawn from the space."""
+    """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     hyper_key, member_key = keys
     hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
@@ -66,12 +70,12 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> ProgramState:
 
 
 def begin(bindings: PbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
-    """Keys and an empty log for each member."""
+    """Create the keys and the empty log of each member."""
     return state, prepare(bindings, state.members, bank, keys[0], keys[1:])
 
 
 def prepare(bindings: PbtBindings, members: Member, bank: Bank, members_key: Key, later: Key) -> Work:
-    """What members need to train and to be evaluated: their key is consumed, those for `finish` are kept."""
+    """Create the `Work` of a generation: `members_key` is consumed, the keys `later` are stored for `finish`."""
     log = bindings.placement.map(divisible(bindings.learner.step).start, (members,), (bank,))
     keys = jax.vmap(jax.random.split)(base.member_keys(members_key, bindings.population_size))
     return Work(WorkOfMember(keys[:, 0], keys[:, 1], log), (bank, later))
@@ -95,7 +99,7 @@ def _train(
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a trained member, and summarize its training. Fitness is NaN if anything it learned is not finite."""
+    """Evaluate a trained member and summarize its training. Fitness is NaN if its learned state is not finite."""
     evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
     is_finite = trees.all_finite(member.state)
     evaluation = evaluation._replace(fitness=jnp.where(is_finite, evaluation.fitness, jnp.nan))
@@ -106,9 +110,9 @@ def finish(bindings: PbtBindings, state: ProgramState, work: Work) -> tuple[Prog
     """Evaluate every member, then exploit, inherit, perturb.
 
     Returns:
-      The next generation, and metrics `[P]` of this one: `fitness`, `parent` (the member of the generation before that
-      this one came from), the hyper-parameters it trained with, `diverged`, `broken_episodes` (of the evaluation),
-      `episode_length` (steps), the learner's.
+      The state of the next generation, and metrics `[P]` of this one: `fitness`, `parent` (the member of the previous
+      generation that each member was copied from), `hyper/...` (the values used in training), `diverged`,
+      `broken_episodes` (of the evaluation), `episode_length` (steps), and the metrics of the learner.
     """
     size, members = bindings.population_size, state.members
     bank, (exploit_key, perturb_key, restart_key) = work.shared
@@ -119,27 +123,27 @@ def finish(bindings: PbtBindings, state: ProgramState, work: Work) -> tuple[Prog
     evaluation = evaluation._replace(fitness=base.valid_fitness(evaluation.fitness, evaluation.broken))
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
 
-    shared, fitness = judged(bindings, state.shared, members.hyper, evaluation.fitness)
+    shared, fitness = record_fitness(bindings, state.shared, members.hyper, evaluation.fitness)
     if bindings.config.smooth > 1:
         metrics["smoothed_fitness"] = fitness
     if bindings.config.exploit == "none":
         parents = jnp.arange(size, dtype=jnp.int32)
     else:
         parents, members = exploit(bindings, shared, members, fitness, (exploit_key, perturb_key))
-        clean = partial(restart, bindings.learner, bindings.config.inherit_buffer)
+        clear = partial(restart, bindings.learner, bindings.config.inherit_buffer)
         needed = (parents != jnp.arange(size)) & diverged
-        members = bindings.placement.map(clean, (members, base.member_keys(restart_key, size), needed), (bank,))
+        members = bindings.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
     recent = bindings.placement.everywhere(trees.take, shared.recent, parents)
     shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent)
     return ProgramState(members, shared), metrics
 
 
-def judged(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
-    """Write down what this generation's evaluation says, and the fitness `[P]` to select by."""
+def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
+    """Record the fitness `[P]` of this generation; returns also the smoothed fitness `[P]` used for selection."""
     history = shared.history
     if bindings.config.perturb == "pb2":
         before = jnp.where(shared.generation > 0, shared.recent[:, 0], jnp.nan)
-        history = pb2.remember(history, bindings.space, shared.generation, hyper, before, fitness)
+        history = pb2.record(history, bindings.space, shared.generation, hyper, before, fitness)
     recent = jnp.concatenate([fitness[:, None], shared.recent[:, :-1]], axis=1)
     known = jnp.arange(bindings.config.smooth) <= shared.generation
     mean = jnp.sum(jnp.where(known, recent, 0.0), axis=1) / jnp.sum(known).astype(jnp.float32)
@@ -149,7 +153,18 @@ def judged(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness: Array) 
 def exploit(
     bindings: PbtBindings, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
 ) -> tuple[Array, Member]:
-    """Parents `[P]`, and the members after they have inherited and perturbed."""
+    """Select parents and replace members.
+
+    Args:
+      bindings: the static arguments of the program.
+      shared: the state after `record_fitness`.
+      members: `[P, ...]`, trained.
+      fitness: `[P]`, used for selection.
+      keys: for selection and for perturbation; consumed.
+
+    Returns:
+      The parents `[P]` int32, and the members after inheritance and perturbation.
+    """
     config = bindings.config
     parents = bindings.placement.everywhere(
         partial(select, config, timing_of(bindings)), fitness, shared.generation, keys[0]
@@ -157,14 +172,14 @@ def exploit(
     donors, is_new = None, parents != jnp.arange(bindings.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
-        # A migrant's hyper-parameters are not perturbed; those of who replaces a diverged member are.
-        is_new &= selection.at_home(parents, config.frequencies) | ~jnp.isfinite(fitness)
+        # A migrant's hyper-parameters are not perturbed, unless it replaces a member that diverged.
+        is_new &= selection.within_subpopulation(parents, config.frequencies) | ~jnp.isfinite(fitness)
     members = inherit(members, parents, donors, config.inherit_buffer, bindings.placement.move)
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
-        seen = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
+        known = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
         hyper = bindings.placement.map(
-            partial(_proposal, bindings.space), (jnp.arange(bindings.population_size),), seen
+            partial(_proposal, bindings.space), (jnp.arange(bindings.population_size),), known
         )
     else:
         hyper = perturb(config, bindings.space, members.hyper, keys[1], is_new)
@@ -174,25 +189,28 @@ def exploit(
 def _proposal(
     space: Space, member: Array, history: pb2.History, generation: Array, hyper: Hyper, *rest: Array
 ) -> Hyper:
-    """One member's row of all proposals; every device works them out whole, since a sum over devices has other bits."""
+    """One member's row of all proposals. Every device computes all of them: a sum over devices would change bits."""
     return trees.take(pb2.propose(history, space, generation, hyper, *rest), member)
 
 
 def timing_of(bindings: PbtBindings) -> Timing:
-    """In which generations the population selects."""
+    """The generations in which the population selects."""
     learner = bindings.learner
     return timing(bindings.config, learner.steps_per_generation, learner.untrained_generations)
 
 
 def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key) -> Array:
-    """The configured strategy's `parents` `[P]`; see `selection`.
+    """Apply the configured exploit strategy; see `selection`.
 
     Args:
-      config: of the population.
-      when: in other generations only members whose fitness is not finite are replaced.
+      config: the configuration of the population.
+      when: the generations with selection; in others only members whose fitness is not finite are replaced.
       fitness: `[P]`, higher is better.
-      generation: `[]` int32, of the fitness, counted from 0.
+      generation: `[]` int32, the generation of the fitness, counted from 0.
       key: consumed.
+
+    Returns:
+      The parents `[P]` int32.
     """
     active = (generation >= when.burn_in) & ((generation + 1) % when.every == 0)
     if config.exploit == "tournament":
@@ -204,7 +222,7 @@ def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, k
 
 
 def restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
-    """Leave a diverged member's data behind; a buffer that was just inherited is the parent's and stays."""
+    """Discard the data of a diverged member; a buffer that was just inherited is the parent's and is kept."""
     fresh = learner.restart(member, bank, key, needed)
     return fresh._replace(buffer=member.buffer) if keep_buffer else fresh
 
@@ -212,9 +230,9 @@ def restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, neede
 def metrics_of(
     hyper: Hyper, parents: Array, evaluation: Evaluation, learned: Metrics, diverged: Array
 ) -> dict[str, Array]:
-    """What a generation tells: of whom it judged, by whom they came and under which hyper-parameters they trained."""
+    """The metrics `[P]` of a generation: evaluation, parents, training, and the hyper-parameters used in training."""
     descriptor = {f"descriptor/{i}": evaluation.descriptor[:, i] for i in range(evaluation.descriptor.shape[1])}
-    told = {name: jnp.mean(values, axis=1) for name, values in evaluation.episodes.items() if values.ndim == 2}
+    episodes = {name: jnp.mean(values, axis=1) for name, values in evaluation.episodes.items() if values.ndim == 2}
     return {
         "fitness": evaluation.fitness,
         "parent": parents,
@@ -222,23 +240,23 @@ def metrics_of(
         "broken_episodes": evaluation.broken,
         "episode_length": jnp.mean(evaluation.lengths.astype(jnp.float32), axis=1),
         **descriptor,
-        **told,
+        **episodes,
         **learned,
         **base.hyper_metrics(hyper),
     }
 
 
 def evaluate(bindings: PbtBindings, state: ProgramState, key: Key) -> Metrics:
-    """Judge every member on fresh start states, changing nothing."""
+    """Evaluate every member from fresh start states without changing the state; see `EvaluateProgramFn`."""
     bank_key, members_key = jax.random.split(key)
     bank = bindings.learner.start_states(bank_key)
     keys = base.member_keys(members_key, bindings.population_size)
-    evaluator = partial(_judge, bindings.learner)
+    evaluator = partial(_evaluate_only, bindings.learner)
     evaluation = bindings.placement.map(evaluator, (state.members, keys), (bank,))
-    return {**base.examined(evaluation), **base.hyper_metrics(state.members.hyper)}
+    return {**base.evaluation_metrics(evaluation), **base.hyper_metrics(state.members.hyper)}
 
 
-def _judge(learner: Learner, member: Member, key: Key, bank: Bank) -> Evaluation:
+def _evaluate_only(learner: Learner, member: Member, key: Key, bank: Bank) -> Evaluation:
     return learner.evaluate(genotype(member), bank, key)
 
 
@@ -253,15 +271,19 @@ def pbt(
     """Population Based Training of any learner.
 
     Args:
-      learner: one member's life.
-      space: what evolves; the agent's own space by default.
+      learner: the learner of one member.
+      space: the hyper-parameters that evolve; the agent's default space if None.
       population_size: P, at least 1.
       config: a `PbtConfig`; or give its fields as keywords: `pbt(learner, population_size=8, perturb="resample")`.
-      placement: where members lie; `rookery.distributed.placement` spreads them over devices.
+      placement: the placement of the members; `rookery.distributed.placement` shards them over devices.
+      **options: fields of `PbtConfig`, instead of `config`.
+
+    Returns:
+      The program.
 
     Raises:
-      ValueError: a mistake in the configuration, or best and replaced members exceed the population.
-      TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
+      ValueError: an invalid configuration, or best and replaced members exceed the population.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
     """
     bindings = bind(learner, space, population_size, config, placement, options)
     program = as_program(bindings, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
@@ -276,7 +298,7 @@ def bind(
     placement: Placement,
     options: Mapping[str, Any],
 ) -> PbtBindings:
-    """What a program is bound to, checked; arguments and errors are those of `pbt`."""
+    """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or PbtConfig(**options)
@@ -287,7 +309,7 @@ def bind(
 def as_program(
     bindings: PbtBindings, create: Callable, begin: Callable, advance: Callable, finish: Callable
 ) -> Program:
-    """A program of members that learn, from the stages of its `init` and `step`; see `stages`."""
+    """Build a program with learning members from the stages of its `init` and `step`; see `stages`."""
     learner = bindings.learner
     iterations = divisible(learner.step).iterations
     return Program(

@@ -1,6 +1,7 @@
-"""Members that follow a schedule of hyper-parameters, such as a winner's of an earlier run.
+"""Members that follow a given schedule of hyper-parameters, such as that of the best member of an earlier run.
 
-Source: the replay of Jaderberg 2017 (arXiv:1711.09846, section 5): was it the schedule, or the selection, that helped?
+Source: the replay of Jaderberg 2017 (arXiv:1711.09846, section 5), which separates the effect of the schedule from the
+effect of selection.
 """
 
 from collections.abc import Mapping
@@ -15,26 +16,30 @@ from rookery.types import Array
 
 
 def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Program:
-    """A program whose members' hyper-parameters are those of the schedule, in every generation anew.
+    """Set the hyper-parameters of all members to the values of the schedule before every generation.
 
     Args:
-      program: independent members (`seeds`), whose state tells its generation.
-      schedule: name -> `[G]`, G at least 1; the last value holds from then on. Fields that it does not name stay as
-        they are.
+      program: independent members (`seeds`), whose state contains the generation.
+      schedule: name -> `[G]`, one value per generation, G at least 1; the last value applies to all later generations.
+        Hyper-parameters without an entry are unchanged.
+
+    Returns:
+      The program with the schedule.
 
     Raises:
-      TypeError: a `Schedule`, which does not say for what length of generation.
+      TypeError: a `Schedule`, which does not define the length of a generation.
       ValueError: the program's agent has no such hyper-parameter, or the schedule is empty.
     """
     if not isinstance(schedule, Mapping):
         raise TypeError(
-            "a schedule is name -> values here; give at_steps(schedule, steps_per_generation, generations)."
+            "replay needs a schedule as a mapping name -> values; give at_steps(schedule, steps_per_generation, "
+            "generations)."
         )
     fields = program.space.defaults._fields if program.space else ()
-    strange = sorted(set(schedule) - set(fields))
-    if strange:
+    unknown = sorted(set(schedule) - set(fields))
+    if unknown:
         raise ValueError(
-            f"the schedule is of another agent: it sets {', '.join(strange)}; known are {', '.join(fields)}."
+            f"the schedule is of another agent: it sets {', '.join(unknown)}; known are {', '.join(fields)}."
         )
     if not schedule or min(len(values) for values in schedule.values()) < 1:
         raise ValueError("the schedule is empty; replay a run that finished a generation.")
@@ -44,7 +49,7 @@ def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Prog
 
 
 def _follow(schedule: Mapping[str, Array], state: ProgramState) -> ProgramState:
-    """Everybody with the values of the generation that begins."""
+    """Set the scheduled values of the next generation for all members."""
     hyper = state.members.hyper
     now = {
         name: jnp.full_like(getattr(hyper, name), values[jnp.minimum(state.shared.generation, len(values) - 1)])

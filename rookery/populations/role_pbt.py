@@ -1,8 +1,8 @@
-"""Population Based Training of the roles of a team: each role is a population of its own.
+"""Population Based Training of the roles of a team: each role is a separate population.
 
-In each generation the members of all roles are matched at random into teams, which train and are judged; then every
-role selects among its own, by its own return. A member of role i is row `[p, i]` of what its slot holds; environments
-belong to the teams' slots. In a run's tables member `p I + i` is that of role i in slot p.
+In each generation the members of all roles are matched at random into teams, which train and are evaluated; then
+selection takes place within each role, by the return of that role. The member of role i in slot p is row `[p, i]` of
+the members' arrays; environment states belong to the teams' slots. In the tables of a run it is member `p I + i`.
 """
 
 from functools import partial
@@ -23,19 +23,21 @@ from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
 class RolePbtBindings(NamedTuple):
-    """What the program is bound to."""
+    """The static arguments of a PBT program of roles."""
 
-    each: pbt.PbtBindings  # of one role
-    names: tuple[str, ...]  # [I] of the roles
+    each: pbt.PbtBindings
+    """The arguments of one role."""
+    names: tuple[str, ...]
+    """`[I]`, the names of the roles."""
 
     @property
     def count(self) -> int:
-        """I."""
+        """I, the number of roles."""
         return len(self.names)
 
 
 def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
-    """Members with fresh parameters, each with its own hyper-parameters drawn from the space."""
+    """Create members with initial parameters; hyper-parameters are sampled separately for each role and member."""
     size, space = bindings.each.population_size, bindings.each.space
     hyper_key, member_key = keys
     keys = base.member_keys(hyper_key, size * bindings.count).reshape(size, bindings.count)
@@ -51,29 +53,38 @@ def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
 
 
 def match(key: Key, size: int, count: int) -> Array:
-    """Who plays in which team: `[P, I]`, the slot that the member of each role comes from; the key is consumed."""
+    """Match members into teams: `[P, I]`, the slot that the member of each role comes from; the key is consumed."""
     keys = base.member_keys(key, count)
     return jax.vmap(jax.random.permutation, in_axes=(0, None), out_axes=1)(keys, size)
 
 
-def deal(members: Member, places: Array, move: MoveFn = move_here) -> Member:
-    """Members at other places: slot p holds of role i who was at `places[p, i]`. Environments stay with the slot."""
-    of_roles = _across((members.state, members.hyper, members.normalizer))
-    dealt = jax.lax.map(lambda role: move(*role), (of_roles, places.T))
-    state, hyper, normalizer = _across(dealt)
+def permute_roles(members: Member, places: Array, move: MoveFn = move_here) -> Member:
+    """Permute the members of each role over the slots; environment states and buffers stay with the slot.
+
+    Args:
+      members: `[P, I, ...]`.
+      places: `[P, I]` int32; slot p gets the member of role i that was in slot `places[p, i]`.
+      move: moves rows between slots.
+
+    Returns:
+      The members `[P, I, ...]`.
+    """
+    of_roles = _swap_axes((members.state, members.hyper, members.normalizer))
+    permuted = jax.lax.map(lambda role: move(*role), (of_roles, places.T))
+    state, hyper, normalizer = _swap_axes(permuted)
     return members._replace(state=state, hyper=hyper, normalizer=normalizer)
 
 
-def _across(tree: PyTree) -> PyTree:
-    """`[P, I, ...]` as `[I, P, ...]`, and back."""
+def _swap_axes(tree: PyTree) -> PyTree:
+    """Transpose `[P, I, ...]` to `[I, P, ...]`, or back."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), tree)
 
 
 def begin(bindings: RolePbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
-    """Match the members of all roles into teams, which the state holds until the generation is over."""
+    """Match the members of all roles into teams; they stay in the slots of their teams until `finish`."""
     each, size = bindings.each, bindings.each.population_size
     places = match(keys[0], size, bindings.count)
-    teams = deal(state.members, places, each.placement.move)
+    teams = permute_roles(state.members, places, each.placement.move)
     work = pbt.prepare(each, teams, bank, keys[1], keys[2:])
     return state._replace(members=teams), work._replace(shared=(*work.shared, places))
 
@@ -88,7 +99,7 @@ def advance(
 
 
 def evaluate_member(learner: Learner, member: Member, work: pbt.WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a team; the fitness of a role is NaN if anything it learned is not finite."""
+    """Evaluate a team; the fitness of a role is NaN if its learned state is not finite."""
     evaluation, metrics = pbt.evaluate_member(learner, member, work, bank)
     is_finite = jax.vmap(trees.all_finite)(member.state)
     return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
@@ -98,36 +109,36 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     """Evaluate the teams; then exploit, inherit and perturb within each role.
 
     Returns:
-      The next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters `[P I]`; the
-      rest `[P]`, of the teams as they were matched.
+      The state of the next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters
+      are `[P I]`, per member of a role; all others are `[P]`, per team of this generation.
     """
     each, size = bindings.each, bindings.each.population_size
     bank, (exploit_key, restart_key), places = work.shared
     evaluation, learned = each.placement.map(
         partial(evaluate_member, each.learner), (state.members, work.members), (bank,)
     )
-    home = jnp.argsort(places, axis=0)
-    members = deal(state.members, home, each.placement.move)
+    inverse = jnp.argsort(places, axis=0)  # from the slots of the teams back to the slots of the roles
+    members = permute_roles(state.members, inverse, each.placement.move)
     valid = base.valid_fitness(evaluation.roles, evaluation.broken[:, None])
     take = partial(each.placement.everywhere, partial(jnp.take_along_axis, axis=0))
-    fitness, diverged = take(valid, home), ~jnp.isfinite(take(evaluation.roles, home))
+    fitness, diverged = take(valid, inverse), ~jnp.isfinite(take(evaluation.roles, inverse))
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
 
-    shared, members, parents, judged = _exploit(bindings, state.shared, members, fitness, exploit_key)
+    shared, members, parents, smoothed = _exploit(bindings, state.shared, members, fitness, exploit_key)
     if each.config.smooth > 1:
-        metrics["smoothed_fitness"] = judged.reshape(-1)
+        metrics["smoothed_fitness"] = smoothed.reshape(-1)
     if each.config.exploit != "none":
-        clean = partial(pbt.restart, each.learner, False)
+        clear = partial(pbt.restart, each.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
-        members = each.placement.map(clean, (members, base.member_keys(restart_key, size), needed), (bank,))
+        members = each.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
     parents = (parents * bindings.count + jnp.arange(bindings.count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics
 
 
 def _best(fitness: Array) -> Array:
-    """The greatest of those that are finite; NaN without any."""
+    """The maximum finite fitness; NaN if no fitness is finite."""
     finite = jnp.isfinite(fitness)
     return jnp.where(finite.any(), jnp.max(jnp.where(finite, fitness, -jnp.inf)), jnp.nan)
 
@@ -135,28 +146,33 @@ def _best(fitness: Array) -> Array:
 def _exploit(
     bindings: RolePbtBindings, shared: pbt.Shared, members: Member, fitness: Array, key: Key
 ) -> tuple[pbt.Shared, Member, Array, Array]:
-    """Every role by itself, with keys of its own; parents `[P, I]`, counted within the role, and what they were judged
-    by, `[P, I]`."""
-    inherited = _across((members.state, members.hyper, members.normalizer))
-    given = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.count)
-    # One after the other, not mapped at once: a branch of the bandit's stays a branch.
-    told = jax.lax.map(partial(_exploit_role, bindings.each, shared.generation), given)
-    recent, history, inherited, parents, judged = told
-    state, hyper, normalizer = _across(inherited)
+    """Select within every role, each with a separate key.
+
+    Returns:
+      The shared state; the members; the parents `[P, I]`, as slots within the role; and the fitness used for
+      selection, `[P, I]`.
+    """
+    inherited = _swap_axes((members.state, members.hyper, members.normalizer))
+    roles = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.count)
+    # `lax.map` and not `vmap`: under `vmap` the branch of the bandit would become a select.
+    selected = jax.lax.map(partial(_exploit_role, bindings.each, shared.generation), roles)
+    recent, history, inherited, parents, smoothed = selected
+    state, hyper, normalizer = _swap_axes(inherited)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
-    return shared._replace(recent=recent, history=history), members, parents.T, judged.T
+    return shared._replace(recent=recent, history=history), members, parents.T, smoothed.T
 
 
-def _exploit_role(each: pbt.PbtBindings, generation: Array, given: tuple) -> tuple:
-    recent, history, inherited, fitness, key = given
-    everybody = jnp.arange(fitness.shape[0], dtype=jnp.int32)
+def _exploit_role(each: pbt.PbtBindings, generation: Array, role: tuple) -> tuple:
+    recent, history, inherited, fitness, key = role
+    survivors = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
-    shared, judged = pbt.judged(each, pbt.Shared(generation, everybody, recent, history), members.hyper, fitness)
-    parents = everybody
+    before = pbt.Shared(generation, survivors, recent, history)
+    shared, smoothed = pbt.record_fitness(each, before, members.hyper, fitness)
+    parents = survivors
     if each.config.exploit != "none":
-        parents, members = pbt.exploit(each, shared, members, judged, tuple(jax.random.split(key)))
+        parents, members = pbt.exploit(each, shared, members, smoothed, tuple(jax.random.split(key)))
     inherited = members.state, members.hyper, members.normalizer
-    return shared.recent[parents], shared.history, inherited, parents, judged
+    return shared.recent[parents], shared.history, inherited, parents, smoothed
 
 
 def _metrics(
@@ -178,19 +194,26 @@ def pbt_roles(
     """Population Based Training of each role of a team.
 
     Args:
-      learner: one team's life, `on_policy` of an `independent` agent.
-      space: what evolves; the agent's own space by default.
-      population_size: P, members of each role, and teams; `evaluate` judges the teams of who shares a slot.
+      learner: the learner of one team: `on_policy` of an `independent` agent.
+      space: the hyper-parameters that evolve; the agent's default space if None.
+      population_size: P, the members of each role and the number of teams; `evaluate` evaluates the teams of the
+        members that share a slot.
       config: a `PbtConfig`; or give its fields as keywords.
-      placement: where teams lie; `rookery.distributed.placement` spreads them over devices.
+      placement: the placement of the teams; `rookery.distributed.placement` shards them over devices.
+      **options: fields of `PbtConfig`, instead of `config`.
+
+    Returns:
+      The program.
 
     Raises:
-      ValueError: the learner's agents are not independent, or a mistake in the configuration.
-      TypeError: both `config` and keywords are given, or a keyword that is no field of `PbtConfig`.
+      ValueError: the learner's agents are not independent, or an invalid configuration.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
     """
     each = pbt.bind(learner, space, population_size, config, placement, options)
     if learner.team != "independent":
-        raise ValueError("roles need agents with parameters of their own: a team made by independent.")
+        raise ValueError(
+            "roles need agents with separate parameters; use rookery.independent, or --parameters independent."
+        )
     assert learner.spec.team is not None
     bindings = RolePbtBindings(each, learner.spec.team.names)
     return pbt.as_program(each, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))

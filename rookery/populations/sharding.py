@@ -1,6 +1,7 @@
-"""Where members and repertoires lie, and how what lies apart is reached. On one device everything is simply here.
+"""The placement of members and repertoires on devices, and access to rows that are on other devices.
 
-`rookery.distributed.placement` gives that of a mesh; programs are written against this file and know no devices.
+This module implements the placement on one device; `rookery.distributed.placement` creates the placement on a mesh.
+Programs use only this interface and contain no code that is specific to devices.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from rookery.types import Array, PyTree
 
 
 class TakeFn(Protocol):
-    """Rows `indices` `[N]` of every leaf, wherever they lie; everybody gets them."""
+    """Read rows `indices` `[N]` of every leaf, from whichever device; the result is replicated."""
 
     def __call__(self, tree: PyTree, indices: Array) -> PyTree: ...
 
@@ -27,46 +28,52 @@ class PutFn(Protocol):
 
 
 class Rows(NamedTuple):
-    """How rows are read and written where they lie; either moves the rows named and nothing else."""
+    """Reads and writes rows of arrays that may be sharded; both transfer only the named rows."""
 
     take: TakeFn
     put: PutFn
 
 
 HERE = Rows(trees.take, trees.scatter)
-"""On one device."""
+"""`Rows` on one device."""
 
 
 class Shares(NamedTuple):
-    """How a function that is given a share `[N, ...]` of a population reaches the whole of it."""
+    """Access to a whole population from a function that runs on one shard `[N, ...]` of it."""
 
-    rows: Rows  # by number in the whole
-    gather: Callable[[PyTree], PyTree]  # everybody's shares, one after the other
-    own: Callable[[PyTree], PyTree]  # this share of the whole
+    rows: Rows
+    """Reads and writes rows by their index in the whole population."""
+    gather: Callable[[PyTree], PyTree]
+    """Concatenates the shards of all devices."""
+    local: Callable[[PyTree], PyTree]
+    """Selects this device's shard of a tree that covers the whole population."""
 
 
 class MoveFn(Protocol):
-    """A tree `[P, ...]` whose row i is row `sources[i]` of the given one; see `moved`."""
+    """Returns a tree `[P, ...]` whose row i is row `sources[i]` of the given one; see `moved`."""
 
     def __call__(self, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree: ...
 
 
 def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> PyTree:
-    """A tree `[P, ...]` whose row i is row `sources[i]` of the given one.
+    """Return a tree `[P, ...]` whose row i is row `sources[i]` of the given one.
 
-    Only rows that come from elsewhere are moved, a few at a time: what crosses between devices, and what a device holds
-    of it at once, grows with the rows that move and not with the population.
+    Only rows with another source are moved, a few at a time: the transfer between devices is proportional to the number
+    of moved rows and not to the population, and the temporary memory is bounded by `rows_at_once`.
 
     Args:
-      tree: leaves `[P, ...]`; or a device's share of them, if `rows` reaches the others.
+      tree: leaves `[P, ...]`; or one device's shard of them, if `rows` reads from the other devices.
       sources: `[P]` int32.
-      rows: how rows are reached, each by its number in the population.
-      in_place: write into the given tree, for sources that form a forest, as parents do.
+      rows: reads and writes rows by their index in the population.
+      in_place: write into the given tree; requires sources that form a forest, as parents do.
+
+    Returns:
+      The tree with the moved rows.
     """
-    if not jax.tree.leaves(tree):  # as of buffers, where data is forgotten
+    if not jax.tree.leaves(tree):  # e.g. the buffers of an on-policy learner
         return tree
     size, depth = sources.shape[0], _depth(sources)
-    # A row must be read before it changes, so the deepest move first. Around a circle all are equally deep.
+    # A row must be read before it is overwritten, so the deepest rows move first. In a cycle all depths are equal.
     deepest_first, count = jnp.argsort(-depth), jnp.sum(depth > 0)
     at_once = rows_at_once(tree, size)
 
@@ -80,22 +87,23 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
 
 
 def _depth(parents: Array) -> Array:
-    """How many steps each member stands below a survivor, `[P]`; a parent may be a child itself, of a better one.
+    """The number of steps from each member to its surviving ancestor, `[P]`.
 
-    Around a circle all have the same, P at least. By doubling: the logarithm of P in steps.
+    The depth is above 1 if the parent is itself replaced. All members of a cycle have the same depth, at least P.
+    Computed by pointer doubling in O(log P) rounds.
     """
     members = jnp.arange(parents.shape[0])
 
-    def leap(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def double(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         ancestor, depth = carry
         return ancestor[ancestor], depth + depth[ancestor]
 
     rounds = max(parents.shape[0] - 1, 1).bit_length()
-    return jax.lax.fori_loop(0, rounds, leap, (parents, (parents != members).astype(jnp.int32)))[1]
+    return jax.lax.fori_loop(0, rounds, double, (parents, (parents != members).astype(jnp.int32)))[1]
 
 
 def rows_at_once(tree: PyTree, size: int) -> int:
-    """How many rows of a population of `size` `moved` moves at a time: an eighth, and no more than 64 MB."""
+    """The number of rows that `moved` moves at a time: an eighth of `size`, at most 64 MB, at least one row."""
     leaves = jax.tree.leaves(tree)
     row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // max(leaves[0].shape[0], 1)
     return max(1, min(size // 8, _MOST_BYTES // max(row_bytes, 1)))
@@ -110,29 +118,33 @@ def move_here(tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
 
 
 def unchanged(tree: PyTree) -> PyTree:
-    """The tree itself."""
+    """The identity function."""
     return tree
 
 
 WHOLE = Shares(HERE, unchanged, unchanged)
-"""A share that is all there is."""
+"""`Shares` on one device, whose shard is the whole population."""
 
 
 def call(function: Callable, *arguments: Any) -> Any:
-    """`function(*arguments)`: on one device everywhere is here."""
+    """Call `function(*arguments)`: the `Placement.everywhere` of one device."""
     return function(*arguments)
 
 
 class Placement(NamedTuple):
-    """Where things lie: how members are mapped and moved, and how rows of a repertoire are reached."""
+    """Maps and moves members, and accesses the cells of a repertoire, on one device or on a mesh."""
 
     map: PopulationMap = vmap
-    # Calls a function with the whole of its arguments on every device: a decision that all make alike, without a word.
+    """Maps a function over the members."""
     everywhere: Callable[..., Any] = call
+    """Calls a function on every device with replicated arguments, so that all devices compute the same decision."""
     move: MoveFn = move_here
+    """Moves members between slots."""
     cells: Rows = HERE
-    divides_cells: bool = False  # each device keeps its share of the cells; `cells` must know
+    """Reads and writes the genotypes of a repertoire."""
+    divides_cells: bool = False
+    """Whether each device stores a shard of the cells; `cells` must then support it."""
 
 
 ONE_DEVICE = Placement()
-"""Everything in one place; `rookery.distributed.placement` gives that of a mesh."""
+"""The placement on one device; `rookery.distributed.placement` creates the placement on a mesh."""

@@ -1,8 +1,8 @@
-"""A program's `init` and `step` in stages, so that the host has control within a generation.
+"""A program's `init` and `step` in stages, so that the host regains control within a generation.
 
-The stages are compiled apart: side by side on several cores, the drawing of start states once for `init` and `step`,
-and training for any number of iterations, so that a long generation is several short calls. Called as functions,
-`StagedInit` and `StagedStep` are their stages one after the other: an `InitFn` and a `StepFn` like any other.
+The stages are compiled separately: in parallel on several cores, with one compilation of the start states for `init`
+and `step`, and with a variable number of training iterations, so that a long generation becomes several short calls.
+Called as functions, `StagedInit` and `StagedStep` run their stages in sequence and implement `InitFn` and `StepFn`.
 """
 
 from collections.abc import Callable
@@ -18,22 +18,22 @@ from rookery.types import Array, Key, Metrics, PyTree
 
 
 class Work(NamedTuple):
-    """What a generation in progress holds beside the program's state."""
+    """The temporary data of a generation in progress, in addition to the program's state."""
 
     members: PyTree = ()
-    """Leaves `[P, ...]`, spread over the devices like the members: their keys, and the logs of their training."""
+    """Leaves `[P, ...]`, sharded like the members: their keys and training logs."""
     shared: PyTree = ()
-    """Whole on every device: start states and keys."""
+    """Replicated on every device: start states and keys."""
 
 
 class StartStatesFn(Protocol):
-    """Draw the start states of a generation; the key is consumed."""
+    """Sample the start states of a generation; the key is consumed."""
 
     def __call__(self, key: Key) -> Bank: ...
 
 
 class AdvanceFn(Protocol):
-    """Train for the iterations from `first` up to, but without, `last`; both are `[]` int32 or int, never batched."""
+    """Train for the iterations `first` to `last - 1`; both are `[]` int32 or int, never batched."""
 
     def __call__(
         self, state: ProgramState, work: Work, first: Array | int, last: Array | int
@@ -48,10 +48,10 @@ class StagedInit:
     create: Callable[[Key, Bank], ProgramState]
     """Keys and start states -> the state before the first generation; the keys are consumed."""
     keys: int
-    """How many keys `create` gets, `[keys]`; 0 for a single one, that of the whole `InitFn`."""
+    """Number of keys `[keys]` passed to `create`; 0 to pass the key of the whole `InitFn`."""
 
     def __call__(self, key: Key) -> ProgramState:
-        """Both stages: the `InitFn`."""
+        """Run both stages: the `InitFn`."""
         bank_key, keys = split(self, key)
         return self.create(keys, self.start_states(bank_key))
 
@@ -62,17 +62,17 @@ class StagedStep:
 
     start_states: StartStatesFn
     begin: Callable[[ProgramState, Bank, Key], tuple[ProgramState, Work]]
-    """What happens before training; the keys, which are consumed, are for the whole rest of the generation."""
+    """The stage before training; it consumes the keys of the whole remaining generation."""
     advance: AdvanceFn
     finish: Callable[[ProgramState, Work], tuple[ProgramState, Metrics]]
-    """What happens after training: evaluation, selection, and the metrics of the generation."""
+    """The stage after training: evaluation, selection, and the metrics of the generation."""
     iterations: int
-    """Iterations of training in a generation; 0 where nothing is trained."""
+    """Training iterations in a generation; 0 for a program without training."""
     keys: int
-    """How many keys `begin` gets, `[keys]`; 0 for a single one, that of the whole `StepFn`."""
+    """Number of keys `[keys]` passed to `begin`; 0 to pass the key of the whole `StepFn`."""
 
     def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
-        """All stages: the `StepFn`."""
+        """Run all stages: the `StepFn`."""
         bank_key, keys = split(self, key)
         state, work = self.begin(state, self.start_states(bank_key), keys)
         if self.iterations:
@@ -81,7 +81,10 @@ class StagedStep:
 
 
 def split(staged: StagedInit | StagedStep, key: Key) -> tuple[Key, Key]:
-    """The key for `start_states`, and what follows gets: keys, or the key itself where there are no stages."""
+    """Split a key into the key for `start_states` and the keys for the next stage.
+
+    A function without stages (`keys` is 0) gets the key itself.
+    """
     if not staged.keys:
         return key, key
     keys = jax.random.split(key, 1 + staged.keys)
@@ -89,12 +92,12 @@ def split(staged: StagedInit | StagedStep, key: Key) -> tuple[Key, Key]:
 
 
 def staged_init(init: InitFn) -> StagedInit:
-    """Any `InitFn` in stages; one that is whole becomes a single stage."""
+    """Return an `InitFn` in stages; a plain function becomes a single stage."""
     return init if isinstance(init, StagedInit) else StagedInit(_nothing, partial(_create, init), 0)
 
 
 def staged_step(step: StepFn) -> StagedStep:
-    """Any `StepFn` in stages; one that is whole becomes a single stage."""
+    """Return a `StepFn` in stages; a plain function becomes a single stage."""
     return (
         step
         if isinstance(step, StagedStep)
@@ -103,13 +106,13 @@ def staged_step(step: StepFn) -> StagedStep:
 
 
 def change_init(program: Program, change: Callable[[ProgramState], ProgramState]) -> Program:
-    """The same program, whose first state is changed by a pure function."""
+    """Return the program with a pure function applied to its initial state."""
     init = staged_init(program.init)
     return program._replace(init=replace(init, create=partial(_create_changed, init.create, change)))
 
 
 def change_step(program: Program, change: Callable[[ProgramState], ProgramState]) -> Program:
-    """The same program, whose state is changed by a pure function before each generation."""
+    """Return the program with a pure function applied to its state before each generation."""
     step = staged_step(program.step)
     return program._replace(step=replace(step, begin=partial(_begin_changed, step.begin, change)))
 

@@ -1,4 +1,4 @@
-"""Populations that begin with what another one has learned."""
+"""Populations that start from a trained genotype."""
 
 from functools import partial
 
@@ -12,49 +12,56 @@ from rookery.types import Genotype, PyTree
 
 
 def begin_as(program: Program, learner: Learner, start: Genotype) -> Program:
-    """The same program, whose members all begin as one genotype: its parameters and its observation statistics.
+    """Start all members of a program with the parameters and observation statistics of one genotype.
 
-    Optimisers and targets are fresh, and hyper-parameters are each member's own.
+    Optimisers and target networks are initialised anew, and each member keeps its initial hyper-parameters.
 
     Args:
-      program: of members that live by themselves: `pbt`, `seeds`.
-      learner: the life that the program is of.
-      start: e.g. one of `skill_policies(run_dir)`, or an elite's.
+      program: a program of independent members or of a PBT population: `seeds`, `pbt`.
+      learner: the learner of the program's members.
+      start: the genotype, e.g. one of `skill_policies(run_dir)`, or that of an elite.
+
+    Returns:
+      The program with the changed initial state.
 
     Raises:
-      ValueError: the program's members are of another agent, or see other observations.
+      ValueError: the genotype belongs to another agent, or to a task with other observations.
     """
     state = jax.eval_shape(program.init, jax.random.key(0))
     member = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.members)
-    check_alike(genotype(member), start)
+    check_compatible(genotype(member), start)
     return change_init(program, partial(_begin_as, learner, start))
 
 
 def _begin_as(learner: Learner, start: Genotype, state: ProgramState) -> ProgramState:
-    return state._replace(members=base.vmap(partial(_adopt, learner), (state.members,), (start,)))
+    return state._replace(members=base.vmap(partial(_load_genotype, learner), (state.members,), (start,)))
 
 
-def _adopt(learner: Learner, member: Member, start: Genotype) -> Member:
+def _load_genotype(learner: Learner, member: Member, start: Genotype) -> Member:
     return learner.load_genotype(member, start._replace(hyper=member.hyper))
 
 
-def check_alike(here: Genotype, there: Genotype) -> None:
-    """Refuse a genotype that cannot live here; hyper-parameters do not matter.
+def check_compatible(expected: Genotype, given: Genotype) -> None:
+    """Check that a genotype can be loaded into a program's members; hyper-parameters are not compared.
+
+    Args:
+      expected: the genotype of a member of the program, arrays or shapes.
+      given: the genotype to load.
 
     Raises:
       ValueError: parameters or observation statistics differ in structure or shape; names the first difference.
     """
-    wanted, given = (_shapes(one._replace(hyper=())) for one in (here, there))
-    if wanted.keys() != given.keys():
+    expected_shapes, given_shapes = (_shapes(one._replace(hyper=())) for one in (expected, given))
+    if expected_shapes.keys() != given_shapes.keys():
         raise ValueError(
-            "what the run should begin with is of another agent, or keeps observation statistics where this one does "
-            "not; use the same agent, and normalize_observations as there."
+            "the genotype to start from is of another agent, or keeps observation statistics where this one does not; "
+            "use the same agent and the same normalize_observations as the run that trained it."
         )
-    for name, shape in wanted.items():
-        if given[name] != shape:
+    for name, shape in expected_shapes.items():
+        if given_shapes[name] != shape:
             raise ValueError(
-                f"what the run should begin with does not fit: {name} is {given[name]} there and {shape} here; use the "
-                "same widths (hidden_sizes), and a task with the same observations and actions."
+                f"the genotype to start from does not fit: {name} has shape {given_shapes[name]}, expected {shape}; "
+                "use the same widths (hidden_sizes), and a task with the same observations and actions."
             )
 
 

@@ -1,1 +1,1 @@
-"""Quality diversity: repertoires, emitters, and the loop between them."""
+"""Quality diversity: repertoires, emitters, and MAP-Elites."""

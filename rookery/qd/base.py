@@ -1,7 +1,7 @@
-"""The waists of quality diversity: `Scoring`, what a genotype is worth, and `Emitter`, where new ones come from.
+"""The interfaces of quality diversity: `Scoring` evaluates genotypes, `Emitter` proposes new ones.
 
-MAP-Elites is the loop between them: ask the emitter, evaluate, add to the repertoire, tell the emitter. An emitter may
-keep a population of its own that lives on between generations (`members`, divided over devices like any population).
+MAP-Elites connects them: ask the emitter, evaluate, add to the repertoire, tell the emitter. An emitter may keep a
+population between generations (`members`, sharded over devices like any population).
 """
 
 from typing import NamedTuple, Protocol
@@ -11,55 +11,61 @@ from rookery.qd.repertoire import Repertoire
 from rookery.types import Evaluation, Key, Metrics, PyTree
 
 Bank = PyTree
-"""Start states `[K, ...]` that everybody of a generation is judged from; `()` for a scoring function."""
+"""Start states `[K, ...]` from which all genotypes of a generation are evaluated; `()` for a scoring function."""
 
 
 class InitGenotypeFn(Protocol):
-    """Draw a genotype that descends from nobody; the key is consumed."""
+    """Sample an initial genotype, which has no parent; the key is consumed."""
 
     def __call__(self, key: Key, bank: Bank) -> PyTree: ...
 
 
 class StartStatesFn(Protocol):
-    """Draw a generation's start states; the key is consumed."""
+    """Sample the start states of a generation; the key is consumed."""
 
     def __call__(self, key: Key) -> Bank: ...
 
 
 class EvaluateFn(Protocol):
-    """Judge one genotype; the key is consumed."""
+    """Evaluate one genotype; the key is consumed."""
 
     def __call__(self, genotype: PyTree, bank: Bank, key: Key) -> Evaluation: ...
 
 
 class Scoring(NamedTuple):
-    """What is searched: for ONE genotype."""
+    """The search problem: initial genotypes and their evaluation. All functions are for one genotype."""
 
-    name: str  # of the task
+    name: str
+    """Name of the task."""
     init_genotype: InitGenotypeFn
     start_states: StartStatesFn
     evaluate: EvaluateFn
     descriptor: DescriptorSpec
-    qd_offset: float  # the fitness that counts as 0 in a QD score
-    steps: int  # environment steps of an evaluation at its longest; 1 for a function
-    bounds: tuple[float, float] | None = None  # between which a genotype's floating-point numbers are kept
+    qd_offset: float
+    """The fitness that counts as 0 in the QD score."""
+    steps: int
+    """Maximum number of environment steps of an evaluation; 1 for a function."""
+    bounds: tuple[float, float] | None = None
+    """Lower and upper bound to which a genotype's floating-point numbers are clipped."""
 
 
 class EmitterState(NamedTuple):
-    """Where an emitter stands."""
+    """The state of an emitter between two generations."""
 
-    members: PyTree  # leaves [P, ...], a population that lives on; () without one
-    shared: PyTree  # small
+    members: PyTree
+    """Leaves `[P, ...]`, the population that the emitter keeps between generations; () without one."""
+    shared: PyTree
+    """Small arrays that are replicated on every device."""
 
 
 class EmitterInitFn(Protocol):
-    """The state before the first generation; the key is consumed."""
+    """Create the state before the first generation; the key is consumed."""
 
     def __call__(self, key: Key, bank: Bank) -> EmitterState: ...
 
 
 class AskFn(Protocol):
-    """Propose B genotypes `[B, ...]`; the key is consumed. An empty repertoire must be answered with newborns.
+    """Propose B genotypes `[B, ...]`; the key is consumed. If the repertoire is empty, it proposes initial genotypes.
 
     Returns:
       The state, the genotypes, and metrics `[]` or `[P]`.
@@ -71,21 +77,24 @@ class AskFn(Protocol):
 
 
 class TellFn(Protocol):
-    """Hear what the proposals were worth: their evaluation `[B, ...]`, fitness NaN where they are not sound.
+    """Receive the evaluation `[B, ...]` of the proposals; the fitness of a rejected proposal is NaN.
 
     Returns:
-      The state, and metrics `[]` or `[P]`; an emitter with a population gives its `fitness` `[P]`.
+      The state, and metrics `[]` or `[P]`; an emitter with a population reports its `fitness` `[P]`.
     """
 
     def __call__(self, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]: ...
 
 
 class Emitter(NamedTuple):
-    """Where new genotypes come from."""
+    """Proposes new genotypes and receives their evaluation."""
 
     init: EmitterInitFn
     ask: AskFn
     tell: TellFn
-    batch_size: int  # B
-    population_size: int = 0  # P; of several populations side by side, the greatest number that divides them all
-    steps: int = 0  # environment steps that its population learns from in a generation
+    batch_size: int
+    """B, the number of proposals per generation."""
+    population_size: int = 0
+    """P, the size of the population that it keeps; for several populations, their greatest common divisor."""
+    steps: int = 0
+    """Environment steps in which its population is trained in a generation."""

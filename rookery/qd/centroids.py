@@ -1,6 +1,6 @@
-"""Where the cells of a repertoire lie: even grids, centroidal Voronoi tessellations, and the nearest centroid.
+"""The cells of a repertoire: even grids, centroidal Voronoi tessellations, and nearest-centroid search.
 
-Distances are Euclidean in the descriptor's own unit: no dimension is rescaled.
+Distances are Euclidean in the unit of the descriptor: no dimension is rescaled.
 """
 
 import math
@@ -15,24 +15,24 @@ import numpy as np
 
 from rookery.types import Array, Key
 
-_UNROLLED = 4  # centroids per trip of the loop: more cost time to compile and win nothing
-_ROWS = 1024  # descriptors whose distances to all centroids stand in memory at once, where they do
-_CANDIDATES = 10  # for each first centroid
+_UNROLLED = 4  # centroids per iteration of the loop; a larger number is slower to compile and no faster to run
+_ROWS = 1024  # descriptors per batch in `_nearest_at_once`, whose distances to all centroids are in memory together
+_CANDIDATES = 10  # candidates for each initial centroid
 
 
 def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float]) -> Array:
-    """The centres of an even grid (Mouret 2015, arXiv:1504.04909).
+    """The centres of the cells of an even grid (Mouret 2015, arXiv:1504.04909).
 
     Args:
-      shape: cells along each of the D dimensions.
-      lower: `[D]`, where the first cells begin.
-      upper: `[D]`, where the last cells end.
+      shape: number of cells along each of the D dimensions.
+      lower: `[D]`, the lower limits of the descriptor.
+      upper: `[D]`, the upper limits of the descriptor.
 
     Returns:
       `[C, D]` float32, C the product of `shape`; the last dimension varies fastest.
 
     Raises:
-      ValueError: `shape` has not D entries or one below 1, or the limits do not increase.
+      ValueError: `shape` does not have D entries, or has one below 1, or the limits do not increase.
     """
     low, high = _limits(lower, upper)
     if len(shape) != len(low):
@@ -54,26 +54,26 @@ def cvt(
     num_samples: int = 50_000,
     iterations: int = 200,
 ) -> Array:
-    """The centroids of a centroidal Voronoi tessellation: cells of about equal size (Vassiliades 2018,
-    arXiv:1610.05729, Algorithm 1).
+    """The centroids of a centroidal Voronoi tessellation (CVT): cells of about equal size.
 
-    Lloyd's k-means over uniform draws, begun at some that lie far apart. A cell without draws keeps its centroid. Sums
-    are taken over integers, so that no order of addition, on any device, changes a bit.
+    Source: Vassiliades 2018, arXiv:1610.05729, Algorithm 1. Lloyd's k-means over uniform samples, initialised with
+    samples that are far apart. A cell without samples keeps its centroid. Sums are computed over integers, so that the
+    result does not depend on the order of addition or the device.
 
     Args:
       key: consumed; the same key gives the same centroids.
       cells: C, at least 1.
-      lower: `[D]`.
-      upper: `[D]`.
-      num_samples: draws, at least C; memory is linear in it.
-      iterations: after this many it ends, or before when no centroid moves any more.
+      lower: `[D]`, the lower limits of the descriptor.
+      upper: `[D]`, the upper limits of the descriptor.
+      num_samples: number of samples, at least C; memory is linear in it.
+      iterations: maximum number of iterations; it stops earlier when no centroid moves.
 
     Returns:
       `[C, D]` float32, inside the limits.
-    Deviation: the paper begins at random draws; far ones halve the spread of the cells' sizes.
+    Deviation: the paper initialises with random samples; samples that are far apart halve the spread of cell sizes.
 
     Raises:
-      ValueError: there is no cell, there are fewer draws than cells, `iterations` is below 0, or the limits do not
+      ValueError: `cells` is below 1, there are fewer samples than cells, `iterations` is below 0, or the limits do not
         increase.
     """
     low, high = _limits(lower, upper)
@@ -86,15 +86,15 @@ def cvt(
     span = jnp.asarray(high - low, jnp.float32)
     centroids = _lloyd(key, span, iterations, cells=cells, num_samples=num_samples)
     start, end = jnp.asarray(low[None], jnp.float32), jnp.asarray(high[None], jnp.float32)
-    return jnp.clip(start + centroids, start, end)  # the sum is rounded, perhaps past the end
+    return jnp.clip(start + centroids, start, end)  # rounding of the sum can exceed the upper limit
 
 
 @jax.jit
 def nearest(descriptors: Array, centroids: Array) -> Array:
-    """The nearest centroid of each descriptor by Euclidean distance, ties to the lower index.
+    """Find the nearest centroid of each descriptor by Euclidean distance, ties to the lower index.
 
     Args:
-      descriptors: `[B, D]` float32; a row that is not finite gets some valid index.
+      descriptors: `[B, D]` float32; a row that is not finite gets an arbitrary valid index.
       centroids: `[C, D]` float32.
 
     Returns:
@@ -106,26 +106,28 @@ def nearest(descriptors: Array, centroids: Array) -> Array:
 
 
 def _nearest_in_turn(descriptors: Array, centroids: Array) -> Array:
-    """One centroid after the other against all descriptors. On a CPU this is vectorised over the descriptors, and some
-    thirty times faster than XLA's argmin, which is a scalar loop."""
+    """Compare all descriptors with one centroid after the other.
+
+    On a CPU this is vectorised over the descriptors and about thirty times faster than XLA's argmin, a scalar loop.
+    """
     columns = tuple(descriptors.T)
 
     def compare(best: tuple[Array, Array], entry: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
-        least, index = best
-        centroid, its_index = entry
+        minimum, index = best
+        centroid, centroid_index = entry
         distance = _squared(columns, tuple(centroid))
-        closer = distance < least  # False for what is no number, so that the index stays valid
-        return (jnp.where(closer, distance, least), jnp.where(closer, its_index, index)), None
+        closer = distance < minimum  # False for NaN, so that the index stays valid
+        return (jnp.where(closer, distance, minimum), jnp.where(closer, centroid_index, index)), None
 
     count = descriptors.shape[0]
-    nothing = (jnp.full(count, jnp.inf, descriptors.dtype), jnp.zeros(count, jnp.int32))
+    initial = (jnp.full(count, jnp.inf, descriptors.dtype), jnp.zeros(count, jnp.int32))
     entries = (centroids, jnp.arange(centroids.shape[0], dtype=jnp.int32))
-    (_, index), _ = jax.lax.scan(compare, nothing, entries, unroll=_UNROLLED)
+    (_, index), _ = jax.lax.scan(compare, initial, entries, unroll=_UNROLLED)
     return index
 
 
 def _nearest_at_once(descriptors: Array, centroids: Array) -> Array:
-    """All centroids for some descriptors at a time, for devices where a loop over centroids would wait at each."""
+    """Compare batches of descriptors with all centroids, for accelerators, on which a loop over centroids is slow."""
     rows = tuple(centroids.T)
 
     def one(descriptor: Array) -> Array:
@@ -135,28 +137,28 @@ def _nearest_at_once(descriptors: Array, centroids: Array) -> Array:
 
 
 class FindFn(Protocol):
-    """The cell `[B]` int32 that each descriptor `[B, D]` belongs to, among the centroids `[C, D]`."""
+    """Find the cell `[B]` int32 of each descriptor `[B, D]`, given the centroids `[C, D]`."""
 
     def __call__(self, descriptors: Array, centroids: Array) -> Array: ...
 
 
 def finder(centroids: Array) -> FindFn:
-    """The quickest function that finds cells among such centroids: by arithmetic if they are a grid, else `nearest`.
+    """Choose the fastest `FindFn` for given centroids: a search per dimension if they form a grid, else `nearest`.
 
     Args:
-      centroids: `[C, D]`, known now and not only when a program runs.
+      centroids: `[C, D]`, concrete values, not traced ones.
     """
-    known = np.asarray(centroids)
-    sides = [np.unique(column) for column in known.T]
+    concrete = np.asarray(centroids)
+    sides = [np.unique(column) for column in concrete.T]
     shape = tuple(len(side) for side in sides)
-    if math.prod(shape) != len(known):
+    if math.prod(shape) != len(concrete):
         return nearest
-    even = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(known.shape)
-    return partial(_nearest_on_grid, shape) if np.array_equal(even, known) else nearest
+    even = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(concrete.shape)
+    return partial(_nearest_on_grid, shape) if np.array_equal(even, concrete) else nearest
 
 
 def _nearest_on_grid(shape: tuple[int, ...], descriptors: Array, centroids: Array) -> Array:
-    """Along each side on its own; half way between two centroids counts to the lower one."""
+    """Search each dimension separately; the midpoint between two centroids belongs to the lower one."""
     size = len(shape)
     sides = centroids.reshape(*shape, size)
     cell = jnp.zeros(descriptors.shape[0], jnp.int32)
@@ -168,15 +170,15 @@ def _nearest_on_grid(shape: tuple[int, ...], descriptors: Array, centroids: Arra
 
 
 def _squared(columns: Sequence[Array], point: Sequence[Array]) -> Array:
-    """Squared distances of one point `D x []` to many, `D x [N]`; exact differences, no expanded product."""
+    """Squared distances of one point `D x []` to many, `D x [N]`, as sums of squared differences without expansion."""
     parts = [jnp.square(column - value) for column, value in zip(columns, point, strict=True)]
     return sum(parts[1:], start=parts[0])
 
 
 @partial(jax.jit, static_argnames=("cells", "num_samples"))
 def _lloyd(key: Key, span: Array, iterations: Array, cells: int, num_samples: int) -> Array:
-    """k-means over draws in `[0, span)`; centroids `[C, D]`."""
-    # A draw is an integer of two halves, so short that sums of either half over all draws fit 32 bits.
+    """k-means over samples in `[0, span)`; returns the centroids `[C, D]`."""
+    # A sample is an integer in two halves, so short that sums of either half over all samples fit into 32 bits.
     half = min(12, 31 - num_samples.bit_length())
     drawn = jax.random.bits(key, (num_samples, span.shape[0]), jnp.uint32) >> (32 - 2 * half)
     whole = drawn.astype(jnp.int32)
@@ -202,8 +204,10 @@ def _lloyd(key: Key, span: Array, iterations: Array, cells: int, num_samples: in
 
 
 def _spread(points: Array, count: int) -> Array:
-    """`count` of the points, none near another: each is the farthest of some from those before it (Mitchell 1991,
-    "Spectrally optimal sampling for distribution ray tracing", best candidates)."""
+    """Choose `count` points that are far apart: each is the candidate farthest from the points already chosen.
+
+    Source: best-candidate sampling of Mitchell 1991, "Spectrally optimal sampling for distribution ray tracing".
+    """
 
     def place(index: Array, placed: Array) -> Array:
         candidates = points[(index * _CANDIDATES + jnp.arange(_CANDIDATES)) % points.shape[0]]
@@ -215,9 +219,9 @@ def _spread(points: Array, count: int) -> Array:
 
 def _limits(lower: Sequence[float], upper: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     low, high = np.atleast_1d(np.asarray(lower, np.float64)), np.atleast_1d(np.asarray(upper, np.float64))
-    told = f"got {low.tolist()} and {high.tolist()}."
+    got = f"got {low.tolist()} and {high.tolist()}."
     if low.ndim != 1 or low.shape != high.shape or not low.size:
-        raise ValueError(f"a descriptor needs limits of one equal size >= 1, {told}")
+        raise ValueError(f"a descriptor needs limits of one equal size >= 1, {got}")
     if not all(math.isfinite(bound) for bound in (*low, *high)) or not (low < high).all():
-        raise ValueError(f"a descriptor needs finite limits, lower < upper in every dimension, {told}")
+        raise ValueError(f"a descriptor needs finite limits, lower < upper in every dimension, {got}")
     return low, high

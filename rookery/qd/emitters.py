@@ -1,4 +1,4 @@
-"""Emitters without a population of their own: variations of elites, and several emitters side by side."""
+"""Emitters without a population: iso+line variation of elites, and the combination of several emitters."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from rookery.types import Evaluation, Key, Metrics, PyTree
 
 
 class EmitterBindings(NamedTuple):
-    """What the iso+line emitter is bound to."""
+    """The static arguments of the iso+line emitter."""
 
     scoring: Scoring
     batch_size: int
@@ -33,15 +33,18 @@ def iso_line(
     variation: VariationConfig | None = None,
     rows: Rows = HERE,
 ) -> Emitter:
-    """Children of two elites each, drawn uniformly from the occupied cells (Vassiliades 2018, arXiv:1804.03906).
+    """Emitter of iso+line variations of two elites, drawn uniformly from the occupied cells.
 
-    While the repertoire is empty it proposes newborns.
+    Source: Vassiliades 2018, arXiv:1804.03906. While the repertoire is empty it proposes initial genotypes.
 
     Args:
-      scoring: knows how a newborn is made.
+      scoring: creates the initial genotypes.
       batch_size: B, at least 1.
-      variation: the operator's standard deviations.
-      rows: how the repertoire's genotypes are read.
+      variation: the standard deviations of the operator.
+      rows: reads the genotypes of the repertoire.
+
+    Returns:
+      The emitter.
 
     Raises:
       ValueError: `batch_size` is below 1.
@@ -49,15 +52,15 @@ def iso_line(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     bindings = EmitterBindings(scoring, batch_size, variation or VariationConfig(), rows)
-    return Emitter(_nothing, partial(_ask, bindings), _listen, batch_size)
+    return Emitter(_empty_state, partial(_ask, bindings), _ignore_evaluation, batch_size)
 
 
-def _nothing(key: Key, bank: Bank) -> EmitterState:
+def _empty_state(key: Key, bank: Bank) -> EmitterState:
     del key, bank
     return EmitterState((), ())
 
 
-def _listen(state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def _ignore_evaluation(state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
     del evaluation
     return state, {}
 
@@ -68,13 +71,13 @@ def _ask(
     occupied = repertoire.occupied.any()
     return (
         state,
-        jax.lax.cond(occupied, partial(vary, bindings), partial(_newborns, bindings), repertoire, bank, key),
+        jax.lax.cond(occupied, partial(vary, bindings), partial(_initial_genotypes, bindings), repertoire, bank, key),
         {},
     )
 
 
 def vary(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
-    """Children `[B, ...]` of 2 B parents; the repertoire is not empty."""
+    """Create children `[B, ...]` of 2 B parents; the repertoire must not be empty."""
     del bank
     parents_key, children_key = jax.random.split(key)
     cells = repertoires.sample(repertoire, parents_key, 2 * bindings.batch_size)
@@ -85,17 +88,23 @@ def vary(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key
     return jax.vmap(partial(child, config=bindings.variation))(first, second, keys)
 
 
-def _newborns(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+def _initial_genotypes(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
     del repertoire
     keys = member_keys(key, bindings.batch_size)
     return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
 
 
 def mix(emitters: Sequence[Emitter]) -> Emitter:
-    """Several emitters that propose side by side and hear of their own proposals only.
+    """Combine several emitters: each proposes a part of the batch and receives the evaluation of that part only.
 
-    The run's tables describe the first population among them; metrics of all other emitters carry their place:
-    `1/critic_loss`.
+    The tables of a run describe the first emitter with a population; metrics of all others have the emitter's index as
+    a prefix, such as `1/critic_loss`.
+
+    Args:
+      emitters: at least one.
+
+    Returns:
+      The combined emitter.
 
     Raises:
       ValueError: there is no emitter.
@@ -123,16 +132,15 @@ def _joined(states: Sequence[EmitterState]) -> EmitterState:
 
 
 def _split(state: EmitterState) -> list[EmitterState]:
-    return [EmitterState(*bindings) for bindings in zip(state.members, state.shared, strict=True)]
+    return [EmitterState(*parts) for parts in zip(state.members, state.shared, strict=True)]
 
 
 def _ask_all(
     emitters: tuple[Emitter, ...], state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[EmitterState, PyTree, Metrics]:
     keys = jax.random.split(key, len(emitters))
-    asked = [
-        emitter.ask(own, repertoire, bank, key) for emitter, own, key in zip(emitters, _split(state), keys, strict=True)
-    ]
+    parts = zip(emitters, _split(state), keys, strict=True)
+    asked = [emitter.ask(part, repertoire, bank, key) for emitter, part, key in parts]
     states, proposals, metrics = zip(*asked, strict=True)
     return _joined(states), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *proposals), _named(emitters, metrics)
 
@@ -140,20 +148,20 @@ def _ask_all(
 def _tell_all(
     emitters: tuple[Emitter, ...], state: EmitterState, evaluation: Evaluation
 ) -> tuple[EmitterState, Metrics]:
-    told, first = [], 0
-    for emitter, own in zip(emitters, _split(state), strict=True):
+    results, first = [], 0
+    for emitter, part in zip(emitters, _split(state), strict=True):
         rows = jnp.arange(first, first + emitter.batch_size)
-        told.append(emitter.tell(own, trees.take(evaluation, rows)))
+        results.append(emitter.tell(part, trees.take(evaluation, rows)))
         first += emitter.batch_size
-    states, metrics = zip(*told, strict=True)
+    states, metrics = zip(*results, strict=True)
     return _joined(states), _named(emitters, metrics)
 
 
 def _named(emitters: tuple[Emitter, ...], metrics: Sequence[Metrics]) -> dict:
-    """The metrics of the first emitter with a population by their names, the others' by place and name."""
-    leader = next((place for place, emitter in enumerate(emitters) if emitter.population_size), 0)
-    named = dict(metrics[leader])
-    for place, others in enumerate(metrics):
-        if place != leader:
-            named |= {f"{place}/{name}": values for name, values in others.items()}
+    """The metrics of the first emitter with a population under their names, the others' under index and name."""
+    first = next((index for index, emitter in enumerate(emitters) if emitter.population_size), 0)
+    named = dict(metrics[first])
+    for index, others in enumerate(metrics):
+        if index != first:
+            named |= {f"{index}/{name}": values for name, values in others.items()}
     return named

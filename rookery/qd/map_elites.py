@@ -1,7 +1,7 @@
-"""MAP-Elites: ask an emitter, evaluate, keep the best of each cell, tell the emitter.
+"""MAP-Elites: ask an emitter, evaluate, keep the best genotype of each cell, tell the emitter.
 
-Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). It is a `Program` like any
-other, so the run loop, checkpoints, resume, logs and progress serve it.
+Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). It is a `Program`, so the
+training loop, checkpoints, resume, logs and progress work as for any other method.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
 class MapElitesBindings(NamedTuple):
-    """What a MAP-Elites program is bound to."""
+    """The static arguments of a MAP-Elites program."""
 
     scoring: Scoring
     emitter: Emitter
@@ -35,82 +35,97 @@ class MapElitesBindings(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What is small: the emitter's own state, and the repertoire without its genotypes."""
+    """The replicated part of the state: the emitter's shared state, and the repertoire without its genotypes."""
 
     emitter: PyTree
-    fitnesses: Array  # [C]
-    descriptors: Array  # [C, D]
-    centroids: Array  # [C, D]
+    fitnesses: Array
+    """`[C]`."""
+    descriptors: Array
+    """`[C, D]`."""
+    centroids: Array
+    """`[C, D]`."""
 
 
 def repertoire_of(state: ProgramState) -> Repertoire:
-    """The repertoire that a state of MAP-Elites holds, e.g. `repertoire_of(run(program).state)`."""
+    """The repertoire in a state of MAP-Elites, e.g. `repertoire_of(run(program).state)`."""
     return Repertoire(state.cells, state.shared.fitnesses, state.shared.descriptors, state.shared.centroids)
 
 
 def begin_with(program: Program, repertoire: Repertoire) -> Program:
-    """The same program, begun with the elites of a repertoire of the same genotypes.
+    """Start a program from the elites of a repertoire, with their stored fitness and descriptor.
 
-    Each goes into the cell that its descriptor belongs to here, so the cells may be others than those it comes from.
+    Each elite is added to the cell of its descriptor in the program's repertoire, which may have other cells.
+
+    Args:
+      program: a program with a repertoire.
+      repertoire: genotypes and descriptors of the same shapes as the program's.
+
+    Returns:
+      The program with the changed initial state.
 
     Raises:
-      ValueError: the program has no repertoire, or its genotypes or descriptors are others.
+      ValueError: the program has no repertoire, or its genotypes or descriptors have other shapes or types.
     """
-    _check_beginning(program, repertoire.genotypes, repertoire.descriptors)
+    _check_initial_genotypes(program, repertoire.genotypes, repertoire.descriptors)
     return change_init(program, partial(_begin_with, repertoire))
 
 
-def _check_beginning(program: Program, genotypes: PyTree, descriptors: Any) -> None:
+def _check_initial_genotypes(program: Program, genotypes: PyTree, descriptors: Any) -> None:
     if program.table is None:
-        raise ValueError("only a program with a repertoire can begin with one: map_elites, me_pbt.")
+        raise ValueError("only a program with a repertoire can start from genotypes; give one of map_elites, me_pbt.")
     state = jax.eval_shape(program.init, jax.random.key(0))
-    here, there = (
+    expected, given = (
         [(jax.tree_util.keystr(path), leaf.shape[1:], leaf.dtype) for path, leaf in jax.tree.leaves_with_path(tree)]
         for tree in ((state.cells, state.shared.descriptors), (genotypes, descriptors))
     )
-    if here != there:
+    if expected != given:
         raise ValueError("the repertoire is of another task or another agent: its genotypes or descriptors differ.")
 
 
 def _begin_with(repertoire: Repertoire, state: ProgramState) -> ProgramState:
     descriptors = jnp.where(repertoire.occupied[:, None], repertoire.descriptors, jnp.nan)
-    begun, _ = repertoires.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors)
-    return with_repertoire(state, begun)
+    filled, _ = repertoires.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors)
+    return with_repertoire(state, filled)
 
 
 def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program:
-    """The same program, begun with genotypes that are judged first: each enters its cell, if it is finite.
+    """Start a program from genotypes that are evaluated first: each is added to its cell if its fitness is finite.
 
     Args:
-      program: over this very scoring.
-      scoring: judges them, on start states of its own.
+      program: a program with a repertoire, built with the same scoring.
+      scoring: evaluates the genotypes, on separate start states.
       genotypes: `[M, ...]`, e.g. `skill_policies(run_dir)`.
 
+    Returns:
+      The program with the changed initial state.
+
     Raises:
-      ValueError: the program has no repertoire, or its genotypes are others.
+      ValueError: the program has no repertoire, or its genotypes have other shapes or types.
     """
     descriptors = jax.ShapeDtypeStruct((1, scoring.descriptor.size), jnp.float32)
-    _check_beginning(program, genotypes, descriptors)
+    _check_initial_genotypes(program, genotypes, descriptors)
     return program._replace(init=partial(_begin_from, program, scoring, genotypes))
 
 
 def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key) -> ProgramState:
-    init_key, bank_key, judge_key = jax.random.split(key, 3)
+    init_key, bank_key, evaluate_key = jax.random.split(key, 3)
     state, bank = program.init(init_key), scoring.start_states(bank_key)
-    keys = base.member_keys(judge_key, jax.tree.leaves(genotypes)[0].shape[0])
-    judged = base.vmap(partial(_judge, scoring), (genotypes, keys), (bank,))
-    begun, _ = repertoires.add(repertoire_of(state), genotypes, judged.fitness, judged.descriptor, _limits(scoring))
-    return with_repertoire(state, begun)
+    keys = base.member_keys(evaluate_key, jax.tree.leaves(genotypes)[0].shape[0])
+    evaluation = base.vmap(partial(_evaluate_genotype, scoring), (genotypes, keys), (bank,))
+    filled, _ = repertoires.add(
+        repertoire_of(state), genotypes, evaluation.fitness, evaluation.descriptor, _limits(scoring)
+    )
+    return with_repertoire(state, filled)
 
 
 def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
-    """The same state with another repertoire of the very same cells."""
+    """Replace the repertoire of a state by another one with the same cells."""
     genotypes, *rest = repertoire
     return state._replace(cells=genotypes, shared=Shared(state.shared.emitter, *rest))
 
 
 def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
-    """An empty repertoire, and the emitter's first state."""
+    """Create an empty repertoire and the initial state of the emitter."""
     genotype = jax.eval_shape(bindings.scoring.init_genotype, keys[0], bank)
     state = bindings.emitter.init(keys[0], bank)
     genotypes, *rest = repertoires.empty(genotype, bindings.centroids)
@@ -118,42 +133,43 @@ def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
 
 
 def begin(bindings: MapElitesBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
-    """What the emitter does before its members train."""
+    """Run the emitter's stage before training."""
     ask_key, evaluate_key = keys
-    emitting = EmitterState(state.members, state.shared.emitter)
-    emitting, work = staged_ask(bindings.emitter.ask).begin(emitting, repertoire_of(state), bank, ask_key)
-    return _with_emitter(state, emitting), work._replace(shared=(work.shared, bank, evaluate_key))
+    emitter_state = EmitterState(state.members, state.shared.emitter)
+    emitter_state, work = staged_ask(bindings.emitter.ask).begin(emitter_state, repertoire_of(state), bank, ask_key)
+    return _with_emitter(state, emitter_state), work._replace(shared=(work.shared, bank, evaluate_key))
 
 
 def advance(
     bindings: MapElitesBindings, state: ProgramState, work: Work, first: Array | int, last: Array | int
 ) -> tuple[ProgramState, Work]:
-    """Some iterations of the training of the emitter's members."""
-    asking, *rest = work.shared
-    emitting = EmitterState(state.members, state.shared.emitter)
-    emitting, work = staged_ask(bindings.emitter.ask).advance(emitting, work._replace(shared=asking), first, last)
-    return _with_emitter(state, emitting), work._replace(shared=(work.shared, *rest))
+    """Train the emitter's members for some iterations of the generation."""
+    ask_shared, *rest = work.shared
+    emitter_state, work = EmitterState(state.members, state.shared.emitter), work._replace(shared=ask_shared)
+    emitter_state, work = staged_ask(bindings.emitter.ask).advance(emitter_state, work, first, last)
+    return _with_emitter(state, emitter_state), work._replace(shared=(work.shared, *rest))
 
 
 def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
-    """Evaluate what the emitter proposes, and keep the best of each cell.
+    """Evaluate the emitter's proposals, and keep the best genotype of each cell.
 
     Returns:
-      The next state, and metrics: those of the repertoire after it (see `repertoire.metrics`); `added`, `improved`,
-      `rejected` and `outside`, how many of the proposals filled a cell, bettered one, were not finite, or lay outside
-      of the descriptor's limits; `evaluation_steps`, environment steps that the evaluation took, and `broken_episodes`,
-      how many of its episodes the physics broke in, which rejects a genotype; `fitness`, of the emitter's
-      population `[P]`, or of all proposals `[B]` if it has none; what the emitter adds.
+      The next state, and metrics: those of the repertoire after the generation (see `repertoire.metrics`); `added`,
+      `improved`, `rejected` and `outside`, the number of proposals that filled a cell, replaced an elite, were not
+      finite, or had a descriptor outside of the limits; `evaluation_steps`, the environment steps of the evaluation;
+      `broken_episodes`, its episodes in which the physics broke, which rejects a genotype; `fitness`, of the emitter's
+      population `[P]`, or of all proposals `[B]` if it has none; and the metrics of the emitter.
     """
-    asking, bank, evaluate_key = work.shared
+    ask_shared, bank, evaluate_key = work.shared
     repertoire = repertoire_of(state)
-    emitting = EmitterState(state.members, state.shared.emitter)
+    emitter_state = EmitterState(state.members, state.shared.emitter)
     ask = staged_ask(bindings.emitter.ask)
-    emitting, genotypes, asked = ask.propose(emitting, work._replace(shared=asking), repertoire)
+    emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
     genotypes = _bounded(genotypes, bindings.scoring.bounds)
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
-    evaluation = bindings.placement.map(partial(_judge, bindings.scoring), (genotypes, keys), (bank,))
-    evaluation = bindings.placement.everywhere(lambda judged: judged, evaluation)  # told to all, who then all compete
+    evaluation = bindings.placement.map(partial(_evaluate_genotype, bindings.scoring), (genotypes, keys), (bank,))
+    # Replicate the evaluation: every device computes the same competition for the cells.
+    evaluation = bindings.placement.everywhere(lambda replicated: replicated, evaluation)
     limits = _limits(bindings.scoring)
     repertoire, added = repertoires.add(
         repertoire,
@@ -164,29 +180,29 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
         bindings.placement.cells,
         bindings.find,
     )
-    emitting, told = bindings.emitter.tell(emitting, evaluation)
-    state = with_repertoire(_with_emitter(state, emitting), repertoire)
+    emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation)
+    state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
     metrics = {
         "fitness": evaluation.fitness,
         **_metrics(bindings.scoring, repertoire, added, evaluation),
-        **asked,
-        **told,
+        **ask_metrics,
+        **tell_metrics,
     }
     return state, metrics
 
 
-def _with_emitter(state: ProgramState, emitting: EmitterState) -> ProgramState:
-    return state._replace(members=emitting.members, shared=state.shared._replace(emitter=emitting.shared))
+def _with_emitter(state: ProgramState, emitter_state: EmitterState) -> ProgramState:
+    return state._replace(members=emitter_state.members, shared=state.shared._replace(emitter=emitter_state.shared))
 
 
 def _limits(scoring: Scoring) -> tuple[Array, Array]:
-    """Of the descriptor, `[D]` each."""
+    """The lower and upper limits of the descriptor, `[D]` each."""
     descriptor = scoring.descriptor
     return jnp.asarray(descriptor.lower, jnp.float32), jnp.asarray(descriptor.upper, jnp.float32)
 
 
 def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
-    """Floating-point numbers inside the bounds; others never vary, and stay as they were born."""
+    """Clip floating-point leaves to the bounds; leaves of other types never vary and are left unchanged."""
     if bounds is None:
         return genotypes
     lower, upper = bounds
@@ -195,9 +211,11 @@ def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     )
 
 
-def _judge(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:
-    """An evaluation whose fitness is NaN if the genotype itself is not finite, or broke the physics: who ends episodes
-    that way must not live on in a cell."""
+def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:
+    """Evaluate a genotype; the fitness is NaN if the genotype is not finite or broke the physics.
+
+    A NaN keeps it out of the repertoire: a policy that ends episodes by breaking the physics must not become an elite.
+    """
     evaluation = scoring.evaluate(genotype, bank, key)
     fitness = jnp.where(trees.all_finite(genotype), evaluation.fitness, jnp.nan)
     return evaluation._replace(fitness=base.valid_fitness(fitness, evaluation.broken))
@@ -216,12 +234,13 @@ def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation:
 
 
 def evaluate(bindings: MapElitesBindings, state: ProgramState, key: Key) -> Metrics:
-    """Judge every elite again, on fresh start states, changing nothing; a batch of B at a time, occupied cells only.
+    """Evaluate every elite again from fresh start states without changing the state, in batches of B.
 
     Returns:
       Metrics `[C, ...]`: `fitness`, NaN where a cell is empty, `returns` `[C, N]`, `lengths` `[C, N]`, `descriptor`
-      `[C, D]`, and what the repertoire says: `stored_fitness`, `stored_descriptor`. Then, `[]` each, the repertoire's
-      metrics as `stored/...`, and as `corrected/...` those of a repertoire into which the elites were put anew.
+      `[C, D]`, and the values stored in the repertoire, `stored_fitness` and `stored_descriptor`. Then, `[]` each, the
+      metrics of the repertoire as `stored/...`, and as `corrected/...` those of a repertoire to which the elites were
+      added with their new fitness and descriptor.
     """
     bank_key, evaluate_key = jax.random.split(key)
     bank = bindings.scoring.start_states(bank_key)
@@ -229,12 +248,12 @@ def evaluate(bindings: MapElitesBindings, state: ProgramState, key: Key) -> Metr
     evaluation = _evaluate_elites(bindings, repertoire, bank, evaluate_key)
     fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
     limits = _limits(bindings.scoring)
-    anew = repertoires.empty((), repertoire.centroids)
-    anew, _ = repertoires.add(anew, (), fitness, evaluation.descriptor, limits, find=bindings.find)
-    corrected = repertoires.metrics(anew, bindings.scoring.qd_offset)
+    rebuilt = repertoires.empty((), repertoire.centroids)
+    rebuilt, _ = repertoires.add(rebuilt, (), fitness, evaluation.descriptor, limits, find=bindings.find)
+    corrected = repertoires.metrics(rebuilt, bindings.scoring.qd_offset)
     stored = repertoires.metrics(repertoire, bindings.scoring.qd_offset)
     return {
-        **base.examined(evaluation),
+        **base.evaluation_metrics(evaluation),
         "fitness": fitness,
         "stored_fitness": repertoire.fitnesses,
         "stored_descriptor": repertoire.descriptors,
@@ -244,11 +263,11 @@ def evaluate(bindings: MapElitesBindings, state: ProgramState, key: Key) -> Metr
 
 
 def _evaluate_elites(bindings: MapElitesBindings, repertoire: Repertoire, bank: Bank, key: Key) -> Evaluation:
-    """`[C, ...]`; zeros where a cell is empty."""
+    """The evaluation `[C, ...]` of all elites; zeros where a cell is empty."""
     count, batch = repertoire.fitnesses.shape[0], bindings.emitter.batch_size
     keys = base.member_keys(key, count)
     order, elites = jnp.argsort(~repertoire.occupied, stable=True), jnp.sum(repertoire.occupied)  # occupied first
-    evaluator = partial(bindings.placement.map, partial(_judge, bindings.scoring))
+    evaluator = partial(bindings.placement.map, partial(_evaluate_genotype, bindings.scoring))
 
     def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
         places = index * batch + jnp.arange(batch)
@@ -257,13 +276,13 @@ def _evaluate_elites(bindings: MapElitesBindings, repertoire: Repertoire, bank: 
         return trees.scatter(results, jnp.where(places < elites, cells, count + places), batch_results)
 
     genotype = jax.eval_shape(lambda tree: trees.take(tree, 0), repertoire.genotypes)
-    shapes = jax.eval_shape(partial(_judge, bindings.scoring), genotype, key, bank)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, -(-elites // batch), evaluate_batch, nothing)
+    shapes = jax.eval_shape(partial(_evaluate_genotype, bindings.scoring), genotype, key, bank)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-elites // batch), evaluate_batch, zeros)
 
 
 def table(state: ProgramState) -> dict[str, Array]:
-    """What is known of each cell, column -> `[C]`."""
+    """Fitness, descriptor and centroid of each cell, column -> `[C]`; see `TableFn`."""
     repertoire = repertoire_of(state)
     occupied = repertoire.occupied
     columns = {"fitness": repertoire.fitnesses}
@@ -279,13 +298,16 @@ def map_elites(
     emitter: Emitter | None = None,
     placement: Placement = ONE_DEVICE,
 ) -> Program:
-    """MAP-Elites over any scoring, with any emitter.
+    """MAP-Elites with any scoring and any emitter.
 
     Args:
       scoring: from `function_scoring`, `policy_scoring` or `learner_scoring`.
       centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`.
-      emitter: proposes; iso+line with a batch of 256 by default.
-      placement: where evaluations and the repertoire lie; `rookery.distributed.placement` for a mesh.
+      emitter: proposes genotypes; iso+line with a batch of 256 by default.
+      placement: the placement of evaluations and repertoire; `rookery.distributed.placement` for a mesh.
+
+    Returns:
+      The program.
 
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.

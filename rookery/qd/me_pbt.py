@@ -1,4 +1,4 @@
-"""MAP-Elites with Population Based Training: the repertoire and the population that fills it, as one program.
+"""MAP-Elites with Population Based Training (ME-PBT): a repertoire and the population that fills it, as one program.
 
 Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803).
 """
@@ -24,21 +24,24 @@ def me_pbt(
     variation: VariationConfig | None = None,
     placement: Placement = ONE_DEVICE,
 ) -> Program:
-    """MAP-Elites with Population Based Training, of any learner whose task has a descriptor.
+    """MAP-Elites with Population Based Training, with any learner whose task has a descriptor.
 
     Args:
-      learner: one member's life.
+      learner: the learner of one member.
       centroids: `[C, D]`, the cells of the repertoire.
-      space: what evolves; the agent's own space by default.
-      population_size: P, members that train, at least 1.
-      ga_population: variations of elites that are judged beside them, at least 1.
-      config: who is replaced.
-      variation: the iso+line operator.
-      placement: where members and the repertoire lie; `rookery.distributed.placement` for a mesh.
+      space: the hyper-parameters that evolve; the agent's default space if None.
+      population_size: P, the number of members that train, at least 1.
+      ga_population: the number of variations of elites that are evaluated in addition, at least 1.
+      config: the selection of members to replace.
+      variation: the configuration of the iso+line operator.
+      placement: the placement of members and repertoire; `rookery.distributed.placement` for a mesh.
+
+    Returns:
+      The program.
 
     Raises:
-      ValueError: the task has no descriptor, the centroids do not fit it, a size below 1, or fractions that exceed the
-        population.
+      ValueError: the task has no descriptor, the centroids do not fit it, a size is below 1, or the fractions together
+        exceed the population.
     """
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)

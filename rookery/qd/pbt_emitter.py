@@ -1,11 +1,12 @@
-"""ME-PBT: a population that trains, breeds, and is bred from the repertoire that it fills.
+"""The ME-PBT emitter: a population trained by PBT that fills a repertoire, and receives elites from it.
 
 Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803), Algorithm 1. The
-emitter works over any learner: nothing here knows which agent lives in the slots.
-Deviations: no population is evaluated before the first generation, which trains everybody, replaces nobody and varies
-new genotypes instead of elites. Who takes a parent takes its optimisers and targets as well, who takes an elite begins
-with fresh ones, and everybody else keeps their own. Replay buffers stay where they are, unless `inherit_buffer` copies
-the parent's; that of a member that diverged is emptied. Who is as good as the best member is not replaced.
+emitter works with any learner and does not depend on the agent.
+Deviations: no population is evaluated before the first generation, which trains every member, replaces none, and
+proposes initial genotypes instead of variations of elites. A member replaced by a parent inherits the parent's
+optimisers and targets as well, one replaced by an elite starts with initial ones, and all other members keep theirs.
+Replay buffers stay with the slots, unless `inherit_buffer` copies the parent's; the buffer of a member that diverged is
+emptied. A member with the same fitness as the best member is not replaced.
 """
 
 from dataclasses import dataclass
@@ -33,31 +34,32 @@ from rookery.qd.variation import VariationConfig
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
 FROM_REPERTOIRE = -1
-"""The parent of a member that came out of the repertoire."""
+"""The value of `parent` for a member that was replaced by an elite of the repertoire."""
 
 
 @dataclass(frozen=True)
 class MePbtConfig:
-    """Who is replaced by whom, and how newcomers differ.
+    """Selection of members to replace, and perturbation of the new members' hyper-parameters.
 
     Raises:
       ValueError: a value outside its range.
     """
 
     replace_fraction: float = 0.2
-    """Share of the population, the worst, that is replaced by children of the best, in [0, 1]."""
+    """Share of the population, the worst members, that is replaced by children of the best, in [0, 1]."""
     best_fraction: float = 0.1
     """Share of the population that those parents are drawn from, in [0, 1]; at least one member."""
     sample_fraction: float = 0.4
-    """Share of the population, the next worst, that is replaced by elites drawn from the repertoire, in [0, 1]."""
+    """Share of the population, the next worst members, that is replaced by elites sampled from the repertoire, in
+    [0, 1]."""
     perturb: Literal["resample", "perturb"] = "resample"
-    """resample: newcomers draw their hyper-parameters afresh; perturb: they multiply those that they came with."""
+    """resample: new members sample their hyper-parameters from the space; perturb: they multiply the inherited ones."""
     perturb_factors: tuple[float, float] = (0.8, 1.25)
     """The two factors of perturb (above 0)."""
     resample_probability: float = 0.25
-    """Chance that perturb draws a hyper-parameter afresh, each on its own, in [0, 1]."""
+    """Probability that perturb samples a hyper-parameter from the space instead, independently for each, in [0, 1]."""
     inherit_buffer: bool = False
-    """Copy the parent's replay buffer as well; by default data stays with the slot."""
+    """Copy the parent's replay buffer as well; by default the buffer stays with the slot."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -71,58 +73,67 @@ class MePbtConfig:
 
 
 class Counts(NamedTuple):
-    """How many members of the population."""
+    """Numbers of members of the population."""
 
-    best: int  # parents are drawn from
-    replaced: int  # take such a parent
-    sampled: int  # take an elite
+    best: int
+    """Members that parents are drawn from."""
+    replaced: int
+    """Members that are replaced by a child of such a parent."""
+    sampled: int
+    """Members that are replaced by an elite."""
 
 
 def counts(config: MePbtConfig, population_size: int) -> Counts:
-    """The fractions as whole members, each rounded to the nearest.
+    """The fractions as numbers of members, each rounded to the nearest.
 
     Raises:
-      ValueError: those who are replaced and those who are drawn from exceed the population together.
+      ValueError: `population_size` is below 1, or best, replaced and sampled members together exceed the population.
     """
     if population_size < 1:
         raise ValueError(f"population_size must be at least 1, got {population_size}.")
-    told = Counts(
+    rounded_counts = Counts(
         best=max(rounded(config.best_fraction, population_size), 1),
         replaced=rounded(config.replace_fraction, population_size),
         sampled=rounded(config.sample_fraction, population_size),
     )
-    needed = told.replaced + told.sampled + (told.best if told.replaced else 0)
+    best, replaced, sampled = rounded_counts
+    needed = replaced + sampled + (best if replaced else 0)
     if needed > population_size:
         raise ValueError(
-            f"{told.best} best members, {told.replaced} replaced from them and {told.sampled} from samples exceed the "
+            f"{best} best members, {replaced} replaced from them and {sampled} from samples exceed the "
             f"population of {population_size}; lower best_fraction, replace_fraction or sample_fraction."
         )
-    return told
+    return rounded_counts
 
 
 class PbtEmitterBindings(NamedTuple):
-    """What the emitter is bound to."""
+    """The static arguments of the emitter."""
 
     learner: Learner
     space: Space
     config: MePbtConfig
     counts: Counts
     population_size: int
-    variations: Emitter  # of elites, beside the population
+    variations: Emitter
+    """Proposes variations of elites, in addition to the population."""
     placement: Placement
 
 
 class Shared(NamedTuple):
-    """What the population has in common."""
+    """The state of the population that is not stored per member."""
 
-    generation: Array  # [] int32, generations asked for
-    parents: Array  # [P] int32, the member that each came from in this generation, or FROM_REPERTOIRE
-    fitness: Array  # [P], as judged at the end of the last generation
-    diverged: Array  # [P] bool, whose fitness is not finite for another reason than broken physics
+    generation: Array
+    """`[]` int32, the number of generations proposed."""
+    parents: Array
+    """`[P]` int32, the member that each member was copied from in this generation, or FROM_REPERTOIRE."""
+    fitness: Array
+    """`[P]`, evaluated at the end of the last generation."""
+    diverged: Array
+    """`[P]` bool, members whose fitness is not finite for another reason than broken physics."""
 
 
 def init(bindings: PbtEmitterBindings, key: Key, bank: Bank) -> EmitterState:
-    """Newborn members with hyper-parameters drawn from the space."""
+    """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     hyper_key, member_key = jax.random.split(key)
     hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
@@ -142,9 +153,9 @@ def ask(bindings: PbtEmitterBindings) -> StagedAsk:
 def begin(
     bindings: PbtEmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[EmitterState, Work]:
-    """Exploit, and an empty log for each member; the key is consumed.
+    """Exploit, and create the empty log of each member; the key is consumed.
 
-    Before the first generation no fitness is known, and no member is replaced.
+    Before the first generation there is no fitness, and no member is replaced.
     """
     exploit_key, train_key, vary_key = jax.random.split(key, 3)
     members, parents = exploit(bindings, state, repertoire, bank, exploit_key)
@@ -172,7 +183,7 @@ def _train(learner: Learner, member: Member, log: PyTree, key: Key, bank: Bank, 
 def propose(
     bindings: PbtEmitterBindings, state: EmitterState, work: Work, repertoire: Repertoire
 ) -> tuple[EmitterState, PyTree, Metrics]:
-    """Variations of elites, followed by the trained members; in the first generation variations are fresh genotypes."""
+    """Propose variations of elites (initial genotypes in the first generation), followed by the trained members."""
     (_, log), (bank, vary_key) = work
     learned = bindings.placement.map(divisible(bindings.learner.step).summarize, (log,), ())
     _, variations, _ = bindings.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
@@ -185,64 +196,77 @@ def propose(
 def exploit(
     bindings: PbtEmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[Member, Array]:
-    """The worst take a parent from the best, the next worst an elite from the repertoire.
+    """Replace the worst members by children of the best, and the next worst by elites of the repertoire.
 
-    Newcomers get hyper-parameters of their own; everybody else keeps everything, optimiser and targets included.
+    New members get new hyper-parameters; all other members keep their state, including optimisers and targets.
+
+    Args:
+      bindings: the static arguments of the emitter.
+      state: with the fitness of the last generation.
+      repertoire: the source of elites.
+      bank: start states `[K, ...]` for members whose data is discarded.
+      key: consumed.
 
     Returns:
-      The members, and where each came from, `[P]` int32: a member, itself if it survived, or FROM_REPERTOIRE.
+      The members, and the origin of each, `[P]` int32: its own index if it survived, the index of its parent, or
+      FROM_REPERTOIRE.
     """
     size, fitness = bindings.population_size, state.shared.fitness
     parents_key, sample_key, perturb_key, restart_key = jax.random.split(key, 4)
-    judged, elites_exist = state.shared.generation > bindings.learner.untrained_generations, repertoire.occupied.any()
+    evaluated = state.shared.generation > bindings.learner.untrained_generations
+    elites_exist = repertoire.occupied.any()
     decide = partial(origins, bindings.counts)
-    parents, revived = bindings.placement.everywhere(decide, fitness, parents_key, judged, elites_exist)
+    parents, takes_elite = bindings.placement.everywhere(decide, fitness, parents_key, evaluated, elites_exist)
 
     members = inherit(state.members, parents, buffers_too=bindings.config.inherit_buffer, move=bindings.placement.move)
     cells = repertoires.draw(repertoire, sample_key, size)
     elites = bindings.placement.cells.take(repertoire.genotypes, cells)
-    members = bindings.placement.map(partial(_revive, bindings.learner), (members, elites, revived), ())
+    members = bindings.placement.map(partial(_load_elite, bindings.learner), (members, elites, takes_elite), ())
 
-    is_new = revived | (parents != jnp.arange(size))
+    is_new = takes_elite | (parents != jnp.arange(size))
     members = members._replace(hyper=perturb(bindings.config, bindings.space, members.hyper, perturb_key, is_new))
-    # Whose data is not to be trusted begins anew; a buffer that was just inherited is the parent's and stays.
+    # The data of a diverged member is discarded; a buffer that was just inherited is the parent's and is kept.
     diverged = is_new & state.shared.diverged
-    cleared = diverged & (revived if bindings.config.inherit_buffer else True)
+    cleared = diverged & (takes_elite if bindings.config.inherit_buffer else True)
     keys = base.member_keys(restart_key, size)
     members = bindings.placement.map(partial(_restart, bindings.learner), (members, keys, diverged, cleared), (bank,))
-    return members, jnp.where(revived, FROM_REPERTOIRE, parents)
+    return members, jnp.where(takes_elite, FROM_REPERTOIRE, parents)
 
 
 def origins(
-    counts: Counts, fitness: Array, key: Key, judged: Array | bool = True, elites_exist: Array | bool = True
+    counts: Counts, fitness: Array, key: Key, evaluated: Array | bool = True, elites_exist: Array | bool = True
 ) -> tuple[Array, Array]:
-    """Who is replaced, by rank: the groups never overlap, and nobody is replaced who is as good as the best member.
+    """Select the members to replace by rank, and their parents.
+
+    The groups of `counts` never overlap, and no member with the same fitness as the best one is replaced.
 
     Args:
-      counts: how many; fewer are replaced where fitnesses are equal, as `selection.truncation` says.
-      fitness: `[P]`, higher is better; what is not finite ranks last, is always replaced and never a parent.
-      key: consumed; each member has a draw of its own.
-      judged: `[]` bool; where False nobody is replaced.
-      elites_exist: `[]` bool; where False nobody takes an elite, and whose fitness is not finite takes a parent.
+      counts: the sizes of the groups; fewer members are replaced if fitnesses are equal, see `selection.truncation`.
+      fitness: `[P]`, higher is better; a member whose fitness is not finite ranks last, is always replaced and is never
+        a parent.
+      key: consumed; each member draws separately.
+      evaluated: `[]` bool, whether there is a fitness to select by; if False, no member is replaced.
+      elites_exist: `[]` bool; if False, no member is replaced by an elite, and a member whose fitness is not finite is
+        replaced by a parent.
 
     Returns:
-      parents `[P]` int32, itself for who survives; and who takes an elite instead, `[P]` bool, whose entry in parents
-      is itself. Without a finite member everybody takes an elite.
+      The parents `[P]` int32, the member itself if it survives; and `[P]` bool, the members that are replaced by an
+      elite, whose entry in parents is the member itself. If no fitness is finite, every member is replaced by an elite.
     """
     size, rank = fitness.shape[0], selection.ranks(fitness)
     members = jnp.arange(size, dtype=jnp.int32)
-    replaced = jnp.where(judged, counts.replaced, 0)
+    replaced = jnp.where(evaluated, counts.replaced, 0)
     parents = selection.truncation(fitness, key, counts.best, replaced)
-    last, value = size - counts.replaced, selection.worth(fitness)
+    last, value = size - counts.replaced, selection.comparable(fitness)
     sampled = (rank >= last - counts.sampled) & (rank < last) & (value < jnp.max(value))
-    revived = judged & elites_exist & (sampled | ~jnp.isfinite(fitness).any())
-    return jnp.where(revived | ~jnp.asarray(judged), members, parents), revived
+    takes_elite = evaluated & elites_exist & (sampled | ~jnp.isfinite(fitness).any())
+    return jnp.where(takes_elite | ~jnp.asarray(evaluated), members, parents), takes_elite
 
 
-def _revive(learner: Learner, member: Member, elite: Genotype, needed: Array) -> Member:
-    """Let an elite live in this slot, with the slot's data; the buffer is not touched."""
-    adopted = learner.load_genotype(member, elite)
-    new, old = ((who.state, who.hyper, who.normalizer) for who in (adopted, member))
+def _load_elite(learner: Learner, member: Member, elite: Genotype, needed: Array) -> Member:
+    """Where `needed`, load an elite into the slot; the slot's environment states and buffer are kept."""
+    loaded = learner.load_genotype(member, elite)
+    new, old = ((one.state, one.hyper, one.normalizer) for one in (loaded, member))
     state, hyper, normalizer = trees.where(needed, new, old)
     return member._replace(state=state, hyper=hyper, normalizer=normalizer)
 
@@ -255,23 +279,23 @@ def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared:
 
 
 def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
-    """Remember the fitness of the members, last in the batch; NaN if anything they learned is not finite.
+    """Record the fitness of the members, the last rows of the batch; NaN if a member's learned state is not finite.
 
-    A member whose evaluation broke the physics has no fitness either, but it has not diverged and keeps its buffer.
+    The fitness is also NaN if the physics broke in the evaluation; such a member has not diverged and keeps its buffer.
 
     Returns:
-      The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, the hyper-parameters they trained
-      with; and `revived` `[]`, how many came out of the repertoire.
+      The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, `hyper/...` (the values used in
+      training); and `revived` `[]`, the number of members that were replaced by an elite.
     """
-    own = trees.take(evaluation, jnp.arange(-bindings.population_size, 0))
+    of_members = trees.take(evaluation, jnp.arange(-bindings.population_size, 0))
     is_finite = jax.vmap(trees.all_finite)(state.members.state)
-    fitness = jnp.where(is_finite, own.fitness, jnp.nan)
-    diverged = ~is_finite | (~jnp.isfinite(fitness) & (own.broken == 0))
+    fitness = jnp.where(is_finite, of_members.fitness, jnp.nan)
+    diverged = ~is_finite | (~jnp.isfinite(fitness) & (of_members.broken == 0))
     metrics = {
         "fitness": fitness,
         "parent": state.shared.parents,
         "diverged": diverged,
-        "episode_length": jnp.mean(own.lengths.astype(jnp.float32), axis=1),
+        "episode_length": jnp.mean(of_members.lengths.astype(jnp.float32), axis=1),
         "revived": jnp.sum(state.shared.parents == FROM_REPERTOIRE),
         **base.hyper_metrics(state.members.hyper),
     }
@@ -288,25 +312,28 @@ def pbt_emitter(
     variation: VariationConfig | None = None,
     placement: Placement = ONE_DEVICE,
 ) -> Emitter:
-    """ME-PBT's emitter over any learner.
+    """The ME-PBT emitter, with any learner.
 
     Args:
-      learner: one member's life.
+      learner: the learner of one member.
       scoring: `scoring.learner_scoring(learner, space)`.
-      space: what evolves; the agent's own space by default.
-      population_size: P, members that train, at least 1.
-      ga_population: variations of elites that are proposed beside them, at least 1.
-      config: who is replaced.
-      variation: the iso+line operator.
-      placement: where members and the repertoire lie.
+      space: the hyper-parameters that evolve; the agent's default space if None.
+      population_size: P, the number of members that train, at least 1.
+      ga_population: the number of variations of elites that are proposed in addition, at least 1.
+      config: the selection of members to replace.
+      variation: the configuration of the iso+line operator.
+      placement: the placement of members and repertoire.
+
+    Returns:
+      The emitter.
 
     Raises:
-      ValueError: a size below 1, or fractions that exceed the population.
+      ValueError: a size below 1, or fractions that together exceed the population.
     """
-    config = config or MePbtConfig()
-    told = counts(config, population_size)
-    beside = emitters.iso_line(scoring, ga_population, variation, placement.cells)
-    bindings = PbtEmitterBindings(learner, space or learner.space, config, told, population_size, beside, placement)
+    config, space = config or MePbtConfig(), space or learner.space
+    sizes = counts(config, population_size)
+    variations = emitters.iso_line(scoring, ga_population, variation, placement.cells)
+    bindings = PbtEmitterBindings(learner, space, config, sizes, population_size, variations, placement)
     return Emitter(
         init=partial(init, bindings),
         ask=ask(bindings),

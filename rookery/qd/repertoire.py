@@ -1,7 +1,7 @@
-"""The repertoire: one elite per cell of the descriptor space, and the best one only.
+"""The repertoire: the elite, the best genotype, of each cell of the descriptor space.
 
 Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.04909). All leaves of an elite come from
-one individual; what is not finite can neither enter a cell nor keep another out of it.
+one individual; a genotype whose fitness or descriptor is not finite is never added and does not affect others.
 """
 
 from typing import NamedTuple
@@ -17,39 +17,49 @@ from rookery.types import Array, Key, Metrics, PyTree
 
 
 class Repertoire(NamedTuple):
-    """C cells, each with the best genotype that was ever found there."""
+    """C cells, each with the best genotype that was found for it."""
 
-    genotypes: PyTree  # leaves [C, ...]; zeros where a cell is empty
-    fitnesses: Array  # [C]; -inf where a cell is empty
-    descriptors: Array  # [C, D], as they were judged; zeros where a cell is empty
-    centroids: Array  # [C, D]
+    genotypes: PyTree
+    """Leaves `[C, ...]`; zeros where a cell is empty."""
+    fitnesses: Array
+    """`[C]`; -inf where a cell is empty."""
+    descriptors: Array
+    """`[C, D]`, the evaluated descriptors of the elites; zeros where a cell is empty."""
+    centroids: Array
+    """`[C, D]`."""
 
     @property
     def occupied(self) -> Array:
-        """Which cells hold an elite, `[C]` bool."""
+        """Whether each cell contains an elite, `[C]` bool."""
         return self.fitnesses > -jnp.inf
 
 
 class Added(NamedTuple):
-    """What became of each of B genotypes."""
+    """The result of adding each of B genotypes."""
 
-    cell: Array  # [B] int32, where it belongs
-    status: Array  # [B] int32: 0 not added, 1 better than the incumbent, 2 the first of its cell
-    rejected: Array  # [B] bool: its fitness or descriptor is not finite
-    outside: Array  # [B] bool: its descriptor lies outside of the limits; it was put into the nearest cell
+    cell: Array
+    """`[B]` int32, the cell of its descriptor."""
+    status: Array
+    """`[B]` int32: 0 not added, 1 replaced the elite of its cell, 2 filled an empty cell."""
+    rejected: Array
+    """`[B]` bool: its fitness or descriptor is not finite."""
+    outside: Array
+    """`[B]` bool: its descriptor is outside of the limits, and it competed for the nearest cell."""
 
 
 class Elite(NamedTuple):
-    """What one cell holds."""
+    """The elite of one cell."""
 
     cell: int
     genotype: PyTree
-    fitness: Array  # []
-    descriptor: Array  # [D]
+    fitness: Array
+    """`[]`."""
+    descriptor: Array
+    """`[D]`."""
 
 
 def empty(genotype: PyTree, centroids: Array) -> Repertoire:
-    """A repertoire without elites.
+    """Create a repertoire without elites.
 
     Args:
       genotype: arrays or `jax.ShapeDtypeStruct`: one genotype's shapes and types.
@@ -57,8 +67,8 @@ def empty(genotype: PyTree, centroids: Array) -> Repertoire:
     """
     count = centroids.shape[0]
     genotypes = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), genotype)
-    own = jnp.array(centroids)  # a copy: who donates the repertoire must not take the caller's with it
-    return Repertoire(genotypes, jnp.full((count,), -jnp.inf), jnp.zeros_like(own), own)
+    copied = jnp.array(centroids)  # donating the repertoire must not delete the caller's array
+    return Repertoire(genotypes, jnp.full((count,), -jnp.inf), jnp.zeros_like(copied), copied)
 
 
 def add(
@@ -70,19 +80,21 @@ def add(
     rows: Rows = HERE,
     find: cells.FindFn = cells.nearest,
 ) -> tuple[Repertoire, Added]:
-    """Let B genotypes compete for the cells: one winner per cell, the best; ties go to the incumbent, then to the lower
-    index (Mouret 2015, figure 2).
+    """Add B genotypes: each cell keeps the best of them and of its elite (Mouret 2015, figure 2).
+
+    Ties go to the elite, then to the lower index.
 
     Args:
+      repertoire: the repertoire to add to.
       genotypes: `[B, ...]`.
       fitnesses: `[B]`, higher is better.
       descriptors: `[B, D]`.
-      limits: lower and upper `[D]`; a descriptor beyond them belongs to the cell nearest to the border.
-      rows: how the repertoire's genotypes are written.
-      find: which cell a descriptor belongs to; `centroids.finder` knows a quicker way for grids.
+      limits: lower and upper `[D]`; descriptors are clipped to them to find their cell, but stored unclipped.
+      rows: writes the genotypes of the repertoire.
+      find: finds the cell of a descriptor; `centroids.finder` returns a faster function for grids.
 
     Returns:
-      The repertoire, and what became of each.
+      The repertoire, and the result for each genotype.
     """
     finite = jnp.isfinite(descriptors).all(axis=1)
     placed = jnp.where(finite[:, None], descriptors, 0.0)
@@ -94,7 +106,7 @@ def add(
     is_finite = finite & jnp.isfinite(fitnesses)
     incumbent, count = repertoire.fitnesses[cell], repertoire.fitnesses.shape[0]
     wins = _best_of_cell(cell, jnp.where(is_finite, fitnesses, -jnp.inf), count) & is_finite & (fitnesses > incumbent)
-    target = jnp.where(wins, cell, count + jnp.arange(cell.shape[0]))  # beyond the cells: unique, and never written
+    target = jnp.where(wins, cell, count + jnp.arange(cell.shape[0]))  # beyond C: unique indices that are not written
     better = trees.scatter(
         (repertoire.fitnesses, repertoire.descriptors),
         target,
@@ -108,7 +120,7 @@ def add(
 
 
 def _best_of_cell(cell: Array, fitness: Array, count: int) -> Array:
-    """Whether each is the best of those that share its cell, the first of equals; `[B]` bool."""
+    """Whether each genotype is the best of those in its cell, ties to the lower index; `[B]` bool."""
     place = jnp.arange(cell.shape[0], dtype=jnp.int32)
     best = jnp.full(count, -jnp.inf, fitness.dtype).at[cell].max(fitness)
     first = jnp.full(count, cell.shape[0], jnp.int32).at[cell].min(jnp.where(fitness == best[cell], place, place.size))
@@ -116,10 +128,10 @@ def _best_of_cell(cell: Array, fitness: Array, count: int) -> Array:
 
 
 def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
-    """Draw `count` occupied cells, uniformly and independently, `[count]` int32; the key is consumed.
+    """Sample `count` occupied cells, uniformly and independently, `[count]` int32; the key is consumed.
 
     Raises:
-      ValueError: the repertoire is empty. Inside a traced function this cannot be seen, and the cells mean nothing.
+      ValueError: the repertoire is empty. A traced function cannot detect this, and gets meaningless cells.
     """
     if not isinstance(repertoire.fitnesses, Tracer) and not repertoire.occupied.any():
         raise ValueError("the repertoire is empty; add genotypes before drawing from it.")
@@ -127,7 +139,7 @@ def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
 
 
 def draw(repertoire: Repertoire, key: Key, count: int) -> Array:
-    """As `sample`, but from an empty repertoire always cell 0: for callers that then make no use of it."""
+    """Sample as `sample` does, but return cell 0 for an empty repertoire, for callers that then discard the result."""
     occupied = repertoire.occupied
     cell = jnp.nonzero(occupied, size=occupied.shape[0], fill_value=0)[0]
     drawn = jax.random.randint(key, (count,), 0, jnp.maximum(jnp.sum(occupied), 1))
@@ -135,7 +147,7 @@ def draw(repertoire: Repertoire, key: Key, count: int) -> Array:
 
 
 def nearest(repertoire: Repertoire, descriptor: Array) -> Elite:
-    """The elite whose own descriptor is nearest to `descriptor` `[D]` (Euclidean, ties to the lower cell).
+    """The elite whose evaluated descriptor is nearest to `descriptor` `[D]` (Euclidean, ties to the lower cell).
 
     Raises:
       ValueError: the repertoire is empty, or the descriptor is not `[D]` or not finite.
@@ -147,24 +159,24 @@ def nearest(repertoire: Repertoire, descriptor: Array) -> Elite:
     if not jnp.isfinite(wanted).all():
         raise ValueError(f"the descriptor must be finite, got {wanted.tolist()}.")
     if not repertoire.occupied.any():
-        raise ValueError("the repertoire is empty; there is no elite near anything.")
+        raise ValueError("the repertoire is empty and has no nearest elite; add genotypes first.")
     distance = jnp.sum(jnp.square(repertoire.descriptors - wanted[None]), axis=1)
     return elite(repertoire, int(jnp.argmin(jnp.where(repertoire.occupied, distance, jnp.inf))))
 
 
 def best(repertoire: Repertoire) -> Elite:
-    """The fittest elite.
+    """The elite with the highest fitness.
 
     Raises:
       ValueError: the repertoire is empty.
     """
     if not repertoire.occupied.any():
-        raise ValueError("the repertoire is empty; there is no best elite.")
+        raise ValueError("the repertoire is empty and has no best elite; add genotypes first.")
     return elite(repertoire, int(jnp.argmax(repertoire.fitnesses)))
 
 
 def elite(repertoire: Repertoire, cell: int) -> Elite:
-    """What a cell holds.
+    """The elite of a cell.
 
     Raises:
       ValueError: there is no such cell, or it is empty.
@@ -177,14 +189,16 @@ def elite(repertoire: Repertoire, cell: int) -> Elite:
 
 
 def metrics(repertoire: Repertoire, qd_offset: float = 0.0) -> Metrics:
-    """How good and how full it is.
+    """Coverage and QD score of a repertoire.
 
     Args:
-      qd_offset: the fitness that counts as 0 in the QD score; an elite below it counts as 0 too, and is counted.
+      repertoire: the repertoire.
+      qd_offset: the fitness that counts as 0 in the QD score; an elite with a lower fitness counts as 0 too.
 
     Returns:
       `[]` each: `coverage`, the occupied cells in percent; `qd_score`, the sum over occupied cells of fitness minus
-      offset; `normalized_qd_score`, that over all cells; `max_fitness`, -inf while empty; `below_offset`, elites.
+      offset; `normalized_qd_score`, `qd_score` divided by the number of cells; `max_fitness`, -inf while the repertoire
+      is empty; `below_offset`, the number of elites with a fitness below the offset.
     """
     occupied, fitnesses = repertoire.occupied, repertoire.fitnesses
     value = jnp.where(occupied, jnp.maximum(fitnesses - qd_offset, 0.0), 0.0)

@@ -1,4 +1,4 @@
-"""What can be searched: any function of a pytree, policies in an environment, and the agents of a learner."""
+"""Search problems: any function of a pytree, policies of an environment, and the agents of a learner."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,16 +32,20 @@ def function_scoring(
     bounds: tuple[float, float] | None = None,
     name: str = "function",
 ) -> Scoring:
-    """Search with a function of your own, over a pytree of your own.
+    """Search problem with a user-defined function of a user-defined pytree.
 
     Args:
       score: one genotype and a key -> its fitness `[]`, higher is better, and its descriptor `[D]`.
-      init: a key -> a genotype to begin with.
-      lower: limits of the descriptor, `[D]`; one that lies beyond is put into the nearest cell, and counted.
-      upper: likewise.
+      init: a key -> an initial genotype.
+      lower: `[D]`, the lower limits of the descriptor. A genotype with a descriptor outside of the limits competes for
+        the nearest cell, and is counted in the metric `outside`.
+      upper: `[D]`, the upper limits of the descriptor.
       qd_offset: the fitness that counts as 0 in the QD score.
-      bounds: every floating-point number of a genotype is kept between them.
-      name: what a saved repertoire is known by.
+      bounds: lower and upper bound to which every floating-point number of a genotype is clipped.
+      name: the name of the task, recorded with a saved repertoire.
+
+    Returns:
+      The scoring.
 
     Raises:
       ValueError: the limits are of size 0, of different sizes, or do not increase.
@@ -61,11 +65,11 @@ def function_scoring(
 
 
 def named_scoring(function: Function) -> Scoring:
-    """Search one of the functions that everybody measures by: `named_scoring(function("arm"))`."""
+    """Search problem of a benchmark function, e.g. `named_scoring(function("arm"))`."""
     score, descriptor = partial(_without_key, function.score), function.descriptor
     limits = descriptor.lower, descriptor.upper
-    own = function_scoring(score, function.init, *limits, function.worst_fitness, function.bounds, function.name)
-    return own._replace(descriptor=descriptor)  # with what it means
+    scoring = function_scoring(score, function.init, *limits, function.worst_fitness, function.bounds, function.name)
+    return scoring._replace(descriptor=descriptor)  # the function's descriptor also states its meaning
 
 
 def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array, key: Key) -> tuple[Array, Array]:
@@ -87,10 +91,10 @@ def _evaluate_function(
     score: Callable[[PyTree, Key], tuple[Array, Array]], size: int, genotype: PyTree, bank: Bank, key: Key
 ) -> Evaluation:
     del bank
-    fitness, descriptor = (jnp.asarray(told, jnp.float32) for told in score(genotype, key))
+    fitness, descriptor = (jnp.asarray(value, jnp.float32) for value in score(genotype, key))
     if fitness.shape != () or descriptor.shape != (size,):
         raise ValueError(
-            f"the scoring function must give a fitness [] and a descriptor [{size}] for one genotype, got the shapes "
+            f"the scoring function must return a fitness [] and a descriptor [{size}] for one genotype, got the shapes "
             f"{list(fitness.shape)} and {list(descriptor.shape)}."
         )
     one, none = jnp.ones((1,), jnp.int32), jnp.zeros((), jnp.int32)
@@ -99,7 +103,7 @@ def _evaluate_function(
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """The network of a policy that is bred, not trained.
+    """The network of a policy that is evolved without gradients.
 
     Raises:
       ValueError: a layer size below 1.
@@ -114,14 +118,18 @@ class PolicyConfig:
 
 
 class Policy(NamedTuple):
-    """A deterministic policy that is bred, not trained."""
+    """A deterministic policy that is evolved without gradients."""
 
-    init: Callable[[Key], PyTree]  # parameters to begin with; the key is consumed
+    init: Callable[[Key], PyTree]
+    """Samples initial parameters; the key is consumed."""
     act: ActFn
 
 
 def policy(spec: EnvSpec, config: PolicyConfig | None = None) -> Policy:
-    """One network: tanh of its output is the action, or the index of its largest output where actions are discrete."""
+    """Create a policy network. The action is tanh of its output, or its argmax if actions are discrete.
+
+    A discrete action is -1 if the output is not finite.
+    """
     config = config or PolicyConfig()
     network = networks.mlp((spec.observation_size,), config.hidden_sizes, spec.action_size)
     return Policy(network.init, partial(_act, network, spec.discrete))
@@ -132,19 +140,27 @@ def policy_scoring(
     config: PolicyConfig | None = None,
     evaluation: rollout.EvaluationConfig | None = None,
 ) -> Scoring:
-    """Breed deterministic policies of an environment, without gradients.
+    """Search problem of deterministic policies of an environment, evolved without gradients.
 
-    A genotype holds the parameters of a `policy(environment.spec, config)`.
+    A genotype contains the parameters of `policy(environment.spec, config)`.
+
+    Args:
+      environment: a task with a descriptor.
+      config: the network of the policy.
+      evaluation: the episodes of an evaluation.
+
+    Returns:
+      The scoring.
 
     Raises:
       ValueError: the task has no descriptor.
     """
     evaluation, spec = evaluation or rollout.EvaluationConfig(), environment.spec
-    bred = policy(spec, config)
-    evaluator = rollout.evaluator(bred.act, environment, evaluation)
+    evolved = policy(spec, config)
+    evaluator = rollout.evaluator(evolved.act, environment, evaluation)
     return Scoring(
         name=spec.name,
-        init_genotype=partial(_init_policy, bred),
+        init_genotype=partial(_init_policy, evolved),
         start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
         evaluate=partial(rollout.evaluate, evaluator),
         descriptor=descriptor_of(spec),
@@ -153,9 +169,9 @@ def policy_scoring(
     )
 
 
-def _init_policy(bred: Policy, key: Key, bank: Bank) -> Genotype:
+def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype:
     del bank
-    return Genotype(bred.init(key), (), None)
+    return Genotype(evolved.init(key), (), None)
 
 
 def _act(network: networks.Network, discrete: bool, params: PyTree, observation: Array) -> Array:
@@ -166,11 +182,16 @@ def _act(network: networks.Network, discrete: bool, params: PyTree, observation:
 
 
 def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
-    """Search among a learner's agents: a genotype is an agent's parameters, hyper-parameters, observation statistics.
+    """Search problem of the agents of a learner.
+
+    A genotype contains an agent's parameters, hyper-parameters and observation statistics.
 
     Args:
-      learner: judges them as it judges its members.
-      space: newborns draw their hyper-parameters from it; the agent's own by default.
+      learner: evaluates a genotype as it evaluates its members.
+      space: the hyper-parameters of initial genotypes are sampled from it; the agent's default space if None.
+
+    Returns:
+      The scoring.
 
     Raises:
       ValueError: the task has no descriptor.
@@ -192,19 +213,19 @@ def _init_agent(learner: Learner, space: Space, key: Key, bank: Bank) -> Genotyp
 
 
 def descriptor_of(spec: EnvSpec) -> envs.DescriptorSpec:
-    """A task's descriptor.
+    """The descriptor of a task.
 
     Raises:
-      ValueError: it has none.
+      ValueError: the task has no descriptor.
     """
     if spec.descriptor is None:
         raise ValueError(
             f"{spec.name} has no descriptor, which quality diversity needs; tasks that have one are "
-            f"{', '.join(registry.described())}; an environment of your own declares it in its spec."
+            f"{', '.join(registry.described())}; a user-defined environment declares it in its spec."
         )
     return spec.descriptor
 
 
 def worst_return(spec: EnvSpec) -> float:
-    """The return that counts as 0 in a QD score: minus the task's offset in every step of a full episode."""
+    """The return that counts as 0 in a QD score: minus the task's `qd_offset`, times the length of a full episode."""
     return -spec.qd_offset * spec.episode_length

@@ -1,4 +1,4 @@
-"""An emitter's `ask` in stages, for emitters whose members train before they propose; see `populations.stages`."""
+"""An emitter's `ask` in stages, for emitters that train a population before proposing; see `populations.stages`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ class StagedAsk:
     """An `AskFn` in stages."""
 
     begin: Callable[[EmitterState, Repertoire, Bank, Key], tuple[EmitterState, Work]]
-    """What happens before training; the key, which is consumed, is that of the whole call."""
+    """The stage before training; it consumes the key of the whole call."""
     advance: Callable[[EmitterState, Work, Array | int, Array | int], tuple[EmitterState, Work]]
-    """Train for the iterations from the first number up to, but without, the second."""
+    """Train for the iterations from the first number to the second, exclusive."""
     propose: Callable[[EmitterState, Work, Repertoire], tuple[EmitterState, PyTree, Metrics]]
-    """What happens after training."""
+    """The stage after training, which creates the proposals."""
     iterations: int
-    """Iterations of training; 0 where nothing is trained."""
+    """Training iterations in a generation; 0 for an emitter without training."""
 
     def __call__(
         self, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
     ) -> tuple[EmitterState, PyTree, Metrics]:
-        """All stages: the `AskFn`."""
+        """Run all stages: the `AskFn`."""
         state, work = self.begin(state, repertoire, bank, key)
         if self.iterations:
             state, work = self.advance(state, work, 0, self.iterations)
@@ -34,7 +34,7 @@ class StagedAsk:
 
 
 def staged_ask(ask: AskFn) -> StagedAsk:
-    """Any `AskFn` in stages; one that is whole becomes a single stage."""
+    """Return an `AskFn` in stages; a plain function becomes a single stage."""
     return ask if isinstance(ask, StagedAsk) else StagedAsk(_keep, _advance_nothing, partial(_ask, ask), 0)
 
 

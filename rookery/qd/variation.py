@@ -1,4 +1,4 @@
-"""Variation: a child from two parents."""
+"""Variation: create a child genotype from two parents."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,16 +11,16 @@ from rookery.types import Array, Genotype, Key, PyTree, Scalar
 
 @dataclass(frozen=True)
 class VariationConfig:
-    """The iso+line operator.
+    """Configuration of the iso+line operator.
 
     Raises:
       ValueError: a negative standard deviation.
     """
 
     iso_sigma: float = 0.005
-    """Standard deviation of the noise on every parameter of a child (at least 0)."""
+    """Standard deviation of the Gaussian noise added to every parameter of a child (at least 0)."""
     line_sigma: float = 0.05
-    """Standard deviation of the step along the line between its parents, in units of their distance (at least 0)."""
+    """Standard deviation of the step along the line between the parents, in units of their distance (at least 0)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -30,7 +30,7 @@ class VariationConfig:
 
 
 class Sigmas(NamedTuple):
-    """What a `VariationConfig` says, where the numbers may be traced."""
+    """The numbers of a `VariationConfig`, possibly traced."""
 
     iso_sigma: Scalar
     line_sigma: Scalar
@@ -43,9 +43,13 @@ def iso_line(first: PyTree, second: PyTree, key: Key, config: VariationConfig | 
     (arXiv:1804.03906), Eq. 1. The step along the line is one number for the whole tree.
 
     Args:
-      first: a tree; leaves that are not floating-point numbers pass from it to the child.
-      second: a tree of the same structure.
+      first: x1, a tree; leaves that are not floating-point numbers are copied from it to the child.
+      second: x2, a tree of the same structure.
       key: consumed.
+      config: the standard deviations.
+
+    Returns:
+      The child, a tree of the same structure.
     """
     line_key, iso_key = jax.random.split(key)
     step = config.line_sigma * jax.random.normal(line_key)
@@ -65,12 +69,16 @@ def _leaf(first: Array, second: Array, step: Array, key: Key, iso_sigma: Scalar)
 
 
 def child(first: PyTree, second: PyTree, key: Key, config: VariationConfig) -> PyTree:
-    """One child by iso+line; an agent's hyper-parameters and observation statistics are those of the first parent.
+    """Create one child by iso+line; hyper-parameters and observation statistics are copied from the first parent.
 
     Args:
-      first: a `Genotype`, whose parameters vary, or any other tree, which varies whole.
-      second: likewise.
+      first: a `Genotype`, of which only the parameters vary, or any other tree, of which all leaves vary.
+      second: a genotype of the same structure.
       key: consumed.
+      config: the standard deviations.
+
+    Returns:
+      The child, of the same structure.
     """
     if isinstance(first, Genotype):
         return first._replace(params=iso_line(first.params, second.params, key, config))

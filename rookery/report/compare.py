@@ -1,10 +1,10 @@
-"""`rookery compare`: which of several groups of runs is better, by how much, and how sure that is.
+"""`rookery compare`: compare groups of runs by aggregate scores, with confidence intervals.
 
-A run's score is the fitness of its best finite member, which is what one would deploy. Independent members
-(`--seeds 8`) are runs by themselves, each with its own fitness and its own environment steps; those of one folder share
-the start states that they are evaluated from. Within an environment every run is scored at the same budget of
-environment steps: the largest that all of them reached. The highest of several noisy evaluations is optimistic; what
-was selected by them can be scored by fresh episodes instead.
+The score of a run is the fitness of its best finite member, the one that would be deployed. Independent members
+(`--seeds 8`) are separate runs, each with its fitness and its environment steps; those of one folder share the start
+states of their evaluations. Within an environment every run is scored at the same budget of environment steps: the
+largest that all of them reached. The highest of several noisy evaluations is optimistic; the selected members and
+elites can be scored on fresh episodes instead.
 """
 
 import itertools
@@ -38,29 +38,32 @@ def compare(
     score: str | None = None,
     fresh: Fresh | None = None,
 ) -> Comparison:
-    """Compare runs: grouped by configuration, groups held against each other within each environment.
+    """Compare runs: group them by configuration, and compare the groups within each environment.
 
-    Scores are taken at the common budget of an environment: at each run's last generation within the environment steps
-    that every run of the comparison reached there. A run all of whose members diverged does not vanish, and sets no
-    budget: from then on it is worth the worst fitness that any run of the comparison ever had on its environment.
+    Scores are taken at the common budget of an environment: at each run's last generation within the number of
+    environment steps that every run of the comparison reached there. A run all of whose members diverged stays in the
+    comparison and does not limit the budget; it is scored with the worst fitness that any run of the comparison ever
+    had on its environment.
 
     Args:
-      run_dirs: folders of runs; one that is given twice counts once.
-      picture: where to draw all this, a file; None draws nothing.
-      resamples: of the bootstrap, at least 1.
-      gamma: fitness that is good enough, for the optimality gap; by default the best score on each environment.
+      run_dirs: run directories; duplicates are dropped.
+      picture: file to draw the comparison to; None for no figure.
+      resamples: number of bootstrap resamples, at least 1.
+      gamma: target fitness of the optimality gap; by default the best score on each environment.
       score: a column of `metrics.csv` instead of the best fitness, e.g. `qd_score` or `coverage`; a folder of
-        independent members is one run then, since the column describes all of them.
-      fresh: score each run by fresh episodes of one checkpoint, whatever its environment steps, instead of by its own
-        evaluations at the common budget.
+        independent members then counts as one run, since the column describes all of them.
+      fresh: score each run on fresh episodes of one checkpoint, regardless of its environment steps, instead of by the
+        evaluations recorded in training at the common budget.
 
     Returns:
-      The numbers. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
+      The comparison. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
 
     Raises:
-      ValueError: what `groups` raises; every run of an environment diverged; a run has no generation within the common
-        budget; no resamples; the picture cannot be written; both `score` and `fresh` are given; or a run cannot be
-        evaluated, of which CheckpointError and ImportError tell as well.
+      ValueError: `groups` raises it; every run of an environment diverged; a run has no generation within the common
+        budget; `resamples` is below 1; the figure cannot be written; both `score` and `fresh` are given; or a run
+        cannot be evaluated.
+      CheckpointError: with `fresh`, a run has no complete checkpoint.
+      ImportError: with `fresh`, the package of a run's environment is not installed.
     """
     if score is not None and fresh is not None:
         raise ValueError(f"fresh episodes give a fitness and no {score}; leave out --fresh or --score.")
@@ -84,7 +87,7 @@ def compare(
 
 
 def tables(comparison: Comparison) -> list[console.RenderableType]:
-    """What to print, in order: a table of groups and one of pairs per environment, and what must be known of them."""
+    """The printed output, in order: per environment a table of groups and one of pairs; then the notes."""
     parts: list[console.RenderableType] = []
     for environment, setting in comparison.settings.items():
         rows = _ranked(row for row in comparison.rows if row.group.environment == environment)
@@ -96,7 +99,7 @@ def tables(comparison: Comparison) -> list[console.RenderableType]:
 
 
 def _setting(environment: str, runs: Sequence[Run], gamma: float | None, fresh: Fresh | None) -> Setting:
-    """The common budget, and what is good and bad on an environment; of fresh episodes the most steps of a run."""
+    """Budget, target score and worst score on an environment; with fresh episodes the budget is the longest run's."""
     ends = {run.end.env_steps: run for run in runs if not run.diverged}
     if not ends:
         raise ValueError(f"every run on {environment} diverged, so there is nothing to compare.")
@@ -105,8 +108,8 @@ def _setting(environment: str, runs: Sequence[Run], gamma: float | None, fresh: 
         if run.env_steps[0] > budget:
             raise ValueError(
                 f"{run.path} cannot be compared at an equal budget: its first generation ends at "
-                f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}; run "
-                "that one on, or compare what both came to with --fresh 100."
+                f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}; "
+                "continue that run, or compare the last checkpoints of both with --fresh 100."
             )
     floor = np.nanmin([worst_fitness(runs), *(run.fresh.fitness for run in runs if run.fresh is not None)])
     scores = [_score(run, budget, float(floor)) for run in runs]
@@ -116,10 +119,10 @@ def _setting(environment: str, runs: Sequence[Run], gamma: float | None, fresh: 
 
 
 def _label(columns: set[str]) -> str:
-    """What the runs of an environment are held against each other by, in words."""
+    """Label of the score by which the runs of an environment are compared."""
     if len(columns) == 1:
         return _SCORES.get(next(iter(columns)), next(iter(columns)))
-    return "fitness, of a population its best member's" if columns == {"fitness", "best_fitness"} else MIXED
+    return "fitness, in a population its best member's" if columns == {"fitness", "best_fitness"} else MIXED
 
 
 _SCORES = {"best_fitness": "best member's fitness", "max_fitness": "best elite's fitness"}
@@ -179,11 +182,11 @@ def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Ta
 
 
 def _pairs_table(environment: str, rows: Sequence[Row], pairs: Sequence[Pair]) -> Table:
-    """A row per pair; the groups go by their places in the other table, with their names while there are few."""
+    """A row per pair; groups are named by their ranks in the other table, followed by their names if pairs are few."""
     names = {row.group.label: f"{place} {row.group.name}" for place, row in enumerate(rows, start=1)}
     if len(pairs) > compare_picture.MOST_PAIRS:
         names = {label: name.partition(" ")[0] for label, name in names.items()}
-    caption = "* the interval leaves out 0.5, with runs enough" if any(pair.is_clear for pair in pairs) else None
+    caption = "* the interval excludes 0.5, with enough runs" if any(pair.is_clear for pair in pairs) else None
     out = _new_table(f"{environment}: probability that a run of X is better than one of Y", caption)
     out.add_column("X", overflow="fold")
     out.add_column("Y", overflow="fold")
@@ -204,6 +207,6 @@ def _new_table(title: str, caption: str | None) -> Table:
 
 
 def _cell(estimate: Estimate) -> str:
-    """A number over its interval."""
+    """A value, with its interval in a second line."""
     interval = f"\n{significant(estimate.low)} to {significant(estimate.high)}" if estimate.has_interval else ""
     return significant(estimate.value) + interval

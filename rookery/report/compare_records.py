@@ -1,4 +1,4 @@
-"""What a comparison of runs found, as records."""
+"""Records of a comparison of runs."""
 
 import math
 from pathlib import Path
@@ -11,36 +11,43 @@ from rookery.report.statistics import Estimate
 
 
 class Setting(NamedTuple):
-    """What all groups on one environment are held against."""
+    """Settings shared by all groups on one environment."""
 
-    budget: float  # environment steps at which every run is scored
-    gamma: float  # the score of the optimality gap
-    floor: float  # what a run that diverged is worth
-    unequal: bool  # whether the runs had different budgets
-    score: str  # what runs are held against each other by, in words
-    fresh: int = 0  # fresh episodes behind each score; 0 where the runs' own evaluations score
+    budget: float
+    """Environment steps at which every run is scored."""
+    gamma: float
+    """Target score of the optimality gap."""
+    floor: float
+    """Score of a diverged run."""
+    unequal: bool
+    """Whether the runs had different budgets."""
+    score: str
+    """Label of the score."""
+    fresh: int = 0
+    """Number of fresh episodes per score; 0 where scores are evaluations recorded in training."""
 
 
 class Row(NamedTuple):
-    """A group in numbers, all in units of fitness unless said otherwise.
-
-    `final` is the interquartile mean of each run's last generation, whatever its budget: equal to
-    `interquartile_mean` where budgets are, and not comparable between groups elsewhere.
-    """
+    """Statistics of a group, in units of fitness unless stated otherwise."""
 
     group: Group
-    env_steps: float  # of the generation that is scored; the most among the runs
-    scores: np.ndarray  # [runs] at the common budget
-    diverged: int  # runs that had diverged by then, scored as the setting's floor
+    env_steps: float
+    """Environment steps of the scored generation; the largest among the runs."""
+    scores: np.ndarray
+    """`[runs]`, at the common budget."""
+    diverged: int
+    """Number of runs that had diverged by then, scored with `Setting.floor`."""
     interquartile_mean: Estimate
-    median: Estimate  # over runs
+    median: Estimate
+    """Median over runs."""
     mean: Estimate
     optimality_gap: Estimate
     final: Estimate
+    """Interquartile mean of the runs' last generations; comparable between groups only where budgets are equal."""
 
     @property
     def chosen(self) -> str:
-        """Of how many members a run's score is the highest; "" where it is that of one, or of an elite."""
+        """A remark on the number of members whose best is the score; "" for a single member or an elite."""
         several = self.group.selected and self.group.population != "1"
         return f"best of {self.group.population}" if several else ""
 
@@ -50,14 +57,15 @@ class Pair(NamedTuple):
 
     first: Group
     second: Group
-    probability: Estimate  # that a run of the first scores better than one of the second, in [0, 1]
+    probability: Estimate
+    """Probability in [0, 1] that a run of the first scores better than a run of the second."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0.5, at which neither is better, and there are runs enough to say so.
+        """Whether the interval excludes 0.5, at which neither group is better, and there are enough runs.
 
-        With fewer than 4 runs against 4 (or 3 against 5, ...) the most extreme order of the runs comes by chance more
-        often than 5 % of the time, while the bootstrap's interval of such an order has no width.
+        With fewer than 4 runs against 4 (or 3 against 5, ...) the most extreme order of the runs occurs by chance with
+        a probability above 5 %, while the bootstrap interval of such an order has no width.
         """
         sizes = len(self.first.runs), len(self.second.runs)
         enough = 2 / math.comb(sum(sizes), sizes[0]) < 0.05
@@ -65,11 +73,14 @@ class Pair(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What `compare` found."""
+    """Result of `compare`."""
 
     groups: list[Group]
-    settings: dict[str, Setting]  # by environment
-    rows: list[Row]  # one per group, in the groups' order
+    settings: dict[str, Setting]
+    """By environment."""
+    rows: list[Row]
+    """One per group, in the order of `groups`."""
     pairs: list[Pair]
-    notes: list[str]  # sentences that a reader of the numbers must know
+    notes: list[str]
+    """Limits of the comparison."""
     picture: Path | None

@@ -1,4 +1,4 @@
-"""What a run's folder says of its descriptor: how dimensions are named, where they lie, what an episode's value is."""
+"""Names, limits and kind of a run's descriptor, from its configuration."""
 
 import re
 import textwrap
@@ -9,28 +9,34 @@ import numpy as np
 
 
 class Dimensions(NamedTuple):
-    """Of a descriptor of size D."""
+    """The dimensions of a descriptor of size D."""
 
-    names: list[str]  # D
-    kind: str  # "final": a value is that of the last state; "mean": it is the mean over the states reached
-    limits: np.ndarray | None  # [2, D], lower and upper; None where the folder does not say
+    names: list[str]
+    """`[D]`."""
+    kind: str
+    """Either "final", the value of the last state, or "mean", the mean over the states of the episode."""
+    limits: np.ndarray | None
+    """`[2, D]`, lower and upper; None where the configuration does not record them."""
 
 
 def dimensions(config: Mapping[str, Any], size: int) -> Dimensions:
-    """What a run's configuration tells of its descriptor.
+    """Read the descriptor's dimensions from a run's configuration.
 
     Args:
-      config: as it stands in `config.json`; says nothing where its descriptor has another size.
-      size: D, as the run's tables have it.
+      config: content of `config.json`; its descriptor is ignored if it has another size.
+      size: D, as in the run's tables.
+
+    Returns:
+      The dimensions, with default names and without limits if the configuration does not record them.
     """
-    told = config.get("descriptor")
-    told = told if isinstance(told, Mapping) and len(told.get("lower", ())) == size else {}
-    limits = np.asarray([told["lower"], told["upper"]], float) if told else None
-    return Dimensions(names(told.get("meaning", "descriptor"), size), told.get("kind", "final"), limits)
+    recorded = config.get("descriptor")
+    recorded = recorded if isinstance(recorded, Mapping) and len(recorded.get("lower", ())) == size else {}
+    limits = np.asarray([recorded["lower"], recorded["upper"]], float) if recorded else None
+    return Dimensions(names(recorded.get("meaning", "descriptor"), size), recorded.get("kind", "final"), limits)
 
 
 def names(meaning: str, size: int) -> list[str]:
-    """A name for each dimension: "final x, y of the torso" says it itself, else they are numbered."""
+    """A name per dimension: taken from letters in the meaning, as in "final x, y of the torso", else numbered."""
     listed = re.search(r"\b\w(?:, \w)+\b", meaning)
     letters = listed[0].split(", ") if listed else []
     if listed and len(letters) == size:
@@ -39,5 +45,5 @@ def names(meaning: str, size: int) -> list[str]:
 
 
 def wrapped(name: str, width: int = 34) -> str:
-    """A name in lines of so many characters."""
+    """Wrap a name to lines of at most `width` characters."""
     return "\n".join(textwrap.wrap(name, width))

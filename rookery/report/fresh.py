@@ -1,4 +1,4 @@
-"""Scores of runs on fresh episodes, which had no part in choosing what is scored."""
+"""Scores of runs on fresh episodes, which had no part in the selection of the scored policies."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,18 +11,26 @@ from rookery.training.progress import bar
 
 
 class Fresh(NamedTuple):
-    """Which fresh episodes score a run."""
+    """Settings of an evaluation on fresh episodes."""
 
-    episodes: int  # of each member that is scored, at least 1
-    checkpoint: str = "last"  # as for `evaluate`, the same for every run
-    seed: int = 0  # of the start states
+    episodes: int
+    """Number of episodes per scored member, at least 1."""
+    checkpoint: str = "last"
+    """As for `evaluate`; the same for every run."""
+    seed: int = 0
+    """Seed of the start states."""
 
 
 def evaluate_groups(groups: Iterable[Group], fresh: Fresh) -> list[Group]:
-    """The groups, each of whose runs has the score of fresh episodes.
+    """Score all runs on fresh episodes.
+
+    Returns:
+      The groups, with `Run.fresh` set in every run.
 
     Raises:
-      ValueError: fewer episodes than 1, or what `evaluate.fresh_fitness` raises; so do CheckpointError and ImportError.
+      ValueError: fewer episodes than 1, or a run that `evaluate.fresh_fitness` cannot evaluate.
+      CheckpointError: a run has no complete checkpoint.
+      ImportError: the package of a run's environment is not installed.
     """
     if fresh.episodes < 1:
         raise ValueError(f"fresh must be at least 1 episode, got {fresh.episodes}.")
@@ -30,13 +38,13 @@ def evaluate_groups(groups: Iterable[Group], fresh: Fresh) -> list[Group]:
     paths = dict.fromkeys(run.path for group in groups for run in group.runs)
     for path in paths:
         evaluate.check_fresh(path)
-    found = {}
+    results = {}
     with bar("evaluating runs", len(paths)) as advance:
         for path in paths:
-            found[path] = evaluate.fresh_fitness(path, fresh.episodes, fresh.seed, fresh.checkpoint)
+            results[path] = evaluate.fresh_fitness(path, fresh.episodes, fresh.seed, fresh.checkpoint)
             advance(1)
-    return [group._replace(runs=tuple(_scored(run, *found[run.path]) for run in group.runs)) for group in groups]
+    return [group._replace(runs=tuple(_with_score(run, *results[run.path]) for run in group.runs)) for group in groups]
 
 
-def _scored(run: Run, generation: int, fitness: np.ndarray) -> Run:
+def _with_score(run: Run, generation: int, fitness: np.ndarray) -> Run:
     return run._replace(fresh=Score(float(run.env_steps[generation - 1]), float(fitness[run.member or 0])))

@@ -1,4 +1,4 @@
-"""What a page holds of numbers and words: JSON that cannot end the script that it stands in."""
+"""Encoding of a page's data as compact JSON that is safe inside a `<script>` element."""
 
 import base64
 import json
@@ -10,20 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 _TYPES = {"f": "f4", "i": "i4", "u": "u1", "b": "u1"}
-_STEPS, _NOTHING = 2**15 - 1, -(2**15)  # of int16: the largest number, and what stands for NaN
+_STEPS, _NAN = 2**15 - 1, -(2**15)  # int16: the largest value, and the code of NaN
 
 
 def packed(values: npt.ArrayLike, precise: bool = False) -> dict[str, Any]:
-    """An array as `{type, shape, base64}`: float32 (float64 if `precise`), int32, or bytes for truth values."""
+    """Encode an array as `{type, shape, base64}`: float32 (float64 if `precise`), int32, or uint8 for booleans."""
     array = np.asarray(values)
     kind = "f8" if precise else _TYPES[array.dtype.kind]
     return _packed(array.astype(f"<{kind}"), kind)
 
 
 def rounded(values: npt.ArrayLike) -> dict[str, Any]:
-    """An array in half the bytes: int16 between its least and its greatest number, with `scale` and `offset` besides.
+    """Encode an array as int16 between its minimum and maximum, with `scale` and `offset`: half the size of float32.
 
-    NaN stays NaN; of what spans 100 m nothing is off by more than 1 mm.
+    NaN is preserved. The error is at most 1 mm for a range of 100 m.
     """
     array = np.asarray(values, float)
     finite = array[np.isfinite(array)]
@@ -31,8 +31,8 @@ def rounded(values: npt.ArrayLike) -> dict[str, Any]:
     scale = (high - low) / (2 * _STEPS) or 1.0
     offset = low + _STEPS * scale
     steps = np.round((np.clip(np.nan_to_num(array), low, high) - offset) / scale)
-    kept = np.where(np.isnan(array), _NOTHING, steps).astype("<i2")
-    return {**_packed(kept, "i2"), "scale": scale, "offset": offset}
+    codes = np.where(np.isnan(array), _NAN, steps).astype("<i2")
+    return {**_packed(codes, "i2"), "scale": scale, "offset": offset}
 
 
 def _packed(array: np.ndarray, kind: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _packed(array: np.ndarray, kind: str) -> dict[str, Any]:
 
 
 def to_json(value: Any) -> str:
-    """JSON for a `<script>`: whatever a text holds, no tag begins in it; what is no finite number is null."""
+    """JSON for a `<script>`: characters that could start a tag are escaped; numbers that are not finite become null."""
     text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""`report.html`: a run as one page that needs no network, no server and no other file."""
+"""`report.html`: the report of one or several runs, as one self-contained HTML file."""
 
 import datetime
 import html
@@ -14,28 +14,28 @@ from rookery.report.sections.comparison import comparison_chapter
 from rookery.report.sections.run import chapters, read_metrics
 from rookery.storage.run_dir import open_existing, write_atomically
 
-# In the order in which they need each other; each is put into the page as it is.
+# Scripts of the page, in the order of their dependencies; each is inserted unchanged.
 _PARTS = ("elements", "numbers", "charts")
 _CHAPTERS = ("learning", "members", "lineage", "repertoire", "skills", "system", "comparison")
 _PLAYER = ("player", "player_controls", "player_episode", "player_plane", "player_film")
-_SPACE = ("player_ground", "player_shapes", "player_bodies")  # of three dimensions, which need a library of their own
+_SPACE = ("player_ground", "player_shapes", "player_bodies")  # 3D playback, which needs an additional library
 _STYLES = ("page", "player")
 
 
 def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None, refresh: int = 0) -> Path:
-    """Write the page of a run, or of several side by side.
+    """Write the report of one run, or of several runs side by side.
 
     Args:
-      run_dirs: folders of runs; one that is given twice counts once. They are only read.
-      path: of the page; `report.html` in the run's own folder by default, or here for several runs.
-      refresh: seconds after which the page loads itself again, for a run that goes on; 0 for never.
+      run_dirs: run directories, only read; duplicates are dropped.
+      path: path of the page; by default `report.html` in the run directory, or in the current folder for several runs.
+      refresh: interval in seconds at which the page reloads itself, for a run in progress; 0 for never.
 
     Returns:
-      The page's path. It is written whole or not at all.
+      The page's path. The file is written atomically.
 
     Raises:
-      ValueError: no run is given, a folder is none, a run has no finished generation, a table is damaged, or the page
-        cannot be written.
+      ValueError: no run is given, a folder is not a run, a run has no finished generation, a table is damaged, or the
+        page cannot be written.
     """
     runs = check_runs(run_dirs, path)
     target = _target(runs, path)
@@ -43,17 +43,20 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None,
     try:
         write_atomically(target, text)
     except OSError as error:
-        raise ValueError(f"{target} cannot be written: {error.strerror}; choose another place for the page.") from error
+        raise ValueError(f"{target} cannot be written: {error.strerror}; choose another path for the page.") from error
     return target
 
 
 def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, begun: bool = True) -> list[Path]:
-    """The folders of runs that a page can be made of, each once and absolute, before anything costs time.
+    """Check the arguments of `write_report` before any expensive computation.
 
     Args:
       run_dirs: as for `write_report`.
       path: as for `write_report`.
-      begun: refuse a run without a finished generation.
+      begun: whether to reject a run without a finished generation.
+
+    Returns:
+      The absolute paths of the runs, without duplicates.
 
     Raises:
       ValueError: as `write_report`.
@@ -69,7 +72,7 @@ def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, b
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name the page itself, such as {target / 'report.html'}.")
     if not target.parent.is_dir():
-        raise ValueError(f"{target.parent} is no folder; make it, or choose another place for the page.")
+        raise ValueError(f"{target.parent} is not a folder; create it, or choose another path for the page.")
     return runs
 
 
@@ -79,18 +82,21 @@ def _target(runs: Sequence[Path], path: str | Path | None) -> Path:
 
 
 def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> str:
-    """The page itself, as `write_report` writes it; each folder is given once.
+    """The HTML text of the report.
 
     Args:
-      run_dirs: folders of runs, at least one.
-      live: how the page follows the run: `every` so many seconds, or when who serves it tells another `version`.
+      run_dirs: run directories, at least one, without duplicates.
+      live: how the page is updated: reload `every` so many seconds, or whenever the server reports another `version`.
+
+    Returns:
+      The text.
     """
     runs = [chapters(open_existing(path)) for path in run_dirs]
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     comparison = comparison_chapter(run_dirs) if len(runs) > 1 else None
     data = {"runs": runs, "comparison": comparison, "written": now, "live": live}
     title = " and ".join(f"{run['kind']} on {run['env']}" for run in runs[:2])
-    blanks = {
+    parts = {
         "title": html.escape(title + (" and others" if len(runs) > 2 else "")),
         "style": "\n".join(_file(f"{name}.css") for name in _STYLES),
         "data": to_json(data),
@@ -98,14 +104,14 @@ def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> 
         "scripts": "\n".join(_file(f"{name}.js") for name in [*_PARTS, *_PLAYER, *_SPACE, *_CHAPTERS, "page"]),
     }
     page = _file("page.html")
-    for name in ("title", "style", "libraries", "scripts", "data"):  # the data last: nothing in it is a blank
-        page = page.replace(f"<!--{name}-->", blanks[name], 1)
+    for name in ("title", "style", "libraries", "scripts", "data"):  # data last: it could contain a placeholder's text
+        page = page.replace(f"<!--{name}-->", parts[name], 1)
     return page
 
 
 def _libraries(runs: Sequence[dict[str, Any]]) -> list[str]:
-    in_space = any(run["episodes"] and run["episodes"]["kind"] == "bodies" for run in runs)
-    return ["charts", "bodies"] if in_space else ["charts"]
+    has_bodies = any(run["episodes"] and run["episodes"]["kind"] == "bodies" for run in runs)
+    return ["charts", "bodies"] if has_bodies else ["charts"]
 
 
 def _file(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A run's page at an address of this machine, which follows the run: written anew when there is more to tell."""
+"""HTTP server of a report page, which is rebuilt whenever a run has written new results."""
 
 import contextlib
 import hashlib
@@ -21,28 +21,28 @@ _PAGES = ("/", "/report.html")
 _NO_MORE: Mapping[str, str] = {}
 
 
-class _Made(NamedTuple):
-    """A page, and of which state of the runs."""
+class _Page(NamedTuple):
+    """The text of a page, and the version of the runs' files that it was built from."""
 
     version: str
     text: str
 
 
 class Pages:
-    """The newest page of some runs, made when it is asked for; threads may ask at once.
+    """The current page of some runs, built on request and cached; thread-safe.
 
     Args:
-      run_dirs: their folders.
+      run_dirs: the run directories.
     """
 
     def __init__(self, run_dirs: Sequence[Path]):
         self._run_dirs = run_dirs
-        self._made: _Made | None = None
+        self._cached: _Page | None = None
         self._lock = threading.Lock()
 
     def version(self) -> str:
-        """A text that is another one whenever the runs have written something."""
-        told = hashlib.sha256()
+        """A digest that changes whenever one of the runs has written a file."""
+        digest = hashlib.sha256()
         for run_dir in self._run_dirs:
             folder = open_existing(run_dir)
             files = (
@@ -56,18 +56,18 @@ class Pages:
             )
             for file in files:
                 stat = file.stat() if file.exists() else None
-                told.update(repr((file.name, stat and (stat.st_size, stat.st_mtime_ns))).encode())
-        return told.hexdigest()[:16]
+                digest.update(repr((file.name, stat and (stat.st_size, stat.st_mtime_ns))).encode())
+        return digest.hexdigest()[:16]
 
     def page(self) -> str:
-        """The page; one that waits, while a run has no generation to tell of."""
+        """The page, or a placeholder while a run has no finished generation."""
         with self._lock:
             version = self.version()
-            if self._made is None or self._made.version != version:
+            if self._cached is None or self._cached.version != version:
                 if not all(_has_begun(run_dir) for run_dir in self._run_dirs):
                     return _WAITING
-                self._made = _Made(version, compose(self._run_dirs, {"version": version}))
-            return self._made.text
+                self._cached = _Page(version, compose(self._run_dirs, {"version": version}))
+            return self._cached.text
 
 
 def _has_begun(run_dir: Path) -> bool:
@@ -76,16 +76,19 @@ def _has_begun(run_dir: Path) -> bool:
 
 
 def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:
-    """A server of the page and of nothing else; `serve_forever()` runs it, `server_address` says where it listens.
+    """A server of the report page; `serve_forever()` runs it, `server_address` is its address.
 
     Args:
-      run_dirs: folders of runs, which may not have finished a generation yet.
-      host: the address to listen at. On loopback only requests that name this machine are answered, so that no page of
-        another site can read it through a name of its own.
-      port: 0 takes any that is free.
+      run_dirs: run directories; runs may have no finished generation yet.
+      host: the address to listen on. On a loopback address, only requests whose Host header is a loopback name are
+        answered, which prevents DNS rebinding by other sites.
+      port: the port; 0 for any free one.
+
+    Returns:
+      The server, already bound to its address.
 
     Raises:
-      ValueError: a folder is no run, or nothing can listen there.
+      ValueError: a folder is not a run, or the address is not available.
     """
     paths = [open_existing(run_dir).path for run_dir in run_dirs]
     handler = type("Handler", (_Handler,), {"pages": Pages(paths), "host": host})
@@ -94,9 +97,7 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
         return kind((host, port), handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(
-            f"nothing can listen at {host}, port {port}: {reason}; choose another --port or --host."
-        ) from error
+        raise ValueError(f"cannot listen on {host}, port {port}: {reason}; choose another --port or --host.") from error
 
 
 def _family(host: str) -> int:
@@ -106,45 +107,46 @@ def _family(host: str) -> int:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Two answers: the page, and which version of it is the newest."""
+    """Serves the page and its current version."""
 
     pages: Pages
     host: str
 
     def do_GET(self) -> None:
-        """Answer, or say that there is no such thing."""
+        """Serve the page or its version; any other path is not found."""
         path = self.path.partition("?")[0]
         if is_loopback(self.host) and not is_loopback(_name(self.headers.get("Host", ""))):
-            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This page is for this machine only.")
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This page is available on this machine only.")
         if path == "/version":
             return self._try("text/plain", self.pages.version)
         if path in _PAGES:
             return self._try("text/html", self.pages.page)
-        return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "There is only the report here.")
+        return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "Only the report is served here.")
 
     def _try(self, kind: str, make: Callable[[], str]) -> None:
         try:
             text = make()
-        except (ValueError, OSError) as error:  # a table is being written, or is damaged: a browser asks again
+        except (ValueError, OSError) as error:  # a table is being written, or is damaged: let the browser retry
             return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error), {"Refresh": "2"})
         return self._answer(HTTPStatus.OK, kind, text)
 
     def _answer(self, status: HTTPStatus, kind: str, text: str, more: Mapping[str, str] = _NO_MORE) -> None:
         body = text.encode()
-        told = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
+        headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        headers |= {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         self.send_response(status)
-        for name, value in {**told, "X-Content-Type-Options": "nosniff", **more}.items():
+        for name, value in {**headers, **more}.items():
             self.send_header(name, value)
-        with contextlib.suppress(ConnectionError):  # who asked may have gone
+        with contextlib.suppress(ConnectionError):  # the client may have disconnected
             self.end_headers()
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of single requests."""
+        """Do not log requests."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address means this machine, as only itself can reach it."""
+    """Whether a host name or address is a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -152,5 +154,5 @@ def is_loopback(host: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """The host name in a Host header, without its port."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

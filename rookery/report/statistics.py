@@ -1,8 +1,8 @@
-"""Statistics of a handful of runs: aggregates over tasks, and intervals that admit how few runs there are.
+"""Statistics of few runs: aggregates over tasks, with bootstrap confidence intervals.
 
 Source: Agarwal 2021 (arXiv:2108.13264). Scores are a mapping, task -> `[..., runs]`; tasks may have different numbers
-of runs. Leading axes are kept, so one call serves a whole learning curve, or all resamples of a bootstrap. All scores
-must be finite: what a diverged run is worth is for the caller to decide.
+of runs. Leading axes are kept, so one call handles a whole learning curve, or all resamples of a bootstrap. All scores
+must be finite: the caller decides the score of a diverged run.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Scores = Mapping[str, npt.ArrayLike]
 class Estimate(NamedTuple):
     """A statistic and its interval; floats, or arrays of the scores' leading shape.
 
-    `low` and `high` are NaN where no interval exists: one run says nothing of the spread between runs.
+    `low` and `high` are NaN where no interval exists: the spread between runs is unknown for a single run.
     """
 
     value: Any
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a metric's episodes say; floats, but for the last."""
+    """Summary statistics of a metric over episodes; floats, except for `has_nan`."""
 
     mean: Any
     variance: Any
@@ -40,7 +40,8 @@ class Summary(NamedTuple):
     minimum: Any
     maximum: Any
     median: Any
-    has_nan: Any  # bool
+    has_nan: Any
+    """Whether any value is NaN, bool."""
 
 
 def summarize(values: npt.ArrayLike, axis: int = -1) -> Summary:
@@ -60,11 +61,11 @@ def summarize(values: npt.ArrayLike, axis: int = -1) -> Summary:
 def interquartile_mean(scores: Scores) -> Any:
     """Mean of the middle half of all runs of all tasks; `[...]`, in units of the score.
 
-    A quarter of the runs, rounded down, is left out at either end; with fewer than four it is the mean of all.
-    Where tasks have different numbers of runs, each run counts the same.
+    A quarter of the runs, rounded down, is discarded at either end; with fewer than four runs it is the mean of all.
+    Where tasks have different numbers of runs, each run has the same weight.
 
     Raises:
-      ValueError: no task, a task without runs, or a score that is not finite; so do all the others here.
+      ValueError: no task, a task without runs, or a score that is not finite. All statistics of this module raise it.
 
     Source: Agarwal 2021, section 4.3.
     """
@@ -92,11 +93,11 @@ def median_run(scores: Scores) -> Any:
 
 
 def optimality_gap(scores: Scores, gamma: float = 1.0) -> Any:
-    """By how much runs miss `gamma` on average, where what lies above `gamma` counts as `gamma`; `[...]`, >= 0.
+    """Mean amount by which runs fall short of `gamma`, with scores clipped to at most `gamma`; `[...]`, >= 0.
 
     Args:
       scores: task -> `[..., runs]`.
-      gamma: the score that is good enough, in units of the score.
+      gamma: the target score, in units of the score.
 
     Source: Agarwal 2021, section 4.3.
     Deviation: with different numbers of runs, the mean over tasks of the mean over runs.
@@ -108,16 +109,18 @@ def optimality_gap(scores: Scores, gamma: float = 1.0) -> Any:
 def probability_of_improvement(first: Scores, second: Scores) -> Any:
     """P(X > Y) for a run X of `first` and a run Y of `second`, averaged over tasks; `[...]` in [0, 1].
 
-    Both are runs on the same task, and ties count half. It says how sure an improvement is, and nothing of its size.
+    Both are runs on the same task, and ties count half. The probability does not depend on the size of an improvement.
 
     Raises:
-      ValueError: as above, or the two are not scored on the same tasks.
+      ValueError: as `interquartile_mean`, or the two are not scored on the same tasks.
 
     Source: Agarwal 2021, section 4.3: the Mann-Whitney U statistic over the number of pairs.
     """
     x, y = _arrays(first), _arrays(second)
     if set(x) != set(y):
-        raise ValueError(f"scores on {', '.join(x)} and scores on {', '.join(y)} cannot be compared.")
+        raise ValueError(
+            f"scores on {', '.join(x)} and scores on {', '.join(y)} cannot be compared; score both on the same tasks."
+        )
     wins = []
     for task in x:
         difference = x[task][..., :, None] - y[task][..., None, :]
@@ -130,21 +133,21 @@ def estimate(
 ) -> Estimate:
     """A statistic with its stratified bootstrap percentile interval.
 
-    Runs are drawn with replacement within each task, and independently in each sample; tasks are never drawn, so the
-    interval tells what other seeds would have given on the same tasks.
+    Runs are resampled with replacement within each task, and independently in each sample. Tasks are not resampled, so
+    the interval covers other seeds on the same tasks.
 
     Args:
-      statistic: a function of this file, its options bound; takes as many scores as there are samples.
+      statistic: a statistic of this module, with its options bound; takes as many scores as there are samples.
       samples: task -> `[..., runs]`.
-      resamples: at least 1.
-      seed: of the resampling; the same seed gives the same interval.
-      confidence: of the interval, in (0, 1).
+      resamples: number of resamples, at least 1.
+      seed: seed of the resampling; the same seed gives the same interval.
+      confidence: level of the interval, in (0, 1).
 
     Returns:
-      The statistic of the scores as they are, with the interval; without one if some task has a single run.
+      The statistic of the given scores with its interval, which is NaN if some task has a single run.
 
     Raises:
-      ValueError: no resamples, or what the statistic raises.
+      ValueError: `resamples` is below 1, or the statistic raises it.
 
     Source: Agarwal 2021, section 4.1.
     """
@@ -153,8 +156,8 @@ def estimate(
     arrays = [_arrays(sample) for sample in samples]
     value = statistic(*arrays)
     if any(values.shape[-1] < 2 for sample in arrays for values in sample.values()):
-        nothing = np.full_like(value, np.nan)[()]
-        return Estimate(value, nothing, nothing)
+        missing = np.full_like(value, np.nan)[()]
+        return Estimate(value, missing, missing)
     rng = np.random.default_rng(seed)
     drawn = [{task: _resample(rng, values, resamples) for task, values in sample.items()} for sample in arrays]
     tail = (1.0 - confidence) / 2.0
@@ -167,23 +170,23 @@ def over_runs(scores: npt.ArrayLike, floor: float | None = None, resamples: int 
 
     Args:
       scores: `[..., runs]`.
-      floor: what a score that is not finite counts as; by default the least of the finite ones.
-      resamples: of the bootstrap, at least 1.
+      floor: replaces scores that are not finite; by default the lowest finite score.
+      resamples: number of bootstrap resamples, at least 1.
 
     Raises:
-      ValueError: no score is finite and no floor is given, there is no run, or no resamples.
+      ValueError: no score is finite and no floor is given, there is no run, or `resamples` is below 1.
     """
     scores = np.asarray(scores, np.float64)
     finite = np.isfinite(scores)
     if floor is None:
         if not finite.any():
-            raise ValueError("no score is finite; decide first what a diverged run is worth.")
+            raise ValueError("no score is finite; give a floor, the score of diverged runs.")
         floor = float(scores[finite].min())
     return estimate(interquartile_mean, {"": np.where(finite, scores, floor)}, resamples=resamples)
 
 
 def _resample(rng: np.random.Generator, values: np.ndarray, resamples: int) -> np.ndarray:
-    """Runs drawn with replacement: `[..., runs]` to `[..., resamples, runs]`."""
+    """Resample runs with replacement: `[..., runs]` to `[..., resamples, runs]`."""
     runs = values.shape[-1]
     return values[..., rng.integers(runs, size=(resamples, runs))]
 
@@ -191,12 +194,12 @@ def _resample(rng: np.random.Generator, values: np.ndarray, resamples: int) -> n
 def _arrays(scores: Scores) -> dict[str, np.ndarray]:
     arrays = {task: np.asarray(values, dtype=np.float64) for task, values in scores.items()}
     if not arrays:
-        raise ValueError("there are no scores.")
+        raise ValueError("there are no scores; give those of at least one task.")
     for task, values in arrays.items():
         if values.ndim < 1 or not values.shape[-1]:
-            raise ValueError(f"there is no run on {task}.")
+            raise ValueError(f"there is no run on {task}; give at least one score, or leave the task out.")
         if not np.isfinite(values).all():
-            raise ValueError(f"a score on {task} is not finite; decide first what a diverged run is worth.")
+            raise ValueError(f"a score on {task} is not finite; replace it by the score of diverged runs.")
     return arrays
 
 

@@ -1,4 +1,4 @@
-"""What a command prints at its end: the best, median and worst member, and where everything lies."""
+"""Tables that the commands print: summaries of runs, evaluations, the registry of environments, memory plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +19,10 @@ from rookery.training.memory_plan import WORKING, Plan
 
 
 def summary(run_dir: str | Path) -> Table:
-    """The last generation of a run: best, median and worst member with the hyper-parameters they trained with; of
-    independent members their interquartile mean and its interval."""
+    """The last generation of a run: best, median and worst member with the hyper-parameters of their training.
+
+    For independent members, their interquartile mean and its interval instead.
+    """
     folder = open_existing(run_dir)
     lineage = read_csv(folder.lineage_file)
     last = lineage["generation"] == lineage["generation"].max()
@@ -42,7 +44,7 @@ def summary(run_dir: str | Path) -> Table:
 
 
 def _seeds_summary(runs: Sequence[Run], columns: Mapping[str, np.ndarray]) -> Table:
-    """The last generation of independent members, whose hyper-parameters are alike."""
+    """The last generation of independent members, whose hyper-parameters are equal."""
     table = Table(title=f"generation {len(runs[0].env_steps)}", title_justify="left")
     table.add_column("")
     table.add_column(style.counted(len(runs), "independent member"), justify="right")
@@ -55,26 +57,29 @@ def _seeds_summary(runs: Sequence[Run], columns: Mapping[str, np.ndarray]) -> Ta
 
 
 def seeds_rows(fitness: npt.ArrayLike, floor: float | None = None) -> dict[str, str]:
-    """The fitness of independent members `[P]` in words: label -> number; the best of them is no score of any run.
+    """Statistics of the fitness of independent members: label -> text.
 
     Args:
-      fitness: of each member.
-      floor: what one that diverged counts as; by default the least finite one.
+      fitness: `[P]`.
+      floor: fitness of a diverged member; by default the lowest finite one.
+
+    Returns:
+      The rows of a table.
     """
     fitness = np.asarray(fitness, np.float64)
     finite = fitness[np.isfinite(fitness)]
-    told = {}
+    rows = {}
     if len(finite):
-        middle = over_runs(fitness, floor)
-        told["interquartile mean of the fitness"] = style.number(middle.value)
-        told["95 % interval"] = f"{style.number(middle.low)} to {style.number(middle.high)}"
-        told["median"] = style.number(float(np.median(finite)))
-        told["lowest to highest"] = f"{style.number(finite.min())} to {style.number(finite.max())}"
-    return told | ({"diverged": str(len(fitness) - len(finite))} if len(finite) < len(fitness) else {})
+        iqm = over_runs(fitness, floor)
+        rows["interquartile mean of the fitness"] = style.number(iqm.value)
+        rows["95 % interval"] = f"{style.number(iqm.low)} to {style.number(iqm.high)}"
+        rows["median"] = style.number(float(np.median(finite)))
+        rows["lowest to highest"] = f"{style.number(finite.min())} to {style.number(finite.max())}"
+    return rows | ({"diverged": str(len(fitness) - len(finite))} if len(finite) < len(fitness) else {})
 
 
 def repertoire_summary(run_dir: str | Path) -> Table:
-    """How full the repertoire was after the first and after the last generation of a run, and how good."""
+    """Coverage, QD score and best fitness of a run's repertoire after the first and after the last generation."""
     metrics = read_csv(open_existing(run_dir).metrics_file)
     table = Table(title=f"repertoire after generation {int(metrics['generation'][-1]) + 1}", title_justify="left")
     for name in ("", "first", "last"):
@@ -84,12 +89,12 @@ def repertoire_summary(run_dir: str | Path) -> Table:
     return table
 
 
-_MANY = 7  # columns
+_DENSE_FROM = 8  # columns; wider tables are printed densely
 _REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness": "best fitness"}
 
 
-def repertoire_examination(metrics: Mapping[str, np.ndarray]) -> Table:
-    """What a repertoire claims beside what its elites did on fresh start states."""
+def repertoire_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
+    """A repertoire's stored metrics, and the corrected ones from evaluations of its elites on fresh start states."""
     episodes = metrics["returns"].shape[1]
     elites = int(np.sum(np.isfinite(metrics["stored_fitness"])))
     title = f"{style.counted(elites, 'elite')}, {style.counted(episodes, 'episode')} each"
@@ -101,37 +106,41 @@ def repertoire_examination(metrics: Mapping[str, np.ndarray]) -> Table:
     return table
 
 
-def examination(metrics: Mapping[str, np.ndarray]) -> Table:
+def member_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
     """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor.
 
-    With skills also how well they are told apart. Where the fitness is not the mean return, it has a column of its own.
+    With skills, also the discriminator's accuracy and the diversity return. The fitness has a separate column where it
+    is not the mean return.
     """
     returns, fitness = metrics["returns"], metrics["fitness"]
     mean = returns.mean(axis=1)
-    shown = [mean, returns.std(axis=1), returns.min(axis=1), returns.max(axis=1)]
-    columns: dict[str, list[str]] = dict(zip(("mean return", "std", "min", "max"), _alike(*shown), strict=True))
+    statistics = [mean, returns.std(axis=1), returns.min(axis=1), returns.max(axis=1)]
+    texts = _equal_decimals(*statistics)
+    columns: dict[str, list[str]] = dict(zip(("mean return", "std", "min", "max"), texts, strict=True))
     rounding = 1e-5 * np.abs(returns).max(axis=1)
     if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
-        columns = {"fitness": _alike(fitness)[0], **columns}
+        columns = {"fitness": _equal_decimals(fitness)[0], **columns}
     if "accuracy" in metrics:
-        columns |= _told_apart(metrics["accuracy"].mean(axis=1), metrics["diversity_return"].mean(axis=1))
+        columns |= _discriminator_columns(metrics["accuracy"].mean(axis=1), metrics["diversity_return"].mean(axis=1))
     columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
     if metrics["descriptor"].shape[1] > 0:
-        columns["descriptor"] = _places(metrics["descriptor"])
-    table = _examined(f"{style.counted(returns.shape[1], 'episode')} per member", ("member", *columns))
+        columns["descriptor"] = _descriptor_texts(metrics["descriptor"])
+    table = _empty_table(f"{style.counted(returns.shape[1], 'episode')} per member", ("member", *columns))
     for member in np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable"):
         table.add_row(str(member), *(texts[member] for texts in columns.values()))
     return table
 
 
-def examined_scores(metrics: Mapping[str, np.ndarray]) -> list[Table | str]:
-    """What the members' fitnesses on fresh start states come to: of independent members their interquartile mean with
-    its interval; of others which score is optimistic, since it was selected by what it is measured with."""
+def evaluation_summary(metrics: Mapping[str, np.ndarray]) -> list[Table | str]:
+    """Summary of the members' fitness on fresh start states.
+
+    For independent members it is their interquartile mean with its interval; for other populations a note on the
+    optimistic scores, which are selected by the same evaluations that measure them.
+    """
     if "stored_fitness" in metrics:
         return [
-            "note: the stored best is the highest of many noisy evaluations, which is optimistic, and the corrected "
-            "best, chosen by these episodes, still a little; `rookery compare RUN --fresh 100` evaluates the best "
-            "elite alone."
+            "note: the stored best is the highest of many noisy evaluations, which is optimistic; the corrected best, "
+            "selected by these episodes, is less so; `rookery compare RUN --fresh 100` evaluates only the best elite."
         ]
     fitness = np.asarray(metrics["fitness"])
     if "best_member" not in metrics or len(fitness) < 2:
@@ -144,122 +153,131 @@ def examined_scores(metrics: Mapping[str, np.ndarray]) -> list[Table | str]:
     best = int(metrics["best_member"])
     return [
         f"note: the first row is the best of {len(fitness)} on these same episodes, which is optimistic; member {best} "
-        "was the best in the run's own evaluation, and for it these episodes are fresh: "
-        f"{style.number(float(fitness[best]))}."
+        "was the best in the evaluation recorded in training, so these episodes are an unbiased estimate of its "
+        f"fitness: {style.number(float(fitness[best]))}."
     ]
 
 
-def team_examination(metrics: Mapping[str, np.ndarray]) -> Table:
-    """The agents of the best team on fresh start states, a row each: returns, and how episodes end for it; of several
-    independent teams all of them.
+def team_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
+    """The agents of the best team on fresh start states, a row each: returns, and the ends of their episodes.
+
+    For several independent teams, statistics over all teams.
 
     Args:
-      metrics: `agents` `[I]`, names; `fitness` `[P]`; of each name, `return/<name>`, `final_reward/<name>`,
-        `terminated/<name>` and `truncated/<name>`, `[P, N]`; `independent` `[]`, whether each team is a run by itself.
+      metrics: `agents` `[I]`, names; `fitness` `[P]`; for each name, `return/<name>`, `final_reward/<name>`,
+        `terminated/<name>` and `truncated/<name>`, `[P, N]`; `independent` `[]`, whether each team is an independent
+        run.
+
+    Returns:
+      The table.
     """
     if metrics.get("independent") and len(metrics["fitness"]) > 1:
-        return _teams_examination(metrics)
+        return _independent_teams(metrics)
     team = int(np.argmax(np.nan_to_num(metrics["fitness"], nan=-np.inf)))
     names = [str(name) for name in metrics["agents"]]
-    of = {what: np.stack([metrics[f"{what}/{name}"][team] for name in names]) for what in _ENDS}
-    told = summarize(of["return"])
-    kept = told.mean, told.deviation, told.minimum, told.median, told.maximum
-    columns: dict[str, list[str]] = dict(zip(_RETURNS, _alike(*kept), strict=True))
-    columns |= _endings(of)
-    which = f", team {team}" if len(metrics["fitness"]) > 1 else ""
-    return _agents_table(f"{style.counted(of['return'].shape[1], 'episode')} per agent{which}", names, columns)
+    by_agent = {metric: np.stack([metrics[f"{metric}/{name}"][team] for name in names]) for metric in _AGENT_METRICS}
+    stats = summarize(by_agent["return"])
+    numbers = stats.mean, stats.deviation, stats.minimum, stats.median, stats.maximum
+    columns: dict[str, list[str]] = dict(zip(_RETURNS, _equal_decimals(*numbers), strict=True))
+    columns |= _episode_ends(by_agent)
+    suffix = f", team {team}" if len(metrics["fitness"]) > 1 else ""
+    return _agents_table(f"{style.counted(by_agent['return'].shape[1], 'episode')} per agent{suffix}", names, columns)
 
 
-def _teams_examination(metrics: Mapping[str, np.ndarray]) -> Table:
-    """The agents of independent teams: the interquartile mean over teams of each one's mean return."""
+def _independent_teams(metrics: Mapping[str, np.ndarray]) -> Table:
+    """The agents of independent teams: for each agent the interquartile mean over teams of its mean return."""
     names = [str(name) for name in metrics["agents"]]
     teams, episodes = metrics[f"return/{names[0]}"].shape
-    of = {what: np.stack([metrics[f"{what}/{name}"].ravel() for name in names]) for what in _ENDS}
-    means = of["return"].reshape(len(names), teams, episodes).mean(axis=2)
-    middle = over_runs(means)
-    kept = middle.value, middle.low, middle.high, means.min(axis=1), means.max(axis=1)
-    columns: dict[str, list[str]] = dict(zip(_MIDDLE, _alike(*kept), strict=True)) | _endings(of)
+    by_agent = {metric: np.stack([metrics[f"{metric}/{name}"].ravel() for name in names]) for metric in _AGENT_METRICS}
+    means = by_agent["return"].reshape(len(names), teams, episodes).mean(axis=2)
+    iqm = over_runs(means)
+    numbers = iqm.value, iqm.low, iqm.high, means.min(axis=1), means.max(axis=1)
+    columns: dict[str, list[str]] = dict(zip(_IQM, _equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
     title = f"{teams} independent teams, {style.counted(episodes, 'episode')} per agent, 95 % intervals"
     return _agents_table(title, names, columns)
 
 
-def _endings(of: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
-    """Columns of how the episodes of each agent `[I, N]` end."""
-    columns = {"final reward": _alike(of["final_reward"].mean(axis=1))[0]}
-    for what in ("terminated", "truncated"):
-        columns[what] = [f"{100 * share:.0f} %" for share in of[what].mean(axis=1)]
+def _episode_ends(by_agent: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+    """Columns with the final reward, and the shares of terminated and truncated episodes, from `[I, N]`."""
+    columns = {"final reward": _equal_decimals(by_agent["final_reward"].mean(axis=1))[0]}
+    for name in ("terminated", "truncated"):
+        columns[name] = [f"{100 * share:.0f} %" for share in by_agent[name].mean(axis=1)]
     return columns
 
 
 def _agents_table(title: str, names: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
-    table = _examined(title, ("agent", *columns))
+    table = _empty_table(title, ("agent", *columns))
     for row, name in enumerate(names):
         table.add_row(name, *(texts[row] for texts in columns.values()))
     return table
 
 
-_MIDDLE = ("IQM return", "interval low", "interval high", "lowest", "highest")
+_IQM = ("IQM return", "interval low", "interval high", "lowest", "highest")
 _RETURNS = ("mean return", "std", "min", "median", "max")
-_ENDS = ("return", "final_reward", "terminated", "truncated")
+_AGENT_METRICS = ("return", "final_reward", "terminated", "truncated")
 
 
-def skill_examination(metrics: Mapping[str, np.ndarray], member: int = 0) -> Table:
+def skill_evaluation(metrics: Mapping[str, np.ndarray], member: int = 0) -> Table:
     """The skills of one member on fresh start states: a row each, and the mean over all of them.
 
     Args:
-      metrics: `skill` `[N]`, each episode's; of each member and episode `returns`, `diversity_return` in nats,
-        `accuracy` in [0, 1] and `lengths` in steps, `[P, N]`, and `descriptors` `[P, N, D]`; D may be 0.
-      member: whose.
+      metrics: `skill` `[N]`, the skill of each episode; for each member and episode `returns`, `diversity_return` in
+        nats, `accuracy` in [0, 1] and `lengths` in steps, `[P, N]`, and `descriptors` `[P, N, D]`; D may be 0.
+      member: index of the member.
+
+    Returns:
+      The table.
     """
-    skills, place, episodes = np.unique(metrics["skill"], return_inverse=True, return_counts=True)
+    skills, index, episodes = np.unique(metrics["skill"], return_inverse=True, return_counts=True)
     names = ("returns", "diversity_return", "accuracy", "lengths", "descriptors")
-    each = {name: [metrics[name][member][place == row].mean(axis=0) for row in range(len(skills))] for name in names}
-    of = {name: np.stack([*rows, np.mean(rows, axis=0)]) for name, rows in each.items()}
-    columns = {"true return": _alike(of["returns"])[0], **_told_apart(of["accuracy"], of["diversity_return"])}
-    columns["length"] = [f"{value:.0f}" for value in of["lengths"]]
-    if of["descriptors"].shape[1] > 0:
-        columns["mean descriptor"] = _places(of["descriptors"])
-    least, most = int(episodes.min()), int(episodes.max())
-    title = f"{style.counted(least, 'episode') if least == most else f'{least} to {most} episodes'} per skill"
+    rows = {name: [metrics[name][member][index == row].mean(axis=0) for row in range(len(skills))] for name in names}
+    means = {name: np.stack([*values, np.mean(values, axis=0)]) for name, values in rows.items()}
+    columns = {"true return": _equal_decimals(means["returns"])[0]}
+    columns |= _discriminator_columns(means["accuracy"], means["diversity_return"])
+    columns["length"] = [f"{value:.0f}" for value in means["lengths"]]
+    if means["descriptors"].shape[1] > 0:
+        columns["mean descriptor"] = _descriptor_texts(means["descriptors"])
+    fewest, most = int(episodes.min()), int(episodes.max())
+    title = f"{style.counted(fewest, 'episode') if fewest == most else f'{fewest} to {most} episodes'} per skill"
     title += f", member {member}" if len(metrics["returns"]) > 1 else ""
-    table = _examined(title, ("skill", *columns))
+    table = _empty_table(title, ("skill", *columns))
     for row, label in enumerate([*map(str, skills), "mean"]):
         table.add_row(label, *(texts[row] for texts in columns.values()), end_section=row == len(skills) - 1)
     return table
 
 
-def _examined(title: str, names: Sequence[str]) -> Table:
-    """An empty table; with many columns a dense one, so that 80 characters are enough for ten of them."""
-    dense = len(names) > _MANY
-    looks = {"box": box.SIMPLE_HEAD, "padding": 0, "show_edge": False} if dense else {}
-    table = Table(title=title, title_justify="left", **looks)
+def _empty_table(title: str, names: Sequence[str]) -> Table:
+    """A table without rows; with many columns a dense one, so that ten of them fit into 80 characters."""
+    dense = len(names) >= _DENSE_FROM
+    layout = {"box": box.SIMPLE_HEAD, "padding": 0, "show_edge": False} if dense else {}
+    table = Table(title=title, title_justify="left", **layout)
     for name in names:
         table.add_column(name.replace(" ", "\n") if dense else name, justify="right")
     return table
 
 
-def _told_apart(accuracy: np.ndarray, diversity_return: np.ndarray) -> dict[str, list[str]]:
-    """Columns of what a discriminator says."""
-    return {"accuracy": [f"{value:.3f}" for value in accuracy], "diversity return": _alike(diversity_return)[0]}
+def _discriminator_columns(accuracy: np.ndarray, diversity_return: np.ndarray) -> dict[str, list[str]]:
+    texts = [f"{value:.3f}" for value in accuracy]
+    return {"accuracy": texts, "diversity return": _equal_decimals(diversity_return)[0]}
 
 
-def _alike(*columns: np.ndarray) -> list[list[str]]:
-    """Columns of numbers with equally many decimals: one to four, until the greatest has three digits."""
-    finite = np.abs(np.concatenate(columns))
-    greatest = np.max(finite, where=np.isfinite(finite), initial=0.0)
-    decimals = int(np.clip(2 - np.floor(np.log10(greatest)), 1, 4)) if greatest > 0 else 1
+def _equal_decimals(*columns: np.ndarray) -> list[list[str]]:
+    """Columns of numbers with the same number of decimals, 1 to 4, so that the largest has three significant digits."""
+    magnitudes = np.abs(np.concatenate(columns))
+    largest = np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)
+    decimals = int(np.clip(2 - np.floor(np.log10(largest)), 1, 4)) if largest > 0 else 1
     return [[f"{value:.{decimals}f}" for value in column] for column in columns]
 
 
-def _places(descriptors: np.ndarray) -> list[str]:
-    """Rows of numbers that stand below each other."""
+def _descriptor_texts(descriptors: np.ndarray) -> list[str]:
+    """A text per descriptor, with its dimensions aligned across rows."""
     texts = [[f"{value:.2f}" for value in row] for row in descriptors]
     width = max(len(text) for row in texts for text in row)
     return [" ".join(text.rjust(width) for text in row) for row in texts]
 
 
 def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """The registry's rows for a terminal; only the descriptor's column wraps."""
+    """The registered environments; only the descriptor's column wraps."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("task", "suite", "obs", "act", "agents", "steps"):
         table.add_column(name, no_wrap=True, justify="left" if name in ("task", "suite") else "right")
@@ -276,23 +294,23 @@ def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def plan_table(planned: Plan) -> Table:
-    """What a run will hold on all its devices together and on one, part by part, and the most at once."""
+    """Predicted memory of a run by part, on all devices and on one, and its peak."""
     count = planned.sizes.devices
     table = Table(title="memory", title_justify="left")
     for name in ("", *(["all devices"] if count > 1 else []), "one device"):
         table.add_column(name, justify="right" if name else "left")
 
     def add(name: str, share: int | None, end_section: bool = False) -> None:
-        told = ["?"] * len(table.columns) if share is None else [size(count * share), size(share)]
-        table.add_row(name, *told[-len(table.columns) + 1 :], end_section=end_section)
+        texts = ["?"] * len(table.columns) if share is None else [size(count * share), size(share)]
+        table.add_row(name, *texts[-len(table.columns) + 1 :], end_section=end_section)
 
     for part in planned.parts:
         add(part.name, part.share, end_section=part is planned.parts[-1])
     add("the state", planned.held)
-    add("its copies, while it is saved", planned.copies * planned.held)
+    add("its copies while saving", planned.copies * planned.held)
     add(WORKING, planned.working, end_section=True)
-    add("the most at once", planned.peak)
-    add("there is", planned.available)
+    add("peak", planned.peak)
+    add("available", planned.available)
     return table
 
 

@@ -1,1 +1,1 @@
-"""What a run stores: its folder, tables, events and checkpoints."""
+"""The files of a run: run directory, tables, event journal and checkpoints."""

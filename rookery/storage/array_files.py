@@ -1,4 +1,4 @@
-"""Files of arrays with a header of JSON, `.npz`: how they are read, and how damage is told."""
+"""Reading of `.npz` array files with a JSON header."""
 
 import json
 import zipfile
@@ -18,15 +18,18 @@ def read(
     """Read a file whose `header` has a `format`.
 
     Args:
-      path: of the file.
-      version: the `format` that is understood.
-      take: header and arrays, each read when it is asked for -> what is wanted; raises ValueError or LookupError where
-        it is not there.
-      damaged: what to say of a damaged file, or one of another version, with places for `path` and `error`.
+      path: the file.
+      version: the supported `format`.
+      take: maps the header and the arrays (each loaded on access) to the content; raises ValueError or LookupError if
+        something is missing.
+      damaged: the message for a damaged file or one of another version, with the placeholders `path` and `error`.
+
+    Returns:
+      The result of `take`.
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: it is damaged, or of another version.
+      ValueError: the file is damaged, or has another format version.
     """
     try:
         with path.open("rb") as stream:

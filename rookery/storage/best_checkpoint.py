@@ -1,4 +1,4 @@
-"""Which checkpoint of a run is the best, by a column of its metrics."""
+"""Selection of a run's best checkpoint by a column of its metrics."""
 
 import difflib
 import math
@@ -10,11 +10,14 @@ from rookery.storage.run_dir import RunFolder
 
 
 class Best:
-    """The best generation yet; nothing is stored twice, since `metrics.csv` has every generation's value.
+    """Tracks the best generation so far. After a restart the values are read from `metrics.csv`.
+
+    Args:
+      column: the column of `metrics.csv` to maximise; None disables the selection.
 
     Attributes:
-      column: of `metrics.csv`; None where nobody asked, and then no generation is better than another.
-      generation: whose checkpoint is the best, counted from 1; None before there is one.
+      column: as given.
+      generation: the generation of the best checkpoint, counted from 1; None before the first one.
     """
 
     def __init__(self, column: str | None):
@@ -23,42 +26,53 @@ class Best:
         self._value = -math.inf
 
     def recall(self, folder: RunFolder, checkpoints: Checkpointer) -> None:
-        """Take up where a run stopped: the best of those generations that have a checkpoint."""
+        """Restore the state of a stopped run: the best among the generations that have a checkpoint."""
         if self.column is not None and folder.metrics_file.exists():
             metrics = read_csv(folder.metrics_file)
             values = dict(zip(metrics["generation"] + 1, metrics[self.column], strict=True))
-            for generation in checkpoints.whole_generations():
+            for generation in checkpoints.complete_generations():
                 self.improves(generation, {self.column: float(values.get(generation, math.nan))})
 
     def improves(self, generation: int, row: Mapping[str, float]) -> bool:
-        """Whether a generation is better than all before; a value that is not finite never is."""
+        """Whether a generation is better than all earlier ones, in which case it becomes the best.
+
+        Args:
+          generation: counted from 1.
+          row: its metrics by column name; a value that is not finite is never an improvement.
+        """
         if self.column is None or not self._value < row[self.column] < math.inf:
             return False
         self.generation, self._value = generation, row[self.column]
         return True
 
     def check(self, columns: Iterable[str]) -> None:
-        """Refuse a column that the run will not have.
+        """Check that the run will have the column.
+
+        Args:
+          columns: the names of the run's metrics.
 
         Raises:
-          ValueError: names the nearest.
+          ValueError: the column does not exist; the message names the most similar ones.
         """
         columns = sorted(columns)
         if self.column is not None and self.column not in columns:
             near = difflib.get_close_matches(self.column, columns, n=3, cutoff=0.4)
-            remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(columns)}."
-            raise ValueError(f"best_by names no metric of this run: {self.column!r}; {remedy}")
+            remedy = f"did you mean {' or '.join(near)}?" if near else f"the metrics are {', '.join(columns)}."
+            raise ValueError(f"best_by is not a metric of this run: {self.column!r}; {remedy}")
 
 
 def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str, best_by: str | None) -> int | None:
-    """The generation of the checkpoint that a user means; None is the newest whole one.
+    """The generation of the checkpoint that a user selected; None for the newest complete one.
 
     Args:
-      checkpoint: "last", "best", or a generation.
-      best_by: the column that the run was told.
+      folder: the run directory.
+      checkpoints: its checkpoints.
+      checkpoint: "last", "best", or the number of a generation.
+      best_by: the metric that the run was configured with, or None.
 
     Raises:
-      ValueError: it is none of the three, or the run was not told what is best, or has no whole checkpoint yet.
+      ValueError: `checkpoint` is none of the three, or it is "best" and the run has no `best_by` or no complete
+        checkpoint yet.
     """
     if checkpoint == "last":
         return None
@@ -67,9 +81,9 @@ def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str, best_by:
     if checkpoint != "best":
         raise ValueError(f"checkpoint must be best, last or the number of a generation, got {checkpoint!r}.")
     if best_by is None:
-        raise ValueError(f"{folder.path} was not told what is best; train with --best-by, or take --checkpoint last.")
+        raise ValueError(f"{folder.path} was trained without best_by; train with --best-by, or use --checkpoint last.")
     best = Best(best_by)
     best.recall(folder, checkpoints)
     if best.generation is None:
-        raise ValueError(f"{folder.path} has no whole checkpoint with a finite {best_by} yet; let it run on.")
+        raise ValueError(f"{folder.path} has no complete checkpoint with a finite {best_by} yet; continue the run.")
     return best.generation

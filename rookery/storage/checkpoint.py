@@ -1,7 +1,7 @@
-"""Checkpoints of a run: written in the background, used only if whole. The only file that imports orbax.
+"""Checkpoints of a run: written in the background, and restored only if complete. The only file that imports orbax.
 
-Orbax stores the arrays; `manifest.py` says which checkpoints are whole. The leaves' paths, shapes and dtypes stand in
-the manifest and are compared before a restore, since orbax casts a wrong dtype without a word.
+Orbax stores the arrays; `manifest.py` records which checkpoints are complete. The leaves' paths, shapes and dtypes are
+stored in the manifest and compared before a restore, since orbax silently casts a wrong dtype.
 """
 
 import functools
@@ -25,30 +25,30 @@ from rookery.storage.run_dir import CHECKPOINT_PREFIX
 from rookery.types import PyTree
 
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
-_RETIRED_TIMES = 10  # that what is being read may be deleted for a newer one, by a run that goes on
+_RESTORE_ATTEMPTS = 10  # the running training may replace the checkpoint that is being read by a newer one
 _saves = itertools.count()
 
 
 class CheckpointError(OSError):
-    """A checkpoint cannot be written, found, or read into this run; the message is one sentence with the remedy."""
+    """A checkpoint cannot be written, found, or restored into this run; the message names the remedy."""
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint was passed over; names the file and what is wrong with it."""
+    """A damaged checkpoint was skipped; the message names the file and the damage."""
 
 
 class Checkpointer:
-    """Saves and restores the state of a run; one writer per folder, which holds the run's lock.
+    """Saves and restores the state of a run; one writer per directory, which holds the run's lock.
 
-    Use it as a context manager, or `close` it: an interpreter that exits while a save is under way loses the save.
-    Every process of a run makes one and calls `save` and `restore` alike, with the same global arrays; process 0 says
-    which folder it is, writes the manifest, and verifies. All of them see the same directory.
+    Use it as a context manager, or call `close`: a save in progress is lost when the interpreter exits. In a run over
+    several processes, every process creates a checkpointer for the same shared directory and makes the same calls of
+    `save` and `restore` with the same global arrays; process 0 names the folder, writes the manifest and verifies.
 
     Args:
-      directory: made if it does not exist. What killed runs left half written is removed.
-      keep: how many whole checkpoints stay, at least 1.
-      read_only: touch nothing; `save` is refused.
-      replaces: a folder that is deleted as soon as a new checkpoint is whole.
+      directory: created if it does not exist. Incomplete checkpoints of killed runs are removed.
+      keep: number of complete checkpoints to keep, at least 1.
+      read_only: change no files; `save` raises an error.
+      replaces: a folder that is deleted as soon as a new checkpoint is complete.
 
     Raises:
       ValueError: `keep` is less than 1.
@@ -58,7 +58,7 @@ class Checkpointer:
         self, directory: str | os.PathLike[str], keep: int = 1, read_only: bool = False, replaces: Path | None = None
     ):
         if keep < 1:
-            raise ValueError(f"keep is {keep}, but at least 1 checkpoint must stay; give 1 or more.")
+            raise ValueError(f"keep is {keep}, but at least 1 checkpoint must be kept; give 1 or more.")
         self.directory = Path(directory).absolute()
         self._keep = keep
         self._read_only = read_only
@@ -67,27 +67,27 @@ class Checkpointer:
         self._failure: CheckpointError | None = None
         if not read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_half()
+            self._remove_incomplete()
 
-    def save(self, generation: int, state: PyTree, metadata: Mapping[str, Any], spared: int | None = None) -> None:
+    def save(self, generation: int, state: PyTree, metadata: Mapping[str, Any], retained: int | None = None) -> None:
         """Save in the background; the arrays of `state` may be donated as soon as this returns.
 
-        A save that is still under way is waited for. When the new checkpoint is whole, those beyond `keep` are
-        deleted, and also those of later generations: they are a future that this run has not had.
+        The call first waits for a save in progress. When the new checkpoint is complete, older ones beyond `keep` are
+        deleted, and also those of later generations, which belong to an abandoned continuation of the run.
 
         Args:
-          generation: 0 or more; replaces an earlier checkpoint of the same generation, once it is whole itself.
-          state: leaves are arrays of any dtype and size, typed keys, Python bools, ints and floats; and None.
+          generation: 0 or more; the new checkpoint replaces one of the same generation as soon as it is complete.
+          state: leaves are arrays of any dtype and size, typed keys, Python bools, ints and floats; or None.
           metadata: JSON values.
-          spared: a generation whose checkpoint stays, however old it is.
+          retained: a generation whose checkpoint is kept regardless of its age.
 
         Raises:
-          CheckpointError: this save cannot begin (a leaf that cannot be stored, too little space), or the one before
-            failed; then nothing was begun.
+          CheckpointError: this save cannot begin (a leaf that cannot be stored, too little disk space), or the
+            previous save failed, in which case this one was not begun.
           ValueError: `generation` is negative.
         """
         if generation < 0:
-            raise ValueError(f"The generation is {generation}; a checkpoint's is 0 or more.")
+            raise ValueError(f"The generation is {generation}, but a checkpoint needs 0 or more.")
         if self._read_only:
             raise CheckpointError(f"{self.directory} was opened for reading; open it without read_only to save.")
         self.wait()
@@ -100,23 +100,23 @@ class Checkpointer:
                 "metadata": dict(metadata),
                 "leaves": [leaf_specs.record(path, leaf) for path, leaf in named],
             }
-            json.dumps(body)  # a value that is no JSON raises here, not in the background
+            json.dumps(body)  # a value that is not JSON raises here, not in the background
             arrays = {str(i): leaf for i, (_, leaf) in enumerate(named) if leaf_specs.is_stored(leaf)}
             self._check_space(sum(array.nbytes for array in arrays.values()))
             writer = _orbax().StandardCheckpointer()
             writer.save(self.directory / body["folder"], leaf_specs.copy(arrays))
         except Exception as error:
-            self._remove_half()
+            self._remove_incomplete()
             raise self._error(generation, error) from error
-        background = (writer, body, spared, next(_saves))  # every process counts them alike
+        background = (writer, body, retained, next(_saves))  # the count is the same in every process
         self._thread = threading.Thread(target=self._finish, args=background, name="rookery-checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the running save is whole and old checkpoints are deleted.
+        """Wait until the save in progress is complete and old checkpoints are deleted.
 
         Raises:
-          CheckpointError: it failed. Raised once; the next save may succeed.
+          CheckpointError: the save failed. Raised once; the next save may succeed.
         """
         if self._thread is not None:
             self._thread.join()
@@ -126,7 +126,7 @@ class Checkpointer:
             raise failure
 
     def close(self) -> None:
-        """The same as `wait`; the checkpointer stays usable."""
+        """Equivalent to `wait`; the checkpointer remains usable."""
         self.wait()
 
     def __enter__(self) -> "Checkpointer":
@@ -138,49 +138,49 @@ class Checkpointer:
         except CheckpointError as failure:
             if error is None:
                 raise
-            error.add_note(str(failure))  # what ended the block matters more
+            error.add_note(str(failure))  # the error that ended the block takes precedence
 
     @property
     def empty(self) -> bool:
-        """Whether no save was ever finished here, though a kill may have left the first one half done."""
+        """Whether no save was ever completed here; a killed run may have left an incomplete first one."""
         return manifest.none_finished(self.directory)
 
-    def whole_generations(self) -> list[int]:
-        """The generations of all whole checkpoints, ascending. Reads every byte of them."""
+    def complete_generations(self) -> list[int]:
+        """The generations of all complete checkpoints, ascending. Reads every byte of them."""
         found = reversed(manifest.generations(self.directory))
-        return [generation for generation in found if manifest.is_whole(self.directory, generation)]
+        return [generation for generation in found if manifest.is_complete(self.directory, generation)]
 
     def latest(self) -> int | None:
-        """The generation of the newest whole checkpoint, or None."""
+        """The generation of the newest complete checkpoint, or None."""
         found = manifest.generations(self.directory)
-        return next((generation for generation in found if manifest.is_whole(self.directory, generation)), None)
+        return next((generation for generation in found if manifest.is_complete(self.directory, generation)), None)
 
     def restore(self, template: PyTree, generation: int | None = None) -> tuple[PyTree, dict[str, Any], int]:
-        """Read the newest whole checkpoint, or that of `generation`.
+        """Restore the newest complete checkpoint, or that of `generation`.
 
         Args:
-          template: a tree as it was saved, of arrays or `jax.ShapeDtypeStruct`. Gives containers, shardings, and
-            whether an array is NumPy's; arrays without sharding or commitment come back uncommitted. Its values are
-            not used and its arrays may be deleted ones.
-          generation: take this one or none.
+          template: a tree with the saved structure, of arrays or `jax.ShapeDtypeStruct`. It determines the containers,
+            the shardings, and whether an array is a NumPy array; arrays without sharding or commitment are restored
+            uncommitted. Its values are not used, and its arrays may be deleted ones.
+          generation: restore only this generation; None for the newest complete checkpoint.
 
         Returns:
-          The state, bit-equal to what was saved (a weak type comes back as a strong one), the metadata, the generation.
+          The state, bit-equal to the saved one (weak types become strong), the metadata, and the generation.
 
         Raises:
-          CheckpointError: there is no whole checkpoint, or it holds another structure, shape or dtype than `template`.
+          CheckpointError: there is no complete checkpoint, or its structure, shapes or dtypes differ from `template`.
 
         Warns:
-          CheckpointWarning: a newer checkpoint is damaged and was passed over.
+          CheckpointWarning: a newer checkpoint is damaged and was skipped.
         """
         self.wait()
-        beside_a_run = self._read_only and generation is None and sync.runtime().num_processes == 1
-        for _ in range(_RETIRED_TIMES if beside_a_run else 0):
-            there = manifest.generations(self.directory)
+        may_be_training = self._read_only and generation is None and sync.runtime().num_processes == 1
+        for _ in range(_RESTORE_ATTEMPTS if may_be_training else 0):
+            found = manifest.generations(self.directory)
             try:
                 return self._restore(template, None)
             except CheckpointError:
-                if manifest.generations(self.directory) == there:
+                if manifest.generations(self.directory) == found:
                     raise
         return self._restore(template, generation)
 
@@ -194,10 +194,12 @@ class Checkpointer:
                 f"{'; '.join(differences[:3])}{'; ...' if len(differences) > 3 else ''}. "
                 "Resume it with the configuration and the version of rookery that wrote it."
             )
-        targets = {str(i): leaf_specs.target(leaf) for i, (_, leaf) in enumerate(named) if leaf_specs.is_stored(leaf)}
+        targets = {
+            str(i): leaf_specs.restore_target(leaf) for i, (_, leaf) in enumerate(named) if leaf_specs.is_stored(leaf)
+        }
         arrays = self._read(body, targets)
         values = [
-            leaf_specs.revive(leaf, record, arrays.get(str(i)))
+            leaf_specs.restore_leaf(leaf, record, arrays.get(str(i)))
             for i, ((_, leaf), record) in enumerate(zip(named, body["leaves"], strict=True))
         ]
         return jax.tree.unflatten(jax.tree.structure(template), values), body["metadata"], body["generation"]
@@ -206,33 +208,33 @@ class Checkpointer:
         try:
             with _orbax().StandardCheckpointer() as reader:
                 return reader.restore(self.directory / body["folder"], targets)
-        except Exception as error:  # whole, but unreadable: an older one would fare no better and hide this
+        except Exception as error:  # an older checkpoint would probably be unreadable too, and hide this error
             raise CheckpointError(
-                f"The checkpoint of generation {body['generation']} in {self.directory} is whole but could not be "
+                f"The checkpoint of generation {body['generation']} in {self.directory} is complete but could not be "
                 f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
 
-    def _finish(self, writer: Any, body: dict[str, Any], spared: int | None, number: int) -> None:
-        """In the background: wait for the commit, then write the manifest, then delete what is too old."""
+    def _finish(self, writer: Any, body: dict[str, Any], retained: int | None, number: int) -> None:
+        """In the background: wait for the commit, then write the manifest, then delete old checkpoints."""
         try:
             writer.close()
             if sync.is_first():
                 manifest.write(self.directory, body)
-                manifest.retire(self.directory, body["generation"], self._keep, spared)
+                manifest.retire(self.directory, body["generation"], self._keep, retained)
                 if self._replaces is not None:
                     shutil.rmtree(self._replaces, ignore_errors=True)
         except Exception as error:
-            self._remove_half(body["folder"])
+            self._remove_incomplete(body["folder"])
             self._failure = self._error(body["generation"], error)
-        sync.meet(f"checkpoint/{number}")  # for all it is whole at the same moment
+        sync.barrier(f"checkpoint/{number}")  # so that the save completes in all processes together
 
-    def _remove_half(self, folder: str | None = None) -> None:
-        """Delete what orbax left unfinished, and `folder` if no manifest vouches for it."""
+    def _remove_incomplete(self, folder: str | None = None) -> None:
+        """Delete the temporary folders of orbax, and `folder` if it has no manifest."""
         if not sync.is_first():
             return
         for entry in self.directory.glob(f"{CHECKPOINT_PREFIX}*{_ORBAX_TEMPORARY}"):
             shutil.rmtree(entry, ignore_errors=True)
-        if folder is not None and not manifest.vouched(self.directory, folder):
+        if folder is not None and not manifest.has_manifest(self.directory, folder):
             shutil.rmtree(self.directory / folder, ignore_errors=True)
 
     def _check_space(self, needed: int) -> None:
@@ -242,13 +244,18 @@ class Checkpointer:
 
     def _error(self, generation: int, error: Exception) -> CheckpointError:
         newest = self.latest()
-        whole = f"the newest whole one is of generation {newest}" if newest is not None else "there is no whole one yet"
+        latest = (
+            f"the newest complete one is of generation {newest}"
+            if newest is not None
+            else "there is no complete one yet"
+        )
         return CheckpointError(
-            f"Could not write the checkpoint of generation {generation} in {self.directory}: {_reason(error)}; {whole}."
+            f"Could not write the checkpoint of generation {generation} in {self.directory}: {_reason(error)}; "
+            f"{latest}."
         )
 
     def _find(self, generation: int | None) -> dict[str, Any]:
-        """The manifest of the newest whole checkpoint, or of the one asked for: the one that process 0 verified."""
+        """The manifest of the newest complete checkpoint, or of `generation`, as verified by process 0."""
         body = self._verified(generation) if sync.is_first() else {"generation": -1}
         chosen = sync.of_first(body["generation"])
         return body if sync.is_first() else manifest.read(self.directory, chosen)
@@ -263,8 +270,8 @@ class Checkpointer:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
                 warnings.warn(message, CheckpointWarning, stacklevel=5)
         raise CheckpointError(
-            f"There is no whole checkpoint in {self.directory}; resume the run, start it anew with `--overwrite`, "
-            "or put a copy of the folder back."
+            f"There is no complete checkpoint in {self.directory}; resume the run, restart it with `--overwrite`, "
+            "or restore a copy of the folder."
         )
 
     def _find_only(self, generation: int) -> dict[str, Any]:
@@ -273,13 +280,13 @@ class Checkpointer:
         except manifest.Damaged as damage:
             raise CheckpointError(
                 f"The checkpoint of generation {generation} cannot be used: {damage}; "
-                f"whole are the generations {self.whole_generations()}."
+                f"the complete generations are {self.complete_generations()}."
             ) from damage
 
 
 @functools.cache
 def _orbax() -> Any:
-    """Import orbax late, and keep its log off the terminal: what it says there is also raised."""
+    """Import orbax on first use, and hide its log messages, whose errors are also raised."""
     import orbax.checkpoint
 
     logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
@@ -287,7 +294,7 @@ def _orbax() -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """One clause from what may be pages."""
+    """The cause of an error in one short line, since the messages of orbax can be pages long."""
     if system := re.search(r"os_error_code='(\d+)'", str(error)):
         return os.strerror(int(system[1]))
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a run writes while it lives: its tables and TensorBoard events; and the reader of the tables."""
+"""The CSV tables and TensorBoard events that a run writes during training, and the reader of the tables."""
 
 import math
 import time
@@ -11,21 +11,21 @@ import numpy as np
 from rookery.storage.run_dir import RunFolder, write_atomically
 
 INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step")
-"""Columns that `read_csv` gives as int64; all others are float64."""
+"""Columns that `read_csv` returns as int64; all others are float64."""
 
 
 class RunLog:
-    """Appends one generation at a time, flushed, so that a killed run loses at most the line it was writing.
+    """Appends one generation at a time and flushes, so that a killed run loses at most an incomplete last line.
 
-    TensorBoard's events are written by a thread of their own and follow within about a second.
+    A separate thread writes the TensorBoard events, which appear within about a second.
 
     Args:
-      folder: the caller holds its lock.
-      resume_generation: the first generation that will be written. Rows of it and of later ones, and a last line that
-        is only half written, are cut away (atomically), and TensorBoard forgets those steps. 0 begins anew.
+      folder: the run directory; the caller holds its lock.
+      resume_generation: the first generation to be written. Rows of this and later generations, and an incomplete last
+        line, are removed (atomically), and TensorBoard discards those steps. 0 starts new tables.
 
     Raises:
-      ValueError: a line that should stay does not begin with its generation.
+      ValueError: a line to be kept does not begin with its generation.
     """
 
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
@@ -35,7 +35,7 @@ class RunLog:
         self._lineage = _Table(folder.lineage_file, resume_generation)
         self._cells = _Table(folder.cells_file, resume_generation)
         self._elites = _last_elites(folder.cells_file)
-        # The suffix: the name's own time is in whole seconds, and a file of the same name would be overwritten.
+        # The suffix is needed since file names contain the time in seconds, and a file of the same name is overwritten.
         self._events = tensorboardX.SummaryWriter(
             str(folder.events),
             purge_step=resume_generation if resume_generation > 0 else None,
@@ -44,16 +44,16 @@ class RunLog:
         )
 
     def write(self, generation: int, row: Mapping[str, Any], members: Mapping[str, Any]) -> None:
-        """Append a generation.
+        """Append a generation to `metrics.csv` and `lineage.csv`.
 
         Args:
-          generation: greater than every one written before.
-          row: name -> scalar, a column each of `metrics.csv`. The first row fixes the columns.
-          members: name -> `[P]`, a column each of `lineage.csv`: `parent` and `fitness` first, then hyper-parameters.
-            Empty for a program without members.
+          generation: greater than every generation written before.
+          row: column name -> scalar, for `metrics.csv`. The first row fixes the columns.
+          members: column name -> `[P]`, for `lineage.csv`: `parent` and `fitness`, then the hyper-parameters. Empty for
+            a program without members.
 
         Raises:
-          ValueError: other columns than before, a generation that is not new, or arrays that are not all `[P]`.
+          ValueError: the columns differ from the first row's, the generation is not new, or an array is not `[P]`.
         """
         numbers = {name: float(value) for name, value in row.items()}
         columns = _member_columns(members)
@@ -66,19 +66,20 @@ class RunLog:
         self._write_events(generation, numbers, columns)
 
     def write_cells(self, generation: int, fitness: Any) -> None:
-        """Append to `cells.csv` the cells whose elite changed its fitness since the last time; at first, all occupied.
+        """Append to `cells.csv` the cells whose elite's fitness changed since the last call.
 
-        A reader takes the last row of a cell up to a generation; a generation without a change has no rows.
+        The first call writes all occupied cells. The fitness of a cell at a generation is its last row up to it;
+        a generation without changes has no rows.
 
         Args:
-          generation: the last one that is finished, counted from 0; greater than every one that has rows.
-          fitness: `[C]`, of each cell's elite; not finite where a cell is empty.
+          generation: the last finished generation, counted from 0; greater than every generation with rows.
+          fitness: `[C]`, the fitness of each cell's elite; not finite for an empty cell.
 
         Raises:
-          ValueError: a generation that is not new.
+          ValueError: the generation is not new.
         """
-        held = dict(enumerate(np.asarray(fitness, np.float64).tolist()))
-        changed = {cell: now for cell, now in held.items() if math.isfinite(now) and self._elites.get(cell) != now}
+        current = dict(enumerate(np.asarray(fitness, np.float64).tolist()))
+        changed = {cell: new for cell, new in current.items() if math.isfinite(new) and self._elites.get(cell) != new}
         if changed:
             self._cells.append(
                 {"generation": [generation] * len(changed), "cell": list(changed), "fitness": list(changed.values())}
@@ -108,44 +109,51 @@ class RunLog:
 
 
 def read_csv(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a table that a run wrote: name -> `[rows]`, int64 for `INTEGER_COLUMNS` and float64 otherwise.
+    """Read a table of a run.
 
-    Floats come back bit-equal to what was written. A last line that is only half written is left out, so a live run
-    can be read.
+    Floats are bit-equal to the written ones. An incomplete last line is ignored, so the tables can be read during
+    training.
+
+    Returns:
+      Column name -> `[rows]`, int64 for `INTEGER_COLUMNS` and float64 otherwise.
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: a line has another number of fields than the first, or a field is no number.
+      ValueError: a line's number of fields differs from the first line's, or a field is not a number.
     """
     header, lines = _read_lines(path)
     fields = [line.split(",") for line in lines]
     for number, row in enumerate(fields, start=2):
         if len(row) != len(header):
             raise ValueError(
-                f"{path}, line {number} has {len(row)} fields instead of {len(header)}; mend or delete it."
+                f"{path}, line {number} has {len(row)} fields instead of {len(header)}; correct or delete it."
             )
     columns = zip(*fields, strict=True) if fields else [()] * len(header)
     return {name: _parse(path, name, column) for name, column in zip(header, columns, strict=True)}
 
 
 def write_table(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write a whole table at once, atomically: name -> `[rows]`. Numbers read back to the same bits."""
+    """Write a complete table atomically; numbers are read back bit-equal.
+
+    Args:
+      path: the file, which is replaced.
+      columns: column name -> `[rows]`.
+    """
     arrays = [np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()]
     lines = [",".join(columns), *(",".join(map(repr, row)) for row in zip(*arrays, strict=True))]
     write_atomically(path, "\n".join([*lines, ""]))
 
 
 def _type_of(name: str) -> type:
-    """Of a column's numbers."""
     return np.int64 if name in INTEGER_COLUMNS else np.float64
 
 
 class _Table:
-    """A CSV file that grows at its end; its columns are those of its first row."""
+    """A CSV file to which rows are appended; the first row fixes its columns."""
 
     def __init__(self, path: Path, resume_generation: int):
         self._path = path
-        self._header, self._last_generation = _cut(path, resume_generation)
+        self._header, self._last_generation = _truncate(path, resume_generation)
         self._file: IO[str] | None = None
 
     def append(self, columns: Mapping[str, Sequence[float]]) -> None:
@@ -169,20 +177,23 @@ class _Table:
     def _check(self, columns: Mapping[str, Sequence[float]], header: list[str]) -> None:
         generation = columns["generation"][0]
         if generation <= self._last_generation:
-            raise ValueError(f"{self._path} ends at generation {self._last_generation}; {generation} comes too late.")
+            raise ValueError(
+                f"{self._path} ends at generation {self._last_generation}, so generation {generation} cannot be "
+                "appended; append later generations only."
+            )
         unusable = [name for name in columns if set(name) & set(',"\r\n')]
         if unusable:
-            raise ValueError(f"A column name holds no comma, quote or line break; change {unusable}.")
+            raise ValueError(f"Column names must not contain commas, quotes or line breaks; change {unusable}.")
         missing, new = sorted(set(header) - set(columns)), sorted(set(columns) - set(header))
         if missing or new:
             raise ValueError(
-                f"{self._path} has fixed columns; generation {generation} lacks {missing} and brings {new}: "
+                f"{self._path} has fixed columns; generation {generation} lacks {missing} and adds {new}: "
                 "give every generation the same names."
             )
 
 
 def _last_elites(path: Path) -> dict[int, float]:
-    """Cell -> fitness, as `cells.csv` last says."""
+    """The latest fitness of each cell according to `cells.csv`."""
     table = read_csv(path) if path.exists() else {}
     return dict(zip(table["cell"].tolist(), table["fitness"].tolist(), strict=True)) if table else {}
 
@@ -202,13 +213,13 @@ def _member_columns(members: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: array.astype(_type_of(name)).tolist() for name, array in arrays.items()}
 
 
-def _cut(path: Path, generation: int) -> tuple[list[str] | None, int]:
-    """Cut a table before `generation`; gives its header (None if no row stays) and the last generation in it."""
+def _truncate(path: Path, generation: int) -> tuple[list[str] | None, int]:
+    """Remove rows from `generation` on; returns the header (None if no row remains) and the last generation."""
     if not path.exists():
         return None, -1
     header, lines = _read_lines(path)
     generations = _parse(path, "generation", [line.partition(",")[0] for line in lines])
-    kept = [line for line, its_own in zip(lines, generations, strict=True) if its_own < generation]
+    kept = [line for line, current in zip(lines, generations, strict=True) if current < generation]
     if not kept:
         path.unlink()
         return None, -1
@@ -217,7 +228,7 @@ def _cut(path: Path, generation: int) -> tuple[list[str] | None, int]:
 
 
 def _read_lines(path: Path) -> tuple[list[str], list[str]]:
-    """The header's names and the lines below it; what stands after the last line break was never finished."""
+    """The column names and the lines below the header; text after the last line break is incomplete and ignored."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return (lines[0].split(",") if lines else []), lines[1:]
 
@@ -226,4 +237,4 @@ def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
     try:
         return np.array(column, dtype=str).astype(_type_of(name))
     except ValueError as error:
-        raise ValueError(f"{path}, column {name} is damaged: {error}; mend or delete the line.") from error
+        raise ValueError(f"{path}, column {name} is damaged: {error}; correct or delete the line.") from error

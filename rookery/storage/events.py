@@ -1,4 +1,4 @@
-"""The journal of a run: what happened to it, a line of JSON for each event, from every start to every end."""
+"""The event journal of a run: one line of JSON per event, such as starts, warnings and ends."""
 
 import contextlib
 import datetime
@@ -16,26 +16,26 @@ from rookery.distributed import device_memory, mesh, sync
 from rookery.distributed.device_memory import MemoryWarning, Usage
 from rookery.distributed.mesh import Mesh
 from rookery.storage.checkpoint import CheckpointWarning
-from rookery.storage.exit_reasons import why
+from rookery.storage.exit_reasons import exit_reason
 from rookery.storage.run_dir import RunFolder
 from rookery.versions import versions
 
-_HEARD = (CheckpointWarning, MemoryWarning)
-_PLACE = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # an absolute path, and the name that it ends with
+_RECORDED_WARNINGS = (CheckpointWarning, MemoryWarning)
+_ABSOLUTE_PATH = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # the group is the last component
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 class Journal:
-    """Appends what happens to a run to `journal.jsonl`, each event flushed; no line is ever cut, whoever resumes.
+    """Appends the events of a run to `journal.jsonl` and flushes each one; a resumed run never removes lines.
 
-    As a context manager it listens for the warnings that concern the run, and in the end writes how that came. Nothing
-    is written before `begin`; a run that is killed has no end there.
+    As a context manager it records warnings about checkpoints and memory, and at exit the reason for the end. Nothing
+    is written before `begin`; a killed run has no `ended` event.
 
     Args:
-      folder: the caller holds its lock; without one nothing is written.
+      folder: the run directory, whose lock the caller holds; None writes nothing.
 
     Attributes:
-      reached: generations that are finished.
+      reached: the number of finished generations.
     """
 
     def __init__(self, folder: RunFolder | None = None):
@@ -43,17 +43,17 @@ class Journal:
         self._folder = folder
         self._file: IO[str] | None = None
         self._usage: Callable[[], Usage] | None = None
-        self._early: list[str] = []  # warnings from before the beginning
+        self._early: list[str] = []  # warnings before `begin`
         self._show = warnings.showwarning
 
     def begin(self, first: int, over: Mesh, usage: Callable[[], Usage], command: Sequence[str] | None = None) -> None:
-        """Write that the run begins or goes on, by what, and on what.
+        """Record that the run starts or continues, with its command, versions and hardware.
 
         Args:
-          first: the generation that comes next, counted from 0.
+          first: the next generation, counted from 0.
           over: the devices.
-          usage: tells in the end what memory was used.
-          command: the words of the command line, where one started the run.
+          usage: returns the planned and measured memory at the end of the run.
+          command: the arguments of the command line, if one started the run.
         """
         self.reached, self._usage = first, usage
         if self._folder is None:
@@ -66,12 +66,12 @@ class Journal:
             self._write("warned", message=message)
 
     def compiled(self, seconds: float) -> None:
-        """Write how long compiling took."""
+        """Record the compile time in seconds."""
         self._write("compiled", seconds=seconds)
 
     def __enter__(self) -> "Journal":
         if self._folder is not None:
-            self._show, warnings.showwarning = warnings.showwarning, self._hear
+            self._show, warnings.showwarning = warnings.showwarning, self._record_warning
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -82,21 +82,21 @@ class Journal:
         except Exception as failure:
             if error is None:
                 raise
-            error.add_note(f"The journal has no end: {failure}.")  # what ended the run matters more
+            error.add_note(f"The journal has no end: {failure}.")  # the error that ended the run takes precedence
 
     def _end(self, error: BaseException | None) -> None:
         if self._file is None or self._usage is None:
             return
         with self._file:
-            reason = self._without_places(why(error))
-            self._write("ended", at=_now(), generation=self.reached, why=reason, memory=_told(self._usage()))
+            reason = self._without_paths(exit_reason(error))
+            self._write("ended", at=_now(), generation=self.reached, why=reason, memory=_memory_record(self._usage()))
 
-    def _hear(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, _HEARD):
-            told = self._without_places(str(message))
+    def _record_warning(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, _RECORDED_WARNINGS):
+            text = self._without_paths(str(message))
             if self._file is None:
-                self._early.append(told)
-            self._write("warned", message=told)
+                self._early.append(text)
+            self._write("warned", message=text)
         self._show(message, category, *where, **more)
 
     def _write(self, event: str, **values: Any) -> None:
@@ -104,24 +104,28 @@ class Journal:
             self._file.write(json.dumps({"event": event, **values}) + "\n")
             self._file.flush()
 
-    def _without_places(self, text: str) -> str:
-        """Where a folder lies on this machine, and in whose home, concerns no reader of the run."""
+    def _without_paths(self, text: str) -> str:
+        """Shorten absolute paths to their last component, since they may contain user names."""
         assert self._folder is not None
-        return _PLACE.sub(r"\1", text.replace(str(self._folder.path), self._folder.path.name))
+        return _ABSOLUTE_PATH.sub(r"\1", text.replace(str(self._folder.path), self._folder.path.name))
 
 
 def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
-    """The events of a run, oldest first; empty where there is no journal. A line that a kill cut short is left out.
+    """Read the events of a run.
 
-    Each is a dict with `event`:
+    Returns:
+      The events, oldest first; empty if the run has no journal. Incomplete lines of killed runs are ignored. Each event
+      is a dict with the key `event`:
 
-    - `began`: `at` (ISO time with zone), `generation` (the next, counted from 0), `command` (a list of words; only if
-      the command line started it), `versions` (package -> version), `hardware` (see `hardware`).
-    - `compiled`: `seconds`.
-    - `warned`: `message`.
-    - `ended`: `at`, `generation` (how many are finished), `why` ("finished", "interrupted by SIGTERM", "diverged" or
-      "failed: ValueError: ..."), `memory`: bytes on a device, `planned` for the state, `peak` with what a generation
-      and a save need beside it, and `used`, None where nobody tells, with its `meaning`.
+      - `began`: `at` (ISO time with time zone), `generation` (the next one, counted from 0), `command` (a list of
+        strings; only if the command line started the run), `versions` (package -> version), `hardware` (see
+        `hardware`).
+      - `compiled`: `seconds`.
+      - `warned`: `message`.
+      - `ended`: `at`, `generation` (the number of finished ones), `why` ("finished", "interrupted by SIGTERM",
+        "diverged" or "failed: ValueError: ..."), and `memory` in bytes per device: `planned` for the state, `peak`
+        including a generation's and a save's additional memory, and `used`, None if the platform does not report it,
+        with its `meaning`.
 
     Raises:
       OSError: the file cannot be read.
@@ -135,19 +139,26 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def command_line() -> list[str]:
-    """The words that started this process; the program by its name alone."""
+    """The arguments that started this process; the program without its path."""
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def hardware(over: Mesh) -> dict[str, Any]:
-    """What a run is on: `devices` in words, the `kind` of one, and of the first process's machine the `cpu`, the
-    `cores` and the bytes of `memory` that it may use, the `system`; and the number of `processes`."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """A description of the hardware and the system.
+
+    Args:
+      over: the devices.
+
+    Returns:
+      `devices` as text, the `kind` of the first device, the number of `processes`, and for the machine of this process
+      the model of the `cpu`, the number of usable `cores`, the usable `memory` in bytes, and the `system`.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "devices": mesh.describe(over),
         "kind": over.devices.flat[0].device_kind,
         "cpu": _processor(),
-        "cores": affinity,
+        "cores": cores,
         "memory": device_memory.machine(),
         "processes": sync.runtime().num_processes,
         "system": platform.platform(),
@@ -155,7 +166,7 @@ def hardware(over: Mesh) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The model of the CPU; its architecture where the system names no model."""
+    """The model of the CPU; its architecture if the system does not name the model."""
     with contextlib.suppress(OSError):
         if found := re.search(r"^model name\s*:\s*(.+)$", _PROCESSOR.read_text(), re.MULTILINE):
             return found[1].strip()
@@ -163,10 +174,10 @@ def _processor() -> str:
 
 
 def _open(path: Path) -> IO[str]:
-    """For appending, on a line of its own."""
-    half = path.exists() and not path.read_bytes().endswith(b"\n")
-    file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by the journal's end
-    file.write("\n" if half else "")
+    """Open a file for appending, with a line break first if its last line is incomplete."""
+    incomplete = path.exists() and not path.read_bytes().endswith(b"\n")
+    file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by Journal._end
+    file.write("\n" if incomplete else "")
     return file
 
 
@@ -174,6 +185,6 @@ def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _told(usage: Usage) -> dict[str, Any]:
+def _memory_record(usage: Usage) -> dict[str, Any]:
     used = {"used": usage.used.count, "meaning": usage.used.meaning} if usage.used else {"used": None, "meaning": None}
     return {"planned": usage.held, "peak": usage.peak, **used}

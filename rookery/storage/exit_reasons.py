@@ -1,4 +1,4 @@
-"""How a run ends, in words."""
+"""Messages about the end of a run."""
 
 import signal
 from pathlib import Path
@@ -6,31 +6,38 @@ from pathlib import Path
 from rookery.storage.checkpoint import Checkpointer
 
 
-class Diverged(ArithmeticError):  # noqa: N818 - it says what happened
-    """Nothing finite is left, neither a member nor an elite; names the generation and the last good checkpoint."""
+class Diverged(ArithmeticError):  # noqa: N818 - an outcome of the run
+    """No member and no elite is finite any more; the message names the generation and the last good checkpoint."""
 
 
 def stopped(generation: int, run_dir: Path | None) -> str:
-    """A run was asked to stop after `generation` generations."""
+    """The message of a run that a signal stopped after `generation` generations."""
     if run_dir is None:
         return f"stopped after generation {generation}; nothing was saved, since the run has no run_dir."
     return f"stopped after generation {generation}, which is saved; continue with: rookery resume {run_dir}"
 
 
 def stopped_within(generation: int, run_dir: Path | None) -> str:
-    """A run was asked to stop, and stopped before it finished the generation after `generation` others."""
+    """The message of a run that a signal stopped within a generation, after `generation` complete ones."""
     where = f"stopped within generation {generation + 1}"
     if run_dir is None:
         return f"{where}; nothing was saved, since the run has no run_dir."
-    return f"{where}, which is saved as far as it came; continue with: rookery resume {run_dir}"
+    return f"{where}, whose progress is saved; continue with: rookery resume {run_dir}"
 
 
 def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
-    """Nothing was finite in the last of `generation` generations; waits for the checkpoint that is under way."""
+    """The message of a run that diverged; waits for the checkpoint in progress.
+
+    Args:
+      generation: the number of generations, of which the last had no finite member or elite.
+      of_a_repertoire: whether the program has a repertoire instead of members.
+      checkpoints: the run's checkpoints, or None.
+      run_dir: the run directory, or None.
+    """
     if of_a_repertoire:
         return (
-            f"nothing was finite in generation {generation}, and the repertoire is empty: every fitness, "
-            "descriptor or genotype had a number that is not; look at what judges them."
+            f"nothing was finite in generation {generation}, and the repertoire is empty: every fitness, descriptor "
+            "or genotype contained a non-finite number; check the fitness and descriptor functions."
         )
     message = f"no member is finite any more in generation {generation}"
     newest = None
@@ -42,8 +49,8 @@ def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | Non
     return f"{message}; the last good checkpoint is that of generation {newest}, in {run_dir}."
 
 
-def why(error: BaseException | None) -> str:
-    """Why a run ended, in one line of at most 200 characters; without an error it is finished."""
+def exit_reason(error: BaseException | None) -> str:
+    """The reason for the end of a run as one line of at most 200 characters; `finished` without an error."""
     if error is None:
         return "finished"
     if isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Between a state and a store of arrays: which leaves it takes, what is noted of each, how they come back."""
+"""Conversion of a state's leaves to stored arrays and manifest records, and their restoration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,23 +18,23 @@ def _copies(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def copy(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Real copies in buffers of their own, each where its original is, and finished.
+    """Copies of arrays in separate buffers, on the same devices.
 
-    They are waited for: on devices of a CPU a generation that runs beside another program can have its exchanges begun
-    in different orders, and then never ends.
+    The call waits for the copies: on CPU devices the collectives of a generation that runs concurrently with another
+    program can start in different orders, which deadlocks.
     """
     copies: dict[str, Any] = {name: np.array(array) for name, array in arrays.items() if not _on_device(array)}
-    places: dict[Any, dict[str, Any]] = {}
+    groups: dict[Any, dict[str, Any]] = {}
     for name, array in arrays.items():
-        if _on_device(array):  # one call can only take arrays of the same devices
-            places.setdefault(frozenset(array.sharding.device_set), {})[name] = array
-    for group in places.values():
+        if _on_device(array):  # one jitted call accepts arrays of the same devices only
+            groups.setdefault(frozenset(array.sharding.device_set), {})[name] = array
+    for group in groups.values():
         copies |= _copies(group)
     return jax.block_until_ready(copies)
 
 
 def flatten(tree: PyTree) -> list[tuple[str, Any]]:
-    """The leaves with their paths as text, in the order of `jax.tree.leaves`."""
+    """Leaves with their paths as text, in the order of `jax.tree.leaves`."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(jax.tree_util.keystr(path) or "the state", leaf) for path, leaf in leaves]
 
@@ -44,12 +44,12 @@ def _on_device(leaf: Any) -> bool:
 
 
 def is_stored(leaf: Any) -> bool:
-    """Python's scalars stand in the manifest, and arrays of size 0 are refused by orbax: their shape says it all."""
+    """Whether orbax stores a leaf; Python scalars are in the manifest, and arrays of size 0 need only their shape."""
     return type(leaf) not in _PYTHON_SCALARS and leaf.size > 0
 
 
 def record(path: str, leaf: Any) -> dict[str, Any]:
-    """What the manifest says of a leaf, as JSON values.
+    """The manifest's record of a leaf, as JSON values.
 
     Raises:
       TypeError: the leaf is neither an array nor a Python bool, int or float.
@@ -62,7 +62,7 @@ def record(path: str, leaf: Any) -> dict[str, Any]:
 
 
 def differences(saved: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> list[str]:
-    """What keeps a checkpoint from filling a template, leaf by leaf."""
+    """The differences between the leaf records of a checkpoint and of a template, as text; empty if they match."""
     here = {record["path"]: f"{record['dtype']} {record['shape']}" for record in wanted}
     there = {record["path"]: f"{record['dtype']} {record['shape']}" for record in saved}
     found = [
@@ -70,26 +70,26 @@ def differences(saved: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> li
         for path in dict.fromkeys([*here, *there])
         if here.get(path) != there.get(path)
     ]
-    return found or (["the leaves stand in another order"] if list(here) != list(there) else [])
+    return found or (["the leaves are in another order"] if list(here) != list(there) else [])
 
 
 def _is_placed(leaf: Any) -> bool:
-    """Whether the leaf is bound to the devices it is on; others may follow the arrays they meet."""
+    """Whether a leaf is committed to its devices."""
     if isinstance(leaf, jax.Array):
         return leaf.committed
     return getattr(leaf, "sharding", None) is not None
 
 
-def target(leaf: Any) -> Any:
-    """What orbax shall restore for a leaf of the template."""
+def restore_target(leaf: Any) -> Any:
+    """The target that orbax receives to restore a leaf of the template."""
     if not _on_device(leaf):
         return np.asarray(leaf)
     sharding = leaf.sharding if _is_placed(leaf) else jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def revive(leaf: Any, record: Mapping[str, Any], array: Any) -> Any:
-    """The restored value of a leaf of the template; `array` is None if orbax did not hold it."""
+def restore_leaf(leaf: Any, record: Mapping[str, Any], array: Any) -> Any:
+    """The restored value of a leaf of the template; `array` is None if orbax did not store the leaf."""
     if type(leaf) in _PYTHON_SCALARS:
         return record["value"]
     if not _on_device(leaf):

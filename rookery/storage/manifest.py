@@ -1,7 +1,7 @@
-"""Which checkpoints are whole: the manifest beside each one, written last and checked first.
+"""Manifests, which record that checkpoints are complete: written last, and checked first.
 
-A checkpoint is the folder `generation_00000040/` and the manifest `generation_00000040.json`, which holds the size and
-the SHA-256 of every file of that folder, and its own. Without a manifest that holds, the folder counts for nothing.
+A checkpoint is the folder `generation_00000040/` and the manifest `generation_00000040.json`, which stores the size and
+the SHA-256 of every file in that folder, and a checksum of itself. A folder without a valid manifest is ignored.
 """
 
 import hashlib
@@ -16,25 +16,26 @@ from typing import Any
 from rookery.storage.run_dir import CHECKPOINT_PREFIX, sync_directory, write_atomically
 
 FORMAT = 1
-# The suffix tells a second save of one generation from the first, which it replaces only when it is whole.
+# The suffix distinguishes a repeated save of a generation from the first, which it replaces only when it is complete.
 _NAME = re.compile(re.escape(CHECKPOINT_PREFIX) + r"(\d{8,})(-\d+)?")
 
 
 class Damaged(Exception):  # noqa: N818 - a finding, not an error
-    """Why a checkpoint is not whole: the file and what is wrong with it."""
+    """A checkpoint is incomplete or damaged; the message names the file and the damage."""
 
 
 def generations(directory: Path) -> list[int]:
-    """Every generation that a manifest or a folder names, whole or not, newest first."""
+    """All generations with a manifest or a folder, complete or not, newest first."""
     entries = directory.iterdir() if directory.is_dir() else ()
     matches = (_NAME.fullmatch(entry.name.removesuffix(".json")) for entry in entries)
     return sorted({int(match[1]) for match in matches if match}, reverse=True)
 
 
 def none_finished(directory: Path) -> bool:
-    """Whether there never was a whole checkpoint: no manifest, and at most the one folder that a kill can leave.
+    """Whether no checkpoint was ever completed: no manifest, and at most the one folder that a killed run can leave.
 
-    Several folders without any manifest are damage instead, since each save begins after the one before is whole.
+    Several folders without a manifest indicate damage instead, since each save begins after the previous one is
+    complete.
     """
     names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
     folders = [name for name in names if _NAME.fullmatch(name)]
@@ -44,7 +45,7 @@ def none_finished(directory: Path) -> bool:
 
 
 def free_count(directory: Path, generation: int) -> int:
-    """Which save of this generation a new one is, counted from 1; see `name`."""
+    """The number of the next save of this generation, counted from 1; see `name`."""
     count = 1
     while (directory / name(generation, count)).exists():
         count += 1
@@ -52,33 +53,37 @@ def free_count(directory: Path, generation: int) -> int:
 
 
 def name(generation: int, count: int) -> str:
-    """The name of the folder of the save `count` of a generation."""
+    """The folder name of the save number `count` of a generation."""
     return f"{CHECKPOINT_PREFIX}{generation:08d}" + (f"-{count}" if count > 1 else "")
 
 
 def write(directory: Path, body: Mapping[str, Any]) -> None:
-    """Vouch for the folder `body["folder"]` of `body["generation"]`, once all of it has reached the disk.
+    """Flush the folder `body["folder"]` to disk, then write the manifest of `body["generation"]`.
 
     Args:
-      directory: that of all checkpoints.
+      directory: the directory of all checkpoints.
       body: JSON values; `files` is added.
 
     Raises:
       OSError: a file cannot be read or written.
     """
     folder = directory / body["folder"]
-    files = {path.relative_to(folder).as_posix(): _seal(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): _sync_and_hash(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir()), directory]:
         sync_directory(path)
-    whole = {**body, "format": FORMAT, "files": files}
-    write_atomically(_path(directory, body["generation"]), json.dumps({"sha256": _text_digest(whole), "body": whole}))
+    full = {**body, "format": FORMAT, "files": files}
+    write_atomically(_path(directory, body["generation"]), json.dumps({"sha256": _text_digest(full), "body": full}))
 
 
 def read(directory: Path, generation: int) -> dict[str, Any]:
-    """The body of a manifest, whose own checksum holds; the files are not looked at.
+    """The body of a manifest whose checksum is valid; the checkpoint's files are not checked.
 
     Raises:
-      Damaged: it is missing, changed, or of another format.
+      Damaged: the manifest is missing, changed, or of another format.
     """
     path = _path(directory, generation)
     try:
@@ -91,17 +96,17 @@ def read(directory: Path, generation: int) -> dict[str, Any]:
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError):
-        raise Damaged(f"{path} is no manifest any more") from None
+        raise Damaged(f"{path} is not a valid manifest") from None
     if body["format"] != FORMAT:
-        raise Damaged(f"{path} has format {body['format']}, but this rookery reads format {FORMAT}")
+        raise Damaged(f"{path} has format {body['format']}, but this version of rookery reads format {FORMAT}")
     return body
 
 
 def verified(directory: Path, generation: int) -> dict[str, Any]:
-    """The body of a manifest whose files are all as they were written; reads every byte of them.
+    """The body of a manifest whose files are all unchanged; reads every byte of them.
 
     Raises:
-      Damaged: the first thing found wrong.
+      Damaged: the manifest or a file is missing or changed; names the first one.
     """
     body = read(directory, generation)
     for name, (size, digest) in body["files"].items():
@@ -120,25 +125,25 @@ def verified(directory: Path, generation: int) -> dict[str, Any]:
     return body
 
 
-def is_whole(directory: Path, generation: int) -> bool:
-    """Whether `verified` finds nothing wrong."""
+def is_complete(directory: Path, generation: int) -> bool:
+    """Whether `verified` finds no damage."""
     try:
         return bool(verified(directory, generation))
     except Damaged:
         return False
 
 
-def retire(directory: Path, generation: int, keep: int, spared: int | None = None) -> None:
-    """Delete all checkpoints but the newest `keep` up to `generation`, and that of generation `spared`.
+def retire(directory: Path, generation: int, keep: int, retained: int | None = None) -> None:
+    """Delete all checkpoints except the newest `keep` up to `generation` and that of generation `retained`.
 
-    The caller has just written the manifest of `generation`, so a whole one always stays. A manifest goes before what
-    it vouches for: a kill between the two leaves nothing that looks whole.
+    The caller has just written the manifest of `generation`, so at least one complete checkpoint remains. Each manifest
+    is deleted before its folder, so that a kill between the two leaves no checkpoint that appears complete.
     """
     kept, recent = set(), 0
     for candidate in generations(directory):
         is_recent = candidate <= generation and recent < keep
         try:
-            if is_recent or candidate == spared:
+            if is_recent or candidate == retained:
                 kept.add(read(directory, candidate)["folder"])
                 recent += is_recent
                 continue
@@ -150,7 +155,7 @@ def retire(directory: Path, generation: int, keep: int, spared: int | None = Non
             shutil.rmtree(entry)
 
 
-def vouched(directory: Path, folder: str) -> bool:
+def has_manifest(directory: Path, folder: str) -> bool:
     """Whether a manifest names this folder."""
     match = _NAME.fullmatch(folder)
     try:
@@ -167,8 +172,8 @@ def _text_digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _seal(path: Path) -> tuple[int, str]:
-    """Size and digest of a file, which is brought to the disk: its older neighbours may be deleted after this."""
+def _sync_and_hash(path: Path) -> tuple[int, str]:
+    """The size and digest of a file, after a flush to disk, since older checkpoints may be deleted next."""
     with open(path, "rb+") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""The run folder: the names of its files, the one-writer lock, and `config.json`."""
+"""The run directory: the names of its files, the single-writer lock, and `config.json`."""
 
 import contextlib
 import datetime
@@ -14,14 +14,14 @@ import filelock
 
 from rookery.versions import version, versions
 
-FORMAT = 1
-"""The schema of `config.json`; raised whenever an older reader would misread a newer file."""
+FORMAT = 2
+"""The format version of `config.json`, incremented whenever an older reader would misread a newer file."""
 CHECKPOINT_PREFIX = "generation_"
-"""What the name of everything that is whole or half a checkpoint begins with, inside `checkpoints/`."""
+"""The name prefix of all files and folders of checkpoints, complete or not, inside `checkpoints/`."""
 _TEMPORARY = ".rookery-tmp"
-# What a run makes. `create(overwrite=True)` deletes these and nothing else; config.json goes first, so that a run
-# that is half deleted cannot be resumed.
-_MADE = (
+# The files of a run. `create(overwrite=True)` deletes only these, and config.json first, so that an incompletely
+# deleted run cannot be resumed.
+_RUN_FILES = (
     "config.json",
     "metrics.csv",
     "lineage.csv",
@@ -45,26 +45,29 @@ _MADE = (
 
 
 class RunFolderError(ValueError):
-    """A folder that cannot be used as asked; the message is one sentence with the remedy."""
+    """A run directory cannot be created, opened or locked; the message names the remedy."""
 
 
 class RunFolder:
-    """The names of a run's files, its configuration, and the right to write to it.
+    """A run directory: the names of its files, its configuration, and its single-writer lock.
 
-    Get one from `create` or `open_existing`; as a context manager it gives the lock back at the end. The lock is the
-    kernel's: it is free at once when its holder dies, whatever it died of.
+    `create` and `open_existing` return instances; as a context manager an instance releases the lock at the end. The
+    lock is a kernel lock, which is released immediately when its process ends for any reason.
+
+    Args:
+      path: the directory.
 
     Attributes:
-      path: absolute.
-      config: what the run was configured with, as `create` received it.
-      versions: the `rookery`, `jax` and `python` that made the run.
+      path: the absolute path.
+      config: the configuration of the run, as passed to `create`.
+      versions: the versions of `rookery`, `jax` and `python` that created the run.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).absolute()
         self.config: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
-        # Not thread local: the lock belongs to the run, whichever thread of it releases it.
+        # Not thread-local, since another thread of the run may release it.
         self._lock = filelock.FileLock(self.path / ".lock", timeout=0, thread_local=False)
 
     @property
@@ -74,32 +77,32 @@ class RunFolder:
 
     @property
     def metrics_file(self) -> Path:
-        """`metrics.csv`: a row per generation."""
+        """`metrics.csv`: one row per generation."""
         return self.path / "metrics.csv"
 
     @property
     def lineage_file(self) -> Path:
-        """`lineage.csv`: a row per generation and member."""
+        """`lineage.csv`: one row per generation and member."""
         return self.path / "lineage.csv"
 
     @property
     def repertoire_file(self) -> Path:
-        """`repertoire.csv`: a row per cell."""
+        """`repertoire.csv`: one row per cell."""
         return self.path / "repertoire.csv"
 
     @property
     def cells_file(self) -> Path:
-        """`cells.csv`: a row per saved generation and cell whose elite changed its fitness."""
+        """`cells.csv`: one row per saved generation and cell whose elite changed its fitness."""
         return self.path / "cells.csv"
 
     @property
     def journal_file(self) -> Path:
-        """`journal.jsonl`: a line per event, from the first start to the last end."""
+        """`journal.jsonl`: one line per event, see `storage/events.py`."""
         return self.path / "journal.jsonl"
 
     @property
     def skills_file(self) -> Path:
-        """`skills.csv`: where the episodes of each skill went, a row per state."""
+        """`skills.csv`: the trajectories of each skill's episodes, one row per state."""
         return self.path / "skills.csv"
 
     @property
@@ -114,7 +117,7 @@ class RunFolder:
 
     @property
     def interrupted(self) -> Path:
-        """The folder of the checkpoint of a generation that a signal stopped; a later checkpoint deletes it."""
+        """The folder of the checkpoint within a generation that a signal stopped; the next checkpoint deletes it."""
         return self.path / "interrupted"
 
     @property
@@ -134,7 +137,7 @@ class RunFolder:
 
     @property
     def episodes_file(self) -> Path:
-        """`episodes.npz`: episodes to be played, see `deploy/episodes.py`."""
+        """`episodes.npz`: recorded episodes for playback, see `deploy/episodes.py`."""
         return self.path / "episodes.npz"
 
     @property
@@ -144,18 +147,19 @@ class RunFolder:
 
     @property
     def owner_file(self) -> Path:
-        """`.owner.json`: who holds the lock, for the message to whoever is refused."""
+        """`.owner.json`: the process that holds the lock, for the error message of other processes."""
         return self.path / ".owner.json"
 
     def acquire(self) -> None:
-        """Take the one-writer lock.
+        """Acquire the single-writer lock.
 
         Raises:
-          RunFolderError: somebody holds it; names process, host and time.
+          RunFolderError: another process holds it (the message names process, host and time), or the directory is not
+            writable.
         """
         try:
             self._lock.acquire()
-        except (filelock.Timeout, RuntimeError) as error:  # RuntimeError: held by this very thread
+        except (filelock.Timeout, RuntimeError) as error:  # RuntimeError: held by this thread
             raise RunFolderError(
                 f"{self.path} is in use: {self._owner()} writes to it; wait for it, stop it, or choose another folder."
             ) from error
@@ -168,7 +172,7 @@ class RunFolder:
         write_atomically(self.owner_file, json.dumps(owner))
 
     def release(self) -> None:
-        """Give the lock back; without effect if it is not held."""
+        """Release the lock; no effect if it is not held."""
         if self._lock.is_locked:
             self.owner_file.unlink(missing_ok=True)
             self._lock.release()
@@ -189,7 +193,7 @@ class RunFolder:
         try:
             owner = json.loads(self.owner_file.read_text(encoding="utf-8"))
             return f"process {owner['pid']} on {owner['host']}, started {owner['started']},"
-        except (OSError, ValueError, KeyError, TypeError):  # the other one has not written it yet
+        except (OSError, ValueError, KeyError, TypeError):  # the other process has not written it yet
             return "another process"
 
     def _load(self) -> None:
@@ -199,30 +203,31 @@ class RunFolder:
 
 
 def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: bool = False) -> RunFolder:
-    """Make a folder for a new run, and hold its lock.
+    """Create the directory of a new run, and acquire its lock.
 
     Args:
-      path: made if it does not exist, with its parents; files in it that no run makes are never touched.
-      config: JSON values only; comes back bit-equal as `open_existing(path).config`.
-      overwrite: delete what an earlier run made there.
+      path: the directory, which is created with its parents if it does not exist; files that are not a run's are never
+        changed.
+      config: JSON values only; `open_existing(path).config` returns them bit-equal.
+      overwrite: delete the files of an earlier run there.
 
     Raises:
-      RunFolderError: the folder holds a run (and `overwrite` is False), is in use, or cannot be made.
+      RunFolderError: the directory contains a run (and `overwrite` is False), is in use, or cannot be created.
     """
     folder = RunFolder(path)
     content = {"format": FORMAT, "versions": versions(("rookery", "jax")), "config": dict(config)}
-    text = json.dumps(content, indent=2) + "\n"  # before anything is deleted: a value that is no JSON raises here
+    text = json.dumps(content, indent=2) + "\n"  # before anything is deleted: a value that is not JSON raises here
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"{folder.path} cannot be made: {error.strerror}; choose another folder.") from error
-    if _is_foreign(folder.config_file):  # which must not be deleted
-        raise RunFolderError(f"{folder.path} holds the config.json of another program; choose another folder.")
+        raise RunFolderError(f"{folder.path} cannot be created: {error.strerror}; choose another folder.") from error
+    if _is_of_another_program(folder.config_file):  # never delete a file of another program
+        raise RunFolderError(f"{folder.path} contains the config.json of another program; choose another folder.")
     folder.acquire()
     try:
-        if not overwrite and any(any(folder.path.glob(pattern)) for pattern in _MADE):
+        if not overwrite and any(any(folder.path.glob(pattern)) for pattern in _RUN_FILES):
             raise RunFolderError(
-                f"{folder.path} already holds a run: continue it with `rookery resume {folder.path}`, "
+                f"{folder.path} already contains a run: continue it with `rookery resume {folder.path}`, "
                 "or replace it with `--overwrite`."
             )
         _delete_run(folder)
@@ -235,24 +240,25 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
 
 
 def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolder:
-    """Open the folder of a run; its configuration stands in `.config`.
+    """Open the directory of an existing run and read its configuration.
 
     Args:
-      path: the folder.
-      write: take the lock. Readers need none: everything that matters is written atomically or line by line.
+      path: the directory.
+      write: acquire the lock. Readers need no lock, since all files are written atomically or line by line.
 
     Raises:
-      RunFolderError: it is no run, its `config.json` is damaged or of another format, or (`write`) it is in use.
+      RunFolderError: the path is not a run directory, its `config.json` is damaged or has another format, or (with
+        `write`) it is in use.
     """
     folder = RunFolder(path)
     if folder.path.exists() and not folder.path.is_dir():
-        raise RunFolderError(f"{folder.path} is a file, not the folder of a run; give the folder.")
+        raise RunFolderError(f"{folder.path} is a file, not a run directory; give the directory.")
     if not folder.path.is_dir():
-        raise RunFolderError(f"{folder.path} is no run: there is no such folder.")
+        raise RunFolderError(f"{folder.path} is not a run directory: there is no such folder.")
     if not folder.config_file.is_file():
-        raise RunFolderError(f"{folder.path} is no run: config.json is missing in it.")
-    if _is_foreign(folder.config_file):
-        raise RunFolderError(f"{folder.path} is no run: the config.json in it is of another program.")
+        raise RunFolderError(f"{folder.path} is not a run directory: config.json is missing in it.")
+    if _is_of_another_program(folder.config_file):
+        raise RunFolderError(f"{folder.path} is not a run directory: the config.json in it is of another program.")
     if write:
         folder.acquire()
     try:
@@ -264,7 +270,7 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a whole file or nothing: to a neighbour, through to the disk, then renamed into place; a text in UTF-8."""
+    """Write a file atomically: to a temporary file, which is flushed to disk and then renamed; text is UTF-8."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         with open(temporary, "wb") as file:
@@ -279,7 +285,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Bring the names in a directory to the disk, where the system can."""
+    """Flush the entries of a directory to disk, on systems that support it."""
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -289,19 +295,19 @@ def sync_directory(path: Path) -> None:
 
 
 def _delete_run(folder: RunFolder) -> None:
-    for pattern in _MADE:
+    for pattern in _RUN_FILES:
         for entry in list(folder.path.glob(pattern)):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
     for directory in (folder.checkpoints, folder.events):
-        with contextlib.suppress(OSError):  # absent, or the user keeps something there
+        with contextlib.suppress(OSError):  # absent, or it contains other files of the user
             directory.rmdir()
 
 
-def _is_foreign(config_file: Path) -> bool:
-    """Whether a whole `config.json` has nothing of what every version of this library writes first."""
+def _is_of_another_program(config_file: Path) -> bool:
+    """Whether a readable `config.json` lacks the keys that every version of this library writes."""
     try:
         content = json.loads(config_file.read_bytes())
     except (OSError, ValueError):
@@ -312,18 +318,20 @@ def _is_foreign(config_file: Path) -> bool:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        written_by, written_as = content["versions"]["rookery"], content["format"]
-    except (ValueError, KeyError, TypeError) as error:  # ValueError: no JSON, or no UTF-8
+        written_by, written_format = content["versions"]["rookery"], content["format"]
+    except (ValueError, KeyError, TypeError) as error:  # ValueError: not JSON, or not UTF-8
         raise RunFolderError(
-            f"{path} is damaged ({type(error).__name__}: {error}); put a copy back, or start anew with `--overwrite`."
+            f"{path} is damaged ({type(error).__name__}: {error}); restore a copy, or start again with `--overwrite`."
         ) from error
-    if written_as != FORMAT:
+    if written_format not in (1, FORMAT):
         raise RunFolderError(
-            f"{path} has format {written_as!r}, but rookery {version('rookery')} reads format {FORMAT}; "
+            f"{path} has format {written_format!r}, but rookery {version('rookery')} reads formats 1 and {FORMAT}; "
             f"use rookery {written_by}, which wrote it."
         )
     if not isinstance(content.get("config"), dict):
         raise RunFolderError(
-            f"{path} is damaged (no `config` in it); put a copy back, or start anew with `--overwrite`."
+            f"{path} is damaged (no `config` in it); restore a copy, or start again with `--overwrite`."
         )
+    if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
+        content["config"]["environment"] = content["config"].pop("world")
     return content

@@ -1,1 +1,1 @@
-"""The training loop of a run: generations, progress, memory, and what is written after each."""
+"""The training loop of a run: compilation, generations, progress display, memory plan, and the files that it writes."""

@@ -1,4 +1,4 @@
-"""Compiling a program: its stages side by side, each traced once."""
+"""Compiles the stages of a program in parallel; each is traced once."""
 
 import concurrent.futures
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from rookery.distributed.programs import Stages
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
 
-_COMPILERS = 2  # threads; XLA compiles one program on little more than one core, and more at once take more memory
+_COMPILERS = 2  # threads; XLA uses little more than one core per program, and more threads need more memory
 
 
 class Compiler:
-    """Traces and compiles what a run of a program needs.
+    """Traces and compiles the stages of a program.
 
-    Tracing stays on the calling thread, since simulators change settings of the process while they are traced; XLA
-    compiles on other threads meanwhile, the longest programs first.
+    Tracing stays on the calling thread, since simulators change process-wide settings while they are traced. In the
+    meantime XLA compiles on other threads, the longest programs first.
 
     Args:
-      program: any.
+      program: the program to compile.
       over: the mesh.
-      template: of the program's state on that mesh.
+      template: shapes, dtypes and shardings of the program's state on that mesh.
     """
 
     def __init__(self, program: Program, over: Mesh, template: ProgramState):
@@ -36,12 +36,12 @@ class Compiler:
 
     @cached_property
     def work(self) -> Work:
-        """The template of what a generation in progress holds."""
+        """Shapes, dtypes and shardings of the intermediate state of a generation in progress."""
         return programs.work_template(self._program, self._over, self._template)
 
     @cached_property
     def metrics(self) -> Any:
-        """Shapes of the metrics of a generation."""
+        """Shapes and dtypes of the metrics of a generation."""
         return self._finish.out_info[1]
 
     @cached_property
@@ -49,16 +49,16 @@ class Compiler:
         return self._stages.finish.lower(self._template, self.work)
 
     def compile(self, creates: bool = True) -> Stages:
-        """All stages, compiled.
+        """Compile all stages.
 
         Args:
-          creates: those of `init` too; without them they are None.
+          creates: compile the stages of `init` too; if False, `create` and `first_states` are not compiled.
         """
         stages, key, state = self._stages, self._key, self._template
         number = np.int32(0)
         init_keys, step_keys = programs.stage_keys(self._program)
-        bank = programs.whole(self._over, jax.eval_shape(stages.start_states, key))
-        first_bank = programs.whole(self._over, jax.eval_shape(stages.first_states, key))
+        bank = programs.replicated(self._over, jax.eval_shape(stages.start_states, key))
+        first_bank = programs.replicated(self._over, jax.eval_shape(stages.first_states, key))
         lowered: dict[str, Callable[[], Any]] = {
             "advance": partial(stages.advance.lower, state, self.work, number, number),
             "finish": lambda: self._finish,
@@ -67,8 +67,8 @@ class Compiler:
             "begin": partial(stages.begin.lower, state, bank, step_keys),
             "first_states": partial(stages.first_states.lower, key),
         }
-        alike = stages.first_states is stages.start_states
-        left_out = {"first_states"} if alike or not creates else set()
+        identical = stages.first_states is stages.start_states
+        left_out = {"first_states"} if identical or not creates else set()
         left_out |= set() if creates else {"create"}
         with concurrent.futures.ThreadPoolExecutor(_COMPILERS) as pool:
             compiling = {

@@ -1,4 +1,4 @@
-"""One generation, cut into compiled calls of about a second, so that a signal and the progress line need not wait."""
+"""Runs a generation as compiled calls of about one second each, so that signals and progress are handled promptly."""
 
 import time
 from collections.abc import Callable
@@ -13,33 +13,45 @@ from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work, split, staged_init, staged_step
 from rookery.types import Key
 
-_SLICE = 1.0  # seconds that a compiled call should take
-_GROWTH = 2  # the most by which one call has more iterations than the one before, and each generation begins with 1: an
-# update costs more than a step, and after warm-up all of a generation's iterations are slower than before
-_SHORT = 10.0  # seconds; a generation that needs no longer is finished before the run stops
+_CALL_SECONDS = 1.0
+"""Target duration of one compiled call."""
+
+_MAX_GROWTH = 2
+"""Largest factor by which the iterations grow from one call to the next; each generation begins with 1 iteration.
+
+The duration of an iteration is not known in advance: gradient updates cost more than environment steps, so iterations
+become slower once the warm-up steps end.
+"""
+
+_FINISH_SECONDS = 10.0
+"""A generation with at most this much time left is finished before the run stops at a signal."""
 
 
 class Pause(NamedTuple):
-    """A generation that was stopped before its end."""
+    """A generation that a signal stopped before its end."""
 
     signum: int
+    """Number of the signal."""
     state: ProgramState
+    """State of the program."""
     work: Work
+    """Intermediate state of the generation."""
     done: int
-    """Iterations of its training that are done."""
+    """Training iterations of the generation that are done."""
 
 
 class Generations:
-    """Runs generations of a program by its compiled stages.
+    """Runs generations of a program with its compiled stages.
 
-    Where a generation is cut depends on the clock and changes nothing: the same compiled loop runs every iteration.
+    The number of iterations per call depends on wall time but does not change the result: the same compiled loop body
+    runs every iteration.
 
     Args:
-      program: any.
-      stages: its own, compiled.
-      signum: gives the signal that asks this process to stop, if one came.
-      show: is called with the share of the generation's training that is done, in [0, 1], and the seconds that the rest
-        of the generation will take.
+      program: the program to run.
+      stages: the compiled stages of the program.
+      signum: returns the number of the signal that requested this process to stop, or None.
+      show: called with the fraction of the generation's training that is done, in [0, 1], and the estimated seconds
+        until the end of the generation.
     """
 
     def __init__(
@@ -49,7 +61,7 @@ class Generations:
         self._stages = stages
         self._signum, self._show = signum, show
         self._count = 1  # iterations in the next call
-        self._finish_seconds = 0.0  # of the last generation
+        self._finish_seconds = 0.0  # duration of the `finish` stage in the previous generation
 
     @property
     def compiled(self) -> list[Any]:
@@ -65,24 +77,25 @@ class Generations:
     def run(
         self, state: ProgramState, key: Key, work: Work | None = None, done: int = 0
     ) -> tuple[ProgramState, dict[str, np.ndarray]] | Pause:
-        """A generation, or what is left of it.
+        """Run a generation, or the remaining iterations of a paused one.
 
         Args:
-          state: is donated.
-          key: the generation's.
-          work: of a generation that was paused after `done` iterations; donated.
+          state: of the program; donated.
+          key: random key of the generation.
+          work: intermediate state of a generation paused after `done` iterations; donated.
+          done: iterations of a paused generation that are done.
 
         Returns:
-          The next state and the metrics on the host; or the pause, if a signal came and much was left to do.
+          The next state and the metrics on the host; or a `Pause`, if a signal came and more than 10 seconds were left.
         """
         if work is None:
             state, work = self._begin(state, key)
         while done < self._step.iterations:
             state, work, done, seconds = self._advance(state, work, done)
-            left = self._left(done, seconds)
+            left = self._seconds_left(done, seconds)
             self._show(done / self._step.iterations, left)
             signum, _ = sync.agree(self._signum(), False)
-            if signum is not None and sync.of_first(left > _SHORT) and done < self._step.iterations:
+            if signum is not None and sync.of_first(left > _FINISH_SECONDS) and done < self._step.iterations:
                 return Pause(signum, state, work, done)
         started = time.monotonic()
         state, metrics = jax.block_until_ready(self._stages.finish(state, work))
@@ -96,14 +109,14 @@ class Generations:
         return self._stages.begin(state, self._stages.start_states(bank_key), keys)
 
     def _advance(self, state: ProgramState, work: Work, done: int) -> tuple[ProgramState, Work, int, float]:
-        """Some iterations; also how many are done by then, and the seconds that each took."""
+        """Run some iterations; also returns the number of iterations done so far and the seconds per iteration."""
         last = min(done + sync.of_first(self._count), self._step.iterations)
         started = time.monotonic()
         state, work = self._stages.advance(state, work, np.int32(done), np.int32(last))
         jax.block_until_ready((state, work))
         seconds = (time.monotonic() - started) / (last - done)
-        self._count = max(1, min(int(_SLICE / max(seconds, 1e-9)), _GROWTH * self._count))
+        self._count = max(1, min(int(_CALL_SECONDS / max(seconds, 1e-9)), _MAX_GROWTH * self._count))
         return state, work, last, seconds
 
-    def _left(self, done: int, seconds: float) -> float:
+    def _seconds_left(self, done: int, seconds: float) -> float:
         return (self._step.iterations - done) * seconds + self._finish_seconds

@@ -1,7 +1,7 @@
-"""The run loop: one generation after the other, logged, saved, and continued exactly.
+"""The training loop: runs generations, logs and saves each, and resumes a run exactly.
 
-The loop is where keys are born: generation g of a run uses `fold_in(run_key, g)` and nothing else, so a run that was
-killed and resumed draws the same numbers as one that never stopped.
+All random keys come from this loop: generation g uses only `fold_in(run_key, g)`, so a run that was killed and resumed
+draws the same random numbers as one that never stopped.
 """
 
 import contextlib
@@ -32,26 +32,37 @@ from rookery.storage.exit_reasons import Diverged, lost, stopped, stopped_within
 from rookery.training import memory_plan as plans
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations, Pause
-from rookery.training.metrics import Spent, summarize
+from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import Reporter
-from rookery.training.run_writer import AfterSave, Outlets
+from rookery.training.run_writer import AfterSave, RunWriters
 from rookery.types import Key
 
 
 class Result(NamedTuple):
-    """What a run leaves in memory."""
+    """The result of a run."""
 
     state: ProgramState
-    history: list[dict[str, np.ndarray]]  # one per generation run: the program's metrics
+    """The final state of the program."""
+    history: list[dict[str, np.ndarray]]
+    """The program's metrics of each generation that this call ran."""
     run_dir: Path | None
-    memory: device_memory.Usage | None = None  # planned and used; None where nothing was left to run
+    """The run directory; None if nothing was written."""
+    memory: device_memory.Usage | None = None
+    """Planned and measured device memory; None if no generation was left to run."""
 
 
 def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
-    """What a run would hold, with the generation compiled as `run` compiles it: where a cache keeps it, `run` finds it.
+    """Plan the device memory of a run, including the working memory of the compiled generation.
+
+    The generation is compiled as in `run`, which therefore finds it in the persistent compilation cache, if that is on.
+
+    Args:
+      program: the program to plan for.
+      config: of the run.
+      over: the mesh to shard the population over.
 
     Raises:
-      ValueError: the devices cannot share the program, or `best_by` names no metric.
+      ValueError: the devices cannot divide the program evenly, or `best_by` names no metric.
     """
     template = programs.template(program, over)
     compiler = Compiler(program, over, template)
@@ -73,26 +84,27 @@ def run(
     """Run a program for `generations` generations.
 
     Args:
-      program: PBT, seeds, or your own.
-      config: a `RunConfig`; or give its fields as keywords: `run(program, generations=20, run_dir="runs/mine")`.
-        Without a `run_dir` nothing is written.
-      over: the mesh to spread the population over; the first device of each process by default.
-      resume: continue what `run_dir` holds, up to `generations`.
-      record: what `config.json` says of the program, so that the command line can rebuild it.
+      program: the population program, such as `pbt(...)`, `seeds(...)` or a user-defined one.
+      config: a `RunConfig`; without a `run_dir` nothing is written.
+      over: the mesh to shard the population over; by default the first device of each process.
+      resume: continue the run in `run_dir` up to generation `generations`.
+      record: the config entry of `config.json`, from which the command line can rebuild the program.
       command: the words of the command line that started the run, for its journal.
-      after_save: called by process 0 with the run's folder whenever a checkpoint was begun, which may not be whole yet.
+      after_save: called by process 0 with the run directory after each start of a background checkpoint.
+      **options: fields of `RunConfig` in place of `config`: `run(program, generations=20, run_dir="runs/mine")`.
 
     Returns:
       The final state and the metrics of the generations run.
 
     Raises:
-      ValueError: a mistake in the configuration, or a folder that cannot be used.
-      Interrupted: Ctrl-C or SIGTERM came; the generation was finished and saved.
-      Diverged: no member is finite any more.
+      TypeError: both `config` and `options` are given.
+      ValueError: the configuration is invalid, or the run directory cannot be used.
+      Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
+      Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
 
     Warns:
-      AfterSaveWarning: `after_save` raised an exception; told once, and the run goes on.
+      AfterSaveWarning: `after_save` raised an exception; issued once, and the run continues.
     """
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
@@ -105,11 +117,11 @@ def run(
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = Compiler(program, over, template)
     best = Best(config.best_by)
-    if config.best_by not in (None, "best_fitness"):  # only a traced generation tells, and nothing is written yet
+    if config.best_by not in (None, "best_fitness"):  # checked by tracing, before anything is written
         best.check(_columns(program, compiler.metrics))
     with contextlib.ExitStack() as stack:
-        requests = stack.enter_context(Requests())  # until the last save is whole
-        outlets, begun = Outlets(Journal()), Begun(None, 0)
+        requests = stack.enter_context(Requests())  # handles signals until the last checkpoint is complete
+        writers, start = RunWriters(Journal()), StartPoint(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
             journal = stack.enter_context(Journal(folder if sync.is_first() else None))
@@ -117,83 +129,93 @@ def run(
                 Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
             )
             if resume:
-                begun = restore(folder, checkpoints, template, lambda: compiler.work)
-            log = stack.enter_context(RunLog(folder, begun.generation)) if sync.is_first() else None
-            outlets = Outlets(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
+                start = restore(folder, checkpoints, template, lambda: compiler.work)
+            log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
+            writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
                 best.recall(folder, checkpoints)
-        first = begun.generation
+        first = start.generation
         reporter = Reporter(config.generations, first, config.quiet or not sync.is_first())
-        if begun.state is not None and first >= config.generations:
-            reporter.say(f"generation {first} is already reached; give a larger --generations to run on.")
-            return Result(begun.state, [], outlets.run_dir)
+        if start.state is not None and first >= config.generations:
+            reporter.message(f"generation {first} is already reached; give a larger --generations to continue.")
+            return Result(start.state, [], writers.run_dir)
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
-        outlets.journal.begin(first, over, meter.read, command)
-        generations, state = _compile(program, compiler, begun, first_key, requests, reporter)
-        outlets.journal.compiled(reporter.seconds_compiling)
+        writers.journal.begin(first, over, meter.read, command)
+        generations, state = _compile(program, compiler, start, first_key, requests, reporter)
+        writers.journal.compiled(reporter.seconds_compiling)
         meter.begin(generations.compiled, state)
-        state, history = _Loop(program, config, generations, outlets, reporter, requests, best).run(
-            begun._replace(state=state), run_key
+        state, history = _Loop(program, config, generations, writers, reporter, requests, best).run(
+            start._replace(state=state), run_key
         )
-        outlets.wait()
-        return Result(state, history, outlets.run_dir, meter.read())
+        writers.wait()
+        return Result(state, history, writers.run_dir, meter.read())
 
 
-class Begun(NamedTuple):
-    """Where a run begins, or goes on."""
+class StartPoint(NamedTuple):
+    """The point at which a run starts or resumes."""
 
-    state: ProgramState | None  # None where it is still to be made
-    generation: int  # finished ones
-    work: Work | None = None  # of a generation that was stopped on its way
-    done: int = 0  # iterations of it that are done
+    state: ProgramState | None
+    """State of the program; None if the run is new and its state is not yet initialised."""
+    generation: int
+    """Number of finished generations."""
+    work: Work | None = None
+    """Intermediate state of an interrupted generation; None at the boundary of two generations."""
+    done: int = 0
+    """Iterations of the interrupted generation that are done."""
 
 
 def _compile(
-    program: Program, compiler: Compiler, begun: Begun, key: Key, requests: Requests, reporter: Reporter
+    program: Program, compiler: Compiler, start: StartPoint, key: Key, requests: Requests, reporter: Reporter
 ) -> tuple[Generations, ProgramState]:
-    """The compiled generations, and the state to begin with, which is made where there is none."""
+    """The compiled generations and the first state, which is initialised here for a new run."""
     started = time.monotonic()
-    stages = compiler.compile(creates=begun.state is None)
-    sync.meet()
+    stages = compiler.compile(creates=start.state is None)
+    sync.barrier()
     generations = Generations(program, stages, lambda: requests.signum, reporter.progress)
-    state = generations.create(key) if begun.state is None else begun.state
+    state = generations.create(key) if start.state is None else start.state
     reporter.compiled(time.monotonic() - started)
     return generations, state
 
 
 def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState) -> None:
-    """Every process has to run the same program, over its share of the same devices."""
+    """Check that every process runs the same program with the same config on the same global mesh."""
     shapes = [
         (jax.tree_util.keystr(path), leaf.shape, str(leaf.dtype)) for path, leaf in jax.tree.leaves_with_path(template)
     ]
-    told = {
+    settings = {
         "run": dataclasses.asdict(config),
         "resume": resume,
         "state": hashlib.sha256(repr(shapes).encode()).hexdigest(),
     }
     sync.connect(over)
-    sync.check_alike(told)
+    sync.check_alike(settings)
 
 
 def _columns(program: Program, metrics: Any) -> Iterable[str]:
-    """The names that a generation's row of `metrics.csv` will have, from the shapes of its metrics."""
-    told = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), metrics)
-    return summarize(program, 0, told, Spent(1.0))
+    """The columns that `metrics.csv` will have, from the shapes of the program's metrics."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), metrics)
+    return summarize(program, 0, zeros, WallTimes(1.0))
 
 
 def restore(
     folder: folders.RunFolder, checkpoints: Checkpointer, template: ProgramState, work: Callable[[], Work]
-) -> Begun:
-    """The newest whole checkpoint of a run, or that of the generation it was interrupted in, if that is newer.
+) -> StartPoint:
+    """Restore the newest complete checkpoint of a run, or that of an interrupted generation, if it is newer.
 
-    A run that was killed before its first checkpoint begins anew, and so loses nothing but time.
+    A run that was killed before its first checkpoint starts from the beginning; only its computing time is lost.
+
+    Args:
+      folder: the run directory.
+      checkpoints: of the finished generations.
+      template: shapes, dtypes and shardings of the program's state.
+      work: returns the template of the intermediate state of a generation.
 
     Warns:
-      CheckpointWarning: a damaged checkpoint was passed over.
+      CheckpointWarning: a damaged checkpoint was skipped.
 
     Raises:
-      CheckpointError: there are checkpoints, but none is whole, or it does not fit the template.
+      CheckpointError: there are checkpoints, but none is complete, or it does not match the template.
     """
     newest = -1 if sync.of_first(checkpoints.empty) else 0
     interrupted = Checkpointer(folder.interrupted, read_only=True)
@@ -202,26 +224,27 @@ def restore(
         newest = sync.of_first(_latest(checkpoints))
     if reached > newest or reached == newest >= 0:
         (state, unfinished), metadata, generation = interrupted.restore((template, work()))
-        return Begun(state, generation, unfinished, metadata[_DONE])
+        return StartPoint(state, generation, unfinished, metadata[_DONE])
     if newest < 0:
-        return Begun(None, 0)
+        return StartPoint(None, 0)
     state, _, generation = checkpoints.restore(template)
-    return Begun(state, generation)
+    return StartPoint(state, generation)
 
 
 def _latest(checkpoints: Checkpointer) -> int:
-    """The generation of the newest whole checkpoint, -1 without one, for process 0; the others need not look."""
+    """The generation of the newest complete checkpoint on process 0; -1 without one, and on all other processes."""
     latest = checkpoints.latest() if sync.is_first() else None
     return -1 if latest is None else latest
 
 
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
-    """The folder, which process 0 makes and holds; the others wait until it has."""
+    """Open the run directory: process 0 creates and locks it, and the others wait until it has."""
     folder = _make(program, config, resume, record) if sync.is_first() else folders.RunFolder(str(config.run_dir))
-    # A folder of the same name on a disk of this process's own may hold an older run: who holds the lock tells.
-    if not sync.sees_what_first_sees(folder.owner_file):
+    # On a file system that is not shared, a directory of the same path may contain an older run, so the processes
+    # compare the owner that the lock file records.
+    if not sync.file_matches_process_zero(folder.owner_file):
         raise ValueError(
-            f"process 0 has made {folder.path}, which this process does not see; give a --run-dir on a file system "
+            f"process 0 has created {folder.path}, which this process cannot read; give a --run-dir on a file system "
             "that all processes share."
         )
     return folder
@@ -236,35 +259,40 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
         folder.reconfigure({**(record or folder.config), **described})
         return folder
     from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
-    from_python |= {"world": {"env": program.task}} if program.task else {}
+    from_python |= {"environment": {"env": program.task}} if program.task else {}
     return folders.create(run_dir, {**(record or from_python), **described}, config.overwrite)
 
 
 def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
-    """Whether no elite is left, or every member diverged; one that only broke the physics can still learn."""
+    """Whether no elite is finite, or every member diverged.
+
+    A member with a fitness that is not finite has not always diverged: if only its physics simulation produced values
+    that are not finite, it can still learn. The metric `diverged`, where a program reports it, makes this distinction.
+    """
     if "max_fitness" in metrics:
         return not np.isfinite(metrics["max_fitness"]).any()
     return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
 
 
-_DONE = "iterations"  # what the metadata of an interrupted generation call those that are done
+_DONE = "iterations"
+"""Key of the number of finished iterations in the metadata of an interrupted generation's checkpoint."""
 
 
 class _Loop(NamedTuple):
-    """What the loop over generations needs, bound once."""
+    """The loop over generations, with all objects that it uses."""
 
     program: Program
     config: RunConfig
     generations: Generations
-    outlets: Outlets
+    writers: RunWriters
     reporter: Reporter
     requests: Requests
     best: Best
 
-    def run(self, begun: Begun, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
-        """From where the run begins to the last generation, or to the first signal."""
+    def run(self, start: StartPoint, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
+        """Run from the starting point to the last generation, or until the first signal."""
         history: list[dict[str, np.ndarray]] = []
-        state, first, work, done = begun
+        state, first, work, done = start
         assert state is not None
         tables = checkpoint = 0.0
         for generation in range(first, self.config.generations):
@@ -277,31 +305,38 @@ class _Loop(NamedTuple):
             work, done = None, 0
             history.append(metrics)
             seconds = time.monotonic() - started
-            row = summarize(self.program, generation, metrics, Spent(seconds, tables, checkpoint))
-            self.outlets.write(generation, row, metrics)
+            row = summarize(self.program, generation, metrics, WallTimes(seconds, tables, checkpoint))
+            self.writers.write(generation, row, metrics)
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
             if _nothing_is_finite(metrics):
                 of_a_repertoire = self.program.table is not None
-                raise Diverged(lost(generation + 1, of_a_repertoire, self.outlets.checkpoints, self.outlets.run_dir))
+                raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
             checkpoint = self.save(generation + 1, state, row)
             tables = time.monotonic() - started - seconds - checkpoint
         return state, history
 
     def pause(self, generation: int, pause: Pause) -> Interrupted:
-        """Save a generation that a signal has stopped on its way; the exception says how to go on."""
-        self.outlets.save_interrupted(generation, (pause.state, pause.work), {_DONE: pause.done})
-        return Interrupted(pause.signum, stopped_within(generation, self.outlets.run_dir))
+        """Save a generation that a signal stopped before its end; returns the exception to raise."""
+        self.writers.save_interrupted(generation, (pause.state, pause.work), {_DONE: pause.done})
+        return Interrupted(pause.signum, stopped_within(generation, self.writers.run_dir))
 
     def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
-        """Save after `generation` generations if it is time, or if asked to stop; gives the seconds that it took."""
+        """Save after `generation` generations, if a checkpoint is due or a stop was requested.
+
+        Returns:
+          Seconds that saving took.
+
+        Raises:
+          Interrupted: a stop was requested.
+        """
         last = generation == self.config.generations
         due = generation % self.config.checkpoint_every == 0
         saves = self.best.improves(generation, row) or due
-        asked, saves = sync.agree(self.requests.signum, saves)
+        signum, saves = sync.agree(self.requests.signum, saves)
         seconds = 0.0
-        if saves or last or asked is not None:
-            seconds = self.outlets.save(generation, state, self.program.table, self.best.generation)
-        if asked is not None and not last:
-            raise Interrupted(asked, stopped(generation, self.outlets.run_dir))
+        if saves or last or signum is not None:
+            seconds = self.writers.save(generation, state, self.program.table, self.best.generation)
+        if signum is not None and not last:
+            raise Interrupted(signum, stopped(generation, self.writers.run_dir))
         return seconds

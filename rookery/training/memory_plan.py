@@ -1,6 +1,7 @@
-"""What a run will hold on each device, what would not fit, and what it used in the end.
+"""Plans the memory of a run on each device, proposes settings that fit, and measures the memory in use.
 
-A plan needs shapes only, and a compiled generation says what it works with; nothing is computed or allocated.
+A plan follows from the shapes of the state and the memory analysis of a compiled generation; nothing is computed or
+allocated.
 """
 
 import math
@@ -24,64 +25,77 @@ _PARAMETERS, _OPTIMISERS = "parameters", "optimisers and targets"
 
 
 class Part(NamedTuple):
-    """One part of a state."""
+    """One part of a program's state."""
 
     name: str
-    total: int  # bytes on all devices together; what stands whole on each counts as often
-    share: int  # bytes on one device
+    """Name, as shown to the user."""
+    total: int
+    """Bytes on all devices together; replicated arrays count once per device."""
+    share: int
+    """Bytes on one device."""
 
 
 class Sizes(NamedTuple):
-    """What the parts grow with."""
+    """The sizes that determine the memory of a state."""
 
     devices: int
-    population: int  # P; 0 without members
-    buffer_size: int  # rows of a member's replay buffer; 0 without one
-    cells: int  # C; 0 without a repertoire
-    divides_cells: bool  # each device has its share of the cells
+    """Number of devices."""
+    population: int
+    """P; 0 without members."""
+    buffer_size: int
+    """Transitions in each member's replay buffer; 0 without one."""
+    cells: int
+    """C; 0 without a repertoire."""
+    divides_cells: bool
+    """Whether the cells are sharded over the devices, not replicated."""
 
 
 class Plan(NamedTuple):
-    """What a run will hold; bytes on one device unless it says otherwise."""
+    """The planned memory of a run, in bytes on one device unless stated otherwise."""
 
-    parts: tuple[Part, ...]  # of the state, none of them empty
+    parts: tuple[Part, ...]
+    """The parts of the state that are not empty."""
     sizes: Sizes
-    available: int | None  # None where nobody tells
-    own_memory: bool  # every device has memory of its own; a CPU's devices share that of the machine
-    working: int | None = None  # a generation's, beside the state; None before it is compiled, or where nobody tells
+    """The sizes that determine the memory of the state."""
+    available: int | None
+    """Available memory; None if the backend does not report it."""
+    separate_memory: bool
+    """Whether every device has separate memory; the devices of a CPU share the machine's memory."""
+    working: int | None = None
+    """Working memory of a generation besides the state; None before compilation, or if it is not reported."""
 
     @property
     def held(self) -> int:
-        """The state, from beginning to end."""
+        """The state, which is in memory throughout the run."""
         return sum(part.share for part in self.parts)
 
     @property
     def copies(self) -> int:
-        """How often a checkpoint has the state while it is saved in the background, at most.
+        """The largest number of copies of the state that exist while a checkpoint is saved in the background.
 
-        Once on the devices (see `leaves.copy`); where they share the machine's memory, the bytes on their way to the
-        disk are there too, as many as numbers that cannot be compressed have.
+        There is one copy on the devices (see `leaves.copy`). If the devices share the machine's memory, the serialised
+        bytes count as a second copy, since floating-point numbers hardly compress.
         """
-        return 1 if self.own_memory else 2
+        return 1 if self.separate_memory else 2
 
     @property
     def peak(self) -> int:
-        """The most at once: a generation that runs while the one before it is saved."""
+        """The peak: a generation that runs while the state after the previous one is saved."""
         return self.held * (1 + self.copies) + (self.working or 0)
 
 
 def plan(program: Program, over: Mesh, template: ProgramState | None = None) -> Plan:
-    """What the state of a program will take on each device of a mesh; from shapes alone.
+    """Plan the memory of a program's state on each device of a mesh from its shapes.
 
     Args:
-      program: any.
+      program: the program to plan for.
       over: the mesh.
-      template: of the program on this mesh, where it is known already.
+      template: shapes, dtypes and shardings of the program's state on this mesh; computed by default.
     """
     state = programs.template(program, over) if template is None else template
     shares = {name: sum(map(_share, jax.tree.leaves(tree))) for name, tree in _parts(state).items()}
     shares[_OPTIMISERS] -= shares[_PARAMETERS]
-    buffers = [member.buffer for member in _lives(state)[0] if isinstance(member.buffer, BufferState)]
+    buffers = [member.buffer for member in _split_members(state)[0] if isinstance(member.buffer, BufferState)]
     count = over.devices.size
     sizes = Sizes(
         devices=count,
@@ -91,17 +105,18 @@ def plan(program: Program, over: Mesh, template: ProgramState | None = None) -> 
         divides_cells=program.divides_cells,
     )
     parts = tuple(Part(name, share * count, share) for name, share in shares.items() if share)
-    return Plan(parts, sizes, device_memory.available(over), own_memory=device_memory.own(over) is not None)
+    separate_memory = device_memory.device_limit(over) is not None
+    return Plan(parts, sizes, device_memory.available(over), separate_memory)
 
 
 def _share(leaf: Any) -> int:
-    """Bytes of a leaf (an array, or the shape of one, with its sharding) on one device."""
+    """Bytes on one device of a leaf, which is an array or a `ShapeDtypeStruct` with a sharding."""
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def _parts(state: ProgramState) -> dict[str, PyTree]:
-    """A state's parts; that of the optimisers still has the parameters in it."""
-    members, others = _lives(state)
+    """The parts of a state by name; the part of the optimisers also contains the parameters."""
+    members, others = _split_members(state)
     return {
         _PARAMETERS: [getattr(member.state, "params", ()) for member in members],
         _OPTIMISERS: [member.state for member in members],
@@ -114,11 +129,11 @@ def _parts(state: ProgramState) -> dict[str, PyTree]:
     }
 
 
-def _lives(state: ProgramState) -> tuple[list[Member], list[Any]]:
-    """Members as learners make them, and leaves of whatever else lives there."""
-    lives = jax.tree.leaves(state.members, is_leaf=lambda node: isinstance(node, Member))
-    members = [life for life in lives if isinstance(life, Member)]
-    return members, [life for life in lives if not isinstance(life, Member)]
+def _split_members(state: ProgramState) -> tuple[list[Member], list[Any]]:
+    """Split `state.members` into the `Member`s of learners and the leaves of user-defined members."""
+    nodes = jax.tree.leaves(state.members, is_leaf=lambda node: isinstance(node, Member))
+    members = [node for node in nodes if isinstance(node, Member)]
+    return members, [node for node in nodes if not isinstance(node, Member)]
 
 
 def _length(tree: PyTree, axis: int) -> int:
@@ -127,24 +142,25 @@ def _length(tree: PyTree, axis: int) -> int:
 
 
 def working_memory(*compiled: Any) -> int | None:
-    """Bytes that the largest of some compiled programs takes on a device beside what it is given, by its own account.
+    """The largest working memory of several compiled programs on one device, in bytes, from XLA's memory analysis.
 
     Args:
-      compiled: what `jax.stages.Lowered.compile` gave, such as the stages of a generation.
+      compiled: results of `jax.stages.Lowered.compile`, such as the stages of a generation.
 
     Returns:
-      Temporary memory, and results that do not take an argument's place; None where the backend does not tell.
+      Temporary memory plus outputs that do not reuse the memory of an argument; None if the backend does not report
+      them.
     """
-    told = [program.memory_analysis() for program in compiled]
-    sizes = [one.temp_size_in_bytes + one.output_size_in_bytes - one.alias_size_in_bytes for one in told if one]
+    reports = [program.memory_analysis() for program in compiled]
+    sizes = [one.temp_size_in_bytes + one.output_size_in_bytes - one.alias_size_in_bytes for one in reports if one]
     return max(sizes, default=None)
 
 
 def remedy(planned: Plan) -> str | None:
-    """What does not fit and what would, in one sentence; None if everything fits, or nobody tells what there is.
+    """An error message with settings that would fit; None if the plan fits, or if the available memory is unknown.
 
-    What would fit is worked out by the bytes of a member, a row and a cell; working memory is taken to grow with the
-    members of a device.
+    The proposed settings follow from the bytes of a member, a transition and a cell; working memory is assumed to be
+    proportional to the members on a device.
     """
     if planned.available is None or planned.peak <= planned.available:
         return None
@@ -155,28 +171,28 @@ def remedy(planned: Plan) -> str | None:
         found.append(_smaller_buffers(planned))
     if largest == REPERTOIRE:
         found += [_fewer_cells(planned), _divided_cells(planned)]
-    what = " or ".join(text for text in found if text)
+    alternatives = " or ".join(text for text in found if text)
     return (
-        f"the run needs {size(planned.peak)} on each device while it saves, and there are {size(planned.available)}; "
-        f"the largest part, {largest}, needs {size(costs[largest])}; "
-        f"{what + ' would fit' if what else 'use less of it, or devices with more memory'}."
+        f"the run needs {size(planned.peak)} on each device while it saves, but {size(planned.available)} are "
+        f"available; the largest part, {largest}, needs {size(costs[largest])}; "
+        f"{alternatives + ' would fit' if alternatives else 'reduce it, or use devices with more memory'}."
     )
 
 
 def _costs(planned: Plan) -> dict[str, int]:
-    """What each part takes on a device at the peak, with its copies in a checkpoint."""
+    """Bytes of each part on a device at the peak, including its copies for a checkpoint."""
     times = 1 + planned.copies
     return {part.name: times * part.share for part in planned.parts} | {WORKING: planned.working or 0}
 
 
 def _that_fit(planned: Plan, count: int, cost: int) -> int:
-    """How many instead of `count`, where these take `cost` bytes of the peak in equal shares."""
+    """The number of items that fit, if `count` equal items need `cost` bytes of the peak."""
     assert planned.available is not None
     return max(planned.available - (planned.peak - cost), 0) * count // cost
 
 
 def _fixed(planned: Plan) -> int:
-    """What of the peak does not fall with the members of a device."""
+    """Bytes of the peak that do not depend on the number of members on a device."""
     return sum(cost for name, cost in _costs(planned).items() if name in (REPERTOIRE, SHARED))
 
 
@@ -189,13 +205,13 @@ def _fewer_members(planned: Plan) -> str | None:
 
 
 def _more_devices(planned: Plan) -> str | None:
-    """Where devices have memory of their own, as many as the members can be divided over."""
+    """The smallest sufficient number of devices that divides the members; None if devices share the memory."""
     sizes, fixed = planned.sizes, _fixed(planned)
     cells = _costs(planned).get(REPERTOIRE, 0) if sizes.divides_cells else 0
     divided = (planned.peak - fixed + cells) * sizes.devices
-    for count in range(sizes.devices + 1, sizes.population + 1 if planned.own_memory else 0):
-        whole = sizes.population % count == 0 and not (cells and sizes.cells % count)
-        if whole and fixed - cells + -(-divided // count) <= (planned.available or 0):
+    for count in range(sizes.devices + 1, sizes.population + 1 if planned.separate_memory else 0):
+        divides = sizes.population % count == 0 and not (cells and sizes.cells % count)
+        if divides and fixed - cells + -(-divided // count) <= (planned.available or 0):
             return f"{count} devices"
     return None
 
@@ -217,19 +233,19 @@ def _divided_cells(planned: Plan) -> str | None:
     if sizes.divides_cells or sizes.devices == 1 or sizes.cells % sizes.devices:
         return None
     fits = planned.peak - cells + cells // sizes.devices <= (planned.available or 0)
-    return "this one with shard_repertoire" if fits else None
+    return "the same repertoire with shard_repertoire" if fits else None
 
 
 class Meter:
-    """Follows the memory of a run, from before its state is made.
+    """Compares the planned with the measured memory of a run; create it before the state is initialised.
 
     Args:
-      program: what runs.
+      program: the program that runs.
       over: the mesh.
-      template: of the program on it.
+      template: shapes, dtypes and shardings of the program's state on the mesh.
 
     Warns:
-      MemoryWarning: the state alone is larger than the memory that there is.
+      MemoryWarning: the state alone is larger than the available memory.
     """
 
     def __init__(self, program: Program, over: Mesh, template: ProgramState):
@@ -237,13 +253,18 @@ class Meter:
         self._gauge = Gauge(over)
         if self._planned.available is not None and self._planned.held > self._planned.available:
             message = (
-                f"the run's state alone takes {size(self._planned.held)} on each device, and there are "
-                f"{size(self._planned.available)}; `rookery train ... --plan` says what would fit."
+                f"the run's state alone needs {size(self._planned.held)} on each device, but "
+                f"{size(self._planned.available)} are available; `rookery train ... --plan` lists settings that fit."
             )
             warnings.warn(message, MemoryWarning, stacklevel=3)
 
     def begin(self, stages: Sequence[Any], state: ProgramState) -> None:
-        """Note the compiled stages and wait for the first state; what compiling took is left out."""
+        """Start measuring once the first state is ready, so that memory used by compilation is not counted.
+
+        Args:
+          stages: the compiled stages of a generation.
+          state: the first state.
+        """
         self._planned = self._planned._replace(working=working_memory(*stages))
         jax.block_until_ready(state)
         self._gauge.begin(
@@ -251,5 +272,5 @@ class Meter:
         )
 
     def read(self) -> Usage:
-        """What was planned, and used until now."""
+        """The planned memory, and the memory used so far."""
         return Usage(self._planned.held, self._planned.peak, self._gauge.read())

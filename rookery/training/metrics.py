@@ -1,4 +1,4 @@
-"""A generation in one row of `metrics.csv`: what the population did, and where the time went."""
+"""Summarises a generation in one row of `metrics.csv`: statistics of the population, and wall times."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,28 +8,33 @@ import numpy as np
 from rookery.populations.base import Program
 
 
-class Spent(NamedTuple):
-    """Wall time in seconds; a run's rows add up to that of its training, but for what follows the last generation."""
+class WallTimes(NamedTuple):
+    """Wall times in seconds; their sum over a run is its training time, except for work after the last generation."""
 
-    generation: float  # the compiled generation: train, judge and breed are one program, and are not told apart
-    tables: float = 0.0  # after the generation before: tables, events, the progress, and what else is no checkpoint
-    checkpoint: float = 0.0  # after the generation before: starting a save, and waiting for the one before that
+    generation: float
+    """The generation itself; training, evaluation and selection are one program and are not measured separately."""
+    tables: float = 0.0
+    """Work after the previous generation apart from checkpoints: tables, event files, progress display."""
+    checkpoint: float = 0.0
+    """Checkpoint after the previous generation: starting it, and waiting for the one before it."""
 
 
-def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarray], spent: Spent) -> dict[str, float]:
+def summarize(
+    program: Program, generation: int, metrics: Mapping[str, np.ndarray], times: WallTimes
+) -> dict[str, float]:
     """A generation's row of `metrics.csv`.
 
     Args:
-      program: counts the environment steps.
+      program: the program, for its environment steps per generation.
       generation: counted from 0.
-      metrics: `[]` or `[P]`, `fitness` among them.
-      spent: on the generation, and after the one before; 0 there in the first row after a start.
+      metrics: of the generation, each `[]` or `[P]`, including `fitness`.
+      times: wall times; those after the previous generation are 0 in the first row after a start or a resume.
 
     Returns:
-      Best, median, worst and mean fitness over the finite members (NaN without any), how many members diverged and,
-      where members have parents, how many came from elsewhere, how often the physics broke for anybody, the mean of
-      every other metric over the finite members, times and speed. Of independent members these describe all of them
-      together; what each is worth by itself stands in `lineage.csv`.
+      Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
+      diverged members and, if members have parents, of replaced ones; the sum of each `broken_*` count over all
+      members; the mean of every other metric over the finite members; wall times and speed. For independent members
+      these are statistics over all of them; the fitness of each is in `lineage.csv`.
     """
     fitness = metrics["fitness"]
     is_finite = np.isfinite(fitness)
@@ -48,12 +53,13 @@ def summarize(program: Program, generation: int, metrics: Mapping[str, np.ndarra
         if name.startswith(_COUNTED):
             row[name] = np.sum(values)
         elif name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
-            own = np.shape(values) == fitness.shape and is_finite.any()
-            known = values[is_finite] if own else np.asarray(values)[np.isfinite(values)]
-            row[name] = np.mean(known) if np.size(known) else np.nan
-    row |= {"seconds": spent.generation, "steps_per_second": program.steps_per_generation / spent.generation}
-    row |= {"seconds_tables": spent.tables, "seconds_checkpoint": spent.checkpoint}
+            per_member = np.shape(values) == fitness.shape and is_finite.any()
+            included = values[is_finite] if per_member else np.asarray(values)[np.isfinite(values)]
+            row[name] = np.mean(included) if np.size(included) else np.nan
+    row |= {"seconds": times.generation, "steps_per_second": program.steps_per_generation / times.generation}
+    row |= {"seconds_tables": times.tables, "seconds_checkpoint": times.checkpoint}
     return {name: float(value) for name, value in row.items()}
 
 
-_COUNTED = "broken_"  # counts of each member: of who diverged as well
+_COUNTED = "broken_"
+"""Prefix of the metrics that are counts per member; they are summed over all members, diverged ones included."""

@@ -1,4 +1,4 @@
-"""Where a run writes: its tables, its checkpoints, its journal; and whom it calls then."""
+"""Writes the files of a run (tables, checkpoints, journal), and calls the user's function after each checkpoint."""
 
 import time
 import warnings
@@ -18,52 +18,63 @@ from rookery.types import PyTree
 
 
 class AfterSaveWarning(UserWarning):
-    """What was to be done after a save failed."""
+    """The function to call after a checkpoint failed."""
 
 
 class AfterSave:
-    """Calls what must not end a run: an exception of it becomes a warning, the first time, and is passed over later.
+    """Calls a function whose failure must not end a run: its first exception becomes a warning, later ones are ignored.
 
     Args:
-      act: is given the run's folder.
+      function: called with the run directory.
 
     Warns:
-      AfterSaveWarning: `act` raised an exception.
+      AfterSaveWarning: `function` raised its first exception.
     """
 
-    def __init__(self, act: Callable[[Path], None]):
-        self._act = act
+    def __init__(self, function: Callable[[Path], None]):
+        self._function = function
         self._warned = False
 
     def __call__(self, run_dir: Path) -> None:
         try:
-            self._act(run_dir)
+            self._function(run_dir)
         except Exception as error:
             if not self._warned:
                 self._warned = True
                 message = (
-                    f"what was to be done after a save failed with {type(error).__name__}: {error}; the run goes on, "
-                    "tries again after the next one, and does not repeat this."
+                    f"the function to call after a checkpoint failed with {type(error).__name__}: {error}; the run "
+                    "continues, calls it again after the next checkpoint, and does not repeat this warning."
                 )
                 warnings.warn(message, AfterSaveWarning, stacklevel=2)
 
 
-class Outlets(NamedTuple):
-    """Where a run writes, if it writes at all."""
+class RunWriters(NamedTuple):
+    """The writers of a run's files; all but the journal are None in a run without a run directory."""
 
     journal: Journal
+    """Records starts, warnings and ends of the run."""
     checkpoints: Checkpointer | None = None
+    """Writes the checkpoints."""
     log: RunLog | None = None
+    """Writes the tables and event files; None except on process 0."""
     folder: RunFolder | None = None
+    """The run directory."""
     after_save: AfterSave | None = None
+    """The user's function to call after each checkpoint."""
 
     @property
     def run_dir(self) -> Path | None:
-        """The run's folder."""
+        """The path of the run directory."""
         return self.folder.path if self.folder else None
 
     def write(self, generation: int, row: Mapping[str, float], metrics: Mapping[str, np.ndarray]) -> None:
-        """Log a generation, counted from 0."""
+        """Log a generation.
+
+        Args:
+          generation: counted from 0.
+          row: of `metrics.csv`.
+          metrics: of the program, on the host; those of the members go to `lineage.csv`.
+        """
         self.journal.reached = generation + 1
         if self.log is not None:  # process 0 writes
             members = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
@@ -72,18 +83,23 @@ class Outlets(NamedTuple):
             self.log.write(generation, row, members)
 
     def save(self, generation: int, state: ProgramState, table: TableFn | None, spared: int | None = None) -> float:
-        """Save the state after `generation` generations, in the background, and what its repertoire holds; then call
-        `after_save`.
+        """Start saving the state in the background, write the table of its repertoire, and call `after_save`.
+
+        Args:
+          generation: number of finished generations.
+          state: of the program after them.
+          table: gives the columns of `repertoire.csv`; None without a repertoire.
+          spared: generation whose checkpoint is kept in addition to the newest ones.
 
         Returns:
-          Seconds that the checkpoint took: waiting for the one before, and starting this one.
+          Seconds that the checkpoint took: waiting for the previous one, and starting this one.
         """
         if self.checkpoints is None:
             return 0.0
         if table is not None:
-            columns = jax.device_get(table(state))  # by every process, whoever writes it
+            columns = jax.device_get(table(state))  # a collective computation: every process has to run it
             if self.log is not None and self.folder is not None:
-                # Before the checkpoint: once that is whole, whoever resumes relies on these rows.
+                # Written before the checkpoint, since a run resumed from a complete checkpoint relies on these rows.
                 self.log.write_cells(generation - 1, columns["fitness"])
                 write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
         started = time.monotonic()
@@ -94,13 +110,19 @@ class Outlets(NamedTuple):
         return seconds
 
     def save_interrupted(self, generation: int, unfinished: PyTree, metadata: Mapping[str, Any]) -> None:
-        """Save what there is of a generation that a signal stopped, after `generation` finished ones; waits for it."""
+        """Save the intermediate state of a generation that a signal stopped, and wait until it is complete.
+
+        Args:
+          generation: number of finished generations.
+          unfinished: state of the program and intermediate state of the generation.
+          metadata: JSON values stored with the checkpoint.
+        """
         if self.folder is not None:
-            self.wait()  # an ordinary checkpoint, once it is whole, deletes this folder
+            self.wait()  # an ordinary checkpoint deletes this folder when it is complete
             with Checkpointer(self.folder.interrupted) as checkpoints:
                 checkpoints.save(generation, unfinished, metadata)
 
     def wait(self) -> None:
-        """Until what was saved is whole."""
+        """Wait until all checkpoints are complete."""
         if self.checkpoints is not None:
             self.checkpoints.wait()

@@ -1,9 +1,8 @@
-"""An on-policy agent of networks, densities, losses and optimisers of one's own, for a team that all see the same.
+"""On-policy agent built from user-defined networks, densities, losses and optimizers, for actors with one observation.
 
-Whoever has these functions for one observation of all agents, and losses for minibatches, has an `Agent` that any
-on-policy life can lead in the world that `envs.joint.team` makes. The actors are one network, the critics another.
-
-Hyper-parameters are any tree of one's own, with `kl_threshold`, in nats, among its attributes.
+The user defines functions of one joint observation, and losses of minibatches. `agent` builds an `Agent` from them that
+any on-policy learner can train in the environment of `team_environment`. One network serves all actors, another all
+critics. Hyper-parameters are any user-defined pytree with the attribute `kl_threshold`, in nats.
 """
 
 import inspect
@@ -19,13 +18,13 @@ from rookery import normalize
 from rookery.agents import minibatch as epochs
 from rookery.agents.base import Agent
 from rookery.agents.ppo import draw_noise
-from rookery.compat.records import Record, by_agent, check, static
+from rookery.compat.records import Record, check, per_agent, static_field
 from rookery.hyperparams import Space
 from rookery.types import Array, Key, Metrics, PyTree, Transition
 
 
 class OptimizerParams(NamedTuple):
-    """What an optimiser's factory is called with, and the limit of the gradient's global norm before it."""
+    """Arguments of an optimizer factory, and `grad_clip`, the limit of the gradient's global norm."""
 
     learning_rate: Any = 1e-3
     eps: Any = 1e-8
@@ -33,30 +32,33 @@ class OptimizerParams(NamedTuple):
 
 
 class TrainState(Record):
-    """One network as it is learned; its optimiser is made from the hyper-parameters whenever it is needed."""
+    """Training state of one network; the optimizer is rebuilt from the hyper-parameters whenever it is needed."""
 
     params: PyTree
     opt_state: PyTree
-    step: Array  # [] int32, optimiser's steps
-    apply_fn: Callable[..., Array] = static()
+    step: Array
+    """`[]` int32, number of optimizer steps."""
+    apply_fn: Callable[..., Array] = static_field()
 
 
 class Hyper(NamedTuple):
-    """Hyper-parameters of one's own as a life carries them."""
+    """User-defined hyper-parameters in the form that a learner requires."""
 
-    own: Any
-    discount: Array  # [] of the sums in `RolloutExtras.accumulated`, which nobody here looks at
+    user: Any
+    """User-defined hyper-parameters."""
+    discount: Array
+    """`[]`, discount of `RolloutExtras.accumulated`, which this agent does not use."""
 
 
 class TrainStates(NamedTuple):
-    """What is learned."""
+    """Training states of the actor and the critic network."""
 
     actor: TrainState
     critic: TrainState
 
     @property
     def params(self) -> PyTree:
-        """The genome."""
+        """Parameters of both networks."""
         return self.actor.params, self.critic.params
 
 
@@ -65,55 +67,78 @@ class Rollouts(NamedTuple):
 
     obs: Array
     action: Array
-    value: Array  # [E, T, I], as the next four that have numbers
+    value: Array
+    """`[E, T, I]`."""
     log_prob: Array
+    """`[E, T, I]`."""
     reward: Array
-    next_obs: Array  # the true successor's
-    terminated: Array  # [E, T] bool
+    """`[E, T, I]`."""
+    next_obs: Array
+    """Observation of the true successor, also at the end of an episode."""
+    terminated: Array
+    """`[E, T]` bool."""
     next_value: Any = None
+    """`[E, T, I]`."""
     advantage: Any = None
-    truncated: Any = None  # [E, T] bool
+    """`[E, T, I]`."""
+    truncated: Any = None
+    """`[E, T]` bool."""
 
 
 class UserFunctions(NamedTuple):
-    """What one brings. `training` is the actors' `TrainState`; an observation is that of one world.
+    """User-defined functions. `training` is a `TrainState` of the actors; an observation is that of one environment.
 
-    An epoch's minibatches are a tuple of rows, leaves `[M, ...]`, whose last part is what all of them share, leaves
-    `[]`: the losses are given both.
+    The minibatches of an epoch are a tuple of arrays with M minibatches, leaves `[M, ...]`; its last element is shared
+    by all minibatches, leaves `[]`. The losses receive both.
     """
 
-    sample: Callable[..., Array]  # key, training, observation -> [I, ...], to learn from
-    policy: Callable[..., Array]  # training, observation -> [I, ...], to be judged by
-    log_prob: Callable[..., Array]  # training, params, observation, action -> [I]
-    advantages: Callable[..., Array]  # rollouts without them, hyper -> [E, T, I]
-    actor_rows: Callable[..., tuple]  # rollouts, minds before the update, hyper, key -> an epoch's minibatches
+    sample: Callable[..., Array]
+    """(key, training, observation) -> sampled joint action `[I, ...]`, used during training."""
+    policy: Callable[..., Array]
+    """(training, observation) -> deterministic joint action `[I, ...]`, used in evaluations."""
+    log_prob: Callable[..., Array]
+    """(training, params, observation, action) -> `[I]`."""
+    advantages: Callable[..., Array]
+    """(rollouts without advantages, hyper) -> `[E, T, I]`."""
+    actor_rows: Callable[..., tuple]
+    """(rollouts, training states before the update, hyper, key) -> minibatches of an epoch."""
     critic_rows: Callable[..., tuple]
-    actor_loss: Callable[..., tuple[Array, Array]]  # training, *minibatch -> loss [], divergence [] or [I]
-    critic_loss: Callable[..., Array]  # training, *minibatch -> loss []
-    optimizers: Callable[..., tuple[optax.GradientTransformation, ...]]  # hyper -> of actors and of critics
+    """As `actor_rows`, for the critics."""
+    actor_loss: Callable[..., tuple[Array, Array]]
+    """(training, *minibatch) -> loss `[]`, divergence `[]` or `[I]`."""
+    critic_loss: Callable[..., Array]
+    """(training, *minibatch) -> loss `[]`."""
+    optimizers: Callable[..., tuple[optax.GradientTransformation, ...]]
+    """hyper -> optimizers of actors and of critics."""
 
 
 class AgentBindings(NamedTuple):
-    """What the agent is bound to."""
+    """Bound arguments of the agent's functions."""
 
-    own: UserFunctions
-    networks: tuple[Any, Any]  # of actors and critics, with `init` and `apply` as flax's modules
-    count: int  # I
-    obs: Any  # shape and type of an observation
-    epochs: tuple[int, int]  # passes over each rollout, of actors and critics
+    functions: UserFunctions
+    networks: tuple[Any, Any]
+    """Actor and critic network, with `init` and `apply` like flax modules."""
+    count: int
+    """I, the number of actors."""
+    obs: Any
+    """Shape and dtype of an observation."""
+    epochs: tuple[int, int]
+    """Passes over each rollout, for actors and critics."""
     minibatches: int
-    action: Any = None  # shape and type of what all agents do
+    """Minibatches per epoch."""
+    action: Any = None
+    """Shape and dtype of the joint action; set by `bind`."""
 
 
 def bind(bindings: AgentBindings) -> AgentBindings:
-    """With the shape of what all agents do.
+    """Set the shape of the joint action, from `sample`.
 
     Raises:
-      ValueError: it is not one action for each.
+      ValueError: `sample` does not return one action per actor.
     """
     params: Any = jax.eval_shape(partial(init, bindings), jax.random.key(0))
-    action = jax.eval_shape(bindings.own.sample, jax.random.key(0), start(bindings, params).actor, bindings.obs)
-    _check_actions(bindings, bindings.own.sample, action)
+    action = jax.eval_shape(bindings.functions.sample, jax.random.key(0), start(bindings, params).actor, bindings.obs)
+    _check_actions(bindings, bindings.functions.sample, action)
     return bindings._replace(action=action)
 
 
@@ -124,49 +149,53 @@ def _check_actions(bindings: AgentBindings, function: Callable[..., Array], acti
 
 
 def init(bindings: AgentBindings, key: Key) -> tuple[PyTree, PyTree]:
-    """Draw the parameters of actors and critics."""
+    """Draw the parameters of the actor and the critic network."""
     actor_key, critic_key = jax.random.split(key)
     (actor, critic), blank = bindings.networks, jnp.zeros((1, bindings.obs.size))
     return actor.init(actor_key, blank), critic.init(critic_key, blank)
 
 
 def start(bindings: AgentBindings, params: tuple[PyTree, PyTree]) -> TrainStates:
-    """Without optimisers, which need hyper-parameters: see `equip`."""
+    """Training states without optimizer states, which need hyper-parameters: see `init_optimizers`."""
     none = jnp.zeros((), jnp.int32)
     return TrainStates(
         *(TrainState(of, (), none, net.apply) for of, net in zip(params, bindings.networks, strict=True))
     )
 
 
-def equip(bindings: AgentBindings, minds: TrainStates, hyper: Any) -> TrainStates:
-    """With fresh optimisers; a newborn needs them before it can learn."""
-    made = zip(minds, bindings.own.optimizers(hyper), strict=True)
-    return TrainStates(*(training.replace(opt_state=optimizer.init(training.params)) for training, optimizer in made))
+def init_optimizers(bindings: AgentBindings, states: TrainStates, hyper: Any) -> TrainStates:
+    """Initialise the optimizer states, which new training states need before their first update."""
+    pairs = zip(states, bindings.functions.optimizers(hyper), strict=True)
+    return TrainStates(*(training.replace(opt_state=optimizer.init(training.params)) for training, optimizer in pairs))
 
 
 def optimizer(factory: Callable[..., optax.GradientTransformation], params: Any) -> optax.GradientTransformation:
-    """A limit of the gradient's norm, then what a factory makes of those of `OptimizerParams` that it takes.
+    """Clip the gradient by its global norm, then apply the optimizer of `factory`.
+
+    Args:
+      factory: optax factory, called with those fields of `params` that its signature contains.
+      params: an `OptimizerParams`.
 
     Raises:
-      ValueError: it takes none of them.
+      ValueError: the factory takes none of the fields.
     """
     given, takes = params._asdict(), inspect.signature(factory).parameters
     grad_clip = given.pop("grad_clip")
     taken = {name: value for name, value in given.items() if name in takes}
-    check(bool(taken), f"the optimizer takes none of {', '.join(given)}, only {', '.join(takes)}; give another.")
+    check(bool(taken), f"the optimizer takes none of {', '.join(given)}, only {', '.join(takes)}; use another factory.")
     return optax.chain(optax.clip_by_global_norm(grad_clip), factory(**taken))
 
 
-def follow(bindings: AgentBindings, params: TrainState, observation: Array) -> Array:
-    """What everybody does when judged, `[I, A]`, by the actors' whole training."""
-    action = bindings.own.policy(params, observation[0].reshape(bindings.obs.shape))
-    _check_actions(bindings, bindings.own.policy, action)
+def deterministic_actions(bindings: AgentBindings, params: TrainState, observation: Array) -> Array:
+    """Deterministic actions `[I, A]` of all actors, from the actors' full training state."""
+    action = bindings.functions.policy(params, observation[0].reshape(bindings.obs.shape))
+    _check_actions(bindings, bindings.functions.policy, action)
     return action.reshape(bindings.count, -1)
 
 
 def act(bindings: AgentBindings, params: tuple[PyTree, PyTree], observation: Array) -> Array:
-    """Likewise by the genome; the actors' training is then without an optimiser, at step 0."""
-    return follow(bindings, start(bindings, params).actor, observation)
+    """Deterministic actions `[I, A]` from parameters; `policy` gets a training state without optimizer, at step 0."""
+    return deterministic_actions(bindings, start(bindings, params).actor, observation)
 
 
 def _explore(
@@ -174,69 +203,69 @@ def _explore(
 ) -> tuple[Array, Array]:
     del hyper
     obs = observation[0].reshape(bindings.obs.shape)
-    action = bindings.own.sample(key, state.actor, obs)
-    log_prob = bindings.own.log_prob(state.actor, state.actor.params, obs, action)
-    return action.reshape(bindings.count, -1), by_agent(_name(bindings.own.log_prob), bindings.count, log_prob)
+    action = bindings.functions.sample(key, state.actor, obs)
+    log_prob = bindings.functions.log_prob(state.actor, state.actor.params, obs, action)
+    return action.reshape(bindings.count, -1), per_agent(_name(bindings.functions.log_prob), bindings.count, log_prob)
 
 
 def _name(function: Callable[..., Array]) -> str:
-    """What its author calls it."""
     return getattr(function, "__name__", str(function))
 
 
-def of_rows(function: Callable[..., Array], *given: Any) -> Callable[..., Array]:
-    """A function of one observation, whose first arguments are given, for rows `[..., ..., *]`."""
+def over_rows(function: Callable[..., Array], *given: Any) -> Callable[..., Array]:
+    """Map a function of one observation over the two leading axes `[..., ..., *]`; `given` are its first arguments."""
     return jax.vmap(jax.vmap(partial(function, *given)))
 
 
 def values(training: TrainState, obs: Array, count: int) -> Array:
-    """Of observations `[..., ..., *]`, `[..., ..., I]`."""
-    return by_agent("critic_network", count, of_rows(training.apply_fn, training.params)(obs), 2)
+    """Critic values `[..., ..., I]` of observations `[..., ..., *]`."""
+    return per_agent("critic_network", count, over_rows(training.apply_fn, training.params)(obs), 2)
 
 
 def rollouts(bindings: AgentBindings, state: TrainStates, hyper: Any, batch: Transition) -> Rollouts:
-    """What was lived through, `[T, E, I, ...]`, as one's own functions know it, with its advantages."""
+    """Convert the learner's rollouts `[T, E, I, ...]` to the layout of the user-defined functions, with advantages."""
     batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
-    lead, lived, terminated = batch.reward.shape[:2], batch.extras, batch.terminated[:, :, 0]
+    lead, extras, terminated = batch.reward.shape[:2], batch.extras, batch.terminated[:, :, 0]
     obs, next_obs = (
         o[:, :, 0].reshape(*lead, *bindings.obs.shape) for o in (batch.observation, batch.next_observation)
     )
-    found = Rollouts(
+    converted = Rollouts(
         obs=obs,
         action=batch.action.reshape(*lead, *bindings.action.shape),
         value=values(state.critic, obs, bindings.count),
-        log_prob=lived.log_prob,
+        log_prob=extras.log_prob,
         reward=batch.reward,
         next_obs=next_obs,
         terminated=terminated,
         next_value=values(state.critic, next_obs, bindings.count),
-        truncated=lived.ended[:, :, 0] & ~terminated,
+        truncated=extras.ended[:, :, 0] & ~terminated,
     )
-    return found._replace(advantage=bindings.own.advantages(found, hyper))
+    return converted._replace(advantage=bindings.functions.advantages(converted, hyper))
 
 
 def _update(
     bindings: AgentBindings, state: TrainStates, hyper: Hyper, batch: Transition, noise: Key, step: Array
 ) -> tuple[TrainStates, Metrics]:
-    """All epochs of one rollout; see `agents.api.UpdateFn`."""
+    """Run all epochs of actors and critics on one rollout; see `agents.base.UpdateFn`."""
     del step
-    chosen = hyper.own
-    check(state.actor.opt_state != (), "these agents have no optimisers; agents.joint.equip gives them some.")
-    own, lived, optimizers = bindings.own, rollouts(bindings, state, chosen, batch), bindings.own.optimizers(chosen)
+    chosen = hyper.user
+    check(state.actor.opt_state != (), "these agents have no optimizer states; create them with init_optimizers.")
+    functions, converted = bindings.functions, rollouts(bindings, state, chosen, batch)
+    optimizers = functions.optimizers(chosen)
     actor_key, critic_key = jax.random.split(noise)
 
-    rows = partial(_cut, own.actor_rows, lived, state, chosen)
-    how = epochs.UpdateSpec(partial(_actor_loss, own, state.actor), partial(_move, optimizers[0]), rows)
-    keys, begun = jax.random.split(actor_key, bindings.epochs[0]), (state.actor, jnp.asarray(False))
-    one = partial(epochs.guarded_epoch, how, chosen.kl_threshold)
-    (actor, _), (made, of_actor) = jax.lax.scan(one, begun, keys)
+    rows = partial(_cut, functions.actor_rows, converted, state, chosen)
+    spec = epochs.UpdateSpec(partial(_actor_loss, functions, state.actor), partial(_move, optimizers[0]), rows)
+    keys, initial = jax.random.split(actor_key, bindings.epochs[0]), (state.actor, jnp.asarray(False))
+    step_epoch = partial(epochs.guarded_epoch, spec, chosen.kl_threshold)
+    (actor, _), (executed, of_actor) = jax.lax.scan(step_epoch, initial, keys)
 
-    rows = partial(_cut, own.critic_rows, lived, state, chosen)
-    how = epochs.UpdateSpec(partial(_critic_loss, own, state.critic), partial(_move, optimizers[1]), rows)
+    rows = partial(_cut, functions.critic_rows, converted, state, chosen)
+    spec = epochs.UpdateSpec(partial(_critic_loss, functions, state.critic), partial(_move, optimizers[1]), rows)
     keys = jax.random.split(critic_key, bindings.epochs[1])
-    critic, of_critic = jax.lax.scan(partial(epochs.epoch, how), state.critic, keys)
-    told = {"actor_loss": normalize.mean_of(made, of_actor["actor_loss"]), **jax.tree.map(jnp.mean, of_critic)}
-    return TrainStates(actor, critic), told
+    critic, of_critic = jax.lax.scan(partial(epochs.epoch, spec), state.critic, keys)
+    metrics = {"actor_loss": normalize.mean_of(executed, of_actor["actor_loss"]), **jax.tree.map(jnp.mean, of_critic)}
+    return TrainStates(actor, critic), metrics
 
 
 def _cut(rows: Callable[..., tuple], *given: Any) -> tuple:
@@ -245,25 +274,25 @@ def _cut(rows: Callable[..., tuple], *given: Any) -> tuple:
     return *parts, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), common)
 
 
-def _actor_loss(own: UserFunctions, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
-    loss, kl = own.actor_loss(training.replace(params=params), *rows)
+def _actor_loss(functions: UserFunctions, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
+    loss, kl = functions.actor_loss(training.replace(params=params), *rows)
     return loss, {"actor_loss": loss, "kl": kl}
 
 
-def _critic_loss(own: UserFunctions, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
-    loss = own.critic_loss(training.replace(params=params), *rows)
+def _critic_loss(functions: UserFunctions, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
+    loss = functions.critic_loss(training.replace(params=params), *rows)
     return loss, {"critic_loss": loss}
 
 
 def _move(optimizer: optax.GradientTransformation, training: TrainState, gradient: PyTree) -> TrainState:
-    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer count
+    with jax.numpy_dtype_promotion("standard"):  # optax computes powers of a float with an integer exponent
         updates, state = optimizer.update(gradient, training.opt_state, training.params)
         params = optax.apply_updates(training.params, updates)
     return training.replace(params=params, opt_state=state, step=training.step + 1)
 
 
 def agent(bindings: AgentBindings) -> Agent:
-    """Bind what `bind` gave; newborns are to be given optimisers by `equip`."""
+    """Build the agent from the result of `bind`; training states of `start` need `init_optimizers` before an update."""
     return Agent(
         init=partial(init, bindings),
         start=partial(start, bindings),

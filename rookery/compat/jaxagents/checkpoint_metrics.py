@@ -1,4 +1,4 @@
-"""What was measured at each checkpoint, kept in the checkpoints themselves, for trainings that have no run folder."""
+"""Metrics stored in the metadata of checkpoints, for training without a run directory."""
 
 import contextlib
 import itertools
@@ -15,45 +15,48 @@ from rookery.training import progress
 from rookery.types import Array, PyTree
 
 ALL = 10**9
-"""How many checkpoints to keep where none is to go."""
+"""Number of checkpoints to keep so that none is deleted."""
 
 
-def save(store: Checkpointer, step: int, state: PyTree, measured: Mapping[str, Array]) -> None:
-    """A checkpoint with what was measured there, numbers of any shape. See `Checkpointer.save` for errors."""
-    store.save(step, state, {name: np.asarray(value).tolist() for name, value in measured.items()})
+def save(store: Checkpointer, step: int, state: PyTree, metrics: Mapping[str, Array]) -> None:
+    """Save a checkpoint with its metrics, numbers of any shape. See `Checkpointer.save` for errors."""
+    store.save(step, state, {name: np.asarray(value).tolist() for name, value in metrics.items()})
 
 
 def read(store: Checkpointer) -> tuple[list[int], dict[str, Array]]:
-    """The steps of all whole checkpoints, ascending, and what was measured at each, `[checkpoints, ...]`; nothing
-    where there is none. Reads every byte of them."""
-    steps = store.whole_generations()
+    """Read the steps and metrics of all complete checkpoints. All checkpoint files are read, to verify them.
+
+    Returns:
+      The steps, ascending, and the metrics `[checkpoints, ...]`; empty without a complete checkpoint.
+    """
+    steps = store.complete_generations()
     rows = [manifest.read(store.directory, step)["metadata"] for step in steps]
     return steps, {name: jnp.asarray([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def train(
-    stage: stages.Stage, counts: list[int], begun: tuple[Any, Any], store: Checkpointer | None = None, done: int = 0
+    stage: stages.StageFn, counts: list[int], initial: tuple[Any, Any], store: Checkpointer | None = None, done: int = 0
 ) -> tuple[Any, PyTree]:
-    """A life in stages on the host, with a bar on a terminal, and a checkpoint at every stage's end.
+    """Train stage by stage on the host, with a progress bar on a terminal and a checkpoint after every stage.
 
     Args:
-      stage: compiled.
+      stage: compiled function of one stage.
       counts: updates of each stage.
-      begun: where one begins, and what is measured there; a checkpoint too where nothing was done before.
-      store: None writes nothing.
-      done: updates before these.
+      initial: the initial state and its metrics; they are saved as a checkpoint if `done` is 0.
+      store: where checkpoints are written; None writes none.
+      done: number of updates before this training.
 
     Returns:
-      As `by_stages.watched`.
+      As `stages.run_stages`.
     """
     steps = iter(itertools.accumulate(counts, initial=done))
-    with progress.bar("updates", sum(counts)) as moved, store or contextlib.nullcontext():
+    with progress.bar("updates", sum(counts)) as advance, store or contextlib.nullcontext():
 
-        def tell(count: int, now: Any, measured: Mapping[str, Array]) -> None:
-            moved(count)
+        def report(count: int, state: Any, metrics: Mapping[str, Array]) -> None:
+            advance(count)
             step = next(steps)
             if store and (count or not done):
-                save(store, step, now, measured)
+                save(store, step, state, metrics)
 
-        tell(0, *begun)
-        return stages.watched(stage, counts, *begun, tell)
+        report(0, *initial)
+        return stages.run_stages(stage, counts, *initial, report)

@@ -1,6 +1,6 @@
-"""The life of a joint agent (`agents.joint`) in a world of one's own (`envs.joint`), for loops of one's own.
+"""Training and evaluation of an agent of user-defined functions (`agent`) in a user-defined environment.
 
-A `Runner` is a training in flight as one flat record, to be looked at, stored, and gone on from.
+A `Runner` is the state of training as one flat record, which can be inspected, stored and continued from.
 """
 
 from functools import partial
@@ -10,160 +10,185 @@ import jax
 import jax.numpy as jnp
 
 from rookery.compat.jaxagents import agent, stages
-from rookery.compat.jaxagents import environment as worlds
+from rookery.compat.jaxagents import environment as adapter
 from rookery.compat.jaxagents.agent import TrainState, TrainStates, UserFunctions
 from rookery.compat.records import Record
 from rookery.envs.base import Environment
 from rookery.learners import rollout
 from rookery.learners.base import Learner, Member
-from rookery.learners.on_policy import OnPolicyConfig, going_on, on_policy
+from rookery.learners.on_policy import OnPolicyConfig, on_policy, start_actors
 from rookery.types import Array, Genotype, Key
 
 
 class Sizes(NamedTuple):
-    """Trip counts of a life, at least 1 each."""
+    """Loop lengths of training, at least 1 each."""
 
-    num_envs: int  # E
-    rollout_length: int  # T
-    actor_epochs: int  # passes over each rollout
+    num_envs: int
+    """E, number of parallel environments."""
+    rollout_length: int
+    """T, steps of each environment per update."""
+    actor_epochs: int
+    """Passes over each rollout for the actors."""
     critic_epochs: int
+    """Passes over each rollout for the critics."""
     minibatches: int
+    """Minibatches per epoch."""
 
 
-class Life(NamedTuple):
-    """Who lives where, and how."""
+class TrainingSetup(NamedTuple):
+    """Agent, environment, learner and evaluation settings of one training."""
 
     bindings: agent.AgentBindings
-    world: Environment
-    learner: Learner  # makes one update in a generation, so that each has start states of its own
-    episodes: int  # N, of the judgements while training; 0 for none
-    key: Key | None  # raw or typed, of each of them
+    environment: Environment
+    learner: Learner
+    """Makes one update per generation, so that every update has new start states."""
+    episodes: int
+    """N, episodes of each evaluation during training; 0 for no evaluations."""
+    key: Key | None
+    """Key of every evaluation during training, raw or typed."""
 
 
 class Runner(Record):
-    """A training in flight."""
+    """State of training between updates."""
 
     actor_training: Any
+    """`TrainState` of the actor network."""
     critic_training: Any
-    envstate: Any  # [E, ...]
-    obs: Any  # [E, ...]
-    rng: Any  # one typed key for all
+    """`TrainState` of the critic network."""
+    envstate: Any
+    """`[E, ...]`."""
+    obs: Any
+    """`[E, ...]`."""
+    rng: Any
+    """One typed key for all environments."""
     hyperparams: Any
-    actor_loss: Any  # [1], mean over the updates since the last look
+    actor_loss: Any
+    """`[1]`, mean over the updates since the last evaluation."""
     critic_loss: Any
+    """`[1]`, mean over the updates since the last evaluation."""
 
 
-def life(
-    own: UserFunctions,
+def training_setup(
+    functions: UserFunctions,
     networks: tuple[Any, Any],
-    world: worlds.TimeLimit,
+    environment: adapter.TimeLimit,
     params: Any,
     sizes: Sizes,
     episodes: int = 0,
     key: Key | None = None,
-) -> Life:
-    """Bind what one brings.
+) -> TrainingSetup:
+    """Build agent, environment and learner from user-defined parts.
 
     Args:
-      own: the functions.
-      networks: of actors and critics, with `init` and `apply`.
-      world: within its time limit.
-      params: handed on to it.
-      sizes: trip counts.
-      episodes: of each judgement while training; 0 for none.
-      key: of all judgements.
+      functions: user-defined functions of the agent.
+      networks: actor and critic network, with `init` and `apply`.
+      environment: the user-defined environment with its time limit.
+      params: parameters passed to the environment.
+      sizes: loop lengths.
+      episodes: episodes of each evaluation during training; 0 for no evaluations.
+      key: key of every evaluation during training.
 
     Raises:
-      ValueError: there is not one action for each agent, or the minibatches do not fit; what other functions return is
-        checked when they are traced.
+      ValueError: there is not one action per agent, or the minibatches do not divide the rollout; outputs of the other
+        functions are checked when they are traced.
     """
     epochs, envs = (sizes.actor_epochs, sizes.critic_epochs), sizes.num_envs
-    obs = worlds.shape(world, params)
-    bindings = agent.bind(agent.AgentBindings(own, networks, world.count, obs, epochs, sizes.minibatches))
-    team = worlds.team(world, params, bindings.action)
+    obs = adapter.observation_shape(environment, params)
+    bindings = agent.bind(agent.AgentBindings(functions, networks, environment.count, obs, epochs, sizes.minibatches))
+    team = adapter.team_environment(environment, params, bindings.action)
     config = OnPolicyConfig(envs, sizes.rollout_length, evaluate_every=1, eval_episodes=1, start_states=envs)
-    return Life(bindings, team, on_policy(agent.agent(bindings), team, config), episodes, key)
+    return TrainingSetup(bindings, team, on_policy(agent.agent(bindings), team, config), episodes, key)
 
 
-def begin(life: Life, rng: Key, hyper: Any) -> Runner:
-    """Nothing learned yet; the key, raw or typed, is consumed. Leaves of `hyper` are `[]`."""
+def begin(setup: TrainingSetup, rng: Key, hyper: Any) -> Runner:
+    """Initialise a runner. The key, raw or typed, is consumed; leaves of `hyper` are `[]`."""
     hyper = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), hyper)
-    member, rng = stages.begin(life.learner, rng, agent.Hyper(hyper, jnp.ones(())))
-    member = member._replace(state=agent.equip(life.bindings, member.state, hyper))
-    return _runner(life, stages.Underway(member, rng), jnp.zeros((1,)), jnp.zeros((1,)))
+    member, rng = stages.begin(setup.learner, rng, agent.Hyper(hyper, jnp.ones(())))
+    member = member._replace(state=agent.init_optimizers(setup.bindings, member.state, hyper))
+    return _runner(setup, stages.TrainingState(member, rng), jnp.zeros((1,)), jnp.zeros((1,)))
 
 
-def learn(life: Life, updates: int, runner: Runner) -> Runner:
-    """So many updates; the losses are their means."""
-    seen = jax.vmap(partial(worlds.shown, life.bindings.count))(runner.obs)
+def learn(setup: TrainingSetup, updates: int, runner: Runner) -> Runner:
+    """Make `updates` updates; the losses are means over them."""
+    observations = jax.vmap(partial(adapter.shared_observation, setup.bindings.count))(runner.obs)
     member = Member(
         state=TrainStates(runner.actor_training, runner.critic_training),
         hyper=agent.Hyper(runner.hyperparams, jnp.ones(())),
         normalizer=None,
-        env_state=going_on(rollout.EnvBatchState(runner.envstate, seen)),
+        env_state=start_actors(rollout.EnvBatchState(runner.envstate, observations)),
         buffer=(),
     )
-    now, told = stages.learn(life.learner, updates, stages.Underway(member, runner.rng))
-    return _runner(life, now, told["actor_loss"][None], told["critic_loss"][None])
+    state, metrics = stages.learn(setup.learner, updates, stages.TrainingState(member, runner.rng))
+    return _runner(setup, state, metrics["actor_loss"][None], metrics["critic_loss"][None])
 
 
-def _runner(life: Life, now: stages.Underway, actor_loss: Array, critic_loss: Array) -> Runner:
-    member, lives = now.member, now.member.env_state.lives
+def _runner(setup: TrainingSetup, state: stages.TrainingState, actor_loss: Array, critic_loss: Array) -> Runner:
+    member, env_batch = state.member, state.member.env_state.lives
     return Runner(
         actor_training=member.state.actor,
         critic_training=member.state.critic,
-        envstate=lives.state,
-        obs=lives.observation[:, 0].reshape(-1, *life.bindings.obs.shape),
-        rng=now.key,
-        hyperparams=member.hyper.own,
+        envstate=env_batch.state,
+        obs=env_batch.observation[:, 0].reshape(-1, *setup.bindings.obs.shape),
+        rng=state.key,
+        hyperparams=member.hyper.user,
         actor_loss=actor_loss,
         critic_loss=critic_loss,
     )
 
 
-def evaluator(life: Life, episodes: int, rng: Key, training: TrainState) -> dict[str, Array]:
-    """Full episodes of the actors, which begin alike whenever the key, raw or typed, is the same.
+def evaluator(setup: TrainingSetup, episodes: int, rng: Key, training: TrainState) -> dict[str, Array]:
+    """Evaluate the actors in full episodes; equal keys, raw or typed, give equal start states.
 
     Returns:
       `terminated` and `truncated`, `[N]` bool; `final_rewards` and `returns`, `[N, I]`.
     """
-    judged = rollout.Evaluator(partial(agent.follow, life.bindings), life.world, rollout.EvaluationConfig(), episodes)
-    told = stages.evaluate(judged, Genotype(training, None, None), rng).episodes
-    ends = {name: told[f"{name}/0"] > 0 for name in ("terminated", "truncated")}
-    everybody, columns = range(life.bindings.count), {"final_rewards": "final_reward", "returns": "return"}
+    deterministic = rollout.Evaluator(
+        partial(agent.deterministic_actions, setup.bindings), setup.environment, rollout.EvaluationConfig(), episodes
+    )
+    metrics = stages.evaluate(deterministic, Genotype(training, None, None), rng).episodes
+    ends = {name: metrics[f"{name}/0"] > 0 for name in ("terminated", "truncated")}
+    agents, columns = range(setup.bindings.count), {"final_rewards": "final_reward", "returns": "return"}
     return ends | {
-        name: jnp.stack([told[f"{column}/{one}"] for one in everybody], axis=-1) for name, column in columns.items()
+        name: jnp.stack([metrics[f"{column}/{agent_index}"] for agent_index in agents], axis=-1)
+        for name, column in columns.items()
     }
 
 
-def look(life: Life, runner: Runner) -> dict[str, Array]:
-    """What a training reports: the evaluation, `actor_loss` and `critic_loss` `[1]`; nothing without episodes."""
-    if not life.episodes:
+def report(setup: TrainingSetup, runner: Runner) -> dict[str, Array]:
+    """Metrics of a runner: its evaluation, `actor_loss` and `critic_loss` `[1]`; empty if `episodes` is 0."""
+    if not setup.episodes:
         return {}
-    told = evaluator(life, life.episodes, life.key, runner.actor_training)  # pyright: ignore[reportArgumentType] - one each
-    return {**told, "actor_loss": runner.actor_loss, "critic_loss": runner.critic_loss}
+    metrics = evaluator(setup, setup.episodes, setup.key, runner.actor_training)  # pyright: ignore[reportArgumentType] - one each
+    return {**metrics, "actor_loss": runner.actor_loss, "critic_loss": runner.critic_loss}
 
 
-def enter(life: Life, rng: Key, hyper: Any, before: Runner | None = None) -> tuple[Runner, dict[str, Array]]:
-    """Where a training begins, anew or where another ended, under hyper-parameters of its own; and a look."""
-    runner, none = begin(life, rng, hyper), jnp.zeros((1,))
+def first_runner(
+    setup: TrainingSetup, rng: Key, hyper: Any, before: Runner | None = None
+) -> tuple[Runner, dict[str, Array]]:
+    """The first runner of a training and its metrics.
+
+    With `before`, training continues from that runner under the new hyper-parameters.
+    """
+    runner, none = begin(setup, rng, hyper), jnp.zeros((1,))
     if before is not None:
         runner = before.replace(hyperparams=runner.hyperparams, actor_loss=none, critic_loss=none)
-    return runner, look(life, runner)
+    return runner, report(setup, runner)
 
 
-def stage(life: Life, updates: int, runner: Runner) -> tuple[Runner, dict[str, Array]]:
-    """So many updates, and a look."""
-    runner = learn(life, updates, runner)
-    return runner, look(life, runner)
+def stage(setup: TrainingSetup, updates: int, runner: Runner) -> tuple[Runner, dict[str, Array]]:
+    """Make `updates` updates and compute the metrics."""
+    runner = learn(setup, updates, runner)
+    return runner, report(setup, runner)
 
 
 def train(
-    life: Life, counts: list[int], rng: Key, hyper: Any, before: Runner | None = None
+    setup: TrainingSetup, counts: list[int], rng: Key, hyper: Any, before: Runner | None = None
 ) -> tuple[Runner, dict[str, Array]]:
-    """A training as one pure function, to be mapped over keys and hyper-parameters; `counts` from `by_stages.stages`.
+    """Train as one pure function, which can be mapped over keys and hyper-parameters.
+
+    `counts` are those of `stages.stage_counts`.
 
     Returns:
-      Where it ended, and what was told at first and after each stage, `[len(counts) + 1, ...]`.
+      The final runner, and the metrics before training and after each stage, `[len(counts) + 1, ...]`.
     """
-    return stages.through(partial(stage, life), counts, *enter(life, rng, hyper, before))
+    return stages.scan_stages(partial(stage, setup), counts, *first_runner(setup, rng, hyper, before))

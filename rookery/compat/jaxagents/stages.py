@@ -1,8 +1,8 @@
-"""A life in stages: so many updates, then a judgement, again and again; on the host or within a trace.
+"""Training in stages, each a number of updates and an evaluation; on the host or inside a traced function.
 
-`lifetime.train` is a whole life of generations that are alike. Here a training has exactly as many updates as it was
-asked for, every update has start states of its own, everybody is judged by the same episodes, and one can look in
-between, stop, and go on later. Learners are to make one update in a generation.
+Unlike `lifetime.train`, which trains for equal generations, training in stages makes exactly the requested number of
+updates, draws new start states for every update, uses the same episodes in all evaluations, and can report after each
+stage, stop, and continue later. Learners must make one update per generation.
 """
 
 from collections.abc import Callable
@@ -13,85 +13,96 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.compat.records import typed
+from rookery.compat.records import typed_key
 from rookery.envs.wrappers import auto_reset
 from rookery.learners import rollout
 from rookery.learners.base import Learner, Member
 from rookery.types import Evaluation, Genotype, Hyper, Key, Metrics, PyTree
 
-Stage = Callable[[int, Any], tuple[Any, PyTree]]
-"""(updates, where one is) -> where one is then, and what is told of it. The number is static."""
+StageFn = Callable[[int, Any], tuple[Any, PyTree]]
+"""(updates, state) -> next state, its metrics. The number of updates is static."""
 
 
-class Underway(NamedTuple):
-    """A life in the middle of it."""
+class TrainingState(NamedTuple):
+    """State of training between updates."""
 
     member: Member
-    key: Key  # consumed by the next update, which leaves another
+    key: Key
+    """Consumed by the next update, which returns a new key."""
 
 
-def begin(learner: Learner, key: Key, hyper: Hyper) -> Underway:
-    """Nothing learned yet; the key, raw or typed, is consumed."""
-    bank_key, member_key, key = jax.random.split(typed(key), 3)
-    return Underway(learner.init(member_key, hyper, learner.start_states(bank_key)), key)
+def begin(learner: Learner, key: Key, hyper: Hyper) -> TrainingState:
+    """Initialise a member; the key, raw or typed, is consumed."""
+    bank_key, member_key, key = jax.random.split(typed_key(key), 3)
+    return TrainingState(learner.init(member_key, hyper, learner.start_states(bank_key)), key)
 
 
-def learn(learner: Learner, updates: int, life: Underway) -> tuple[Underway, Metrics]:
-    """So many updates, at least 1; metrics `[]` are their means."""
-    life, metrics = jax.lax.scan(partial(_learn_once, learner), life, length=updates)
-    return life, jax.tree.map(partial(jnp.mean, axis=0), metrics)
+def learn(learner: Learner, updates: int, state: TrainingState) -> tuple[TrainingState, Metrics]:
+    """Make `updates` updates, at least 1; metrics `[]` are means over the updates."""
+    state, metrics = jax.lax.scan(partial(_learn_once, learner), state, length=updates)
+    return state, jax.tree.map(partial(jnp.mean, axis=0), metrics)
 
 
-def _learn_once(learner: Learner, life: Underway, _: None) -> tuple[Underway, Metrics]:
-    key, bank_key, step_key = jax.random.split(life.key, 3)
+def _learn_once(learner: Learner, state: TrainingState, _: None) -> tuple[TrainingState, Metrics]:
+    key, bank_key, step_key = jax.random.split(state.key, 3)
     bank = learner.start_states(bank_key)
-    member, metrics = learner.step(life.member, bank, step_key, jnp.zeros((), jnp.int32))
-    return Underway(member, key), metrics
+    member, metrics = learner.step(state.member, bank, step_key, jnp.zeros((), jnp.int32))
+    return TrainingState(member, key), metrics
 
 
 def evaluate(evaluator: rollout.Evaluator, genotype: Genotype, key: Key) -> Evaluation:
-    """Full episodes that begin alike whenever the key, raw or typed, is the same."""
-    bank_key, key = jax.random.split(typed(key))
+    """Evaluate in full episodes; equal keys, raw or typed, give equal start states."""
+    bank_key, key = jax.random.split(typed_key(key))
     return rollout.evaluate(
         evaluator, genotype, auto_reset.start_bank(evaluator.environment, bank_key, evaluator.episodes), key
     )
 
 
-def stages(updates: int, every: int) -> list[int]:
-    """How many updates each stage has: `every`, and at last those that are left; both are at least 1."""
+def stage_counts(updates: int, every: int) -> list[int]:
+    """Number of updates of each stage: `every`, and the remainder in the last; both arguments are at least 1."""
     every = min(every, updates)
     return [min(every, updates - done) for done in range(0, updates, every)]
 
 
-def through(stage: Stage, counts: list[int], begun: Any, first: PyTree) -> tuple[Any, PyTree]:
-    """All stages within a trace; stages that are alike are compiled once.
+def scan_stages(stage: StageFn, counts: list[int], initial: Any, first: PyTree) -> tuple[Any, PyTree]:
+    """Run all stages inside a traced function; stages with equal counts are compiled once.
 
     Args:
-      stage: pure.
-      counts: from `stages`.
-      begun: where one begins.
-      first: what is told of that.
+      stage: pure function of one stage.
+      counts: updates of each stage, see `stage_counts`.
+      initial: initial state.
+      first: metrics of the initial state.
 
     Returns:
-      Where one is then; and what was told, leaves `[len(counts) + 1, ...]`.
+      The final state, and all metrics, leaves `[len(counts) + 1, ...]`.
     """
-    alike = [count for count in counts if count == counts[0]]
-    now, rows = jax.lax.scan(lambda now, _: stage(counts[0], now), begun, length=len(alike))
+    equal_counts = [count for count in counts if count == counts[0]]
+    state, rows = jax.lax.scan(lambda state, _: stage(counts[0], state), initial, length=len(equal_counts))
     parts = [trees.stack([first]), rows]
-    for count in counts[len(alike) :]:
-        now, row = stage(count, now)
+    for count in counts[len(equal_counts) :]:
+        state, row = stage(count, state)
         parts.append(trees.stack([row]))
-    return now, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    return state, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
-def watched(
-    stage: Stage, counts: list[int], begun: Any, first: PyTree, tell: Callable[[int, Any, PyTree], None]
+def run_stages(
+    stage: StageFn, counts: list[int], initial: Any, first: PyTree, report: Callable[[int, Any, PyTree], None]
 ) -> tuple[Any, PyTree]:
-    """The same on the host, with a look at each stage's end: the stage is waited for, and `tell` is given how many
-    updates it had, where one is, and what is told of it."""
-    now, rows = begun, [first]
+    """Run all stages on the host, with a callback after each.
+
+    Args:
+      stage: compiled function of one stage; its result is awaited before the callback.
+      counts: updates of each stage, see `stage_counts`.
+      initial: initial state.
+      first: metrics of the initial state.
+      report: called with the number of updates of the stage, the state after it, and its metrics.
+
+    Returns:
+      The final state, and all metrics, leaves `[len(counts) + 1, ...]`.
+    """
+    state, rows = initial, [first]
     for count in counts:
-        now, row = jax.block_until_ready(stage(count, now))
+        state, row = jax.block_until_ready(stage(count, state))
         rows.append(row)
-        tell(count, now, row)
-    return now, trees.stack(rows)
+        report(count, state, row)
+    return state, trees.stack(rows)

@@ -1,4 +1,4 @@
-"""This library's tasks by the documented names: `create`, `descriptor_extractor`, `reward_offset`."""
+"""Rookery's tasks with the documented functions of QDax: `create`, `descriptor_extractor`, `reward_offset`."""
 
 from functools import partial, wraps
 from typing import Any, NamedTuple
@@ -12,22 +12,22 @@ from rookery.envs import descriptors, registry
 from rookery.types import Array
 
 _WRITTEN = {"anttrap": "ant_trap", "humanoidtrap": "humanoid_trap", "antmaze": "ant_maze", "pointmaze": "point_maze"}
-"""Documented names -> this library's, where these differ."""
+"""QDax's task name -> Rookery's task name, where they differ."""
 
 
 @wraps(env_batch.make, assigned=())
 def create(env_name: str, **options: Any) -> env_batch.Batch:
-    """A batch of environments of one task, by its documented name or ours; see `rookery.compat.qdax.env_batch.make`."""
+    """Create a batch of environments by QDax's or Rookery's task name; see `rookery.compat.qdax.env_batch.make`."""
     return env_batch.make(_WRITTEN.get(env_name, env_name), **options)
 
 
 class Extractor(NamedTuple):
-    """A task's own descriptor of whole episodes."""
+    """Computes a task's predefined descriptor from whole episodes."""
 
     kind: descriptors.Kind
 
     def __call__(self, transitions: QDTransition, mask: Array) -> Array:
-        """`[B, D]` of transitions `[B, T, ...]` and a mask `[B, T]`, set after each episode's end."""
+        """Descriptors `[B, D]` of transitions `[B, T, ...]`; the mask `[B, T]` is true after the end of an episode."""
         summarise = jax.vmap(partial(descriptors.summarise, self.kind))
         return summarise(transitions.next_state_desc, ~jnp.asarray(mask, bool))
 

@@ -1,7 +1,7 @@
-"""What documented programs end in: pictures of a repertoire, of its metrics and of skills, and a table.
+"""QDax's documented plots of repertoires, metrics and skills, and its CSV logger.
 
-The pictures are those of `rookery.report`, on figures of pyplot, so that `plt.show()` and `plt.savefig(...)` find them.
-Nobody's matplotlib settings change.
+The plots are those of `rookery.report`, drawn on pyplot figures, so that `plt.show()` and `plt.savefig(...)` work. The
+matplotlib settings are not changed.
 """
 
 import csv
@@ -24,11 +24,11 @@ _PANEL = 4.6  # inches
 
 
 class CSVLogger:
-    """A table of metrics that grows by a row at a time; `rookery.storage.csv_log.read_csv` reads its numbers exactly.
+    """Writes metrics to a CSV file, one row at a time; `rookery.storage.csv_log.read_csv` reads the exact numbers.
 
     Args:
-      filename: a file of that name is overwritten.
-      header: the columns.
+      filename: output file; an existing file is overwritten.
+      header: column names.
     """
 
     def __init__(self, filename: str, header: Sequence[str]) -> None:
@@ -36,13 +36,21 @@ class CSVLogger:
         self._write("w", None)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Append a row: column -> a number, also as an array of one. A column that is not given is NaN; more than one
-        number, or a name that is no column, is a `ValueError`."""
+        """Append a row.
+
+        Args:
+          metrics: column -> a number or an array of one number; missing columns become NaN.
+
+        Raises:
+          ValueError: a name is not a column, or a value has more than one number.
+        """
         unknown = sorted(set(metrics) - set(self._header))
-        check(not unknown, f"{self._filename} has the columns {self._header}, and none for {unknown}.")
+        check(
+            not unknown, f"{self._filename} has the columns {self._header}, but not {unknown}; add them to the header."
+        )
         numbers = {name: np.asarray(value) for name, value in metrics.items()}
         many = sorted(name for name, number in numbers.items() if number.size != 1)
-        check(not many, f"a row has one number in each column; {many} have another size: log metrics[name][-1].")
+        check(not many, f"a row has one number in each column, but {many} have another size; log metrics[name][-1].")
         self._write("a", {name: number.item() for name, number in numbers.items()})
 
     def _write(self, mode: str, row: Mapping[str, Any] | None) -> None:
@@ -61,24 +69,24 @@ def plot_2d_map_elites_repertoire(
     vmin: float | None = None,
     vmax: float | None = None,
 ) -> tuple[Any, Any]:
-    """Draw the cells of a repertoire in the colours of their elites' fitness.
+    """Plot the cells of a repertoire, coloured by the fitness of their elites.
 
     Args:
       centroids: `[C, 2]`.
       repertoire_fitnesses: `[C]`, or `[C, 1]`; not finite where a cell is empty.
       minval: the descriptor's lower limits, `[2]` or one number.
       maxval: its upper limits.
-      repertoire_descriptors: `[C, 2]`, the elites' own, drawn as dots; None for none.
-      ax: where to draw; None for a figure of its own.
-      vmin: the fitness at the dark end of the colours; None for the least of all elites.
-      vmax: that at the bright end; None for the greatest.
+      repertoire_descriptors: descriptors of the elites, `[C, 2]`, drawn as dots; None draws no dots.
+      ax: axes to draw on; None creates a new figure.
+      vmin: fitness at the dark end of the colour scale; None for the lowest fitness of the elites.
+      vmax: fitness at the bright end of the colour scale; None for the highest fitness of the elites.
 
     Returns:
-      The figure, None if `ax` was given, and the axes.
+      The figure (None if `ax` was given) and the axes.
 
     Raises:
-      NotImplementedError: a descriptor has another size than 2.
-      ValueError: there is no cell, another number of fitnesses or descriptors, or a limit that is none.
+      NotImplementedError: the descriptor size is not 2.
+      ValueError: there are no cells, the numbers of cells, fitnesses and descriptors differ, or the limits are invalid.
     """
     from matplotlib import pyplot
 
@@ -95,19 +103,21 @@ def plot_2d_map_elites_repertoire(
 
 
 def _cells(centroids: Any, fitness: Any, descriptors: Any, *limits: Any) -> repertoire_picture.Repertoire:
-    places, fitness = np.asarray(centroids, np.float64), np.asarray(fitness, np.float64)
-    if places.ndim != 2 or places.shape[1] != 2:
-        raise NotImplementedError(f"only repertoires of two dimensions are drawn, [C, 2]; got {places.shape}.")
-    reached = np.full_like(places, np.nan) if descriptors is None else np.asarray(descriptors, np.float64)
-    check(len(places) > 0, "there is no cell to draw.")
-    fits = fitness.shape in ((len(places),), (len(places), 1)) and reached.shape == places.shape
-    check(fits, f"of {len(places)} cells there are fitnesses {fitness.shape} and descriptors {reached.shape}.")
+    centers, fitness = np.asarray(centroids, np.float64), np.asarray(fitness, np.float64)
+    if centers.ndim != 2 or centers.shape[1] != 2:
+        raise NotImplementedError(f"only repertoires of two dimensions can be plotted, [C, 2]; got {centers.shape}.")
+    reached = np.full_like(centers, np.nan) if descriptors is None else np.asarray(descriptors, np.float64)
+    check(len(centers) > 0, "there is no cell to plot; centroids must contain at least one.")
+    fits = fitness.shape in ((len(centers),), (len(centers), 1)) and reached.shape == centers.shape
+    check(
+        fits, f"{len(centers)} cells need as many rows; got fitnesses {fitness.shape} and descriptors {reached.shape}."
+    )
     lower, upper = _limits(*limits)
-    return repertoire_picture.Repertoire(fitness.ravel(), places, reached, lower, upper, names("descriptor", 2))
+    return repertoire_picture.Repertoire(fitness.ravel(), centers, reached, lower, upper, names("descriptor", 2))
 
 
 def _limits(lower: Any, upper: Any) -> np.ndarray:
-    """Of two dimensions, `[2, 2]`."""
+    """Check and stack the limits of two dimensions, `[2, 2]`."""
     limits = np.array(limits_of(2, lower, upper))
     fits = bool(np.isfinite(limits).all() and (limits[0] < limits[1]).all())
     check(fits, f"limits must be finite, the lower below the upper, got {limits[0].tolist()}, {limits[1].tolist()}.")
@@ -122,22 +132,22 @@ def plot_map_elites_results(
     max_descriptor: Any,
     x_label: str = "Environment steps",
 ) -> tuple[Any, Any]:
-    """Draw how coverage, best fitness and QD score went, and the repertoire that came of it.
+    """Plot coverage, best fitness and QD score over training, and the final repertoire.
 
     Args:
-      env_steps: `[N]`, steps so far at each row of the metrics.
-      metrics: `coverage`, `max_fitness` and `qd_score`, `[N]` each; what else it has is not drawn.
-      repertoire: the last one.
+      env_steps: `[N]`, number of steps at each row of the metrics.
+      metrics: `coverage`, `max_fitness` and `qd_score`, `[N]` each; other metrics are ignored.
+      repertoire: the final repertoire.
       min_descriptor: the descriptor's lower limits, `[2]` or one number.
       max_descriptor: its upper limits.
-      x_label: what `env_steps` counts.
+      x_label: label of the axis of `env_steps`.
 
     Returns:
-      The figure, and the axes with the repertoire, the last of `figure.axes` but for the bar of its colours.
+      The figure, and the axes with the repertoire, the last of `figure.axes` before the colour bar.
 
     Raises:
-      NotImplementedError: a descriptor has another size than 2.
-      ValueError: a metric is missing or has another length than `env_steps`, or see `plot_2d_map_elites_repertoire`.
+      NotImplementedError: the descriptor size is not 2.
+      ValueError: a metric is missing or has another length than `env_steps`, or `plot_2d_map_elites_repertoire` raises.
     """
     from matplotlib import pyplot
 
@@ -145,32 +155,32 @@ def plot_map_elites_results(
     check(not missing, f"metrics need {', '.join(_METRICS)}; {', '.join(missing)} is missing.")
     steps, shown = np.asarray(env_steps), {name: np.asarray(metrics[name]) for name in _METRICS}
     odd = {name: values.shape for name, values in shown.items() if values.shape != steps.shape or steps.ndim != 1}
-    check(not odd, f"metrics need a number for each of env_steps, {steps.shape}; got {odd}.")
+    check(not odd, f"metrics must have the shape of env_steps, {steps.shape}; got {odd}.")
     cells = repertoire.centroids, repertoire.fitnesses, repertoire.descriptors
-    _cells(*cells, min_descriptor, max_descriptor)  # before there is a figure
+    _cells(*cells, min_descriptor, max_descriptor)  # check before a figure is created
     figure = pyplot.figure(figsize=(4 * _PANEL, 0.9 * _PANEL), layout="constrained")
     *panels, last = figure.subplots(1, 4, width_ratios=[1.0, 1.0, 1.0, 1.2])
     for axes, (name, values) in zip(panels, shown.items(), strict=True):
         curves.draw_metric(axes, _METRICS[name], steps, values, counted=x_label)
-    told = {"minval": min_descriptor, "maxval": max_descriptor, "repertoire_descriptors": cells[2], "ax": last}
-    plot_2d_map_elites_repertoire(*cells[:2], **told)
+    options = {"minval": min_descriptor, "maxval": max_descriptor, "repertoire_descriptors": cells[2], "ax": last}
+    plot_2d_map_elites_repertoire(*cells[:2], **options)
     return figure, last
 
 
 def plot_skills_trajectory(trajectories: Any, skills: Any, min_values: Any, max_values: Any) -> tuple[Any, Any]:
-    """Draw where the episodes of each skill went, a colour for each skill.
+    """Plot the trajectories of all episodes, coloured by skill.
 
     Args:
-      trajectories: `[2, E, T]`, the transpose of state descriptors `[T, E, 2]`; what is not finite is left out.
+      trajectories: `[2, E, T]`, the transpose of state descriptors `[T, E, 2]`; non-finite states are omitted.
       skills: `[E, K]`, one-hot.
-      min_values: lower limits of what is drawn, `[2]` or one number.
-      max_values: upper limits.
+      min_values: lower limits of the axes, `[2]` or one number.
+      max_values: upper limits of the axes, `[2]` or one number.
 
     Returns:
       The figure and its axes.
 
     Raises:
-      ValueError: shapes do not fit, nothing is finite, or a limit is none.
+      ValueError: the shapes do not match, no state is finite, or the limits are invalid.
     """
     from matplotlib import pyplot
 
@@ -181,10 +191,10 @@ def plot_skills_trajectory(trajectories: Any, skills: Any, min_values: Any, max_
     for skill, path in zip(skills, np.moveaxis(paths, 0, -1), strict=True):
         states = path[np.isfinite(path).all(axis=1)]
         drawn += [skills_picture.Trajectory(int(np.argmax(skill)), states)] if len(states) else []
-    check(bool(drawn), "there is no finite state to draw in these trajectories.")
+    check(bool(drawn), "these trajectories contain no finite state to plot.")
     view = skills_picture.View(limits, limits, equal=True)
     figure, axes = pyplot.subplots(figsize=skills_picture.figure_size(view, 2), layout="constrained")
     skills_picture.draw_trajectories(axes, drawn, Dimensions(names("state descriptor", 2), "final", limits), view)
     for lines in axes.collections:
-        lines.set_clip_on(True)  # the limits are a frame here, and no walls
+        lines.set_clip_on(True)  # here the limits are the view, not the walls of the environment
     return figure, axes

@@ -1,4 +1,4 @@
-"""MAP-Elites and ME-PBT in the documented form, over this library's repertoire, selection and learners."""
+"""MAP-Elites and ME-PBT in QDax's documented form, with Rookery's repertoire, selection and learners."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import buffers, trees
-from rookery.compat.qdax import cells as by_hand
-from rookery.compat.qdax.env_batch import Batch, BatchState, restarted
+from rookery.compat.qdax import cells as cells_api
+from rookery.compat.qdax.env_batch import Batch, BatchState, restart
 from rookery.compat.qdax.off_policy import check_population
 from rookery.compat.qdax.records import ReplayBuffer, Transition
-from rookery.compat.records import Record, check, check_counts, split, typed
+from rookery.compat.records import Record, check, check_counts, split_key, typed_key
 from rookery.distributed import layout
 from rookery.populations.sharding import WHOLE
 from rookery.qd import centroids as cells
@@ -31,12 +31,15 @@ def compute_cvt_centroids(
 ) -> Array:
     """Centroids `[C, D]` of a centroidal Voronoi tessellation between limits, numbers or `[D]`; see `centroids.cvt`."""
     lower, upper = limits_of(num_descriptors, minval, maxval)
-    return cells.cvt(typed(key), num_centroids, lower, upper, num_init_cvt_samples)
+    return cells.cvt(typed_key(key), num_centroids, lower, upper, num_init_cvt_samples)
 
 
 def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval: Any) -> Array:
-    """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`, in the order of numpy's `meshgrid`: of two
-    dimensions the first varies fastest; of three the third, then the first, then the second."""
+    """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`.
+
+    The order is that of numpy's `meshgrid`: in two dimensions the first varies fastest; in three dimensions the third,
+    then the first, then the second.
+    """
     size = len(grid_shape)
     centroids = cells.grid(tuple(grid_shape), *limits_of(size, minval, maxval))
     if size == 1:
@@ -45,76 +48,88 @@ def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval
 
 
 def limits_of(size: int, *limits: Any) -> list[list[float]]:
-    """Each limit `[size]`, given as that or as one number for all dimensions; else a `ValueError`."""
+    """Broadcast each limit, a number or `[size]`, to `[size]`.
+
+    Raises:
+      ValueError: a limit has another size.
+    """
     fit = all(np.ndim(limit) == 0 or len(limit) == size for limit in limits)
-    check(fit, f"limits of {size} dimensions must be numbers or {size} of them, got {limits}.")
+    check(fit, f"limits of {size} dimensions must be one number or {size} numbers, got {limits}.")
     return [np.broadcast_to(np.asarray(limit, np.float64), size).tolist() for limit in limits]
 
 
-class MapElitesRepertoire(by_hand.Cells):
-    """C cells, each with the best genotype found there."""
+class MapElitesRepertoire(cells_api.Cells):
+    """C cells, each with the best genotype found in it."""
 
 
 def default_qd_metrics(repertoire: MapElitesRepertoire, qd_offset: float) -> Metrics:
-    """`qd_score`, the sum over elites of fitness plus offset; `max_fitness`; `coverage` in percent."""
-    told, occupied = repertoires.metrics(repertoire.repertoire), repertoire.repertoire.occupied
+    """Metrics `qd_score` (sum over elites of fitness plus offset), `max_fitness`, and `coverage` in percent."""
+    metrics, occupied = repertoires.metrics(repertoire.repertoire), repertoire.repertoire.occupied
     score = jnp.sum(jnp.where(occupied, repertoire.fitnesses + qd_offset, 0.0))
-    return {"qd_score": score, "max_fitness": told["max_fitness"], "coverage": told["coverage"]}
+    return {"qd_score": score, "max_fitness": metrics["max_fitness"], "coverage": metrics["coverage"]}
 
 
-isoline_variation = by_hand.isoline_variation
+isoline_variation = cells_api.isoline_variation
 
 
 def sac_pbt_variation_fn(
     training_state1: Any, training_state2: Any, key: Key, iso_sigma: float, line_sigma: float
 ) -> Any:
-    """Children `[B, ...]` of pairs of agents: policy, critics and temperature vary; the rest is the first parent's."""
+    """Children `[B, ...]` of pairs of agents.
+
+    Policy, critics and temperature are varied; all other values are copied from the first parent.
+    """
     first, second = training_state1.learned, training_state2.learned
     children = isoline_variation(first.params, second.params, key, iso_sigma, line_sigma)
     varied = {name: getattr(first, name)._replace(params=child) for name, child in children._asdict().items()}
     return training_state1.replace(learned=first._replace(**varied))
 
 
-td3_pbt_variation_fn = sac_pbt_variation_fn  # of TD3 policy and critics
+td3_pbt_variation_fn = sac_pbt_variation_fn  # varies policy and critics of TD3
 
 
 class MAPElites:
-    """MAP-Elites on one device (Mouret 2015, arXiv:1504.04909); see `qd.by_hand.Loop` for scores and emitters."""
+    """MAP-Elites on one device (Mouret 2015, arXiv:1504.04909).
+
+    `cells.Loop` documents the scoring functions and emitters.
+    """
 
     axis: str | None = None
 
     def __init__(self, scoring_function: Callable, emitter: Any, metrics_function: Callable) -> None:
         shares = WHOLE if self.axis is None else layout.shares(self.axis)
-        self._loop = by_hand.Loop(scoring_function, emitter, metrics_function, shares)
+        self._loop = cells_api.Loop(scoring_function, emitter, metrics_function, shares)
 
     def init(self, genotypes: PyTree, centroids: Array, key: Key) -> tuple[MapElitesRepertoire, Any, Metrics]:
-        """Score a first batch `[B, ...]`, fill the cells, and let the emitter begin; the key is consumed."""
-        return self._loop.begin(genotypes, partial(MapElitesRepertoire.init, centroids=centroids), typed(key))
+        """Score an initial batch `[B, ...]`, and create the repertoire and emitter state; the key is consumed."""
+        return self._loop.begin(genotypes, partial(MapElitesRepertoire.init, centroids=centroids), typed_key(key))
 
     def update(self, repertoire: MapElitesRepertoire, emitter_state: Any, key: Key) -> tuple[Any, Any, Metrics]:
-        """Emit, score, add, tell the emitter: one generation; the key is consumed."""
-        return self._loop.turn(repertoire, emitter_state, typed(key))
+        """Run one generation: emit, score, add, update the emitter; the key is consumed."""
+        return self._loop.turn(repertoire, emitter_state, typed_key(key))
 
     def scan_update(self, carry: tuple, _: Any) -> tuple[tuple, Metrics]:
-        """`update` for `jax.lax.scan`; the carry is repertoire, emitter state and key."""
+        """Run `update` inside `jax.lax.scan`; the carry is repertoire, emitter state and key."""
         repertoire, emitter_state, key = carry
-        kept, own = jax.random.split(key)
-        repertoire, emitter_state, metrics = self.update(repertoire, emitter_state, own)
-        return (repertoire, emitter_state, kept), metrics
+        next_key, update_key = jax.random.split(key)
+        repertoire, emitter_state, metrics = self.update(repertoire, emitter_state, update_key)
+        return (repertoire, emitter_state, next_key), metrics
 
 
 class DistributedMAPElites(MAPElites):
-    """The same inside a mapped axis `"p"`: each device scores its share, and all have the same repertoire."""
+    """MAP-Elites inside a mapped axis `"p"`: each device scores its share, and all hold the same repertoire."""
 
     axis = "p"
 
     def get_distributed_init_fn(self, centroids: Array, devices: Sequence[Any] | None) -> Callable:
-        """`init` as a function of `genotypes` `[devices, B, ...]` and `key` `[devices]`."""
+        """Return `init` as a function of `genotypes` `[devices, B, ...]` and `key` `[devices]`."""
         return layout.map_over(lambda genotypes, key: self.init(genotypes, centroids, key), "p", devices)
 
     def get_distributed_update_fn(self, num_iterations: int, devices: Sequence[Any] | None) -> Callable:
-        """`num_iterations` of `update` as a function of `repertoire`, `emitter_state` and `key`, `[devices, ...]` each;
-        metrics are `[devices, num_iterations]`."""
+        """Return a function of `repertoire`, `emitter_state` and `key`, `[devices, ...]` each.
+
+        It runs `update` `num_iterations` times; its metrics are `[devices, num_iterations]`.
+        """
 
         def update(repertoire: MapElitesRepertoire, emitter_state: Any, key: Key) -> tuple:
             carry, metrics = jax.lax.scan(self.scan_update, (repertoire, emitter_state, key), length=num_iterations)
@@ -124,16 +139,21 @@ class DistributedMAPElites(MAPElites):
 
 
 class PBTEmitterState(Record):
-    """The population that trains, `[P, ...]`."""
+    """State of the trained population, leaves `[P, ...]`."""
 
     replay_buffers: ReplayBuffer
-    env_states: BatchState  # [P, E, ...]
+    env_states: BatchState
+    """`[P, E, ...]`."""
     training_states: Any
-    key: Array  # [2] uint32
+    key: Array
+    """`[2]` uint32."""
 
 
 class PBTEmitterConfig(Record):
-    """Sizes are of one device, fractions of the population of all devices; the last is not needed."""
+    """Configuration of `PBTEmitter`.
+
+    Sizes refer to one device, fractions to the population of all devices. `fraction_sort_exchange` has no effect.
+    """
 
     buffer_size: int
     num_training_iterations: int
@@ -149,9 +169,11 @@ class PBTEmitterConfig(Record):
 
 
 class PBTEmitter:
-    """ME-PBT: a population that trains, and breeds with the repertoire that it fills (Pierrot 2023, arXiv:2303.12803).
+    """ME-PBT emitter (Pierrot 2023, arXiv:2303.12803).
 
-    With several devices, inside a mapped axis `"p"`."""
+    It trains a population, adds its members to the repertoire, and replaces members by elites of the repertoire. With
+    several devices it runs inside a mapped axis `"p"`.
+    """
 
     def __init__(
         self, pbt_agent: Any, config: PBTEmitterConfig, env: Batch, variation_fn: Callable, selector: Any = None
@@ -169,32 +191,38 @@ class PBTEmitter:
 
     @property
     def batch_size(self) -> int:
-        """Genotypes that one device emits."""
+        """Number of genotypes that one device emits."""
         return self._config.ga_population_size_per_device + self._size
 
     def init(
         self, key: Key, repertoire: Any, genotypes: Any, fitnesses: Any, descriptors: Any, extra_scores: Any
     ) -> PBTEmitterState:
-        """Begin with the last of the genotypes, whose fitnesses `state_update` will rank; the key is consumed."""
+        """Initialise the population with the last genotypes, which the first `state_update` ranks.
+
+        The key is consumed.
+        """
         del repertoire, fitnesses, descriptors, extra_scores
         shape, env = (self._size, self._config.env_batch_size), self._env
-        key, reset_key = split(key)
+        key, reset_key = split_key(key)
         env_states = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), env.reset(reset_key))
         members = jax.tree.map(lambda leaf: leaf[-self._size :], genotypes)
         check_population(members.steps, env_states.reward)
         bare = members.policy_optimizer_state == ()
-        check(bare, "genotypes have no optimisers here: jax.vmap(states.empty_optimizers_states)(states) first.")
+        check(
+            bare,
+            "genotypes must not have optimizer states; call jax.vmap(states.empty_optimizers_states)(states) first.",
+        )
         row = Transition.init_dummy(env.observation_size, env.action_size)
         held = trees.stack([ReplayBuffer.init(self._config.buffer_size, row)] * self._size)
         return PBTEmitterState(held, env_states, jax.vmap(type(members).init_optimizers_states)(members), key)
 
     def emit(self, repertoire: MapElitesRepertoire, emitter_state: PBTEmitterState, key: Key) -> tuple[Any, dict]:
-        """Variations of elites, then the members that have trained, as genotypes."""
-        count, members = self._config.ga_population_size_per_device, _stripped(emitter_state.training_states)
+        """Emit variations of elites, then the trained members, as genotypes."""
+        count, members = self._config.ga_population_size_per_device, _without_optimizers(emitter_state.training_states)
         if count == 0:
             return members, {}
-        # Mixed, as there are loops that pass the same key in every generation.
-        keys = jax.random.split(jax.random.fold_in(typed(key), emitter_state.key[0]), 3)
+        # Folded with the emitter's key, because some training loops pass the same key in every generation.
+        keys = jax.random.split(jax.random.fold_in(typed_key(key), emitter_state.key[0]), 3)
         first, second = (repertoire.genotypes_or(members, keys[i], count, self._selector) for i in range(2))
         children = self._vary(first, second, keys[2])
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), children, members), {}
@@ -202,24 +230,27 @@ class PBTEmitter:
     def state_update(
         self, emitter_state: Any, repertoire: Any, genotypes: Any, fitnesses: Array, descriptors: Any, extra_scores: Any
     ) -> PBTEmitterState:
-        """The worst take a parent from the best, the next worst an elite; then all train."""
+        """Replace the worst members by children of the best, the next worst by elites; then train all members."""
         del genotypes, descriptors, extra_scores
-        kept, own_key = split(emitter_state.key)
+        next_key, exploit_key = split_key(emitter_state.key)
         states, held = emitter_state.training_states, emitter_state.replay_buffers
-        asked, there = self._config.num_devices, layout.axis_size("p")
-        check(asked == there, f"num_devices is {asked}, but {there} devices share the axis 'p'.")
-        shares = layout.shares("p") if asked > 1 else WHOLE
-        draw = partial(repertoire.genotypes_or, _stripped(states), selector=self._selector)
-        elites = by_hand.Elites(repertoire.repertoire.occupied.any(), draw, type(states).init_optimizers_states)
+        configured, available = self._config.num_devices, layout.axis_size("p")
+        check(
+            configured == available,
+            f"num_devices is {configured}, but {available} devices share the axis 'p'; make them equal.",
+        )
+        shares = layout.shares("p") if configured > 1 else WHOLE
+        draw = partial(repertoire.genotypes_or, _without_optimizers(states), selector=self._selector)
+        elites = cells_api.Elites(repertoire.repertoire.occupied.any(), draw, type(states).init_optimizers_states)
         fitness, renew = fitnesses.reshape(-1)[-self._size :], type(states).resample_hyperparams
-        states, diverged = by_hand.exploit(self._counts, fitness, states, elites, own_key, renew, shares)
-        # Whose predecessor diverged does not trust its data.
+        states, diverged = cells_api.exploit(self._counts, fitness, states, elites, exploit_key, renew, shares)
+        # The replay buffers and environment states of diverged members may be invalid.
         held = held.replace(state=buffers.clear(held.state, diverged))
-        env_states = restarted(emitter_state.env_states, diverged)
+        env_states = restart(emitter_state.env_states, diverged)
         (states, env_states, held), _ = self._train(states, env_states, held)
-        return PBTEmitterState(held, env_states, states, kept)
+        return PBTEmitterState(held, env_states, states, next_key)
 
 
-def _stripped(states: Any) -> Any:
-    """As genotypes."""
+def _without_optimizers(states: Any) -> Any:
+    """Remove optimizer states and targets, as in genotypes."""
     return jax.vmap(type(states).empty_optimizers_states)(states)

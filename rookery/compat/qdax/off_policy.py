@@ -1,6 +1,7 @@
-"""Off-policy agents for loops of one's own: an apprentice carries its key and its counts, and `jax.vmap` makes many.
+"""Off-policy agents for user-defined training loops.
 
-Programs (`pbt`, `me_pbt`, ...) do without: they pass keys in, and nothing is forgotten when a run is resumed.
+A training state carries its key and its update count; `jax.vmap` maps the functions over a population. Rookery's
+programs (`pbt`, `me_pbt`, ...) do not use this module: they pass keys to their functions, so that runs resume exactly.
 """
 
 import dataclasses
@@ -15,8 +16,8 @@ import jax.numpy as jnp
 from rookery import hyperparams, normalize
 from rookery.agents.base import Agent, IntrinsicReward
 from rookery.buffers import Buffer, BufferState
-from rookery.compat.qdax.env_batch import Batch, BatchState, continued, starts, unroll
-from rookery.compat.records import Record, check, check_counts, in_step, split, typed
+from rookery.compat.qdax.env_batch import Batch, BatchState, replace_env_state, start_states_of, unroll
+from rookery.compat.records import Record, check, check_counts, shared_count, split_key, typed_key
 from rookery.envs.base import Step
 from rookery.gradients import Learned
 from rookery.hyperparams import Space
@@ -25,153 +26,188 @@ from rookery.learners.base import Member
 from rookery.types import Array, Evaluation, Genotype, Hyper, Key, Metrics, PyTree
 
 PlayFn = Callable[[BatchState, Any], tuple[BatchState, Any, Any]]
-"""Environments and who acts in them -> both after a step, and the transitions."""
+"""(environment states, training state) -> both after a step, and the transitions."""
 
 
 class TrainState(Record):
-    """One agent. Its key moves on whenever it is used."""
+    """Training state of one agent. Every use of its key replaces it by the next key."""
 
-    learned: PyTree  # the agent's state
-    hyper: Hyper  # [] each
-    key: Array  # [2] uint32
-    steps: Array  # [] int32, updates made
-    normalizer: PyTree  # running statistics of the observations, or None
+    learned: PyTree
+    """The agent's state."""
+    hyper: Hyper
+    """Hyper-parameters, `[]` each."""
+    key: Array
+    """`[2]` uint32."""
+    steps: Array
+    """`[]` int32, number of updates."""
+    normalizer: PyTree
+    """Running statistics of the observations, or None."""
 
 
 class Played(NamedTuple):
-    """What was seen and done in a step of E environments."""
+    """Observations and actions of a step of E environments."""
 
-    observation: Array  # [E, O]
-    action: Array  # [E, A]
-    next_observation: Array  # [E, O] the true successor
+    observation: Array
+    """`[E, O]`."""
+    action: Array
+    """`[E, A]`."""
+    next_observation: Array
+    """`[E, O]`, of the true successor."""
 
 
-def born(kind: type, agent: Agent, key: Key, hyper: Hyper, statistics_of: int = 0) -> Any:
-    """A newborn `kind` of apprentice.
+def init_state(kind: type, agent: Agent, key: Key, hyper: Hyper, normalized_size: int = 0) -> Any:
+    """Initialise a training state.
 
     Args:
-      statistics_of: how many numbers of an observation to normalise, 0 for none.
+      kind: class of the training state.
+      agent: the agent.
+      key: consumed.
+      hyper: hyper-parameters, `[]` each.
+      normalized_size: number of leading elements of an observation to normalise; 0 for none.
     """
-    own, agent_key = split(key)
+    next_key, agent_key = split_key(key)
     hyper = jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), hyper)
-    normalizer = normalize.init(statistics_of) if statistics_of else None
-    return kind(agent.start(agent.init(agent_key)), hyper, own, jnp.zeros((), jnp.int32), normalizer)
+    normalizer = normalize.init(normalized_size) if normalized_size else None
+    return kind(agent.start(agent.init(agent_key)), hyper, next_key, jnp.zeros((), jnp.int32), normalizer)
 
 
-def resample(space: Space, one: Any) -> Any:
-    """The same apprentice with every hyper-parameter that evolves drawn afresh, on its own scale."""
-    key, draw_key = split(one.key)
+def resample(space: Space, training_state: Any) -> Any:
+    """Resample every evolved hyper-parameter of a training state, each on its scale."""
+    key, draw_key = split_key(training_state.key)
     drawn = hyperparams.sample(space, draw_key)
-    return one.replace(key=key, hyper=one.hyper._replace(**{name: getattr(drawn, name) for name in space.domains}))
+    return training_state.replace(
+        key=key, hyper=training_state.hyper._replace(**{name: getattr(drawn, name) for name in space.domains})
+    )
 
 
-def choose(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+def explore_actions(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
     """Exploring actions `[..., A]` for observations `[..., O]`; the key is consumed."""
     *leading, size = observation.shape
-    action = rollout.explore(agent, state, hyper, observation.reshape(math.prod(leading), size), typed(key))
+    action = rollout.explore(agent, state, hyper, observation.reshape(math.prod(leading), size), typed_key(key))
     return action.reshape(*leading, action.shape[-1])
 
 
 def play(
-    agent: Agent, batch: Batch, state: BatchState, one: Any, skill: Array, explore: bool = True, observe: bool = True
+    agent: Agent,
+    batch: Batch,
+    state: BatchState,
+    training_state: Any,
+    skill: Array,
+    explore: bool = True,
+    observe: bool = True,
 ) -> tuple[BatchState, Any, Played]:
-    """One step of E environments, or of one alone.
+    """Step E environments, or a single environment without a leading axis.
 
     Args:
-      skill: `[E, S]`, what observations end in besides; S may be 0.
-      explore: otherwise it acts as it is judged.
-      observe: count the observations into its statistics.
+      agent: the agent.
+      batch: the environments.
+      state: environment states.
+      training_state: training state of the agent.
+      skill: `[E, S]`, appended to the observations; S may be 0.
+      explore: take exploring actions; otherwise deterministic actions as in evaluations.
+      observe: add the observations to the running statistics.
+
+    Returns:
+      Environment states and training state after the step, and the observations and actions.
     """
-    key, explore_key = split(one.key)
+    key, explore_key = split_key(training_state.key)
     observation = jnp.concatenate([state.obs, skill], axis=-1)
-    seen = rollout.view(one.normalizer, observation)
+    inputs = rollout.view(training_state.normalizer, observation)
     if explore:
-        action = choose(agent, one.learned, one.hyper, seen, explore_key)
+        action = explore_actions(agent, training_state.learned, training_state.hyper, inputs, explore_key)
     else:
-        action = agent.act(one.learned.params, seen)
-    after, normalizer = batch.step(state, action), one.normalizer
+        action = agent.act(training_state.learned.params, inputs)
+    after, normalizer = batch.step(state, action), training_state.normalizer
     if observe and normalizer is not None:
         normalizer = normalize.update(normalizer, state.obs.reshape(-1, state.obs.shape[-1]))
     reached = jnp.concatenate([after.info["final_obs"], skill], axis=-1)
-    return after, one.replace(key=key, normalizer=normalizer), Played(observation, action, reached)
+    return after, training_state.replace(key=key, normalizer=normalizer), Played(observation, action, reached)
 
 
 def updates_of(updates_per_step: float, num_envs: int) -> int:
-    """Updates after a step of all environments: the product, rounded down.
+    """Number of updates after a step of all environments: the product, rounded down.
 
     Raises:
-      ValueError: it is below 1.
+      ValueError: the product is below 1.
     """
     product = f"updates per step x environments = {updates_per_step} x {num_envs}"
     check(updates_per_step * num_envs >= 1, f"{product} is less than one update in each iteration; raise one of them.")
     return int(updates_per_step * num_envs)
 
 
-def life(
+def training_config(
     batch_size: int, num_envs: int = 1, iterations: int = 1, updates_per_step: float = 1.0
 ) -> off_policy.OffPolicyConfig:
-    """The trip counts of `learn` and `train`: steps of each environment, with `updates_of` updates after each."""
+    """Configuration of `learn` and `train`: `iterations` steps of each environment, `updates_of` updates after each."""
     return off_policy.OffPolicyConfig(
         num_envs=num_envs,
         steps_per_generation=iterations * num_envs,
         updates_per_step=updates_of(updates_per_step, num_envs) / num_envs,
         batch_size=batch_size,
-        buffer_size=num_envs,  # of no account: whoever has a buffer made it
+        buffer_size=num_envs,  # unused: the caller creates the buffers
         warmup_steps=0,
     )
 
 
-def learn(agent: Agent, buffer: Buffer, one: Any, held: BufferState, batch_size: int) -> tuple[Any, Metrics]:
-    """One update from a batch drawn from what a buffer holds; the apprentice and its metrics `[]`."""
-    key, learn_key = split(one.key)
-    bindings = off_policy.OffPolicyBindings(agent, None, buffer, life(batch_size))  # pyright: ignore[reportArgumentType] - nobody acts
-    learned, metrics = off_policy.learn(bindings, _member(one, (), held), learn_key, in_step(one.steps))
-    return one.replace(learned=learned, key=key, steps=one.steps + 1), metrics
+def learn(agent: Agent, buffer: Buffer, training_state: Any, held: BufferState, batch_size: int) -> tuple[Any, Metrics]:
+    """Update once from a batch sampled from a buffer; returns the training state and metrics `[]`."""
+    key, learn_key = split_key(training_state.key)
+    bindings = off_policy.OffPolicyBindings(agent, None, buffer, training_config(batch_size))  # pyright: ignore[reportArgumentType] - learning needs no environment
+    learned, metrics = off_policy.learn(
+        bindings, _member(training_state, (), held), learn_key, shared_count(training_state.steps)
+    )
+    return training_state.replace(learned=learned, key=key, steps=training_state.steps + 1), metrics
 
 
 def train(
-    agent: Agent, batch: Batch, buffer: Buffer, config: off_policy.OffPolicyConfig, many: Any, *where: Any
+    agent: Agent, batch: Batch, buffer: Buffer, config: off_policy.OffPolicyConfig, states: Any, *env_and_buffers: Any
 ) -> tuple[Any, BatchState, BufferState, Metrics]:
-    """A population acts, stores and learns in its environments; resets begin from states drawn afresh.
+    """Train a population: act, store transitions, and update; every call draws new start states for resets.
 
     Args:
-      agent: judged by the environment's reward; no `intrinsic_reward` of its own.
-      buffer: rows come with `extras`, whether the clock ended the episode, bool.
-      config: from `life`.
-      many: apprentices `[P, ...]`.
-      where: states of the environments `[P, E, ...]`, and what the buffers hold, `[P, ...]`.
+      agent: trained on the environment's reward; without `intrinsic_reward`.
+      batch: the environments.
+      buffer: stores transitions with `extras`, bool, whether the time limit ended the episode.
+      config: from `training_config`.
+      states: training states `[P, ...]`.
+      env_and_buffers: environment states `[P, E, ...]`, and buffer states `[P, ...]`.
 
     Returns:
-      The three after it, and metrics `[P, iterations]`, averages over updates.
+      Training states, environment states and buffer states after training, and metrics `[P, iterations]`, means over
+      updates.
 
     Raises:
-      ValueError: these are of different populations, the states of another number of environments; or the batch does
-        not reset itself, or counts episodes.
+      ValueError: the arguments have different population sizes or numbers of environments; or the batch was created
+        with `auto_reset=False` or with `eval_metrics=True`.
     """
-    state, held = where
+    state, held = env_and_buffers
     check_training(batch)
     shape, each = state.reward.shape, config.num_envs
     fits = len(shape) == 2 and shape[1] == each
-    check(fits, f"states of {each} environments each must be [P, {each}, ...], got {shape}; reshape what reset gave.")
-    check_population(many.steps, state.reward, held.size)
-    kept, keys = jax.vmap(partial(split, count=3))(many.key)
+    check(
+        fits, f"states of {each} environments each must be [P, {each}, ...], got {shape}; reshape the result of reset."
+    )
+    check_population(states.steps, state.reward, held.size)
+    next_keys, keys = jax.vmap(partial(split_key, count=3))(states.key)
     bank = batch.start_states(keys[0, 1], config.start_states)
-    done = jax.vmap(in_step, out_axes=None)(many.steps) // config.updates
-    config = dataclasses.replace(config, normalize_observations=many.normalizer is not None)
-    bindings = off_policy.OffPolicyBindings(agent._replace(intrinsic_reward=_CLOCK), batch.world, buffer, config)
+    done = jax.vmap(shared_count, out_axes=None)(states.steps) // config.updates
+    config = dataclasses.replace(config, normalize_observations=states.normalizer is not None)
+    bindings = off_policy.OffPolicyBindings(
+        agent._replace(intrinsic_reward=_TRUNCATION_FLAG), batch.environment, buffer, config
+    )
     train_iterations = partial(off_policy.train_iterations, bindings, iterations=done + jnp.arange(config.iterations))
-    members = _member(many, rollout.EnvBatchState(state.pipeline_state, state.obs), held)
+    members = _member(states, rollout.EnvBatchState(state.pipeline_state, state.obs), held)
     members, (_, metrics, reward, broken) = jax.vmap(lambda member, key: train_iterations(member, bank, key))(
         members, keys[:, 0]
     )
-    many = many.replace(
+    states = states.replace(
         learned=members.state,
         normalizer=members.normalizer,
-        key=kept,
-        steps=many.steps + config.iterations * config.updates,
+        key=next_keys,
+        steps=states.steps + config.iterations * config.updates,
     )
-    state = continued(state, members.env_state.state, members.env_state.observation)
-    return many, state, members.buffer, {**metrics, "reward": reward, "broken_steps": broken}
+    state = replace_env_state(state, members.env_state.state, members.env_state.observation)
+    return states, state, members.buffer, {**metrics, "reward": reward, "broken_steps": broken}
 
 
 def warmstart_buffer(
@@ -182,12 +218,24 @@ def warmstart_buffer(
     num_warmstart_steps: int,
     env_batch_size: int,
 ) -> tuple[Any, BatchState, Any]:
-    """Play at least `num_warmstart_steps` steps of E = `env_batch_size` environments into a buffer with `insert`."""
+    """Fill a buffer with at least `num_warmstart_steps` transitions of E = `env_batch_size` environments.
+
+    Args:
+      replay_buffer: has the method `insert`.
+      training_state: acts in the environments.
+      env_state: environment states `[E, ...]`.
+      play_step_fn: see `PlayFn`.
+      num_warmstart_steps: rounded up to whole steps of all environments.
+      env_batch_size: E.
+
+    Returns:
+      The buffer, the environment states and the training state.
+    """
     check_counts(env_batch_size=env_batch_size)
     rounds = -(-num_warmstart_steps // env_batch_size)
-    env_state, training_state, told = unroll(play_step_fn, env_state, training_state, rounds)
-    _check_count(env_batch_size, told.rewards)
-    return replay_buffer.insert(told), env_state, training_state
+    env_state, training_state, transitions = unroll(play_step_fn, env_state, training_state, rounds)
+    _check_count(env_batch_size, transitions.rewards)
+    return replay_buffer.insert(transitions), env_state, training_state
 
 
 def do_iteration_fn(
@@ -199,18 +247,22 @@ def do_iteration_fn(
     play_step_fn: PlayFn,
     update_fn: Callable[[Any, Any], tuple[Any, Any, Metrics]],
 ) -> tuple[Any, BatchState, Any, Metrics]:
-    """A step of E = `env_batch_size` environments, then `int(grad_updates_per_step * E)` updates.
+    """Step E = `env_batch_size` environments, then make `int(grad_updates_per_step * E)` updates.
 
     Args:
-      replay_buffer: has `insert`.
-      grad_updates_per_step: 0 for no update at all.
-      update_fn: one who learns and a buffer -> both after an update, and metrics.
+      training_state: the agent that acts and learns.
+      env_state: environment states `[E, ...]`.
+      replay_buffer: has the method `insert`.
+      env_batch_size: E.
+      grad_updates_per_step: updates per environment step; 0 for no updates.
+      play_step_fn: see `PlayFn`.
+      update_fn: (training state, buffer) -> both after an update, and metrics.
 
     Returns:
-      Who learns, the environments, the buffer, and metrics `[updates, ...]`.
+      Training state, environment states, buffer, and metrics `[updates, ...]`.
 
     Raises:
-      ValueError: updates were asked for, but less than one.
+      ValueError: the number of updates is above 0, but less than 1 per iteration.
     """
     updates = updates_of(grad_updates_per_step, env_batch_size) if grad_updates_per_step else 0
     env_state, training_state, transitions = play_step_fn(env_state, training_state)
@@ -220,49 +272,55 @@ def do_iteration_fn(
         *after, metrics = update_fn(*carry)
         return tuple(after), metrics
 
-    begun = (training_state, replay_buffer.insert(transitions))
-    (training_state, replay_buffer), metrics = jax.lax.scan(update, begun, length=updates)
+    initial = (training_state, replay_buffer.insert(transitions))
+    (training_state, replay_buffer), metrics = jax.lax.scan(update, initial, length=updates)
     return training_state, env_state, replay_buffer, metrics
 
 
-def evaluator(agent: Agent, batch: Batch, many: Any, first: BatchState) -> Evaluation:
-    """Judge a population `[P, ...]` by one full deterministic episode from each first state `[P, E, ...]`.
+def evaluator(agent: Agent, batch: Batch, states: Any, first: BatchState) -> Evaluation:
+    """Evaluate a population `[P, ...]` in one full deterministic episode from each initial state `[P, E, ...]`.
 
     Raises:
-      ValueError: these are of different populations.
+      ValueError: the arguments have different population sizes.
     """
-    check_population(many.steps, first.reward)
+    check_population(states.steps, first.reward)
     check(
-        first.reward.ndim > 1, f"first states must be [P, E, ...], got {first.reward.shape}; reshape what reset gave."
+        first.reward.ndim > 1,
+        f"initial states must be [P, E, ...], got {first.reward.shape}; reshape the result of reset.",
     )
-    evaluator = rollout.Evaluator(agent.act, batch.world, rollout.EvaluationConfig(), first.reward.shape[1])
+    evaluator = rollout.Evaluator(agent.act, batch.environment, rollout.EvaluationConfig(), first.reward.shape[1])
 
-    def of_one(one: Any, first: BatchState) -> Evaluation:
-        genotype = Genotype(one.learned.params, (), one.normalizer)
-        return rollout.evaluate(evaluator, genotype, starts(first), typed(first.info["rng"][0]))
+    def evaluate_member(training_state: Any, first: BatchState) -> Evaluation:
+        genotype = Genotype(training_state.learned.params, (), training_state.normalizer)
+        return rollout.evaluate(evaluator, genotype, start_states_of(first), typed_key(first.info["rng"][0]))
 
-    return jax.vmap(of_one)(many, first)
+    return jax.vmap(evaluate_member)(states, first)
 
 
 def check_training(batch: Batch) -> None:
-    """Refuse environments that end for good, and those that count episodes, which training would not."""
+    """Check that environments reset automatically and keep no `eval_metrics`, which training does not update."""
     plain = batch.options.auto_reset and not batch.options.eval_metrics
-    check(plain, "training needs environments with auto_reset=True and eval_metrics=False; create others to judge in.")
+    check(
+        plain, "training needs environments with auto_reset=True and eval_metrics=False; create others for evaluation."
+    )
 
 
 def check_population(*arrays: Array) -> None:
-    """Refuse what is not of one population, `[P, ...]` each."""
+    """Check that all arrays have the same leading axis, `[P, ...]`."""
     sizes = [array.shape[:1] for array in arrays]
-    remedy = f"got {sizes}; reshape what reset gave to [P, E, ...]."
-    check(len(set(sizes)) == 1 and sizes[0] != (), f"what is of one population needs one leading axis, {remedy}")
+    remedy = f"got {sizes}; reshape the result of reset to [P, E, ...]."
+    check(len(set(sizes)) == 1 and sizes[0] != (), f"members of one population need one leading axis, {remedy}")
 
 
 def _check_count(env_batch_size: int, rewards: Array) -> None:
     played = rewards.shape[-1:]
-    check(played == (env_batch_size,), f"env_batch_size is {env_batch_size}, but {played} environments were played.")
+    check(
+        played == (env_batch_size,),
+        f"env_batch_size is {env_batch_size}, but {played} environments were stepped; make them equal.",
+    )
 
 
-def _keep(step: Step) -> Array:
+def _truncated(step: Step) -> Array:
     return step.truncated
 
 
@@ -271,11 +329,11 @@ def _observe(state: PyTree, steps: Step) -> PyTree:
     return state
 
 
-_CLOCK = IntrinsicReward(_keep, _observe, None, None)  # pyright: ignore[reportArgumentType] - it judges nobody
+_TRUNCATION_FLAG = IntrinsicReward(_truncated, _observe, None, None)  # pyright: ignore[reportArgumentType] - it computes no reward
 
 
-def _member(one: Any, lives: PyTree, held: BufferState) -> Member:
-    bindings = jax.tree.leaves(one.learned, is_leaf=lambda tree: isinstance(tree, Learned))
+def _member(training_state: Any, env_state: PyTree, held: BufferState) -> Member:
+    bindings = jax.tree.leaves(training_state.learned, is_leaf=lambda tree: isinstance(tree, Learned))
     bare = any(isinstance(part, Learned) and part.moments == () for part in bindings)
-    check(not bare, "these agents have no optimisers; agent.start, or init_optimizers_states, gives them some.")
-    return Member(one.learned, one.hyper, one.normalizer, lives, held)
+    check(not bare, "these agents have no optimizer states; create them with agent.start or init_optimizers_states.")
+    return Member(training_state.learned, training_state.hyper, training_state.normalizer, env_state, held)

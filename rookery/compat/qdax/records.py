@@ -1,4 +1,4 @@
-"""Transitions, the replay buffer and training states in the documented form; a population of them is `[P, ...]`."""
+"""Transitions, replay buffer and training states in QDax's documented form; for a population, leaves are `[P, ...]`."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from rookery import buffers
 from rookery.agents import sac, td3
 from rookery.compat.qdax import off_policy
 from rookery.compat.qdax.off_policy import TrainState
-from rookery.compat.records import Record, check, static, typed
+from rookery.compat.records import Record, check, static_field, typed_key
 from rookery.gradients import Learned
 from rookery.types import Array, Key
 
@@ -25,28 +25,34 @@ Paths = Mapping[str, tuple[str, ...]]
 
 
 class Transition(Record):
-    """Environment steps; `next_obs` is the true successor, also where the episode ended there."""
+    """Environment steps; `next_obs` is the true successor, also in the last step of an episode."""
 
-    obs: Array  # [..., O]
-    next_obs: Array  # [..., O]
-    rewards: Array  # [...]
-    dones: Array  # [...] 1 where the episode ended, for either reason
-    truncations: Array  # [...] 1 where the clock ended it
-    actions: Array  # [..., A]
+    obs: Array
+    """`[..., O]`."""
+    next_obs: Array
+    """`[..., O]`."""
+    rewards: Array
+    """`[...]`."""
+    dones: Array
+    """`[...]`, 1 where the episode ended, by termination or truncation."""
+    truncations: Array
+    """`[...]`, 1 where the time limit ended the episode."""
+    actions: Array
+    """`[..., A]`."""
 
     @classmethod
     def init_dummy(cls, observation_dim: int, action_dim: int) -> "Transition":
-        """A batch of one, of zeros, that tells a buffer its shapes."""
+        """A batch of one zero transition, which defines the shapes of a replay buffer."""
         obs, scalar = jnp.zeros((1, observation_dim)), jnp.zeros((1,))
         return Transition(obs, obs, scalar, scalar, scalar, jnp.zeros((1, action_dim)))
 
     @property
     def flatten_dim(self) -> int:
-        """F, the columns of `flatten`."""
+        """F, the number of columns of `flatten`."""
         return sum(math.prod(shape) for shape in self._shapes().values())
 
     def flatten(self) -> Array:
-        """All fields side by side in their order, `[..., F]`."""
+        """Concatenate all fields in their order, `[..., F]`."""
         widths = {name: math.prod(shape) for name, shape in self._shapes().items()}
         leading = self.rewards.shape
         return jnp.concatenate(
@@ -55,11 +61,11 @@ class Transition(Record):
 
     @classmethod
     def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
-        """What `flatten` made, as fields again.
+        """Restore the fields from the result of `flatten`.
 
         Args:
           flattened_transition: `[..., F]`.
-          transition: tells how many columns each field has; its batch does not matter.
+          transition: defines the shape of each field; its batch axes are ignored.
 
         Raises:
           ValueError: there are not F columns.
@@ -70,74 +76,82 @@ class Transition(Record):
         fields, end = {}, 0
         for name, shape in transition._shapes().items():
             begin, end = end, end + math.prod(shape)
-            # XLA's compiler dies of slices of size 0.
+            # XLA's compiler crashes on slices of size 0.
             part = flattened_transition[..., begin:end] if end > begin else jnp.zeros((*leading, 0), dtype)
             fields[name] = part.reshape(*leading, *shape)
         return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})  # pyright: ignore[reportArgumentType]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each field in one transition, by name and in order."""
+        """Shape of each field of a single transition, by name, in order."""
         fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType] - `Record` makes it a dataclass
         return {field.name: getattr(self, field.name).shape[self.rewards.ndim :] for field in fields}
 
 
 class QDTransition(Transition):
-    """With the state descriptors before the step and of its true successor."""
+    """Transition with the state descriptors before the step and of the true successor."""
 
-    state_desc: Array  # [..., D]
-    next_state_desc: Array  # [..., D]
+    state_desc: Array
+    """`[..., D]`."""
+    next_state_desc: Array
+    """`[..., D]`."""
 
     @classmethod
     def init_dummy(cls, observation_dim: int, action_dim: int, descriptor_dim: int) -> "QDTransition":  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A batch of one, of zeros, that tells a buffer its shapes."""
+        """A batch of one zero transition, which defines the shapes of a replay buffer."""
         descriptor = jnp.zeros((1, descriptor_dim))
         row = vars(Transition.init_dummy(observation_dim, action_dim))
         return QDTransition(**row, state_desc=descriptor, next_state_desc=descriptor)
 
 
 class ReplayBuffer(Record):
-    """A ring of transitions: an insert costs what it inserts, and leaves out what is not finite."""
+    """Ring buffer of transitions; an insert writes only the new rows, and drops rows with non-finite values."""
 
     paths: ClassVar[Paths] = {"current_size": ("state", "size"), "current_position": ("state", "position")}
 
     state: buffers.BufferState
-    buffer_size: int = static()
+    buffer_size: int = static_field()
 
     @classmethod
     def init(cls, buffer_size: int, transition: Transition) -> "ReplayBuffer":
-        """Room for `buffer_size` transitions like this one, which is alone or in a batch."""
+        """An empty buffer of `buffer_size` transitions with the shapes of `transition`, which may be a batch."""
         rank = transition.rewards.ndim
         alone = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[rank:], leaf.dtype), transition)
         return cls(buffers.ring(buffer_size).init(alone), buffer_size)
 
     @property
     def data(self) -> Array:
-        """What the buffer holds as `Transition.flatten` has it, `[buffer_size, F]`; NaN in rows not yet written. This
-        is a copy: the buffer itself keeps field by field."""
+        """The stored transitions flattened, `[buffer_size, F]`, with NaN in rows not yet written.
+
+        This is a copy: the buffer stores each field separately.
+        """
         flat = self.state.rows.flatten()
         written = jnp.broadcast_to(jnp.arange(self.buffer_size), flat.shape[:-1]) < self.current_size[..., None]
         return jnp.where(written[..., None], flat, jnp.nan)
 
     def insert(self, transitions: Transition) -> "ReplayBuffer":
-        """Write transitions over the oldest, whatever their leading axes. More than the buffer holds, or another class
-        than it was made for, are a `ValueError`."""
+        """Overwrite the oldest transitions with `transitions`, which may have any leading axes.
+
+        Raises:
+          ValueError: there are more transitions than the buffer's capacity, or their class or shapes differ from those
+            the buffer was created for.
+        """
         made_for, given = type(self.state.rows).__name__, type(transitions).__name__
-        check(made_for == given, f"this buffer was made for a {made_for}, and was given a {given}.")
+        check(made_for == given, f"this buffer was created for {made_for}, got {given}; insert the same class.")
         held, count = self.state.rows._shapes(), transitions.rewards.size
         for name, shape in transitions._shapes().items():
-            check(shape == held[name], f"{name} of this buffer are {held[name]}, got {shape}.")
+            check(shape == held[name], f"{name} of this buffer have shape {held[name]}, got {shape}.")
         rows = jax.tree.map(lambda leaf, row: leaf.reshape(count, *row.shape[1:]), transitions, self.state.rows)
         return self.replace(state=buffers.add(self.state, rows)) if count else self
 
     def sample(self, key: Key, sample_size: int) -> Any:
-        """Transitions `[sample_size, ...]`, uniform over those held, with replacement; the key is consumed."""
-        return buffers.take(self.state, buffers.draw(self.state, typed(key), (sample_size,)))
+        """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed."""
+        return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
 
 def _paths(
     *learned: str, within: tuple[str, ...] = ("learned",), targets: tuple[str, ...] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Where the documented names lie."""
+    """Paths of the documented attribute names inside a training state."""
     paths = {f"{name}_params": (*within, name) for name in targets}
     for name in learned:
         word = name.removeprefix("log_")
@@ -153,66 +167,76 @@ _TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in t
 
 
 class TrainingState(TrainState):
-    """One agent, with its key `[2]` uint32, and `steps`, the updates made.
+    """Training state of one agent, with its key `[2]` uint32 and `steps`, the number of updates.
 
-    To read and to `replace`: `policy_params`, `policy_optimizer_state`, likewise of `critic`, `alpha` (SAC) and
-    `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3); `normalization_running_stats`.
+    Attributes for reading and for `replace`: `policy_params` and `policy_optimizer_state`, likewise for `critic`,
+    `alpha` (SAC) and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3);
+    `normalization_running_stats`.
     """
 
-    mind: ClassVar[ModuleType]
+    agent_module: ClassVar[ModuleType]
 
 
 class SacTrainingState(TrainingState):
-    """Of SAC."""
+    """Training state of SAC."""
 
-    mind = sac
+    agent_module = sac
     paths = _SAC_PATHS
 
 
 class TD3TrainingState(TrainingState):
-    """Of TD3."""
+    """Training state of TD3."""
 
-    mind = td3
+    agent_module = td3
     paths = _TD3_PATHS
 
 
 class DiaynTrainingState(TrainingState):
-    """Of DIAYN around SAC."""
+    """Training state of DIAYN with SAC."""
 
-    mind = sac
+    agent_module = sac
     paths = _paths(*_SAC, within=("learned", "agent"), targets=_TARGET) | _paths("discriminator")
 
 
 class PBTTrainingState(TrainingState):
-    """With hyper-parameters that evolve; the class methods are of one state, `jax.vmap` maps them over many."""
+    """Training state with evolved hyper-parameters.
+
+    The class methods take the state of one agent; map them over a population with `jax.vmap`.
+    """
 
     @classmethod
     def resample_hyperparams(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
-        """Draw every hyper-parameter afresh, on its own scale."""
-        return off_policy.resample(training_state.mind.SPACE, training_state)
+        """Resample every hyper-parameter, each on its scale."""
+        return off_policy.resample(training_state.agent_module.SPACE, training_state)
 
     @classmethod
     def init_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
-        """Fresh optimisers; targets equal to what they follow."""
-        return training_state.replace(learned=training_state.mind.start(training_state.learned.params))
+        """Initialise the optimizer states, and copy the networks into their target networks."""
+        return training_state.replace(learned=training_state.agent_module.start(training_state.learned.params))
 
     @classmethod
     def empty_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
-        """Without optimisers and targets, as a repertoire keeps it."""
+        """Remove the optimizer states and target networks, for storage in a repertoire."""
         parts = training_state.learned._asdict().items()
         bare = {name: Learned(part.params, ()) if isinstance(part, Learned) else () for name, part in parts}
         return training_state.replace(learned=training_state.learned._replace(**bare))
 
 
 class PBTSacTrainingState(PBTTrainingState):
-    """Of one SAC agent of a population: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`, `[]`."""
+    """Training state of one SAC agent of a population.
 
-    mind = sac
+    Its hyper-parameters, `[]` each: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`.
+    """
+
+    agent_module = sac
     paths = _SAC_PATHS | _SAC_HYPER
 
 
 class PBTTD3TrainingState(PBTTrainingState):
-    """Of one TD3 agent of a population: `discount`, the rates, `noise_clip`, `policy_noise`, `expl_noise`, `[]`."""
+    """Training state of one TD3 agent of a population.
 
-    mind = td3
+    Its hyper-parameters, `[]` each: `discount`, the learning rates, `noise_clip`, `policy_noise`, `expl_noise`.
+    """
+
+    agent_module = td3
     paths = _TD3_PATHS | _TD3_HYPER

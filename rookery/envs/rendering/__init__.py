@@ -1,1 +1,1 @@
-"""How an environment can be drawn."""
+"""Rendering of environments: descriptions of pictures, and helpers that write films."""

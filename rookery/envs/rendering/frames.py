@@ -1,4 +1,4 @@
-"""Films by the visualisers of other suites, kept away from pyplot: no display is needed and no figure stays open."""
+"""Films with the visualisers of other suites, without pyplot: no display is needed and no figure stays open."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from rookery.types import PyTree
 
 
 def frames(states: PyTree) -> list[PyTree]:
-    """The states of an episode one by one, on the host.
+    """Copy the states of an episode to the host and split them into a list of T + 1 states.
 
     Args:
       states: leaves `[T + 1, ...]`.
@@ -25,21 +25,24 @@ def frames(states: PyTree) -> list[PyTree]:
 
 @contextlib.contextmanager
 def canvas(modules: tuple[Any, ...], figsize: tuple[float, float]) -> Iterator[Any]:
-    """A figure that pyplot does not know, and that `modules` draw on as long as this lasts.
+    """Create a figure outside of pyplot on which `modules` draw while the context is active.
 
-    They are written for pyplot, which would choose a backend, look for a display and keep the figure: their name `plt`
-    stands for the figure here, and for pyplot again afterwards.
+    The modules draw with pyplot, which would choose a backend, look for a display and keep the figure. The context
+    replaces their global `plt` by an object that refers to the figure, and restores it at the end.
 
     Args:
-      modules: those whose `plt` is to be the figure.
-      figsize: inches.
+      modules: modules with a global `plt`.
+      figsize: width and height in inches.
+
+    Yields:
+      The matplotlib figure.
     """
     from matplotlib import patches
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=figsize)
     axes = figure.subplots()
-    stand_in = SimpleNamespace(
+    replacement = SimpleNamespace(
         subplots=lambda *_, **__: (figure, axes),
         axis=axes.axis,
         Circle=patches.Circle,
@@ -48,7 +51,7 @@ def canvas(modules: tuple[Any, ...], figsize: tuple[float, float]) -> Iterator[A
     before = [module.plt for module in modules]
     try:
         for module in modules:
-            module.plt = stand_in
+            module.plt = replacement
         yield figure
     finally:
         for module, plt in zip(modules, before, strict=True):
@@ -56,14 +59,14 @@ def canvas(modules: tuple[Any, ...], figsize: tuple[float, float]) -> Iterator[A
 
 
 def write(figure: Any, draw: Callable[[int], Any], count: int, path: str, frames_per_second: int) -> None:
-    """Draw frame after frame and write them as a `.gif`.
+    """Draw the frames one after the other and write them as a `.gif`.
 
     Args:
-      figure: that `draw` draws on.
-      draw: puts frame t, from 0, on the figure.
-      count: of frames, at least 1.
-      path: written.
-      frames_per_second: of the film.
+      figure: the matplotlib figure that `draw` draws on.
+      draw: draws frame t on the figure, t counted from 0.
+      count: number of frames, at least 1.
+      path: output file.
+      frames_per_second: playback speed.
     """
     from matplotlib.animation import PillowWriter
 
@@ -79,8 +82,8 @@ def write_images(images: list[np.ndarray], path: str, frames_per_second: int) ->
 
     Args:
       images: `[height, width, 3]` uint8 each, at least 1.
-      path: written.
-      frames_per_second: of the film.
+      path: output file.
+      frames_per_second: playback speed.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""How a world can be seen: as bodies in a plane or in space, which anybody can draw, or by its suite's visualiser."""
+"""Descriptions of how an environment is drawn: bodies in a plane, bodies in space, or the suite's visualiser."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,94 +8,123 @@ from rookery.types import Array, PyTree
 
 
 class Scene(NamedTuple):
-    """Bodies in the plane, each a disc; where they are now."""
+    """State of bodies in the plane, each drawn as a disc."""
 
-    position: Array  # [bodies, 2]
-    heading: Array  # [bodies] rad, counter-clockwise from the x axis; NaN for a body without one
-    visible: Array  # [bodies] bool
+    position: Array
+    """Centres, `[bodies, 2]`."""
+    heading: Array
+    """Angles in rad, counter-clockwise from the x axis, `[bodies]`; NaN for a body without a heading."""
+    visible: Array
+    """Whether the body is drawn, `[bodies]` bool."""
 
 
 class Scenery(NamedTuple):
-    """What does not change in a picture of a world: its frame, its walls, who the bodies are."""
+    """Constant part of a planar picture: its limits, walls and goals, and the names and sizes of the bodies."""
 
-    lower: tuple[float, float]  # corners of the plane
+    lower: tuple[float, float]
+    """x and y of the lower left corner."""
     upper: tuple[float, float]
-    bodies: tuple[str, ...]  # names; bodies of one name are drawn in one colour
-    radii: tuple[float, ...]  # of the bodies, in the plane's unit
-    walls: tuple[tuple[float, float, float, float], ...] = ()  # x, y of one end, x, y of the other
-    goals: tuple[tuple[float, float, float], ...] = ()  # x, y, radius
-    reaches: tuple[float, ...] = ()  # of the bodies: how far away they have an effect, 0 for none; or nothing for all
+    """x and y of the upper right corner."""
+    bodies: tuple[str, ...]
+    """Names of the bodies; bodies with the same name have the same colour."""
+    radii: tuple[float, ...]
+    """Radii of the bodies, in the unit of the plane."""
+    walls: tuple[tuple[float, float, float, float], ...] = ()
+    """Line segments: x and y of one end, x and y of the other."""
+    goals: tuple[tuple[float, float, float], ...] = ()
+    """Goal discs: x, y, radius."""
+    reaches: tuple[float, ...] = ()
+    """Radius within which each body affects others, 0 for none; an empty tuple means 0 for all."""
 
 
 class Pose(NamedTuple):
-    """Bodies in space, each a rigid frame that shapes are fixed to; where the frames are now."""
+    """State of bodies in space, each a rigid frame to which shapes are attached."""
 
-    position: Array  # [bodies, 3] metres, of the frame's origin
-    rotation: Array  # [bodies, 4] unit quaternion w, x, y, z: from the frame to the world
+    position: Array
+    """Origins of the frames in metres, `[bodies, 3]`."""
+    rotation: Array
+    """Unit quaternions w, x, y, z from the body frame to the global frame, `[bodies, 4]`."""
 
 
 class Shape(NamedTuple):
-    """A solid that is fixed to a body, or to the world; in that body's frame. The world's z points upwards."""
+    """A solid attached to a body, or to the global frame, whose z axis points upwards; in the frame of that body."""
 
-    link: int  # which of the bodies of a `Pose`; -1 for the world
+    link: int
+    """Index into the bodies of a `Pose`; -1 for the global frame."""
     kind: Literal["capsule", "sphere", "box", "cylinder", "plane"]
-    # Metres. capsule and cylinder: radius, half length along their own z (a capsule's without its caps);
-    # sphere: radius; box: half sizes along x, y, z; plane, which faces its own z: half sizes along x, y, 0 for no end.
+    """Type of the solid."""
     size: tuple[float, ...]
-    position: tuple[float, float, float]  # metres, of its middle
-    rotation: tuple[float, float, float, float]  # unit quaternion w, x, y, z: from the shape to the body
-    colour: tuple[float, float, float, float] | None = None  # red, green, blue, opacity in [0, 1]; None: nobody chose
-    role: Literal["body", "goal"] = "body"  # a goal is shown; nothing touches it
+    """Metres. Capsule and cylinder: radius, half length along the shape's z axis (for a capsule without its caps);
+    sphere: radius; box: half sizes along x, y, z; plane, normal to its z axis: half sizes along x, y, 0 if infinite."""
+    position: tuple[float, float, float]
+    """Centre, metres."""
+    rotation: tuple[float, float, float, float]
+    """Unit quaternion w, x, y, z from the shape's frame to the body frame."""
+    colour: tuple[float, float, float, float] | None = None
+    """Red, green, blue and opacity in [0, 1]; None: the model defines no colour."""
+    role: Literal["body", "goal"] = "body"
+    """A goal is drawn but takes no part in collisions."""
 
 
 class SceneFn(Protocol):
-    """What is to be seen of an environment's state."""
+    """Environment state -> the bodies in the plane."""
 
     def __call__(self, state: PyTree) -> Scene: ...
 
 
 class BodiesFn(Protocol):
-    """Where the bodies of an environment's state are."""
+    """Environment state -> the poses of the bodies in space."""
 
     def __call__(self, state: PyTree) -> Pose: ...
 
 
 class FilmFn(Protocol):
-    """Draw one episode, on the host, with a suite's own visualiser.
+    """Draw one episode, on the host, with the suite's visualiser.
 
     Args:
-      states: the environment's states, leaves `[T + 1, ...]`, the first that of the reset.
+      states: the environment's states, leaves `[T + 1, ...]`; the first is the state after the reset.
       rewards: `[T + 1]`, or `[T + 1, I]`.
-      path: a `.gif`; written.
+      path: the `.gif` file to write.
     """
 
     def __call__(self, states: PyTree, rewards: Array, path: str) -> None: ...
 
 
 class Picture(NamedTuple):
-    """How a world is drawn: a scene in its scenery, bodies of some shapes, or a film; the others are None."""
+    """How an environment is drawn: by `scene` and `scenery`, by `bodies` and `shapes`, or by `film`."""
 
     scene: SceneFn | None = None
+    """Bodies in the plane."""
     scenery: Scenery | None = None
+    """Constant part of the planar picture."""
     film: FilmFn | None = None
+    """The suite's visualiser."""
     bodies: BodiesFn | None = None
-    shapes: tuple[Shape, ...] = ()  # of the bodies, and of what stands around them
-    seconds: float | None = None  # that a step takes; None where a world has no such clock
+    """Bodies in space."""
+    shapes: tuple[Shape, ...] = ()
+    """Shapes of the bodies and of their surroundings."""
+    seconds: float | None = None
+    """Simulated duration of a step; None if the environment defines none."""
 
 
 def inside(picture: Picture | None, field: str) -> Picture | None:
-    """The picture of a wrapper, whose state keeps that of the world it wraps in `field`."""
+    """Adapt a picture to a wrapper.
+
+    Args:
+      picture: picture of the wrapped environment, or None.
+      field: name of the field of the wrapper's state that contains the wrapped environment's state.
+    """
     if picture is None:
         return None
     return picture._replace(
-        scene=None if picture.scene is None else partial(_seen_inside, picture.scene, field),
+        scene=None if picture.scene is None else partial(_apply_inside, picture.scene, field),
         film=None if picture.film is None else partial(_film_inside, picture.film, field),
-        bodies=None if picture.bodies is None else partial(_seen_inside, picture.bodies, field),
+        bodies=None if picture.bodies is None else partial(_apply_inside, picture.bodies, field),
     )
 
 
-def _seen_inside(see: Callable[[PyTree], Any], field: str, state: PyTree) -> Any:
-    return see(getattr(state, field))
+def _apply_inside(function: Callable[[PyTree], Any], field: str, state: PyTree) -> Any:
+    return function(getattr(state, field))
 
 
 def _film_inside(film: FilmFn, field: str, states: PyTree, rewards: Array, path: str) -> None:

@@ -1,1 +1,1 @@
-"""Environments of other packages (Brax, gymnax, JaxMARL) behind this library's interface."""
+"""Adapters that give the environments of other packages (Brax, gymnax, JaxMARL) the interface of `envs/base.py`."""

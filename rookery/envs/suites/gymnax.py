@@ -1,14 +1,17 @@
-"""gymnax's environments as Rookery's; needs the extra `gymnax`, imported on first use.
+"""Adapter for gymnax environments; needs the extra `gymnax`, which is imported on first use.
 
-gymnax tells a task's end from the clock's (`step_env` returns the former only), and its clock and automatic reset are
-never used here: `api.limit_episode` counts, with the suite's own limit as the default length. Two things are told
-otherwise than the suite tells them. An integer that names a place (`FrozenLake-misc`) is observed as a one-hot vector,
-and every other observation, whatever its shape, as one vector of floats. And `DiscountingChain-bsuite` *terminates*
-after its 100 steps: they are the chain, its last reward lies at the end, and nothing can follow. Where an observation
-tells the time (the two chains, the bandits of `misc`, `MetaMaze-misc`, `PointRobot-misc`), it does so on the suite's
-own scale, whatever the episode's length.
+gymnax's `step_env` reports termination without the time limit. The adapter uses neither the time limit nor the
+automatic reset of gymnax: `time_limit.limit_episode` truncates, with the suite's limit as the default length.
+Observations are flattened to one float vector, whatever their shape.
 
-Left out: `MNISTBandit-bsuite`, which downloads its images.
+Deviation: an integer observation that denotes a position (`FrozenLake-misc`) becomes a one-hot vector.
+`DiscountingChain-bsuite` *terminates* after its 100 steps, because the chain ends there and pays its last reward in
+that step.
+
+Observations that contain the time (the two chains, the bandits of `misc`, `MetaMaze-misc`, `PointRobot-misc`) use the
+suite's scale for it, whatever the episode length.
+
+Unsupported: `MNISTBandit-bsuite`, which downloads its images.
 """
 
 import importlib
@@ -29,11 +32,9 @@ from rookery.types import Array, Key, PyTree
 
 INSTALL = 'pip install "rookery[gymnax]"'
 INSTALL_RENDERER = 'pip install "gymnax[visualize]"'
-REFUSED = {"MNISTBandit-bsuite": "it downloads its images, and no task of Rookery's does"}
-NO_DEVICES = {
-    "SDL_VIDEODRIVER": "dummy",
-    "SDL_AUDIODRIVER": "dummy",
-}  # pygame looks for a screen and sound
+UNSUPPORTED = {"MNISTBandit-bsuite": "it downloads its images, and tasks must not download data"}
+# pygame needs a display and an audio device unless both drivers are dummies
+HEADLESS_VARIABLES = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 CHAIN = "DiscountingChain-bsuite"
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
 GRIDS = ("Asterix-MinAtar", "Breakout-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar")
@@ -41,12 +42,16 @@ DRAWN = (*CLASSIC, *GRIDS, "Catch-bsuite", "FourRooms-misc", "MetaMaze-misc", "P
 
 
 class Sizes(NamedTuple):
-    """What the registry says of an environment; a test holds it against the suite."""
+    """Sizes of an environment for the registry; a test compares them with the suite."""
 
     observation_size: int
-    action_size: int  # dimensions, or number of discrete actions
-    episode_length: int  # the suite's own limit
+    """O."""
+    action_size: int
+    """Number of dimensions, or of discrete actions."""
+    episode_length: int
+    """Time limit of the suite, in steps."""
     discrete: bool = True
+    """Whether actions are discrete."""
 
 
 TASKS = {
@@ -78,61 +83,69 @@ TASKS = {
 }
 
 
-class World(NamedTuple):
-    """gymnax's environment with its parameters."""
+class GymnaxEnvironment(NamedTuple):
+    """An environment of gymnax with its parameters."""
 
     env: Any
+    """gymnax's environment object."""
     params: Any
+    """gymnax's environment parameters."""
     name: str
-    places: int | None  # how many there are, where an observation names one
-    lower: Array | None  # of continuous actions, `[A]`; None where they are discrete
+    """gymnax's name."""
+    num_positions: int | None
+    """Number of values of an integer observation; None if observations are arrays."""
+    lower: Array | None
+    """Lower bounds of continuous actions, `[A]`; None if actions are discrete."""
     upper: Array | None
+    """Upper bounds of continuous actions, `[A]`; None if actions are discrete."""
 
 
 def make(name: str, episode_length: int | None = None) -> Environment:
-    """Build one of gymnax's environments.
+    """Build a gymnax environment.
 
-    The observation is a flat float32 vector `[O]`. A discrete action is an int32 `[]`; a continuous one `[A]` lies in
-    [-1, 1], is clipped to that, and stands for the suite's own bounds. Call it outside of any traced function.
+    The observation is a flat float32 vector `[O]`. A discrete action is an int32 `[]`; a continuous action `[A]` is
+    clipped to [-1, 1] and rescaled to the suite's bounds. Call this function outside of any traced function.
 
     Args:
-      name: gymnax's own name, e.g. `CartPole-v1`.
-      episode_length: steps until truncation, at least 1; by default the suite's own limit.
+      name: gymnax's name, e.g. `CartPole-v1`.
+      episode_length: steps until truncation, at least 1; by default the suite's limit.
 
     Raises:
       ImportError: gymnax is not installed.
-      ValueError: the name is unknown or stands for what is not supported, or `episode_length` is below 1.
+      ValueError: the name is unknown, the environment is not supported, or `episode_length` is below 1.
     """
-    if name in REFUSED:
-        raise ValueError(f"gymnax's {name} is not supported: {REFUSED[name]}; `rookery envs` lists what is.")
+    if name in UNSUPPORTED:
+        raise ValueError(
+            f"gymnax's {name} is not supported: {UNSUPPORTED[name]}; `rookery envs` lists the supported tasks."
+        )
     if name not in TASKS:
-        raise ValueError(f"gymnax has no environment {name!r}; `rookery envs` lists those it has.")
-    world, sizes = load(name), TASKS[name]
-    # One jit around each: training and evaluation trace the environment once, whatever their batch sizes.
-    reset = jax.jit(partial(_reset, world))
-    step = jax.jit(partial(_step, world))
+        raise ValueError(f"gymnax has no environment {name!r}; `rookery envs` lists the supported ones.")
+    suite_env, sizes = load(name), TASKS[name]
+    # Jitted separately, so that training and evaluation trace the environment once, whatever their batch sizes.
+    reset = jax.jit(partial(_reset, suite_env))
+    step = jax.jit(partial(_step, suite_env))
     spec = EnvSpec(name, sizes.observation_size, sizes.action_size, sizes.episode_length, sizes.discrete)
-    picture = scene.Picture(film=partial(_film, world)) if name in DRAWN else None
+    picture = scene.Picture(film=partial(_film, suite_env)) if name in DRAWN else None
     environment = time_limit.guard_physics(Environment(reset, step, spec, picture=picture))
     return time_limit.limit_episode(environment, sizes.episode_length if episode_length is None else episode_length)
 
 
-def load(name: str) -> World:
-    """Gymnax's own environment, beside its parameters and the bounds of its actions; see `make` for errors."""
+def load(name: str) -> GymnaxEnvironment:
+    """Load an environment of gymnax with its parameters and action bounds; see `make` for errors."""
     suite = _import()
-    with third_party.lenient():
+    with third_party.standard_promotion():
         env, params = suite.make(name)
         actions, observations = env.action_space(params), env.observation_space(params)
-        places = getattr(observations, "n", None)
+        num_positions = getattr(observations, "n", None)
         if hasattr(actions, "n"):
-            return World(env, params, name, places, None, None)
+            return GymnaxEnvironment(env, params, name, num_positions, None, None)
         lower = np.broadcast_to(np.asarray(actions.low, np.float32), actions.shape)
         upper = np.broadcast_to(np.asarray(actions.high, np.float32), actions.shape)
-    return World(env, params, name, places, jnp.asarray(lower), jnp.asarray(upper))
+    return GymnaxEnvironment(env, params, name, num_positions, jnp.asarray(lower), jnp.asarray(upper))
 
 
 def _import() -> Any:
-    """Gymnax itself; whatever its import has to say is kept back."""
+    """Import gymnax without its output."""
     try:
         with third_party.quiet_import():
             import gymnax
@@ -143,48 +156,48 @@ def _import() -> Any:
     return gymnax
 
 
-def _reset(world: World, key: Key) -> tuple[EnvState, Step]:
-    with third_party.lenient():
-        observation, state = world.env.reset_env(key, world.params)
-    return third_party.firm(state), base.first_step(_flat(world, observation), jnp.zeros((0,), jnp.float32))
+def _reset(suite_env: GymnaxEnvironment, key: Key) -> tuple[EnvState, Step]:
+    with third_party.standard_promotion():
+        observation, state = suite_env.env.reset_env(key, suite_env.params)
+    return third_party.firm(state), base.first_step(_flat(suite_env, observation), jnp.zeros((0,), jnp.float32))
 
 
-def _step(world: World, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
-    if world.lower is not None and world.upper is not None:
-        action = world.lower + 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0) * (world.upper - world.lower)
-    with third_party.lenient():
-        observation, state, reward, terminated, _ = world.env.step_env(key, state, action, world.params)
-        if world.name == CHAIN:
-            terminated = terminated | (state.time >= world.params.max_steps_in_episode)
+def _step(suite_env: GymnaxEnvironment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+    if suite_env.lower is not None and suite_env.upper is not None:
+        action = suite_env.lower + 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0) * (suite_env.upper - suite_env.lower)
+    with third_party.standard_promotion():
+        observation, state, reward, terminated, _ = suite_env.env.step_env(key, state, action, suite_env.params)
+        if suite_env.name == CHAIN:
+            terminated = terminated | (state.time >= suite_env.params.max_steps_in_episode)
     state = third_party.firm(state)
-    return state, base.next_step(_flat(world, observation), reward, terminated, jnp.zeros((0,), jnp.float32))
+    return state, base.next_step(_flat(suite_env, observation), reward, terminated, jnp.zeros((0,), jnp.float32))
 
 
-def _flat(world: World, observation: PyTree) -> Array:
-    if world.places is not None:
-        return jax.nn.one_hot(observation, world.places, dtype=jnp.float32)
+def _flat(suite_env: GymnaxEnvironment, observation: PyTree) -> Array:
+    if suite_env.num_positions is not None:
+        return jax.nn.one_hot(observation, suite_env.num_positions, dtype=jnp.float32)
     return jnp.ravel(jnp.asarray(observation, jnp.float32))
 
 
-def _film(world: World, states: PyTree, rewards: Array, path: str) -> None:
-    """Every state as gymnax's own visualiser draws it, with the return so far.
+def _film(suite_env: GymnaxEnvironment, states: PyTree, rewards: Array, path: str) -> None:
+    """Draw all states with gymnax's visualiser, together with the return so far.
 
     Raises:
       ImportError: the renderer of the classic tasks, pygame, is not installed.
     """
-    if world.name in CLASSIC:
-        _need_renderer()
-    with third_party.lenient(), third_party.environment_variables(**NO_DEVICES):
+    if suite_env.name in CLASSIC:
+        _require_pygame()
+    with third_party.standard_promotion(), third_party.environment_variables(**HEADLESS_VARIABLES):
         from gymnax.visualize import vis_circle, visualizer
 
         frames = films.frames(states)
         with films.canvas((visualizer, vis_circle), figsize=(6, 5)) as figure:
-            drawing = visualizer.Visualizer(world.env, world.params, frames, np.cumsum(np.asarray(rewards)))
+            drawing = visualizer.Visualizer(suite_env.env, suite_env.params, frames, np.cumsum(np.asarray(rewards)))
             drawing.init()
             films.write(figure, drawing.update, len(frames), path, 1000 // drawing.interval)
 
 
-def _need_renderer() -> None:
+def _require_pygame() -> None:
     try:
         with third_party.quiet_import():
             importlib.import_module("pygame")

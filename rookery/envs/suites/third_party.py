@@ -1,4 +1,4 @@
-"""What the adapters of other people's suites share: quiet imports, lenient tracing, states of firm types."""
+"""Helpers of the suite adapters: silent imports, JAX's standard promotion rules, states with strong types."""
 
 import contextlib
 import io
@@ -14,9 +14,11 @@ from rookery.envs.base import EnvState
 
 
 @contextlib.contextmanager
-def lenient() -> Iterator[None]:
-    """What a suite needs while it is imported, built or traced: mixed types and ranks, and no complaint of its own age
-    or of what JAX will refuse one day."""
+def standard_promotion() -> Iterator[None]:
+    """Allow mixed types and ranks, which suites use while they are imported, built or traced.
+
+    Deprecation and future warnings are ignored.
+    """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
@@ -25,7 +27,7 @@ def lenient() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignored_warning(message: str) -> Iterator[None]:
-    """Keep back the one warning that begins with `message`."""
+    """Ignore the warning that begins with `message`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=message)
         yield
@@ -33,25 +35,25 @@ def ignored_warning(message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Keep back what an import prints, and the environment variables that it sets.
+    """Suppress the output of an import, and remove the environment variables that it sets.
 
-    JaxMARL's puts the process's own outputs back into place halfway.
+    The import of JaxMARL resets the output streams, so `sys.__stdout__` is replaced too and `sys.stderr` is restored.
     """
-    before, own_output, errors, silence = dict(os.environ), sys.__stdout__, sys.stderr, io.StringIO()
+    before, original_stdout, original_stderr, sink = dict(os.environ), sys.__stdout__, sys.stderr, io.StringIO()
     try:
-        sys.__stdout__ = silence  # pyright: ignore[reportAttributeAccessIssue]
-        with lenient(), contextlib.redirect_stdout(silence):
+        sys.__stdout__ = sink  # pyright: ignore[reportAttributeAccessIssue]
+        with standard_promotion(), contextlib.redirect_stdout(sink):
             yield
     finally:
-        sys.stderr = errors
-        sys.__stdout__ = own_output  # pyright: ignore[reportAttributeAccessIssue]
+        sys.stderr = original_stderr
+        sys.__stdout__ = original_stdout  # pyright: ignore[reportAttributeAccessIssue]
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
 
 
 @contextlib.contextmanager
 def environment_variables(**values: str) -> Iterator[None]:
-    """Set environment variables for as long as this lasts."""
+    """Set environment variables while the context is active."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -65,7 +67,7 @@ def environment_variables(**values: str) -> Iterator[None]:
 
 
 def firm(state: EnvState) -> EnvState:
-    """A state whose types no Python number widens any more, so that resets and steps give the same types."""
+    """Make the types of a state's leaves strong (not weak types), so that resets and steps return the same types."""
     return jax.tree.map(_firm, state)
 
 

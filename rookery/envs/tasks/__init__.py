@@ -1,1 +1,1 @@
-"""Tasks that need no other package: point environments, pursuit, probes, and functions to search."""
+"""Tasks without optional dependencies: point environments, pursuit, probes, and scoring functions for MAP-Elites."""

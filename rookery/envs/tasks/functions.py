@@ -1,4 +1,4 @@
-"""Scoring functions for MAP-Elites: a vector has a fitness and a descriptor, without any episode."""
+"""Scoring functions for MAP-Elites: they map a vector to a fitness and a descriptor, without an episode."""
 
 import difflib
 import math
@@ -13,12 +13,12 @@ from rookery.envs import base
 from rookery.envs.base import DescriptorSpec
 from rookery.types import Array, Key
 
-EDGE = 5.12  # the square [-5.12, 5.12]^n is where the sphere and Rastrigin's function are usually searched
-SHIFT = 0.4 * EDGE  # every entry of their optimum
+EDGE = 5.12  # the usual search domain of the sphere and Rastrigin functions is [-5.12, 5.12]^n
+SHIFT = 0.4 * EDGE  # each entry of the optimum of the sphere and Rastrigin functions
 
 
 class InitFn(Protocol):
-    """Draw a genotype to begin with, `[n]` float32; the key is consumed."""
+    """Draw an initial genotype, `[n]` float32; the key is consumed."""
 
     def __call__(self, key: Key) -> Array: ...
 
@@ -30,48 +30,55 @@ class ScoreFn(Protocol):
 
 
 class Function(NamedTuple):
-    """What MAP-Elites can search without an environment."""
+    """A scoring function, which MAP-Elites optimises without an environment."""
 
     name: str
+    """Name of the function."""
     init: InitFn
+    """Draws an initial genotype."""
     score: ScoreFn
-    bounds: tuple[float, float] | None  # between which variation must keep every entry; None leaves them free
+    """Evaluates a genotype."""
+    bounds: tuple[float, float] | None
+    """Limits to which variation clips every entry; None: entries are unbounded."""
     descriptor: DescriptorSpec
-    worst_fitness: float  # counts as 0 in a QD score
-    size: int  # n
+    """Meaning and limits of the descriptor."""
+    worst_fitness: float
+    """Fitness that counts as 0 in a QD score."""
+    size: int
+    """n, the size of a genotype."""
 
 
 def function(name: str, size: int | None = None) -> Function:
     """Build a scoring function.
 
-    `arm`: a planar arm of n = 8 joints, as in Vassiliades 2018 (arXiv:1804.03906). Genotypes lie in [0, 1]^n; entry x
-    turns its joint by (2 x - 1) pi against the link before; n equal links have length 1 together. The descriptor is
-    where the arm ends, the square [-1, 1]^2 around its base scaled to [0, 1]^2; the fitness is minus the standard
-    deviation of the entries, in [-0.5, 0].
+    `arm`: a planar arm with n = 8 joints, as in Vassiliades 2018 (arXiv:1804.03906). Genotypes are in [0, 1]^n; entry x
+    rotates its joint by (2 x - 1) pi relative to the previous link; the n equal links have a total length of 1. The
+    descriptor is the position of the end of the arm, with the square [-1, 1]^2 around the base scaled to [0, 1]^2. The
+    fitness is minus the standard deviation of the entries, in [-0.5, 0].
 
     `sphere` and `rastrigin`: n = 20; the two functions with a linear projection (Fontaine 2020, arXiv:1912.02400),
-    shifted so that the optimum is at 2.048 in every entry. The fitness is 100 there and 0 in the corner where every
-    entry is -5.12; nothing bounds it below. An entry x counts x in the descriptor, or 5.12 / x beyond +-5.12, and the
-    descriptor is the sum of each half of the entries.
+    shifted so that the optimum is at 2.048 in every entry. The fitness is 100 at the optimum and 0 where every entry is
+    -5.12; it has no lower bound. The descriptor has one dimension for each half of the entries, the sum over that half
+    of x, or of 5.12 / x where |x| > 5.12.
 
     Args:
       name: one of `names()`.
-      size: n, the size of the genotype; by default as above. At least 1 for `arm`, else even and at least 2.
+      size: n, the size of the genotype; the default is given above. At least 1 for `arm`, else even and at least 2.
 
     Deviation: the arm's fitness is minus the standard deviation of the entries; the paper has the variance of angles.
 
     Raises:
-      ValueError: there is no such function (the message names the nearest), or it cannot have this size.
+      ValueError: there is no such function (the message suggests similar names), or the size is invalid.
     """
     if name not in _FUNCTIONS:
         near = difflib.get_close_matches(name, _FUNCTIONS, n=3, cutoff=0.5) or _FUNCTIONS
         raise ValueError(f"there is no scoring function {name!r}; did you mean {' or '.join(near)}?")
-    build, usual_size = _FUNCTIONS[name]
-    return build(name, usual_size if size is None else size)
+    build, default_size = _FUNCTIONS[name]
+    return build(name, default_size if size is None else size)
 
 
 def names() -> tuple[str, ...]:
-    """All functions' names."""
+    """The names of all scoring functions."""
     return tuple(_FUNCTIONS)
 
 
@@ -90,7 +97,7 @@ def _score_arm(genotype: Array) -> tuple[Array, Array]:
 
 
 def _projected(height: Callable[[Array], Array], name: str, size: int) -> Function:
-    """A sum of `height` over the entries, with a linear projection for the descriptor."""
+    """Build a function whose fitness sums `height` over the entries and whose descriptor is a linear projection."""
     if size < 2 or size % 2:
         raise ValueError(f"the size of {name!r} must be even and at least 2, got {size}.")
     limit = EDGE * size / 2
@@ -103,8 +110,8 @@ def _score_projected(height: Callable[[Array], Array], genotype: Array) -> tuple
     worst = height(jnp.asarray(-EDGE - SHIFT, genotype.dtype))
     fitness = 100.0 * (1.0 - jnp.mean(height(genotype - SHIFT)) / worst)
     inside = jnp.abs(genotype) <= EDGE
-    counted = jnp.where(inside, genotype, EDGE / jnp.where(inside, 1.0, genotype))
-    return fitness, jnp.sum(counted.reshape(2, -1), axis=1)
+    contribution = jnp.where(inside, genotype, EDGE / jnp.where(inside, 1.0, genotype))
+    return fitness, jnp.sum(contribution.reshape(2, -1), axis=1)
 
 
 def _sphere_height(distance: Array) -> Array:
@@ -112,7 +119,7 @@ def _sphere_height(distance: Array) -> Array:
 
 
 def _rastrigin_height(distance: Array) -> Array:
-    """`d^2 + 10 - 10 cos(2 pi d)`, in a form that rounding leaves at 0 for d = 0."""
+    """`d^2 + 10 - 10 cos(2 pi d)`, in a form that is exactly 0 for d = 0 in floating point."""
     return jnp.square(distance) + 20.0 * jnp.square(jnp.sin(math.pi * distance))
 
 
@@ -120,7 +127,7 @@ def _uniform(size: int, low: float, high: float, key: Key) -> Array:
     return jax.random.uniform(key, (size,), jnp.float32, low, high)
 
 
-_FUNCTIONS: dict[str, tuple[Callable[[str, int], Function], int]] = {  # how to build it, and its size by default
+_FUNCTIONS: dict[str, tuple[Callable[[str, int], Function], int]] = {  # factory and default size
     "arm": (_arm, 8),
     "sphere": (partial(_projected, _sphere_height), 20),
     "rastrigin": (partial(_projected, _rastrigin_height), 20),

@@ -1,36 +1,36 @@
 """A point in a square: `point_maze` and `point_trap`, whose greedy paths are dead ends, and the empty `point_room`.
 
-Geometry of the maze (lengths without unit; the square is [-1, 1]^2, x to the right, y upwards):
+Geometry of the maze (dimensionless lengths; the square is [-1, 1]^2, x to the right, y upwards):
 
     y =  1.0  +-----------------------+
               |      G                |   goal zone: the disc of radius 0.1 around (-0.4, 0.8)
-    y =  0.2  |     ------------------|   upper wall: x in [-0.5, 1.0], the way round is on the left
+    y =  0.2  |     ------------------|   upper wall: x in [-0.5, 1.0], with a gap on the left
               |                       |
-    y = -0.5  |------------------     |   lower wall: x in [-1.0, 0.5], the way round is on the right
-              |           s           |   start: (0.0, -0.9), uniform noise of 0.05 on either axis
+    y = -0.5  |------------------     |   lower wall: x in [-1.0, 0.5], with a gap on the right
+              |           s           |   start: (0.0, -0.9), uniform noise of +-0.05 on both axes
     y = -1.0  +-----------------------+
 
-Walking towards the goal ends under the lower wall, at (-0.4, -0.5) and 1.3 from the goal; the way on is on the right,
-0.9 away from there. Past it, walking towards the goal ends under the upper wall, 0.6 from the goal and 0.1 from the way
-on. The whole way takes about 24 steps and returns about -23; the dead ends return about -270 and -135. Soft
-actor-critic finds it within 60 thousand steps; with the goal in the middle, half a unit to go back at either wall, it
-stays under the upper one.
+The greedy path towards the goal ends below the lower wall at (-0.4, -0.5), at distance 1.3 from the goal; the gap is
+0.9 to the right. Behind it, the greedy path ends below the upper wall, 0.6 from the goal and 0.1 from the gap. The
+optimal path takes about 24 steps and has a return of about -23; the dead ends have returns of about -270 and -135. Soft
+actor-critic solves the maze within 60 thousand steps. With the goal at x = 0, where the detour at each wall is half a
+unit, it stays below the upper wall.
 
-A step moves the point by `action / 10`, so by at most 0.1 along either axis. A wall stops the motion across it, not
-the motion along it: who pushes against a wall slides. Everything is pure JAX.
+A step moves the point by `action / 10`, so by at most 0.1 along each axis. A wall blocks the motion across it but not
+the motion along it: a point that pushes against a wall slides along it. Everything is pure JAX.
 
-Geometry of the trap, a U that is open towards the start:
+Geometry of the trap, a U-shaped wall that is open towards the start:
 
     y =  1.0  +-----------------------+
               |           G           |   goal zone: the disc of radius 0.1 around (0.0, 0.75)
     y =  0.0  |      -----------      |   end wall: x in [-0.5, 0.5]
               |      |         |      |   side walls: x = -0.5 and 0.5, y in [-0.6, 0.0]
     y = -0.6  |      |         |      |
-              |           s           |   start: (0.0, -0.8), uniform noise of 0.05 on either axis
+              |           s           |   start: (0.0, -0.8), uniform noise of +-0.05 on both axes
     y = -1.0  +-----------------------+
 
-Walking towards the goal ends under the end wall, 0.75 from the goal; the way out leads 0.6 back, away from the goal. A
-step is half as long as in the maze, so that who moves at random hardly ever gets around.
+The greedy path towards the goal ends below the end wall, 0.75 from the goal; leaving the trap requires moving 0.6 away
+from the goal. A step is half as long as in the maze, so that random actions very rarely lead around the trap.
 """
 
 from functools import partial
@@ -45,7 +45,7 @@ from rookery.envs.wrappers import time_limit
 from rookery.types import Array, Key
 
 EPISODE_LENGTH = 200
-STRIDE = 0.1  # distance along an axis per step with an action of 1
+STRIDE = 0.1  # distance along an axis per step at action 1
 START = (0.0, -0.9)
 START_NOISE = 0.05
 WALLS = ((-0.5, -1.0, 0.5), (0.2, -0.5, 1.0))  # y, left end, right end
@@ -58,15 +58,15 @@ TRAP_END = ((0.0, -0.5, 0.5),)  # y, left end, right end
 TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
-BODY_RADIUS = 0.04  # of the disc that a picture shows
+BODY_RADIUS = 0.04  # of the disc in pictures
 DESCRIPTOR = base.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
 
 
 def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
-    """The maze: minus the distance to the goal as the reward, terminated inside the goal zone.
+    """The maze: the reward is minus the distance to the goal; the episode terminates in the goal zone.
 
     Observation `[2]` and descriptor `[2]` are the position, in [-1, 1]^2; the action `[2]` is clipped to [-1, 1]; the
-    reward lies in [-2.29, 0] per step.
+    reward is in [-2.29, 0] per step.
 
     Args:
       episode_length: steps until truncation, at least 1.
@@ -78,9 +78,9 @@ def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
 
 
 def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
-    """The trap: minus the distance to the goal as the reward, terminated inside the goal zone.
+    """The trap: the reward is minus the distance to the goal; the episode terminates in the goal zone.
 
-    Observation, action and descriptor as in `point_maze`; the reward lies in [-2.02, 0] per step.
+    Observation, action and descriptor are those of `point_maze`; the reward is in [-2.02, 0] per step.
 
     Args:
       episode_length: steps until truncation, at least 1.
@@ -93,10 +93,11 @@ def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
 
 
 def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
-    """The open room: no wall, no goal, never terminated; the start is in the middle.
+    """The empty square: no walls, no goal, no termination; episodes start near the centre.
 
-    It is made for skill discovery, which brings its own reward. The room's is a control cost, -0.01 times the squared
-    norm of the action, in [-0.02, 0] per step. Observation, action and descriptor as in `point_maze`.
+    The task is intended for skill discovery, which uses an intrinsic reward. The environment's reward is a control
+    cost, -0.01 times the squared norm of the action, in [-0.02, 0] per step. Observation, action and descriptor are
+    those of `point_maze`.
 
     Args:
       episode_length: steps until truncation, at least 1.
@@ -117,11 +118,12 @@ def _environment(
 
 def _scenery(
     goal: tuple[float, float] | None = None,
-    across: tuple[tuple[float, float, float], ...] = (),
-    along: tuple[tuple[float, float, float], ...] = (),
+    horizontal: tuple[tuple[float, float, float], ...] = (),
+    vertical: tuple[tuple[float, float, float], ...] = (),
 ) -> Scenery:
-    """Walls as above: `across` as (y, left end, right end), `along` as (x, lower end, upper end)."""
-    walls = [(left, y, right, y) for y, left, right in across] + [(x, lower, x, upper) for x, lower, upper in along]
+    """Build the scenery from horizontal walls (y, left end, right end) and vertical walls (x, lower end, upper end)."""
+    walls = [(left, y, right, y) for y, left, right in horizontal]
+    walls += [(x, lower, x, upper) for x, lower, upper in vertical]
     return Scenery(
         lower=(-1.0, -1.0),
         upper=(1.0, 1.0),
@@ -144,24 +146,24 @@ def _reset(start: tuple[float, float], key: Key) -> tuple[Array, Step]:
 
 def _maze_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
     del key  # the maze is deterministic
-    return _towards(GOAL, move(state, action, WALLS))
+    return _goal_step(GOAL, move(state, action, WALLS))
 
 
-def _towards(goal: tuple[float, float], position: Array) -> tuple[Array, Step]:
+def _goal_step(goal: tuple[float, float], position: Array) -> tuple[Array, Step]:
     distance = jnp.linalg.norm(position - jnp.asarray(goal, jnp.float32))
     return position, base.next_step(position, -distance, distance <= GOAL_RADIUS, position)
 
 
 def _trap_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
-    """First along x, then along y: two straight motions find every corner closed."""
+    """Move along x, then along y: with two axis-parallel motions the point cannot pass through a corner."""
     del key  # the trap is deterministic
     along_x, along_y = action * jnp.asarray([1.0, 0.0]), action * jnp.asarray([0.0, 1.0])
     position = move(state[::-1], along_x[::-1], TRAP_SIDES, TRAP_STRIDE)[::-1]
-    return _towards(TRAP_GOAL, move(position, along_y, TRAP_END, TRAP_STRIDE))
+    return _goal_step(TRAP_GOAL, move(position, along_y, TRAP_END, TRAP_STRIDE))
 
 
 def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
-    del key  # the room is deterministic
+    del key  # the environment is deterministic
     position = move(state, action, ())
     cost = CONTROL_COST * jnp.sum(jnp.square(jnp.clip(action, -1.0, 1.0)))
     return position, base.next_step(position, -cost, jnp.asarray(False), position)
@@ -170,10 +172,19 @@ def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
 def move(
     position: Array, action: Array, walls: tuple[tuple[float, float, float], ...], stride_length: float = STRIDE
 ) -> Array:
-    """The position `[2]` after one step; blocked by horizontal `walls`, given as (y, left end, right end).
+    """Move the point by one step, blocked by horizontal walls.
 
-    A point at y equal to a wall's counts as above it. The path is a straight segment, so a wall blocks if the segment
-    changes sides between its ends, however long or short the step is; the point then keeps its y and takes its new x.
+    A point with the y of a wall counts as above it. The path is a straight segment, and a wall blocks it if the segment
+    crosses the wall between its ends, whatever the length of the step. The point then keeps its y and takes its new x.
+
+    Args:
+      position: `[2]`.
+      action: `[2]`, clipped to [-1, 1].
+      walls: horizontal walls as (y, left end, right end).
+      stride_length: distance along an axis at action 1.
+
+    Returns:
+      The new position, `[2]`.
     """
     stride = stride_length * jnp.clip(action, -1.0, 1.0)
     target = jnp.clip(position + stride, -1.0, 1.0)
@@ -181,7 +192,7 @@ def move(
     blocked = jnp.asarray(False)
     for height, left, right in walls:
         changes_side = (position[1] < height) != (target[1] < height)
-        share = (height - position[1]) / jnp.where(changes_side, rise, 1.0)
-        crossing = position[0] + share * (target[0] - position[0])
+        fraction = (height - position[1]) / jnp.where(changes_side, rise, 1.0)
+        crossing = position[0] + fraction * (target[0] - position[0])
         blocked |= changes_side & (left <= crossing) & (crossing <= right)
     return jnp.stack([target[0], jnp.where(blocked, position[1], target[1])])

@@ -1,16 +1,16 @@
-"""Probe environments: worlds so small that the right answer is known, each for one part of an agent.
+"""Probe environments: minimal environments with a known optimal value, each of which tests one part of an agent.
 
-All have one observation number and one action dimension in [-1, 1] (clipped). `discount` below is the agent's; values
-are those of plain returns, without an entropy bonus (an agent that maximises entropy shifts them by it).
+Observations have size 1, actions one dimension in [-1, 1] (clipped). `discount` is the agent's; the values are those of
+plain returns, without the entropy bonus of maximum-entropy agents.
 
-| task | what an agent must have right | optimal value |
+| task | tested part of the agent | optimal value |
 |---|---|---|
-| `probe_value` | fitting a constant; no bootstrap after a termination | 1 |
-| `probe_discount` | discounting a reward that comes one step later | `discount` first, then 1 |
-| `probe_observation` | reading the observation | the observation, -1 or 1 |
-| `probe_action` | climbing the critic to the best action | 0, at action 0.5 |
-| `probe_both` | an action that depends on the observation | 0, at action 0.5 * observation |
-| `probe_truncation` | bootstrapping where only the clock ended | 1 / (1 - `discount`) |
+| `probe_value` | value regression; no bootstrapping after a termination | 1 |
+| `probe_discount` | discounting of a delayed reward | `discount` at observation 0, 1 at observation 1 |
+| `probe_observation` | a value that depends on the observation | the observation, -1 or 1 |
+| `probe_action` | policy improvement by the critic | 0, at action 0.5 |
+| `probe_both` | a policy that depends on the observation | 0, at action 0.5 * observation |
+| `probe_truncation` | bootstrapping after a truncation | 1 / (1 - `discount`) |
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ class _Outcome(NamedTuple):
 
 
 class _RuleFn(Protocol):
-    """What happens on an observation `[1]` and an action `[1]`, already in [-1, 1]."""
+    """Observation `[1]` and clipped action `[1]` -> the outcome of the step."""
 
     def __call__(self, observation: Array, action: Array) -> _Outcome: ...
 
@@ -47,30 +47,30 @@ class _StartFn(Protocol):
 
 
 def probe_value(episode_length: int = 1) -> Environment:
-    """One step, reward 1, terminated. The observation is always 0. V(0) = Q(0, a) = 1 for every action and discount.
+    """One step, reward 1, terminated; the observation is always 0. V(0) = Q(0, a) = 1 for every action and discount.
 
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _probe("probe_value", _zero, _rewarded, episode_length)
+    return _probe("probe_value", _start_at_zero, _constant_reward_rule, episode_length)
 
 
 def probe_discount(episode_length: int = 2) -> Environment:
-    """Two steps, observations 0 and 1, rewards 0 and 1, terminated after the second. V(0) = discount, V(1) = 1.
+    """Two steps, observations 0 and 1, rewards 0 and 1, terminated after the second step. V(0) = discount, V(1) = 1.
 
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _probe("probe_discount", _zero, _rewarded_later, episode_length)
+    return _probe("probe_discount", _start_at_zero, _delayed_reward_rule, episode_length)
 
 
 def probe_observation(episode_length: int = 1) -> Environment:
-    """One step, the reward is the observation: -1 or 1 with equal odds. V(o) = Q(o, a) = o for every action.
+    """One step, the reward is the observation, -1 or 1 with equal probability. V(o) = Q(o, a) = o for every action.
 
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _probe("probe_observation", _sign, _rewarded_by_observation, episode_length)
+    return _probe("probe_observation", _start_at_random_sign, _observation_reward_rule, episode_length)
 
 
 def probe_action(episode_length: int = 1) -> Environment:
@@ -79,28 +79,28 @@ def probe_action(episode_length: int = 1) -> Environment:
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _probe("probe_action", _zero, _rewarded_by_action, episode_length)
+    return _probe("probe_action", _start_at_zero, _action_reward_rule, episode_length)
 
 
 def probe_both(episode_length: int = 1) -> Environment:
-    """One step, observation o = -1 or 1 with equal odds, reward -(a - 0.5 o)^2. V(o) = 0 at a = 0.5 o.
+    """One step, observation o = -1 or 1 with equal probability, reward -(a - 0.5 o)^2. V(o) = 0 at a = 0.5 o.
 
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _probe("probe_both", _sign, _rewarded_by_both, episode_length)
+    return _probe("probe_both", _start_at_random_sign, _observation_and_action_reward_rule, episode_length)
 
 
 def probe_truncation(episode_length: int = TRUNCATION_LENGTH) -> Environment:
     """Reward 1 in every step, never terminated, truncated after 5. The observation is always 0.
 
-    V(0) = Q(0, a) = 1 / (1 - discount), since a truncated episode is bootstrapped; an agent that takes the clock for
-    an end finds less, at most (1 - discount^5) / (1 - discount).
+    V(0) = Q(0, a) = 1 / (1 - discount), since an agent bootstraps after a truncation. An agent that treats truncation
+    as termination estimates at most (1 - discount^5) / (1 - discount).
 
     Raises:
       ValueError: `episode_length` is below 1.
     """
-    return _probe("probe_truncation", _zero, _rewarded_always, episode_length)
+    return _probe("probe_truncation", _start_at_zero, _never_terminated_rule, episode_length)
 
 
 def _probe(name: str, start: _StartFn, rule: _RuleFn, episode_length: int) -> Environment:
@@ -124,39 +124,39 @@ def _no_descriptor() -> Array:
     return jnp.zeros((0,), jnp.float32)
 
 
-def _zero(key: Key) -> Array:
-    del key  # always the same start
+def _start_at_zero(key: Key) -> Array:
+    del key  # the start is constant
     return jnp.zeros((1,), jnp.float32)
 
 
-def _sign(key: Key) -> Array:
+def _start_at_random_sign(key: Key) -> Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
 
 
-def _rewarded(observation: Array, action: Array) -> _Outcome:
+def _constant_reward_rule(observation: Array, action: Array) -> _Outcome:
     del action
     return _Outcome(jnp.float32(1.0), observation, jnp.asarray(True))
 
 
-def _rewarded_later(observation: Array, action: Array) -> _Outcome:
+def _delayed_reward_rule(observation: Array, action: Array) -> _Outcome:
     del action
     last = observation[0] > 0.5
     return _Outcome(last.astype(jnp.float32), jnp.ones_like(observation), last)
 
 
-def _rewarded_by_observation(observation: Array, action: Array) -> _Outcome:
+def _observation_reward_rule(observation: Array, action: Array) -> _Outcome:
     del action
     return _Outcome(observation[0], observation, jnp.asarray(True))
 
 
-def _rewarded_by_action(observation: Array, action: Array) -> _Outcome:
+def _action_reward_rule(observation: Array, action: Array) -> _Outcome:
     return _Outcome(-jnp.square(action[0] - BEST_ACTION), observation, jnp.asarray(True))
 
 
-def _rewarded_by_both(observation: Array, action: Array) -> _Outcome:
+def _observation_and_action_reward_rule(observation: Array, action: Array) -> _Outcome:
     return _Outcome(-jnp.square(action[0] - BEST_ACTION * observation[0]), observation, jnp.asarray(True))
 
 
-def _rewarded_always(observation: Array, action: Array) -> _Outcome:
+def _never_terminated_rule(observation: Array, action: Array) -> _Outcome:
     del action
     return _Outcome(jnp.float32(1.0), observation, jnp.asarray(False))

@@ -1,1 +1,1 @@
-"""Wrappers: an environment in, an environment out."""
+"""Wrappers: functions from an environment to an environment with an added property."""

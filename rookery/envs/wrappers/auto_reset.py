@@ -11,13 +11,25 @@ from rookery.types import Array, Key
 
 
 def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState, Step]:
-    """Draw `size` start states, `[K, ...]`: resets and evaluations pick from them by index (a full reset in every
-    step costs a fifth of the environment's time)."""
+    """Draw `size` start states, `[K, ...]`, from which resets and evaluations select by index.
+
+    The bank avoids a full reset in every step, which takes a fifth of the environment's time.
+    """
     return jax.vmap(environment.reset)(jax.random.split(key, size))
 
 
 def begin(environment: Environment, bank: tuple[EnvState, Step], key: Key, num_envs: int) -> tuple[EnvState, Step]:
-    """Begin an episode in each of `num_envs` slots, from start states drawn from `bank`; `[E, ...]`, key consumed."""
+    """Begin an episode in each of `num_envs` slots.
+
+    Args:
+      environment: the environment that `bank` was drawn from.
+      bank: start states, `[K, ...]`.
+      key: consumed.
+      num_envs: E.
+
+    Returns:
+      States and steps, `[E, ...]`.
+    """
     size = bank[1].reward.shape[0]
     if environment.assignment is None:
         return trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
@@ -28,9 +40,10 @@ def begin(environment: Environment, bank: tuple[EnvState, Step], key: Key, num_e
 
 
 def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environment:
-    """Begin the next episode, from a start state drawn from `bank`, in the step that ends the last one.
+    """Make the step that ends an episode begin the next one, from a start state drawn from `bank`.
 
-    `observation` is then the new episode's; `final_observation`, `reward` and `descriptor` stay the true successor's.
+    In that step `observation` is the new episode's first, while `final_observation`, `reward` and `descriptor` are
+    those of the true successor.
     """
     return environment._replace(step=partial(_auto_reset_step, environment, bank))
 

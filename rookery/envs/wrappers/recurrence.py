@@ -1,6 +1,7 @@
-"""A world that keeps what an agent notes, and shows it in the next step: an agent with a memory needs nothing else.
+"""Recurrence: a wrapper that stores the memory that an agent outputs and appends it to the next observation.
 
-Acting stays a function of parameters and observation, so whatever acts, judges or resets serves recurrent agents too.
+With it, the action of a recurrent agent remains a function of parameters and observation, so the code that runs,
+evaluates and resets episodes supports recurrent agents without changes.
 """
 
 from functools import partial
@@ -13,30 +14,33 @@ from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
 
-class Remembered(NamedTuple):
-    """An environment's state beside the memory."""
+class MemoryState(NamedTuple):
+    """State of the wrapped environment, and the memory."""
 
     inner: EnvState
-    memory: Array  # [H], or [I, H]
+    """State of the wrapped environment."""
+    memory: Array
+    """`[H]`, or `[I, H]` for a team."""
 
 
 def remembering(environment: Environment, memory_size: int) -> Environment:
-    """The environment with actions `ActionWithCarry` and observations `[O + H]` that end in the memory.
+    """Wrap an environment so that its actions are `ActionWithCarry` and its observations `[O + H]` end with the memory.
 
     The memory is 0 in the first step of an episode.
 
     Args:
-      environment: any; of a team, each agent has a memory of its own.
-      memory_size: H; with 0 the environment stays as it is.
+      environment: without skills and without memory; in a team each agent has a separate memory.
+      memory_size: H; with 0 the environment is returned unchanged.
 
     Raises:
-      ValueError: the environment keeps a memory already, or has skills, or `memory_size` is negative.
+      ValueError: the environment has a memory already, or has skills, or `memory_size` is negative.
     """
     spec = environment.spec
     if memory_size < 0:
         raise ValueError(f"memory_size must not be negative, got {memory_size}.")
     if spec.memory_size or environment.assignment is not None:
-        raise ValueError(f"{spec.name} has {'a memory' if spec.memory_size else 'skills'} already and takes no memory.")
+        present = "a memory" if spec.memory_size else "skills"
+        raise ValueError(f"{spec.name} has {present} already; pass an environment without {present}.")
     if not memory_size:
         return environment
     return environment._replace(
@@ -47,18 +51,18 @@ def remembering(environment: Environment, memory_size: int) -> Environment:
     )
 
 
-def _reset(environment: Environment, memory_size: int, key: Key) -> tuple[Remembered, Step]:
+def _reset(environment: Environment, memory_size: int, key: Key) -> tuple[MemoryState, Step]:
     state, step = environment.reset(key)
     memory = jnp.zeros((*step.reward.shape, memory_size))
-    return Remembered(state, memory), _shown(step, memory)
+    return MemoryState(state, memory), _append_memory(step, memory)
 
 
-def _step(environment: Environment, state: Remembered, action: ActionWithCarry, key: Key) -> tuple[Remembered, Step]:
+def _step(environment: Environment, state: MemoryState, action: ActionWithCarry, key: Key) -> tuple[MemoryState, Step]:
     inner, step = environment.step(state.inner, action.action, key)
-    return Remembered(inner, action.memory), _shown(step, action.memory)
+    return MemoryState(inner, action.memory), _append_memory(step, action.memory)
 
 
-def _shown(step: Step, memory: Array) -> Step:
+def _append_memory(step: Step, memory: Array) -> Step:
     return step._replace(
         observation=jnp.concatenate([step.observation, memory], axis=-1),
         final_observation=jnp.concatenate([step.final_observation, memory], axis=-1),

@@ -1,10 +1,11 @@
-"""Skills: a wrapper that appends to the observation what the agent is asked to do, drawn afresh for each episode.
+"""Skills: a wrapper that appends a skill vector to the observation, drawn anew for each episode.
 
-An agent that is shown a skill learns many policies in one; what makes them differ is the business of `agents/diayn.py`.
-The true successor of a step carries the skill that the step was made under, whatever the next episode's is.
+An agent that observes the skill learns one policy per skill; `agents/diayn.py` has the reward that makes them differ.
+The true successor observation of a step contains the skill of that step's episode, also when the next episode has
+another one.
 
-Source: Eysenbach 2018, "Diversity is All You Need" (arXiv:1802.06070), Algorithm 1; the sphere is that of Hansen 2019
-(arXiv:1906.05030).
+Source: Eysenbach 2018, "Diversity is All You Need" (arXiv:1802.06070), Algorithm 1; skills on a sphere follow Hansen
+2019 (arXiv:1906.05030).
 """
 
 import math
@@ -21,99 +22,107 @@ from rookery.envs.base import Assignment, Environment, EnvState, SkillInfo, Skil
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
-_DIRECTIONS = 8  # that stand for all of a circle
+_DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
 
 
 @dataclass(frozen=True)
 class SkillsConfig:
-    """Which skills there are, and who gets which.
+    """The skills of an environment, and how they are assigned to episodes.
 
     Raises:
-      ValueError: fewer than two skills, an unknown kind, or balanced skills that cannot be counted.
+      ValueError: fewer than two skills, an unknown kind, or `balanced` with the continuous skills of a sphere.
     """
 
     num_skills: int = 5
-    """Skills to tell apart, or the dimensions of a sphere's space (at least 2)."""
+    """Number of skills, or the dimension of the sphere's space (at least 2)."""
     skill_kind: Literal["one-hot", "sphere"] = "one-hot"
-    """one-hot: a number for each skill, one of them 1; sphere: any direction, as a vector of length 1."""
+    """one-hot: discrete skills as one-hot vectors; sphere: continuous skills as vectors of length 1."""
     balanced: bool = False
-    """Deal the skills in turn instead of drawing them: while episodes are equally long, each skill has as many
-    environments as any other; where these do not come out even, those with one more change from episode to episode."""
+    """Assign the skills in turn instead of at random. While all episodes have the same length, each skill then has the
+    same number of environments, plus one for a varying subset of the skills if their number does not divide evenly."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.num_skills < 2:
             raise ValueError(
-                f"num_skills must be at least 2, or there is nothing to tell apart; got {self.num_skills}."
+                f"num_skills must be at least 2, since a discriminator needs several skills; got {self.num_skills}."
             )
         if self.skill_kind not in KINDS:
             raise ValueError(f"skill_kind must be one of {tuple(KINDS)}, got {self.skill_kind!r}.")
         if self.balanced and self.skill_kind == "sphere":
             raise ValueError(
-                "the skills on a sphere cannot be counted; leave balanced out, or use skill_kind 'one-hot'."
+                "balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'."
             )
 
 
 class Kind(NamedTuple):
-    """A family of skills, all of one size S."""
+    """A family of skill vectors of length S."""
 
-    draw: Callable[[int, Key], Array]  # S and a key -> a skill [S] of the prior, which is uniform
-    listed: Callable[[int], np.ndarray]  # S -> the skills [M, S] that stand for all of them
+    draw: Callable[[int, Key], Array]
+    """S and a key -> a skill `[S]` from the uniform prior."""
+    listed: Callable[[int], np.ndarray]
+    """S -> the enumerated skills `[M, S]`, which represent all skills."""
 
 
-class Skilled(NamedTuple):
-    """An environment's state beside what it is asked for."""
+class SkillState(NamedTuple):
+    """State of the wrapped environment, and the skill of the episode."""
 
     inner: EnvState
-    skill: Array  # [S]
-    turn: Array  # [] int32: the slot's number, and one more for each episode it has ended
-    episode_return: Array  # [] sum of the episode's rewards so far
+    """State of the wrapped environment."""
+    skill: Array
+    """`[S]`."""
+    turn: Array
+    """Index of the slot plus the number of episodes that ended in it, `[]` int32."""
+    episode_return: Array
+    """Sum of the episode's rewards so far, `[]`."""
 
 
 def skills(
     environment: Environment, num_skills: int = 5, skill_kind: str = "one-hot", balanced: bool = False
 ) -> Environment:
-    """The same world for an agent that is shown a skill: observations become `[O + S]`, the skill last.
+    """Wrap an environment so that its observations `[O + S]` end with the skill of the episode.
 
-    Every episode has a skill of its own, also where the start state is one that others begin from. Evaluations take the
-    skills in turn, `listed(spec.skill)[i % M]` in episode i.
+    Each episode has a separate skill, also when several episodes begin from the same start state. Evaluations take the
+    skills in turn: episode i has skill `listed(spec.skill)[i % M]`.
 
     Args:
-      environment: any with a clock of its own.
-      num_skills: S; see `SkillsConfig`, as for the others.
-      skill_kind: "one-hot" or "sphere".
-      balanced: deal the skills in turn instead of drawing them.
+      environment: with a time limit (`time_limit.limit_episode`) and without skills.
+      num_skills: S, see `SkillsConfig.num_skills`.
+      skill_kind: "one-hot" or "sphere", see `SkillsConfig.skill_kind`.
+      balanced: assign the skills in turn instead of at random, see `SkillsConfig.balanced`.
 
     Raises:
-      ValueError: as `SkillsConfig` says, or the environment has skills already.
+      ValueError: `SkillsConfig` rejects an argument, or the environment has skills already.
     """
     SkillsConfig(num_skills, skill_kind, balanced)  # pyright: ignore[reportArgumentType]  # checks all three
     spec = environment.spec
     if spec.skill is not None:
-        raise ValueError(f"{spec.name} has skills already; give them once.")
+        raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
     skill = SkillSpec(skill_kind, num_skills)
     draw = partial(KINDS[skill_kind].draw, num_skills)
-    by_turn = partial(_by_turn, jnp.asarray(listed(skill)))
+    skill_of_turn = partial(_skill_of_turn, jnp.asarray(listed(skill)))
     return Environment(
         reset=partial(_reset, environment, draw),
         step=partial(_step, environment),
         spec=spec._replace(observation_size=spec.observation_size + num_skills, skill=skill),
-        assignment=Assignment(partial(_first, draw, by_turn, balanced), partial(_next, draw, by_turn, balanced)),
+        assignment=Assignment(
+            partial(_first, draw, skill_of_turn, balanced), partial(_next, draw, skill_of_turn, balanced)
+        ),
         picture=scene.inside(environment.picture, "inner"),
     )
 
 
 def listed(skill: SkillSpec) -> np.ndarray:
-    """The skills `[M, S]` that evaluations go through and that are known by their number.
+    """Enumerate the skills `[M, S]` of evaluations; row k is the skill with index k.
 
-    All of them where they can be counted. Of a circle eight directions, evenly spread; of another sphere the two ends
-    of each axis.
+    One-hot skills are enumerated completely. A circle is represented by eight evenly spread directions, a sphere of
+    higher dimension by the positive and negative unit vector of each axis.
     """
     return KINDS[skill.kind].listed(skill.size)
 
 
 def whole_rounds(skill: SkillSpec, episodes: int) -> int:
-    """At least so many episodes, rounded up until every listed skill has equally many."""
+    """Round a number of episodes up to a multiple of the number of enumerated skills."""
     count = len(listed(skill))
     return -(-episodes // count) * count
 
@@ -141,47 +150,52 @@ def _list_directions(size: int) -> np.ndarray:
 KINDS = {"one-hot": Kind(_draw_one_hot, _list_one_hot), "sphere": Kind(_draw_direction, _list_directions)}
 
 
-def _by_turn(skills: Array, turn: Array) -> Array:
+def _skill_of_turn(skills: Array, turn: Array) -> Array:
     return skills[turn % skills.shape[0]]
 
 
-def _reset(environment: Environment, draw: Callable, key: Key) -> tuple[Skilled, Step]:
+def _reset(environment: Environment, draw: Callable, key: Key) -> tuple[SkillState, Step]:
     reset_key, skill_key = jax.random.split(key)
-    return _show(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
+    return _start(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
 
 
 def _first(
-    draw: Callable, by_turn: Callable, balanced: bool, start: tuple[Skilled, Step], slot: Array, key: Key | None
-) -> tuple[Skilled, Step]:
-    return _again(start, by_turn(slot) if balanced or key is None else draw(key), slot)
+    draw: Callable,
+    skill_of_turn: Callable,
+    balanced: bool,
+    start: tuple[SkillState, Step],
+    slot: Array,
+    key: Key | None,
+) -> tuple[SkillState, Step]:
+    return _restart_with_skill(start, skill_of_turn(slot) if balanced or key is None else draw(key), slot)
 
 
 def _next(
-    draw: Callable, by_turn: Callable, balanced: bool, start: tuple[Skilled, Step], last: Skilled, key: Key
-) -> tuple[Skilled, Step]:
-    return _first(draw, by_turn, balanced, start, last.turn + 1, key)
+    draw: Callable, skill_of_turn: Callable, balanced: bool, start: tuple[SkillState, Step], last: SkillState, key: Key
+) -> tuple[SkillState, Step]:
+    return _first(draw, skill_of_turn, balanced, start, last.turn + 1, key)
 
 
-def _again(start: tuple[Skilled, Step], skill: Array, turn: Array) -> tuple[Skilled, Step]:
-    """The same start, shown with another skill."""
+def _restart_with_skill(start: tuple[SkillState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
+    """Replace the skill of a start state."""
     state, step = start
-    bare = step.observation[: -skill.shape[0]]
-    return _show((state.inner, step._replace(observation=bare, final_observation=bare)), skill, turn)
+    observation = step.observation[: -skill.shape[0]]
+    return _start((state.inner, step._replace(observation=observation, final_observation=observation)), skill, turn)
 
 
-def _show(start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[Skilled, Step]:
+def _start(start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
     inner, step = start
-    state = Skilled(inner, skill, turn, jnp.zeros(()))
-    return state, _with_skill(step, state)
+    state = SkillState(inner, skill, turn, jnp.zeros(()))
+    return state, _append_skill(step, state)
 
 
-def _step(environment: Environment, state: Skilled, action: Array, key: Key) -> tuple[Skilled, Step]:
+def _step(environment: Environment, state: SkillState, action: Array, key: Key) -> tuple[SkillState, Step]:
     inner, step = environment.step(state.inner, action, key)
     state = state._replace(inner=inner, episode_return=state.episode_return + step.reward)
-    return state, _with_skill(step, state)
+    return state, _append_skill(step, state)
 
 
-def _with_skill(step: Step, state: Skilled) -> Step:
+def _append_skill(step: Step, state: SkillState) -> Step:
     return step._replace(
         observation=jnp.concatenate([step.observation, state.skill]),
         final_observation=jnp.concatenate([step.final_observation, state.skill]),

@@ -1,4 +1,4 @@
-"""Worlds for one agent as worlds for a team of one, and agents that are told which of a team they are."""
+"""Team wrappers: a single-agent environment as a team of one agent, and observations with the agent's index."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,84 +9,87 @@ from rookery.envs.base import Environment, EnvSpec, EnvState, Step, Team
 from rookery.types import Array, Key
 
 AGENT = "agent"
-"""The name of the one agent of a world that was not made for a team."""
+"""The name of the agent of a single-agent environment that is wrapped as a team."""
 
 
 def check_alone(spec: EnvSpec) -> None:
-    """Refuse a team's world to whoever acts alone.
+    """Check that an environment is a single-agent environment.
 
     Raises:
-      ValueError: the sentence names the world and what can live in it.
+      ValueError: it is a multi-agent environment; the message names it and the run kinds that support it.
     """
     if spec.team is not None:
         raise ValueError(
-            f"{spec.name} is a world for a team of {len(spec.team.names)}; use ippo, or on_policy of a team."
+            f"{spec.name} is a multi-agent environment with {len(spec.team.names)} agents; "
+            "use ippo, or on_policy with an agent for teams."
         )
 
 
 def as_team(environment: Environment) -> Environment:
-    """A world for one agent as one for a team of one; a team's stays as it is.
+    """Wrap a single-agent environment as a team of one agent; a multi-agent environment is returned unchanged.
 
     Raises:
-      ValueError: the environment has skills or a memory; make it a team's first.
+      ValueError: the environment has skills or a memory, which must be added after this wrapper.
     """
     spec = environment.spec
     if spec.team is not None:
         return environment
     if spec.skill is not None or spec.memory_size:
-        raise ValueError(f"{spec.name} has skills or a memory; make it a team's world before.")
+        raise ValueError(f"{spec.name} has skills or a memory; apply as_team before adding them.")
     mask = spec.action_size if spec.masked else 0
     team = Team((AGENT,), (spec.observation_size - mask,), (spec.action_size,))
     return environment._replace(
-        reset=partial(_reset, environment, _with_agents),
-        step=partial(_step_alone, environment),
+        reset=partial(_reset, environment, _add_agent_axis),
+        step=partial(_step_single, environment),
         spec=spec._replace(team=team),
     )
 
 
 def identify(environment: Environment) -> Environment:
-    """A team's world in which every observation begins with the agent's index, one-hot `[I]`: `[I, I + O]`.
+    """Prepend the agent's one-hot index `[I]` to every observation of a team: `[I, I + O]`.
 
-    Agents that share their parameters can then differ in what they do.
+    Agents with shared parameters can then behave differently.
 
     Raises:
-      ValueError: the world is not one for a team.
+      ValueError: the environment is a single-agent environment.
     """
     spec = environment.spec
     if spec.team is None:
-        raise ValueError(f"{spec.name} is a world for one agent, who needs no index.")
+        raise ValueError(f"{spec.name} is a single-agent environment; only a team needs the agent's index.")
     count = len(spec.team.names)
     sizes = tuple(size + count for size in spec.team.observation_sizes)
     return environment._replace(
-        reset=partial(_reset, environment, _with_index),
-        step=partial(_step_identified, environment),
+        reset=partial(_reset, environment, _prepend_index),
+        step=partial(_step_with_index, environment),
         spec=spec._replace(
             observation_size=spec.observation_size + count, team=spec.team._replace(observation_sizes=sizes)
         ),
     )
 
 
-def _reset(environment: Environment, changed: Callable[[Step], Step], key: Key) -> tuple[EnvState, Step]:
+def _reset(environment: Environment, transform: Callable[[Step], Step], key: Key) -> tuple[EnvState, Step]:
     state, step = environment.reset(key)
-    return state, changed(step)
+    return state, transform(step)
 
 
-def _step_alone(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+def _step_single(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action[0], key)
-    return state, _with_agents(step)
+    return state, _add_agent_axis(step)
 
 
-def _step_identified(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+def _step_with_index(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action, key)
-    return state, _with_index(step)
+    return state, _prepend_index(step)
 
 
-def _with_agents(step: Step) -> Step:
+def _add_agent_axis(step: Step) -> Step:
     names = ("observation", "reward", "terminated", "truncated", "final_observation")
     return step._replace(**{name: getattr(step, name)[None] for name in names})
 
 
-def _with_index(step: Step) -> Step:
+def _prepend_index(step: Step) -> Step:
     index = jnp.eye(step.observation.shape[0])
-    told = [jnp.concatenate([index, shown], axis=-1) for shown in (step.observation, step.final_observation)]
-    return step._replace(observation=told[0], final_observation=told[1])
+    return step._replace(
+        observation=jnp.concatenate([index, step.observation], axis=-1),
+        final_observation=jnp.concatenate([index, step.final_observation], axis=-1),
+    )

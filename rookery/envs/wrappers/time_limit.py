@@ -1,4 +1,4 @@
-"""The time limit of an episode, and the end of an episode in which the physics broke."""
+"""Wrappers that end episodes: the time limit, and the termination of episodes with non-finite physics."""
 
 from functools import partial
 from typing import NamedTuple
@@ -11,23 +11,25 @@ from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
 
-class Timed(NamedTuple):
-    """An environment's state beside its clock."""
+class TimeLimitState(NamedTuple):
+    """State of the wrapped environment, and the step counter."""
 
     inner: EnvState
-    time: Array  # [] int32, steps since the reset
+    """State of the wrapped environment."""
+    time: Array
+    """Steps since the reset, `[]` int32."""
 
 
 def limit_episode(environment: Environment, length: int) -> Environment:
     """Truncate episodes after `length` steps; a step that also terminates is terminated, not truncated.
 
     Raises:
-      ValueError: `length` is below 1, or the environment has skills, which look for their state outside of a clock.
+      ValueError: `length` is below 1, or the environment has skills, whose wrapper must be outside of the time limit.
     """
     if length < 1:
         raise ValueError(f"episode_length must be at least 1 step, got {length}.")
     if environment.assignment is not None:
-        raise ValueError(f"limit the episodes of {environment.spec.name} first, then give it skills.")
+        raise ValueError(f"{environment.spec.name} has skills; apply limit_episode first, then skills.")
     return environment._replace(
         reset=partial(_timed_reset, environment),
         step=partial(_timed_step, environment, length),
@@ -36,21 +38,24 @@ def limit_episode(environment: Environment, length: int) -> Environment:
     )
 
 
-def _timed_reset(environment: Environment, key: Key) -> tuple[Timed, Step]:
+def _timed_reset(environment: Environment, key: Key) -> tuple[TimeLimitState, Step]:
     state, step = environment.reset(key)
-    return Timed(state, jnp.zeros((), jnp.int32)), step
+    return TimeLimitState(state, jnp.zeros((), jnp.int32)), step
 
 
-def _timed_step(environment: Environment, length: int, state: Timed, action: Array, key: Key) -> tuple[Timed, Step]:
+def _timed_step(
+    environment: Environment, length: int, state: TimeLimitState, action: Array, key: Key
+) -> tuple[TimeLimitState, Step]:
     inner, step = environment.step(state.inner, action, key)
     time = state.time + 1
-    return Timed(inner, time), step._replace(truncated=(time >= length) & ~step.terminated)
+    return TimeLimitState(inner, time), step._replace(truncated=(time >= length) & ~step.terminated)
 
 
 def guard_physics(environment: Environment) -> Environment:
-    """End an episode whose physics broke: terminated with reward 0, numbers that are not finite set to 0, and told.
+    """Terminate an episode in the step whose outputs are not finite.
 
-    The broken state itself stays in the environment's state until the reset that must follow.
+    That step has `broken` set, reward 0, and its non-finite numbers replaced by 0. The environment's state keeps its
+    non-finite numbers until the next reset.
     """
     return environment._replace(step=partial(_guarded_step, environment))
 

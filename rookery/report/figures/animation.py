@@ -1,4 +1,4 @@
-"""An episode as a film of bodies in a plane, `.gif` or `.mp4`."""
+"""Animation of an episode with bodies in a plane, as `.gif` or `.mp4`."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,25 +11,26 @@ from rookery.report.figures import style
 
 _WALL, _GOAL, _GROUND = "#a9b6be", style.PALETTE[4], "#f5f7f8"
 _DOTS_PER_INCH = 100
-_WIDTH, _MARGIN = 3.6, 0.14  # inches: of the picture, and about the plane
+_WIDTH, _MARGIN = 3.6, 0.14  # inches: width of the figure, and margin around the plane
 _LINE = 0.21  # inches, height of a line of text
-_LISTED = 6  # returns that have a name each; of more, the mean of each kind is told
+_MOST_NAMED = 6  # returns that are shown by name; of more, the mean per kind of body is shown
 _COLUMNS = 3
 _TRAIL = 20  # steps
-_NOSE = 2.0  # how far a body's nose reaches, in its radii
-_MOURNED = 15  # frames for which a cross marks where a body vanished
-_SHADES, _SAMPLED = 64, 8  # colours of a .gif, and the frames that they are chosen from
-_ALIKE = 6  # of 255, a difference between colours that nobody sees
-_PLACES = np.array([1, 256, 256**2], np.uint32)  # of red, green and blue, where a colour is one number
+_NOSE = 2.0  # distance of a nose's tip from the centre of its body, in radii
+_CROSS_STEPS = 15  # steps for which a cross marks the position of a body that became invisible
+_PALETTE_SIZE, _SAMPLED = 64, 8  # colours of a .gif, and number of frames from which they are chosen
+_INDISTINCT = 6  # of 255, the largest difference between colours that look equal
+_CHANNELS = np.array([1, 256, 256**2], np.uint32)  # factors that encode red, green and blue as one integer
 _LAST = 1.5  # seconds for which the last frame is held
 
 
 class _Artists(NamedTuple):
-    """What moves, drawn once and then only changed."""
+    """The moving artists, which are created once and then updated; the first four have an entry per body."""
 
-    discs: list[Any]  # of each body, as the next four
+    discs: list[Any]
     noses: list[Any]
-    reaches: list[Any]  # None for a body without one
+    reaches: list[Any]
+    """None for a body without a reach beyond its disc."""
     crosses: list[Any]
     trails: Any
     step: Any
@@ -45,26 +46,28 @@ def animate(
     frames_per_second: int = 20,
     most_frames: int = 201,
 ) -> Path:
-    """Draw an episode.
+    """Animate an episode.
 
-    A body is a disc with a nose where it heads, and a trail of its last 20 steps. Where it reaches further than its
-    disc, so does a pale one. A cross stays for a while where a body vanished. Above stand the step and the returns so
-    far, in the colours of the bodies.
+    A body is drawn as a disc, with a nose in the direction of its heading and a trail of its last 20 steps. A body
+    whose reach exceeds its disc has a pale disc of that radius. A cross marks for 15 steps the position of a body that
+    became invisible. The title line shows the step; below it are the cumulative returns, in the colours of the bodies.
 
     Args:
-      scenery: what does not move, as `envs/rendering/scene.py: Scenery`.
-      scenes: what does, as `envs/rendering/scene.py: Scene` with leaves `[T, bodies, ...]` of numpy, the start first.
-      returns: name -> `[T]`; one per body in their order, or any other number, which is then told without colours.
-      path: a `.gif`, or a `.mp4` where the program ffmpeg is installed; written.
-      title: stands above.
+      scenery: the static objects, as `envs/rendering/scene.py: Scenery`.
+      scenes: the moving bodies, as `envs/rendering/scene.py: Scene` with numpy leaves `[T, bodies, ...]`, starting with
+        the start state.
+      returns: name -> `[T]`; one per body in their order, or any other number, which is then shown without colours.
+      path: file to write: a `.gif`, or a `.mp4` where the program ffmpeg is installed.
+      title: title of the animation.
       frames_per_second: at least 1.
-      most_frames: at least 2; of a longer episode every second frame is drawn, or every third and so on, and the last.
+      most_frames: largest number of frames, at least 2; of a longer episode every k-th step is drawn, and the last.
 
     Returns:
       The path.
 
     Raises:
-      ValueError: the path has another ending, ffmpeg is missing, a number is below its least, or nothing is to be seen.
+      ValueError: the path has another suffix, ffmpeg is missing, an argument is below its minimum, or there are no
+        scenes.
     """
     if most_frames < 2:
         raise ValueError(f"most_frames must be at least 2, got {most_frames}.")
@@ -73,11 +76,11 @@ def animate(
         raise ValueError("an episode without a state cannot be drawn; give at least its start.")
     save = _saver(path, frames_per_second)
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = _told(returns, scenery.bodies)
-    figure, artists = _stage(scenery, told, title)
+    labelled = _label_returns(returns, scenery.bodies)
+    figure, artists = _create_figure(scenery, labelled, title)
     times = [*_frames(length, most_frames), *[length - 1] * round(_LAST * frames_per_second)]
-    moves = (_move(artists, scenery, scenes, told, time) for time in times)
-    save(figure, moves, path, frames_per_second)
+    updates = (_update(artists, scenery, scenes, labelled, time) for time in times)
+    save(figure, updates, path, frames_per_second)
     return path
 
 
@@ -87,7 +90,7 @@ def _saver(path: Path, frames_per_second: int) -> Callable[[Any, Iterator[None],
     if path.suffix == ".gif":
         return _save_gif
     if path.suffix != ".mp4":
-        raise ValueError(f"a film ends in .gif or .mp4, got {str(path)!r}.")
+        raise ValueError(f"an animation is a .gif or .mp4 file, got {str(path)!r}; choose one of these suffixes.")
     from matplotlib.animation import FFMpegWriter
 
     if not FFMpegWriter.isAvailable():
@@ -95,61 +98,60 @@ def _saver(path: Path, frames_per_second: int) -> Callable[[Any, Iterator[None],
     return _save_mp4
 
 
-def _save_gif(figure: Any, moves: Iterator[None], path: Path, frames_per_second: int) -> None:
-    """With one table of few colours for all frames: half as large as matplotlib's own, which has one per frame."""
+def _save_gif(figure: Any, updates: Iterator[None], path: Path, frames_per_second: int) -> None:
+    """Save with one palette for all frames: half the size of a file by matplotlib, which has a palette per frame."""
     from PIL import Image
 
     frames = []
-    for _ in moves:
+    for _ in updates:
         figure.canvas.draw()
         frames.append(np.array(figure.canvas.buffer_rgba())[..., :3])
-    table = _table(np.concatenate(frames[:: math.ceil(len(frames) / _SAMPLED)]))
-    images = [Image.fromarray(frame).quantize(palette=table, dither=Image.Dither.NONE) for frame in frames]
-    looks = {"append_images": images[1:], "duration": round(1000 / frames_per_second), "loop": 0, "optimize": True}
-    images[0].save(path, save_all=True, **looks)
+    palette = _palette_image(np.concatenate(frames[:: math.ceil(len(frames) / _SAMPLED)]))
+    images = [Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    options = {"append_images": images[1:], "duration": round(1000 / frames_per_second), "loop": 0, "optimize": True}
+    images[0].save(path, save_all=True, **options)
 
 
-def _table(sample: np.ndarray) -> Any:
-    """An image with the colours that a sample `[height, width, 3]` is told in: the most frequent ones as they are."""
+def _palette_image(sample: np.ndarray) -> Any:
+    """An image with a palette for a sample `[height, width, 3]`: frequent colours exactly, others quantised."""
     from PIL import Image
 
-    numbers, counts = np.unique(sample.astype(np.uint32) @ _PLACES, return_counts=True)
-    frequent = numbers[np.argsort(-counts, kind="stable")[: _SHADES // 2], None] // _PLACES % 256
-    others = Image.fromarray(sample).quantize(_SHADES // 2, method=Image.Quantize.MEDIANCUT).getpalette() or []
-    shades = np.array(others, np.int64).reshape(-1, 3)
-    apart = np.abs(shades[:, None] - frequent[None].astype(np.int64)).max(axis=2).min(axis=1)
-    table = Image.new("P", (1, 1))
-    table.putpalette([*frequent.flatten().tolist(), *shades[apart > _ALIKE].flatten().tolist()])
-    return table
+    codes, counts = np.unique(sample.astype(np.uint32) @ _CHANNELS, return_counts=True)
+    frequent = codes[np.argsort(-counts, kind="stable")[: _PALETTE_SIZE // 2], None] // _CHANNELS % 256
+    others = Image.fromarray(sample).quantize(_PALETTE_SIZE // 2, method=Image.Quantize.MEDIANCUT).getpalette() or []
+    quantised = np.array(others, np.int64).reshape(-1, 3)
+    distance = np.abs(quantised[:, None] - frequent[None].astype(np.int64)).max(axis=2).min(axis=1)
+    image = Image.new("P", (1, 1))
+    image.putpalette([*frequent.flatten().tolist(), *quantised[distance > _INDISTINCT].flatten().tolist()])
+    return image
 
 
-def _save_mp4(figure: Any, moves: Iterator[None], path: Path, frames_per_second: int) -> None:
+def _save_mp4(figure: Any, updates: Iterator[None], path: Path, frames_per_second: int) -> None:
     from matplotlib.animation import FFMpegWriter
 
     writer = FFMpegWriter(fps=frames_per_second, extra_args=["-pix_fmt", "yuv420p"])
     with writer.saving(figure, str(path), _DOTS_PER_INCH):
-        for _ in moves:
+        for _ in updates:
             writer.grab_frame()
 
 
 def _frames(length: int, most_frames: int) -> list[int]:
-    """The steps that are drawn, evenly but for the last."""
+    """The drawn steps, evenly spaced except for the last."""
     stride = max(1, math.ceil((length - 1) / (most_frames - 1)))
     return [*range(0, length - 1, stride), length - 1]
 
 
-def _told(returns: Mapping[str, np.ndarray], bodies: Sequence[str]) -> dict[str, tuple[np.ndarray, str]]:
-    """Name -> return so far and colour."""
+def _label_returns(returns: Mapping[str, np.ndarray], bodies: Sequence[str]) -> dict[str, tuple[np.ndarray, str]]:
+    """The shown returns: label -> cumulative return `[T]` and colour."""
     colours = _colours(bodies)
     if len(returns) != len(bodies):
-        return {name: (np.asarray(values), style.INK) for name, values in list(returns.items())[:_LISTED]}
-    if len(returns) <= _LISTED:
-        return {
-            name: (np.asarray(own), colours[kind]) for (name, own), kind in zip(returns.items(), bodies, strict=True)
-        }
-    every = np.stack([np.asarray(values) for values in returns.values()])
-    own = {kind: np.asarray([body == kind for body in bodies]) for kind in colours}
-    return {f"{kind} x {rows.sum()}": (every[rows].mean(axis=0), colours[kind]) for kind, rows in own.items()}
+        return {name: (np.asarray(values), style.INK) for name, values in list(returns.items())[:_MOST_NAMED]}
+    if len(returns) <= _MOST_NAMED:
+        named = zip(returns.items(), bodies, strict=True)
+        return {name: (np.asarray(values), colours[kind]) for (name, values), kind in named}
+    stacked = np.stack([np.asarray(values) for values in returns.values()])
+    of_kind = {kind: np.asarray([body == kind for body in bodies]) for kind in colours}
+    return {f"{kind} x {rows.sum()}": (stacked[rows].mean(axis=0), colours[kind]) for kind, rows in of_kind.items()}
 
 
 def _colours(bodies: Sequence[str]) -> dict[str, str]:
@@ -157,8 +159,8 @@ def _colours(bodies: Sequence[str]) -> dict[str, str]:
     return {kind: style.PALETTE[index % len(style.PALETTE)] for index, kind in enumerate(kinds)}
 
 
-def _stage(scenery: Any, told: Mapping[str, tuple[np.ndarray, str]], title: str) -> tuple[Any, _Artists]:
-    """The figure before anything has moved."""
+def _create_figure(scenery: Any, labelled: Mapping[str, tuple[np.ndarray, str]], title: str) -> tuple[Any, _Artists]:
+    """The figure with its static objects, and its moving artists before the first update."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -166,9 +168,9 @@ def _stage(scenery: Any, told: Mapping[str, tuple[np.ndarray, str]], title: str)
     (left, low), (right, high) = np.asarray(scenery.lower) - pad, np.asarray(scenery.upper) + pad
     width = _WIDTH - 2 * _MARGIN
     tall = width * (high - low) / (right - left)
-    places = _places([colour for _, colour in told.values()])
-    head = _LINE * (1 + max((row for row, _ in places), default=0)) + 0.04
-    pixels = round((tall + 2 * _MARGIN + head) * _DOTS_PER_INCH / 2) * 2  # even, as ffmpeg wants it
+    grid = _text_grid([colour for _, colour in labelled.values()])
+    head = _LINE * (1 + max((row for row, _ in grid), default=0)) + 0.04
+    pixels = round((tall + 2 * _MARGIN + head) * _DOTS_PER_INCH / 2) * 2  # ffmpeg requires an even height
     height = pixels / _DOTS_PER_INCH
     figure = Figure(figsize=(_WIDTH, height), dpi=_DOTS_PER_INCH, facecolor="white")
     FigureCanvasAgg(figure)
@@ -177,30 +179,30 @@ def _stage(scenery: Any, told: Mapping[str, tuple[np.ndarray, str]], title: str)
     axes.set_axis_off()
     ground = _set_scenery(axes, scenery)
     side = _MARGIN + width * pad / (right - left)
-    columns = side + (_WIDTH - 2 * side) * np.arange(_COLUMNS) / min(_COLUMNS, max(len(told), 1))
-    lines = 1.0 - (_MARGIN + 0.1 + _LINE * np.arange(1 + len(told))) / height
-    looks = {"fontsize": 9.5, "color": style.INK}
-    figure.text(side / _WIDTH, lines[0], title, weight="bold", **looks)
-    step = figure.text(1 - side / _WIDTH, lines[0], "", ha="right", **looks)
+    columns = side + (_WIDTH - 2 * side) * np.arange(_COLUMNS) / min(_COLUMNS, max(len(labelled), 1))
+    lines = 1.0 - (_MARGIN + 0.1 + _LINE * np.arange(1 + len(labelled))) / height
+    font = {"fontsize": 9.5, "color": style.INK}
+    figure.text(side / _WIDTH, lines[0], title, weight="bold", **font)
+    step = figure.text(1 - side / _WIDTH, lines[0], "", ha="right", **font)
     returns = [
         figure.text(columns[column] / _WIDTH, lines[row], "", fontsize=8.5, color=colour)
-        for (row, column), (_, colour) in zip(places, told.values(), strict=True)
+        for (row, column), (_, colour) in zip(grid, labelled.values(), strict=True)
     ]
-    return figure, _actors(axes, scenery, ground)._replace(step=step, returns=returns)
+    return figure, _create_artists(axes, scenery, ground)._replace(step=step, returns=returns)
 
 
-def _places(colours: Sequence[str]) -> list[tuple[int, int]]:
-    """Row, from 1, and column of each return; where one row does not hold them, each colour begins another."""
-    places = []
+def _text_grid(colours: Sequence[str]) -> list[tuple[int, int]]:
+    """Row, from 1, and column of each return; if they do not fit into one row, each colour begins a new row."""
+    grid = []
     for index, colour in enumerate(colours):
-        row, column = places[-1] if places else (1, -1)
+        row, column = grid[-1] if grid else (1, -1)
         full = column == _COLUMNS - 1 or (len(colours) > _COLUMNS and index > 0 and colour != colours[index - 1])
-        places.append((row + 1, 0) if full else (row, column + 1))
-    return places
+        grid.append((row + 1, 0) if full else (row, column + 1))
+    return grid
 
 
 def _set_scenery(axes: Any, scenery: Any) -> Any:
-    """All that stands still; the ground that it stands on."""
+    """Draw the static objects, and return the patch of the ground."""
     from matplotlib.patches import Circle, Rectangle
 
     size = np.asarray(scenery.upper) - np.asarray(scenery.lower)
@@ -214,8 +216,8 @@ def _set_scenery(axes: Any, scenery: Any) -> Any:
     return ground
 
 
-def _actors(axes: Any, scenery: Any, ground: Any) -> _Artists:
-    """All that moves, with no place yet."""
+def _create_artists(axes: Any, scenery: Any, ground: Any) -> _Artists:
+    """Create the moving artists, without positions."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Circle, Polygon
@@ -243,42 +245,44 @@ def _reach(axes: Any, radius: float, colour: str, ground: Any) -> Any:
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Circle
 
-    looks = {"facecolor": to_rgba(colour, 0.1), "edgecolor": to_rgba(colour, 0.45), "linewidth": 0.9}
-    reach = axes.add_patch(Circle((0, 0), radius, zorder=1, **looks))
+    fill = {"facecolor": to_rgba(colour, 0.1), "edgecolor": to_rgba(colour, 0.45), "linewidth": 0.9}
+    reach = axes.add_patch(Circle((0, 0), radius, zorder=1, **fill))
     reach.set_clip_path(ground)
     return reach
 
 
-def _move(artists: _Artists, scenery: Any, scenes: Any, told: Mapping[str, tuple[np.ndarray, str]], time: int) -> None:
-    """Show the state after so many steps."""
+def _update(
+    artists: _Artists, scenery: Any, scenes: Any, labelled: Mapping[str, tuple[np.ndarray, str]], time: int
+) -> None:
+    """Update the artists to the state after `time` steps."""
     times = np.clip(np.arange(time - _TRAIL, time + 1), 0, None)
     paths = np.moveaxis(np.asarray(scenes.position)[times], 0, 1)  # [bodies, 21, 2]
     artists.trails.set_segments(np.stack([paths[:, :-1], paths[:, 1:]], axis=2).reshape(-1, 2, 2))
     for body, radius in enumerate(scenery.radii):
-        place, heading = scenes.position[time, body], float(scenes.heading[time, body])
-        seen = bool(scenes.visible[time, body])
-        artists.discs[body].set(center=place, visible=seen)
-        artists.noses[body].set_visible(seen and math.isfinite(heading))
+        position, heading = scenes.position[time, body], float(scenes.heading[time, body])
+        visible = bool(scenes.visible[time, body])
+        artists.discs[body].set(center=position, visible=visible)
+        artists.noses[body].set_visible(visible and math.isfinite(heading))
         if math.isfinite(heading):
-            artists.noses[body].set_xy(_nose(place, heading, radius))
+            artists.noses[body].set_xy(_nose(position, heading, radius))
         if artists.reaches[body] is not None:
-            artists.reaches[body].set(center=place, visible=seen)
-        gone = 0 if seen else time - int(np.flatnonzero(scenes.visible[: time + 1, body])[-1:].sum())
-        artists.crosses[body].set_data([place[0]], [place[1]])
-        artists.crosses[body].set_alpha(max(0.0, 1.0 - (gone - 1) / _MOURNED) if gone else 0.0)
+            artists.reaches[body].set(center=position, visible=visible)
+        hidden = 0 if visible else time - int(np.flatnonzero(scenes.visible[: time + 1, body])[-1:].sum())
+        artists.crosses[body].set_data([position[0]], [position[1]])
+        artists.crosses[body].set_alpha(max(0.0, 1.0 - (hidden - 1) / _CROSS_STEPS) if hidden else 0.0)
     artists.step.set_text(f"step {time}")
-    for text, (name, (values, _)) in zip(artists.returns, told.items(), strict=True):
+    for text, (name, (values, _)) in zip(artists.returns, labelled.items(), strict=True):
         text.set_text(f"{name}  {_number(values, time)}")
 
 
-def _nose(place: np.ndarray, heading: float, radius: float) -> np.ndarray:
-    """A triangle whose sides touch the disc, `[3, 2]`."""
+def _nose(position: np.ndarray, heading: float, radius: float) -> np.ndarray:
+    """A triangle whose sides are tangent to the disc, `[3, 2]`."""
     side = math.acos(1.0 / _NOSE)
     angles = heading + np.array([0.0, side, -side])
-    return place + radius * np.array([[_NOSE], [1.0], [1.0]]) * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    return position + radius * np.array([[_NOSE], [1.0], [1.0]]) * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
 def _number(values: np.ndarray, time: int) -> str:
-    """Whole where all are."""
-    whole = bool((values == np.round(values)).all())
-    return f"{values[time]:.{0 if whole else 1}f}"
+    """The value at a time, without decimals if all values are integers."""
+    integers = bool((values == np.round(values)).all())
+    return f"{values[time]:.{0 if integers else 1}f}"

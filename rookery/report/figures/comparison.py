@@ -1,4 +1,4 @@
-"""The picture of a comparison: learning curves, interquartile means, and who beats whom."""
+"""Figure of a comparison: learning curves, interquartile means, and probabilities of improvement."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,30 +11,31 @@ from rookery.report.compare_records import Comparison, Pair, Row, Setting
 from rookery.report.figures.style import INK, PALETTE, QUIET, tidy
 from rookery.report.groups import Group, Run
 
-MOST_PAIRS = 6  # more are drawn as a matrix
-_MOST_POINTS = 150  # of a curve: more cannot be told apart, and cost time
-_RESAMPLES = 2000  # of a curve's band
-_MOST_LINES = 3  # of a label; the table has the whole of it
+MOST_PAIRS = 6
+"""More pairs are drawn as a matrix."""
+_MOST_POINTS = 150  # of a curve: more are not distinguishable, and cost time
+_RESAMPLES = 2000  # bootstrap resamples of a curve's band
+_MOST_LINES = 3  # of a label; the table has the full text
 
 
 def draw(comparison: Comparison, path: str | Path) -> Path:
     """Draw a comparison, one block per environment.
 
-    Left: the interquartile mean over runs of the best fitness, against environment steps, with its 95 % band; what a
-    diverged run is worth is drawn on after its end, and a dashed line marks the common budget if budgets were unequal.
-    Right: the interquartile mean at the common budget, or over fresh episodes, with its 95 % interval, best group on
-    top; its labels explain the colours of both. Below: the probability of improvement of each pair, with more than six
-    pairs as a matrix.
+    Left: the interquartile mean over runs of the best fitness, against environment steps, with its 95 % band. A
+    diverged run continues after its end with the worst fitness, and a dashed line marks the common budget if budgets
+    were unequal. Right: the interquartile mean at the common budget, or over fresh episodes, with its 95 % interval,
+    best group on top; its labels explain the colours of both panels. Below: the probability of improvement of each
+    pair, as a matrix if there are more than six pairs.
 
     Args:
-      comparison: what `compare` gave.
+      comparison: result of `compare`.
       path: file to write; its suffix is the format.
 
     Returns:
       The path.
 
     Raises:
-      ValueError: it cannot be written, or matplotlib does not know the format.
+      ValueError: the file cannot be written, or matplotlib does not support the format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -76,17 +77,17 @@ def steps_text(steps: float) -> str:
 
 
 def curve(runs: Sequence[Run], floor: float) -> tuple[np.ndarray, statistics.Estimate]:
-    """The interquartile mean over the runs of a group, as far as all of them went.
+    """The interquartile mean over the runs of a group, up to the number of steps that all of them reached.
 
     Args:
-      runs: at least one; a run that diverged goes on as the floor, as far as the others.
-      floor: what a run without a finite member is worth.
+      runs: at least one; a diverged run continues with the floor up to the end of the others.
+      floor: fitness of a run without a finite member.
 
     Returns:
       Environment steps `[points]`, at most 150, and the best fitness there, each field `[points]`.
     """
-    alive = [run for run in runs if np.isfinite(run.best_fitness[-1])]
-    ends = [run.env_steps[-1] for run in alive or runs]
+    finite = [run for run in runs if np.isfinite(run.best_fitness[-1])]
+    ends = [run.env_steps[-1] for run in finite or runs]
     steps = np.unique(np.concatenate([run.env_steps for run in runs]))
     steps = steps[(steps >= max(run.env_steps[0] for run in runs)) & (steps <= min(ends))]
     if len(steps) > _MOST_POINTS:
@@ -99,7 +100,7 @@ def curve(runs: Sequence[Run], floor: float) -> tuple[np.ndarray, statistics.Est
 
 
 def _heights(rows: Sequence[Row], pairs: Sequence[Pair]) -> list[float]:
-    """Inches of a block's parts."""
+    """Heights of a block's parts, in inches."""
     top = max(3.6, 1.2 + 0.46 * len(rows))
     if not pairs:
         return [top]
@@ -119,8 +120,8 @@ def _draw_curves(axes, rows: Sequence[Row], setting: Setting, colours: Mapping[s
             axes.fill_between(steps, fitness.low, fitness.high, color=colour, alpha=0.08 if crowded else 0.15, lw=0)
     if setting.unequal and not setting.fresh:
         axes.axvline(setting.budget, color=QUIET, linewidth=1.2, linestyle="--")
-        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-        axes.annotate("compared here", (setting.budget, 0.0), (-3, 5), color=INK, fontsize=8, rotation=90, **place)
+        anchor = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+        axes.annotate("compared here", (setting.budget, 0.0), (-3, 5), color=INK, fontsize=8, rotation=90, **anchor)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
     axes.set_xlabel("environment steps of a run", fontsize=9)
     axes.set_ylabel(setting.score, fontsize=9)
@@ -138,7 +139,7 @@ def _draw_intervals(axes, rows: Sequence[Row], setting: Setting, colours: Mappin
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(setting.score, fontsize=9)
     where = f"over {setting.fresh} fresh episodes" if setting.fresh else f"at {steps_text(setting.budget)} steps"
-    _finish(axes, f"the same {where}; strokes are runs")
+    _finish(axes, f"interquartile mean {where}; ticks are runs")
 
 
 def _draw_pairs(axes, pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
@@ -153,18 +154,18 @@ def _draw_pairs(axes, pairs: Sequence[Pair], colours: Mapping[str, str]) -> None
         _colour_labels(side, groups, colours)
     right.tick_params(labelsize=8, length=0)
     right.spines["right"].set_visible(False)
-    axes.set_xlabel("P(a run of the left is better than one of the right); dark where 0.5 is left out", fontsize=9)
+    axes.set_xlabel("P(a run of the left is better than one of the right); dark where 0.5 is excluded", fontsize=9)
     _finish(axes, "probability of improvement, 95 % intervals")
 
 
 def _draw_matrix(axes, rows: Sequence[Row], pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
-    """Who beats whom, best group first."""
+    """Matrix of the probabilities of improvement, best group first."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    place = {row.group.label: index for index, row in enumerate(rows)}
+    ranks = {row.group.label: index for index, row in enumerate(rows)}
     values = np.full((len(rows), len(rows)), np.nan)
     for pair in pairs:
-        first, second, value = place[pair.first.label], place[pair.second.label], pair.probability.value
+        first, second, value = ranks[pair.first.label], ranks[pair.second.label], pair.probability.value
         values[first, second], values[second, first] = value, 1.0 - value
         weight = "bold" if pair.is_clear else "normal"
         for row, column in ((first, second), (second, first)):
@@ -177,7 +178,7 @@ def _draw_matrix(axes, rows: Sequence[Row], pairs: Sequence[Pair], colours: Mapp
     names = [_wrapped(row.group.name, width=60) for row in rows]
     axes.set_yticks(range(len(rows)), [f"{name}  {index + 1}" for index, name in enumerate(names)])
     _colour_labels(axes, [row.group for row in rows], colours)
-    _finish(axes, "P(a run of the row is better than one of the column); bold where the interval leaves out 0.5")
+    _finish(axes, "P(a run of the row is better than one of the column); bold where the interval excludes 0.5")
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)

@@ -1,4 +1,4 @@
-"""`curves.png`: fitness of every member, and the hyper-parameters that the population found."""
+"""`curves.png`: learning curves of all members, and the evolved hyper-parameters."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,20 +14,20 @@ from rookery.storage.run_dir import RunFolder, open_existing
 
 
 def draw_curves(run_dir: str | Path) -> Path:
-    """Draw a run's learning curves beside its tables.
+    """Draw a run's learning curves into its run directory.
 
-    One panel shows fitness over environment steps: each member a thin line along its own slot, the median thick, the
-    best member's envelope (of independent members their interquartile mean with its 95 % band), and the best elite
-    where there is a repertoire; then two panels show how full that is and how good, or where there are skills two of
-    what else is known of them: accuracy, return, diversity return. Of a team the first panel shows what each agent
-    returns, and fitness comes with the length of episodes below. One panel per hyper-parameter that varied shows its
-    values over generations on its own scale, coloured by the rank of their member.
+    The first panel shows fitness over environment steps: each member slot as a thin line, the median as a thick line,
+    and the envelope of the best member (for independent members their interquartile mean with its 95 % band instead).
+    With a repertoire it also shows the best elite, and two panels show coverage and QD score. With skills, two panels
+    show those of accuracy, return and diversity return that are not the fitness. For a team the first panel shows the
+    return of each agent, and two panels below show fitness and episode length. One panel per hyper-parameter that
+    varied shows its values over generations on a separate scale, coloured by the rank of the member.
 
     Returns:
-      The picture's path.
+      The figure's path.
 
     Raises:
-      ValueError: the folder holds no run, or no generation is finished.
+      ValueError: the folder is not a run, or no generation is finished.
     """
     folder = open_existing(run_dir)
     _figure(folder).savefig(folder.picture_file, dpi=130)
@@ -41,7 +41,7 @@ def _figure(folder: RunFolder) -> Any:
 
     metrics = read_csv(folder.metrics_file)
     if not len(metrics["generation"]):
-        raise ValueError(f"{folder.path} has no finished generation to draw.")
+        raise ValueError(f"{folder.path} has no finished generation to draw; wait for its first.")
     seeds = independent_runs(folder)
     metrics["env_steps"] = metrics["env_steps"] / max(len(seeds), 1)
     lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
@@ -70,8 +70,8 @@ def _figure(folder: RunFolder) -> Any:
     return figure
 
 
-_AGENT = "return/"  # what the columns of a team's agents begin with
-_TEAM = "team"  # the panel of its fitness
+_AGENT = "return/"  # prefix of the columns of a team's agents
+_TEAM = "team"  # the panel of a team's fitness
 REPERTOIRE = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
 _MOST_OF_SKILLS = 2  # panels
 _SKILLS = {
@@ -83,13 +83,13 @@ _FITNESS = {"accuracy": "accuracy", "diversity": "diversity_return", "return": "
 
 
 def _fitness(config: Mapping[str, Any]) -> str | None:
-    """Which of the skills' metrics is the fitness; None in a run that names none."""
-    told = config.get("diayn")
-    return _FITNESS.get(str(told.get("fitness"))) if isinstance(told, Mapping) else None
+    """The metric of skills that is the fitness; None in a run whose configuration names none."""
+    diayn = config.get("diayn")
+    return _FITNESS.get(str(diayn.get("fitness"))) if isinstance(diayn, Mapping) else None
 
 
 def _panels(metrics: Mapping[str, np.ndarray], fitness: str | None, averaged: str) -> dict[str, str]:
-    """Metric -> label of what has a panel of its own; `averaged` says where the skills' metrics are of several."""
+    """Metric -> label of each panel; `averaged` is appended to the labels of the skills' metrics."""
     others = [name for name in _SKILLS if name in metrics and name != fitness]
     skills = {name: _SKILLS[name] + averaged for name in others[:_MOST_OF_SKILLS]}
     return {name: label for name, label in REPERTOIRE.items() if name in metrics} | skills
@@ -113,7 +113,7 @@ def draw_metric(
     name: str | None = None,
     counted: str = "environment steps",
 ) -> None:
-    """Draw one column of `metrics.csv`, `[generations]`, over the steps `[generations]`, or what else is counted."""
+    """Draw one column of `metrics.csv` `[G]` over the environment steps `[G]`, or another axis named by `counted`."""
     marker = "o" if len(steps) == 1 else None
     axes.plot(steps, values, color=colour, linewidth=1.6, marker=marker, label=name)
     axes.set_title(label, fontsize=10, color=style.INK, loc="left")
@@ -155,8 +155,8 @@ def _draw_fitness(
     else:
         axes.plot(steps, metrics["best_fitness"], color=style.PALETTE[0], linewidth=1.6, label="best", marker=marker)
         axes.plot(steps, metrics["median_fitness"], color=style.INK, linewidth=2.2, label="median", marker=marker)
-    whose = "of each seed" if seeds else "of the population"
-    axes.set_xlabel(f"environment steps {whose}" if lineage else "environment steps (evaluations)")
+    unit = "of each seed" if seeds else "of the population"
+    axes.set_xlabel(f"environment steps {unit}" if lineage else "environment steps (evaluations)")
     axes.set_ylabel(label)
     axes.legend(frameon=False, loc="upper left")
     _count_steps(axes)

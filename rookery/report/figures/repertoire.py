@@ -1,4 +1,4 @@
-"""`repertoire.png`: which behaviours a run found, and how good the best of each is."""
+"""`repertoire.png`: the fitness of each elite in descriptor space."""
 
 from itertools import combinations
 from pathlib import Path
@@ -12,20 +12,26 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _EMPTY = "#e9eef1"  # a cell without an elite
-_BINS = 40  # of a dimension at most, where more than two are projected on pairs
-_FEW = 2500  # cells that are told apart by a white line
-_MOST_DIMENSIONS = 6  # of which pairs are drawn
+_BINS = 40  # bins per dimension at most, where more than two dimensions are projected on pairs
+_FEW = 2500  # cells up to which a white line separates them
+_MOST_DIMENSIONS = 6  # dimensions whose pairs are drawn
 
 
 class Repertoire(NamedTuple):
-    """What `repertoire.csv` and `config.json` say."""
+    """Content of `repertoire.csv`, with the descriptor's limits and names from `config.json`."""
 
-    fitness: np.ndarray  # [C], -inf where empty
-    centroids: np.ndarray  # [C, D]
-    descriptors: np.ndarray  # [C, D], NaN where empty
-    lower: np.ndarray  # [D]
-    upper: np.ndarray  # [D]
-    names: list[str]  # of the dimensions
+    fitness: np.ndarray
+    """`[C]`, -inf in empty cells."""
+    centroids: np.ndarray
+    """`[C, D]`."""
+    descriptors: np.ndarray
+    """`[C, D]`, NaN in empty cells."""
+    lower: np.ndarray
+    """`[D]`, lower limits of the descriptor."""
+    upper: np.ndarray
+    """`[D]`, upper limits of the descriptor."""
+    names: list[str]
+    """Names of the D dimensions."""
 
     @property
     def occupied(self) -> np.ndarray:
@@ -34,17 +40,17 @@ class Repertoire(NamedTuple):
 
 
 def draw_repertoire(run_dir: str | Path) -> Path:
-    """Draw a run's repertoire beside its tables.
+    """Draw a run's repertoire into its run directory.
 
-    Cells are coloured by their elite's fitness and pale where there is none; a star marks the best. One dimension is
-    drawn as a strip, two as a map of the cells themselves. With more, each panel shows a pair of the first six, cut
-    into bins that have the best fitness of all elites whose descriptor lies there.
+    Cells are coloured by the fitness of their elite, and pale where empty; a star marks the best elite. One dimension
+    is drawn as a strip, two as a map of the cells. With more, each panel shows a pair of the first six dimensions,
+    divided into bins that show the best fitness of all elites whose descriptors are in the bin.
 
     Returns:
-      The picture's path.
+      The figure's path.
 
     Raises:
-      ValueError: the folder holds no run, no repertoire, or a table that cannot be read.
+      ValueError: the folder is not a run, has no repertoire, or has a table that cannot be read.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -62,13 +68,16 @@ def draw_repertoire(run_dir: str | Path) -> Path:
 
 
 def read_repertoire(folder: RunFolder) -> Repertoire:
-    """The repertoire as a run last saved it.
+    """Read the repertoire that a run last saved.
 
     Raises:
-      ValueError: the folder has none, or its table cannot be read.
+      ValueError: the run has no repertoire, or its table cannot be read.
     """
     if not folder.repertoire_file.is_file():
-        raise ValueError(f"{folder.path} has no repertoire to draw: repertoire.csv is missing in it.")
+        raise ValueError(
+            f"{folder.path} has no repertoire to draw: repertoire.csv is missing in it; choose a run of a kind with "
+            "a repertoire, or wait for its first generation."
+        )
     table = read_csv(folder.repertoire_file)
     size = sum(name.startswith("centroid/") for name in table)
     columns = ["fitness", *(f"{kind}/{index}" for kind in ("centroid", "descriptor") for index in range(size))]
@@ -81,13 +90,13 @@ def read_repertoire(folder: RunFolder) -> Repertoire:
     )
     if not np.isfinite(centroids).all():
         raise ValueError(f"{folder.repertoire_file} has a centroid that is not finite; let the run write it again.")
-    told = dimensions(folder.config, size)
-    lower, upper = _spanned(centroids) if told.limits is None else told.limits
-    return Repertoire(table["fitness"], centroids, descriptors, lower, upper, told.names)
+    descriptor = dimensions(folder.config, size)
+    lower, upper = _estimate_limits(centroids) if descriptor.limits is None else descriptor.limits
+    return Repertoire(table["fitness"], centroids, descriptors, lower, upper, descriptor.names)
 
 
-def _spanned(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Limits where none are told: what the centroids span and half a cell about them."""
+def _estimate_limits(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Limits for a run that did not record them: the range of the centroids, extended by half a cell."""
     lower, upper = centroids.min(axis=0), centroids.max(axis=0)
     width = upper - lower
     margin = np.where(width > 0, 0.5 * width / max(len(centroids) ** (1 / centroids.shape[1]) - 1, 1), 0.5)
@@ -103,7 +112,7 @@ def _title(folder: RunFolder, repertoire: Repertoire) -> str:
 
 
 def summary(repertoire: Repertoire) -> str:
-    """How full it is, and how good its best elite."""
+    """Coverage and best fitness, as text."""
     occupied, cells = int(repertoire.occupied.sum()), len(repertoire.fitness)
     if not occupied:
         return f"empty: none of {cells:,} cells has an elite"
@@ -112,11 +121,15 @@ def summary(repertoire: Repertoire) -> str:
 
 
 def colours_of(repertoire: Repertoire, least: float | None = None, greatest: float | None = None) -> Any:
-    """How fitness becomes a colour; what is masked stays pale.
+    """The colour map of fitness; masked values get the pale colour of empty cells.
 
     Args:
-      least: the fitness at the dark end; None for the least of all elites.
-      greatest: the fitness at the bright end; None for the greatest.
+      repertoire: the repertoire.
+      least: fitness at the dark end; None for the lowest of all elites.
+      greatest: fitness at the bright end; None for the highest of all elites.
+
+    Returns:
+      A matplotlib `ScalarMappable`.
     """
     import matplotlib
     from matplotlib.cm import ScalarMappable
@@ -132,7 +145,7 @@ def colours_of(repertoire: Repertoire, least: float | None = None, greatest: flo
 
 
 def figure_size(repertoire: Repertoire) -> tuple[float, float]:
-    """Inches."""
+    """Width and height of the figure, in inches."""
     size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
     if size == 1:
         return 9.0, 2.4
@@ -145,8 +158,7 @@ def figure_size(repertoire: Repertoire) -> tuple[float, float]:
 def _draw_strip(figure, repertoire: Repertoire, colours) -> None:
     axes = figure.subplots()
     order = np.argsort(repertoire.centroids[:, 0], kind="stable")
-    places = repertoire.centroids[order, 0]
-    ends = edges(places, repertoire.lower[0], repertoire.upper[0])
+    ends = edges(repertoire.centroids[order, 0], repertoire.lower[0], repertoire.upper[0])
     corners = np.stack([np.stack([ends[:-1], ends[1:], ends[1:], ends[:-1]], axis=1)] * 2, axis=2)  # [C, 4, 2]
     corners[:, :, 1] = [0.0, 0.0, 1.0, 1.0]
     _draw_cells(axes, corners, repertoire.fitness[order], colours)
@@ -161,9 +173,9 @@ def _draw_strip(figure, repertoire: Repertoire, colours) -> None:
     _bar(figure, colours, [axes], repertoire)
 
 
-def edges(places: np.ndarray, lower: float, upper: float) -> np.ndarray:
-    """Where the cells of some places on a line end, `[places + 1]`: half way to the next, and at the limits."""
-    return np.concatenate([[lower], (places[:-1] + places[1:]) / 2, [upper]])
+def edges(centroids: np.ndarray, lower: float, upper: float) -> np.ndarray:
+    """Edges `[C + 1]` of the cells of sorted one-dimensional centroids `[C]`: the midpoints, and the limits."""
+    return np.concatenate([[lower], (centroids[:-1] + centroids[1:]) / 2, [upper]])
 
 
 def _draw_map(figure, repertoire: Repertoire, colours) -> None:
@@ -171,7 +183,7 @@ def _draw_map(figure, repertoire: Repertoire, colours) -> None:
 
 
 def draw_map(axes, repertoire: Repertoire, colours) -> None:
-    """Draw a repertoire of two dimensions: each cell in the colour of its elite, the best with a star, and a bar."""
+    """Draw a two-dimensional repertoire: each cell in the colour of its elite, a star at the best, a colour bar."""
     _draw_cells(axes, voronoi(repertoire), repertoire.fitness, colours)
     best = _best(repertoire)
     if best is not None:
@@ -185,15 +197,15 @@ def draw_map(axes, repertoire: Repertoire, colours) -> None:
 
 
 def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:
-    """The lower triangle: dimension of the row upwards, of the column to the right."""
+    """Draw the lower triangle of a matrix of panels: the row's dimension is the y axis, the column's the x axis."""
     size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
     panels = figure.subplots(size - 1, size - 1, squeeze=False, sharex="col", sharey="row")
     count = int(np.clip(round(len(repertoire.fitness) ** 0.5 / 2), 6, _BINS))
     for column, row in combinations(range(size), 2):
         axes = panels[row - 1, column]
         x, y = (np.linspace(repertoire.lower[index], repertoire.upper[index], count + 1) for index in (column, row))
-        shown = np.ma.masked_invalid(_best_of_bins(repertoire, (column, row), count).T)
-        axes.pcolormesh(x, y, shown, cmap=colours.cmap, norm=colours.norm)
+        bins = np.ma.masked_invalid(_best_of_bins(repertoire, (column, row), count).T)
+        axes.pcolormesh(x, y, bins, cmap=colours.cmap, norm=colours.norm)
         best = _best(repertoire)
         if best is not None:
             _mark(axes, *repertoire.descriptors[best, [column, row]])
@@ -208,27 +220,27 @@ def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:
 
 
 def _best_of_bins(repertoire: Repertoire, pair: tuple[int, int], count: int) -> np.ndarray:
-    """The best fitness of every bin of two dimensions, -inf where there is none; `[count, count]`."""
+    """The best fitness in each bin of two dimensions, `[count, count]`; -inf in empty bins."""
     occupied = repertoire.occupied
     fraction = (repertoire.descriptors[occupied] - repertoire.lower) / (repertoire.upper - repertoire.lower)
-    place = np.clip(np.nan_to_num(fraction) * count, 0, count - 1).astype(int)  # beyond the limits: the outermost bin
+    bins = np.clip(np.nan_to_num(fraction) * count, 0, count - 1).astype(int)  # beyond the limits: the outermost bin
     best = np.full((count, count), -np.inf)
-    np.maximum.at(best, (place[:, pair[0]], place[:, pair[1]]), repertoire.fitness[occupied])
+    np.maximum.at(best, (bins[:, pair[0]], bins[:, pair[1]]), repertoire.fitness[occupied])
     return best
 
 
 def voronoi(repertoire: Repertoire) -> list[np.ndarray]:
-    """The cell of each centroid within the limits, as the corners of a polygon `[corners, 2]`.
+    """The Voronoi cell of each centroid within the limits, as a polygon `[corners, 2]`.
 
     All centroids are mirrored at the four limits, which thereby become edges of cells. Where centroids coincide, only
-    the first has a cell.
+    the first has a cell of positive area.
     """
     from scipy.spatial import Voronoi
 
     lower, upper = repertoire.lower, repertoire.upper
-    scale = (upper - lower).max()  # one for both: a rescaled dimension would bend the cells
+    scale = (upper - lower).max()  # the same for both: separate scales would distort the cells
     ends = (upper - lower) / scale
-    margin = 1e-6 * ends  # a centroid on a limit would coincide with its image
+    margin = 1e-6 * ends  # a centroid on a limit would coincide with its mirror image
     points = np.clip((repertoire.centroids - lower) / scale, margin, ends - margin)
     points, first = np.unique(points, axis=0, return_index=True)
     left, low = points * [-1, 1], points * [1, -1]
@@ -251,7 +263,7 @@ def _draw_cells(axes, corners, fitness: np.ndarray, colours) -> None:
 
 
 def _best(repertoire: Repertoire) -> int | None:
-    """The best elite's cell; None if there is none."""
+    """The cell of the best elite; None for an empty repertoire."""
     if not repertoire.occupied.any():
         return None
     return int(np.argmax(np.where(repertoire.occupied, repertoire.fitness, -np.inf)))

@@ -1,4 +1,4 @@
-"""What a page shows of several runs side by side: one comparison per environment."""
+"""Comparison section of a report of several runs: one comparison per environment."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,18 +15,18 @@ from rookery.report.statistics import Estimate
 
 
 def comparison_chapter(run_dirs: Sequence[Path], resamples: int = 2000) -> dict[str, Any]:
-    """Groups of runs that differ in nothing but their seed, held against each other within each environment.
+    """Compare groups of runs, as JSON values; the runs of a group differ only in their seeds.
 
-    Runs that cannot be held against each other are told so in a note, and shown by themselves all the same.
+    For runs that cannot be compared the section has a note with the reason, and no environments.
     """
     try:
         found = compare(run_dirs, resamples=resamples)
     except ValueError as error:
         return {"environments": [], "notes": [str(error)]}
-    apart = ["the runs are of several environments, whose scores do not compare: each is drawn by itself."]
+    several = ["the runs are of several environments, whose scores are not comparable: each is drawn separately."]
     return {
         "environments": [_environment(found, name) for name in found.settings],
-        "notes": [*(apart if len(found.settings) > 1 else []), *found.notes],
+        "notes": [*(several if len(found.settings) > 1 else []), *found.notes],
     }
 
 
@@ -40,7 +40,7 @@ def _environment(found: Comparison, name: str) -> dict[str, Any]:
         "score": setting.score,
         "groups": [_group(row, setting.floor) for row in rows],
         "pairs": [
-            {"first": pair.first.name, "second": pair.second.name, "clear": pair.is_clear, **_told(pair.probability)}
+            {"first": pair.first.name, "second": pair.second.name, "clear": pair.is_clear, **_json(pair.probability)}
             for pair in pairs
         ],
     }
@@ -49,18 +49,18 @@ def _environment(found: Comparison, name: str) -> dict[str, Any]:
 def _group(row: Row, floor: float) -> dict[str, Any]:
     steps, fitness = comparison.curve(row.group.runs, floor)
     curve = {name: packed(np.asarray(values, float)) for name, values in fitness._asdict().items()}
-    told = {"runs": _names(row.group.runs), "scores": row.scores.tolist(), "diverged": row.diverged}
-    told |= {"chosen": row.chosen}
+    scores = {"runs": _names(row.group.runs), "scores": row.scores.tolist(), "diverged": row.diverged}
+    scores |= {"chosen": row.chosen}
     aggregates = {"iqm": row.interquartile_mean, "median": row.median, "mean": row.mean, "gap": row.optimality_gap}
-    estimates = {name: _told(estimate) for name, estimate in aggregates.items()}
-    return {"name": row.group.name, **told, **estimates, "steps": packed(steps, precise=True), "curve": curve}
+    estimates = {name: _json(estimate) for name, estimate in aggregates.items()}
+    return {"name": row.group.name, **scores, **estimates, "steps": packed(steps, precise=True), "curve": curve}
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Folders, each with its member where it holds several runs."""
+    """Names of the runs' folders, with the index of the member for folders of several runs."""
     folders = [run.path for run in runs]
     return [run.path.name if folders.count(run.path) == 1 else f"{run.path.name}:{run.member}" for run in runs]
 
 
-def _told(estimate: Estimate) -> dict[str, float]:
+def _json(estimate: Estimate) -> dict[str, float]:
     return {name: float(value) for name, value in estimate._asdict().items()}

@@ -1,4 +1,4 @@
-"""What a page shows of a repertoire: maps whose every cell is drawn, and how they filled."""
+"""Repertoire section of a report: maps of all cells, and the history of insertions."""
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
@@ -11,16 +11,17 @@ from rookery.report.packing import packed
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder
 
-_MOST_DIMENSIONS = 5  # of which pairs are drawn
-_FEWEST, _MOST = 4, 40  # tiles along a dimension, where pairs are
+_MOST_DIMENSIONS = 5  # dimensions whose pairs are drawn
+_FEWEST, _MOST = 4, 40  # tiles along a dimension in the map of a pair
 
 
 def repertoire_chapter(folder: RunFolder) -> dict[str, Any] | None:
-    """A run's repertoire as JSON values, or None if it has none.
+    """A run's repertoire as JSON values, or None for a run without one.
 
-    `maps` are pictures of the same C cells: of one dimension a strip, of two their own shapes, of more each pair of the
-    first five, in tiles that several cells share. `of` `[C]` says in which of a map's polygons a cell lies; polygon i
-    has the `points` from `starts[i]` to `starts[i + 1]`. `history` has a row for each elite that came or got better.
+    `maps` are maps of the same C cells: for one dimension a strip, for two the Voronoi cells, for more a map of each
+    pair of the first five dimensions, in tiles that several cells share. `of` `[C]` is the index of each cell's polygon
+    in a map; polygon i has the `points` from `starts[i]` to `starts[i + 1]`. `history` has a row for each added or
+    improved elite.
 
     Raises:
       ValueError: a table is damaged.
@@ -40,7 +41,7 @@ def repertoire_chapter(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _history(folder: RunFolder) -> dict[str, Any] | None:
-    """How it filled; None for a run of a version that did not write it down."""
+    """Insertions by generation; None for a run of an older version that did not record them."""
     if not folder.cells_file.exists():
         return None
     history = read_csv(folder.cells_file)
@@ -50,14 +51,14 @@ def _history(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _maps(repertoire: Repertoire) -> list[dict[str, Any]]:
-    size, own = repertoire.centroids.shape[1], np.arange(len(repertoire.centroids))
+    size, cells = repertoire.centroids.shape[1], np.arange(len(repertoire.centroids))
     if size == 1:
         order = np.argsort(repertoire.centroids[:, 0], kind="stable")
         ends = edges(repertoire.centroids[order, 0], repertoire.lower[0], repertoire.upper[0])
         strip = [_tile(left, right, 0.0, 1.0) for left, right in pairwise(ends)]
         return [_map((0, None), strip, np.argsort(order))]
     if size == 2:
-        return [_map((0, 1), voronoi(repertoire), own)]
+        return [_map((0, 1), voronoi(repertoire), cells)]
     return [_pair(repertoire, pair) for pair in combinations(range(min(size, _MOST_DIMENSIONS)), 2)]
 
 
@@ -67,8 +68,8 @@ def _map(axes: tuple[int, int | None], polygons: Sequence[np.ndarray], of: np.nd
 
 
 def _pair(repertoire: Repertoire, pair: tuple[int, int]) -> dict[str, Any]:
-    """Two of several dimensions in tiles: a grid's own columns, or so few that none is without cells by chance."""
-    ends = [_divided(repertoire, axis) for axis in pair]
+    """Map of two of several dimensions: tiles along the columns of a grid, or few tiles so that all contain cells."""
+    ends = [_tile_edges(repertoire, axis) for axis in pair]
     columns, rows = (
         np.clip(np.searchsorted(end, repertoire.centroids[:, axis], side="right") - 1, 0, len(end) - 2)
         for end, axis in zip(ends, pair, strict=True)
@@ -78,7 +79,7 @@ def _pair(repertoire: Repertoire, pair: tuple[int, int]) -> dict[str, Any]:
     return _map(pair, tiles, columns * tall + rows)
 
 
-def _divided(repertoire: Repertoire, axis: int) -> np.ndarray:
+def _tile_edges(repertoire: Repertoire, axis: int) -> np.ndarray:
     values, lower, upper = np.unique(repertoire.centroids[:, axis]), repertoire.lower[axis], repertoire.upper[axis]
     if len(values) <= min(_MOST, len(repertoire.centroids) // 2):
         return edges(values, lower, upper)

@@ -1,9 +1,9 @@
-// Pictures with axes: how they look in either theme, and when they are drawn.
+// Charts with axes: their style in either theme, and lazy drawing.
 
 const SMALL_SCREEN = 700; // pixels
 const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725"];
 
-/** The page's colours as they are now. */
+/** The colours of the current theme. */
 function theme() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -22,22 +22,22 @@ function shade(share) {
   return `rgb(${mix(0)},${mix(1)},${mix(2)})`;
 }
 
-/** Groups that stand side by side: safe for the colour-blind while they are few, evenly spaced shades beyond. */
+/** Colours of groups: a palette safe for colour-blind readers if they are few, else evenly spaced shades. */
 function groupColours(count, colours = theme()) {
   if (count <= colours.series.length) return colours.series.slice(0, count);
   return range(count).map((index) => shade(0.08 + (0.84 * index) / (count - 1)));
 }
 
 /**
- * A picture in a frame, drawn when it is first seen, and again in other colours or another size.
+ * A chart in a frame, drawn when it first becomes visible, and redrawn when theme or size change.
  *
- * @param {object} about - as for `frame`; `height` in pixels or by width, `option(colours, width)` gives ECharts' option,
+ * @param {object} about - as for `frame`; `height` in pixels or by width, `option(colours, width)` returns ECharts' option,
  *   `ready(chart)` is called once
  */
 function chart(about) {
   const canvas = el("div", { class: "chart", role: "img", "aria-label": about.label || about.title });
   const figure = frame(about, canvas);
-  const { signal } = life;
+  const { signal } = scopeController;
   let drawn = null;
   const height = () => (typeof about.height === "function" ? about.height(canvas.clientWidth) : about.height || 280);
   const draw = () => {
@@ -72,7 +72,7 @@ function chart(about) {
   return figure;
 }
 
-/** Calls `act` once, when an element comes near the part of the page that is looked at. */
+/** Calls `act` once, when an element comes near the viewport. */
 function whenSeen(element, act) {
   const watcher = new IntersectionObserver(
     ([entry]) => {
@@ -101,7 +101,7 @@ function basics(colours) {
   };
 }
 
-/** A value axis; `more` goes over what is usual. */
+/** A value axis; `more` overrides the defaults. */
 function axis(colours, name, more = {}) {
   const { format = written, ...rest } = more;
   return {
@@ -117,13 +117,13 @@ function axis(colours, name, more = {}) {
   };
 }
 
-/** The axis along the bottom, its name below the middle. */
+/** The horizontal axis, with its name below the middle. */
 function baseAxis(colours, name, more = {}) {
   const look = { nameLocation: "middle", nameGap: 26, splitLine: { show: false }, axisLine: { show: true, onZero: false, lineStyle: { color: colours.line } } };
   return axis(colours, name, { ...look, ...more });
 }
 
-/** The axis at the side, its name above it. */
+/** The vertical axis, with its name above it. */
 function sideAxis(colours, name, more = {}) {
   return axis(colours, name, { nameLocation: "end", nameGap: 12, nameTextStyle: { color: colours.quiet, fontSize: 11, align: "left", padding: [0, 0, 0, -30] }, ...more });
 }
@@ -133,7 +133,7 @@ function line(name, xs, ys, colour, more = {}) {
   return { type: "line", name, data, showSymbol: xs.length === 1, symbolSize: 6, color: colour, lineStyle: { width: 2, color: colour }, emphasis: { disabled: true }, sampling: "lttb", ...more };
 }
 
-/** What lies between two curves. */
+/** The area between two curves. */
 function band(name, xs, lower, upper, colour) {
   const known = range(xs.length).filter((index) => Number.isFinite(lower[index]) && Number.isFinite(upper[index]));
   const draw = (_, api) => {
@@ -141,12 +141,12 @@ function band(name, xs, lower, upper, colour) {
     const points = [...known.map((index) => edge(upper, index)), ...known.toReversed().map((index) => edge(lower, index))];
     return { type: "polygon", shape: { points }, style: { fill: colour, opacity: 0.18 }, silent: true };
   };
-  // Two points that are never drawn let the axis know how far the band reaches.
+  // Points that are not drawn make the axis cover the range of the band.
   const corners = known.length ? [[xs[known[0]], Math.min(...known.map((i) => lower[i])), Math.max(...known.map((i) => upper[i]))]] : [];
   return { type: "custom", name, data: corners, renderItem: draw, encode: { x: 0, y: [1, 2] }, clip: true, silent: true, tooltip: { show: false }, z: 1, color: colour };
 }
 
-/** A tooltip over an axis: its head, then a line per series. */
+/** A tooltip of an axis: its head, then a line per series. */
 function axisTooltip(head) {
   return (points) => {
     const shown = points.filter((point) => point.seriesType !== "custom" && point.value[1] !== null);

@@ -1,9 +1,9 @@
-// Several runs side by side: interquartile means with their intervals, an environment at a time.
+// Comparison of several runs: interquartile means with their intervals, per environment.
 
 function comparisonSection(comparison) {
   const figures = comparison.environments.flatMap((environment) => [comparisonChart(environment), groupsTable(environment), pairsTable(environment)]);
   const notes = comparison.notes.map((note) => el("p", { class: "lead" }, note[0].toUpperCase() + note.slice(1)));
-  return section("comparison", "Side by side", ...notes, el("div", { class: "grid" }, ...figures.filter(Boolean)));
+  return section("comparison", "Comparison", ...notes, el("div", { class: "grid" }, ...figures.filter(Boolean)));
 }
 
 function comparisonChart(environment) {
@@ -24,13 +24,13 @@ function comparisonChart(environment) {
     };
   };
   const csv = () => {
-    const told = { group: [], env_steps: [], iqm: [], low: [], high: [] };
+    const columns = { group: [], env_steps: [], iqm: [], low: [], high: [] };
     for (const { name, steps: xs, curve } of groups) {
-      xs.data.forEach((x, i) => [["group", name], ["env_steps", x], ["iqm", curve.value.data[i]], ["low", curve.low.data[i]], ["high", curve.high.data[i]]].forEach(([column, value]) => told[column].push(value)));
+      xs.data.forEach((x, i) => [["group", name], ["env_steps", x], ["iqm", curve.value.data[i]], ["low", curve.low.data[i]], ["high", curve.high.data[i]]].forEach(([column, value]) => columns[column].push(value)));
     }
-    return told;
+    return columns;
   };
-  return chart({ title: environment.name, name: "comparison", wide: true, height: 360, option, csv, note: "Interquartile mean over runs and its 95 % bootstrap interval, which a single run does not have." });
+  return chart({ title: environment.name, name: "comparison", wide: true, height: 360, option, csv, note: "Interquartile mean over runs and its 95 % bootstrap interval, which is not defined for a single run." });
 }
 
 function groupsTable({ name, groups, budget }) {
@@ -47,5 +47,5 @@ function pairsTable({ pairs }) {
   const rows = pairs.map(({ first, second, value, low, high, clear }) => [first, second, written(value), low === null ? "no interval" : `${low.toFixed(2)} to ${high.toFixed(2)}${clear ? " *" : ""}`]);
   const columns = [{ label: "X" }, { label: "Y" }, { label: "P(X > Y)", numeric: true }, { label: "95 % interval" }];
   const csv = () => ({ x: pairs.map((p) => p.first), y: pairs.map((p) => p.second), probability: pairs.map((p) => p.value), low: pairs.map((p) => p.low), high: pairs.map((p) => p.high) });
-  return frame({ title: "Probability of improvement", name: "pairs", csv, note: pairs.some(({ clear }) => clear) ? "* the interval leaves out 0.5, with runs enough" : null }, table(columns, rows));
+  return frame({ title: "Probability of improvement", name: "pairs", csv, note: pairs.some(({ clear }) => clear) ? "* the interval excludes 0.5, with enough runs" : null }, table(columns, rows));
 }

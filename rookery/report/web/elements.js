@@ -1,23 +1,23 @@
-// Small parts of the page. Whatever comes from a run goes through textContent, never through innerHTML.
+// Basic elements of the page. Texts of a run are always set by textContent, never by innerHTML.
 
-// What is drawn lives as long as the run that it shows: another run's pictures are not redrawn behind it.
-let life = new AbortController();
+// Charts belong to the shown run: aborting this controller removes their listeners when another run is shown.
+let scopeController = new AbortController();
 
-/** Makes parts of the page that end together, by the controller that is given back. */
-function together(make) {
-  const [before, own] = [life, new AbortController()];
-  life = own;
+/** Runs `make` with a new controller for the listeners of its charts; returns the result and the controller. */
+function inScope(make) {
+  const [previous, controller] = [scopeController, new AbortController()];
+  scopeController = controller;
   const made = make();
-  life = before;
-  return [made, own];
+  scopeController = previous;
+  return [made, controller];
 }
 
-/** Calls `act` whenever the page turns light or dark, while `signal` lasts. */
-function onTheme(act, signal = life.signal) {
+/** Calls `act` whenever the theme changes, until `signal` is aborted. */
+function onTheme(act, signal = scopeController.signal) {
   window.addEventListener("themechange", act, { signal });
 }
 
-/** An element with attributes (functions listen) and children; a child that is null is left out. */
+/** An element with attributes (functions listen) and children; null children are omitted. */
 function el(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -29,7 +29,7 @@ function el(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A section of the page with its heading, which the contents at the top link to. */
+/** A section of the page with its heading, the target of a link in the table of contents. */
 function section(id, title, ...children) {
   return el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), ...children);
 }
@@ -42,7 +42,7 @@ function table(columns, rows, caption = null) {
   return el("div", { class: "scroll" }, el("table", {}, ...parts.filter(Boolean)));
 }
 
-/** One of several to be chosen by a click: options are [value, label]. */
+/** A group of buttons of which one is selected; options are [value, label]. */
 function choice(label, options, chosen, act) {
   const buttons = options.map(([value, text]) =>
     el("button", { type: "button", "aria-pressed": String(value === chosen), "data-value": value, onclick: () => choose(value) }, text),
@@ -69,17 +69,17 @@ function csvField(value) {
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** A button that saves what a picture shows; `columns` is asked for when it is pressed. */
+/** A button that saves the data of a figure; `columns` is called when it is pressed. */
 function csvButton(name, columns) {
   const save = () => {
     const link = el("a", { href: URL.createObjectURL(new Blob([csvText(columns())], { type: "text/csv" })), download: `${name}.csv` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   };
-  return el("button", { type: "button", class: "csv", title: `Save the numbers of this picture as ${name}.csv`, onclick: save }, "CSV");
+  return el("button", { type: "button", class: "csv", title: `Save the data of this figure as ${name}.csv`, onclick: save }, "CSV");
 }
 
-/** A frame around a picture: title, a note below, and its numbers as a file. */
+/** A figure with a title, a note below, and a button that saves its data. */
 function frame({ title, note, csv, name, controls = [], wide = false }, body) {
   const tools = el("div", { class: "tools" }, ...controls, csv ? csvButton(name, csv) : null);
   const caption = el("figcaption", {}, el("h3", {}, title), tools);

@@ -1,9 +1,9 @@
-// Learning: how fitness rose, over environment steps or over the clock; and everything else that was logged.
+// Learning curves over environment steps or wall-clock time; and all other logged metrics.
 
 function learningSection(run) {
   const state = { by: "env_steps" };
   const figures = [fitnessChart(run, state), ...panels(run).map((panel) => metricChart(run, state, panel))];
-  const toggle = choice("Over what", [["env_steps", "environment steps"], ["seconds", "wall-clock time"]], state.by, (by) => {
+  const toggle = choice("Horizontal axis", [["env_steps", "environment steps"], ["seconds", "wall-clock time"]], state.by, (by) => {
     state.by = by;
     for (const figure of figures) figure.redraw();
   });
@@ -14,8 +14,8 @@ function learningSection(run) {
 function along(run, state, colours) {
   const byTime = state.by === "seconds";
   const several = run.populations.some(({ fitness }) => fitness.shape[1] > 1);
-  const whose = run.learning.seeds ? " of each seed" : several ? " of the population" : "";
-  const name = byTime ? "wall-clock time" : `environment steps${whose}`;
+  const unit = run.learning.seeds ? " of each seed" : several ? " of the population" : "";
+  const name = byTime ? "wall-clock time" : `environment steps${unit}`;
   return { xs: run.learning[state.by].data, base: baseAxis(colours, name, { format: byTime ? clock : steps, scale: false, min: 0, max: "dataMax" }), head: (value, index) => `${byTime ? clock(value) : `${steps(value)} steps`}, generation ${index + 1}` };
 }
 
@@ -29,9 +29,9 @@ function fitnessChart(run, state) {
     const series = teams ? agentLines(run, xs, colours) : points ? seedLines(learning.seeds, xs, colours) : fitnessLines(learning, xs, colours);
     return { xAxis: base, yAxis: sideAxis(colours, teams ? "mean return" : learning.label), series, legend: legend(colours, series.filter((s) => s.type === "line").map((s) => s.name)), tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, bottom: 30 } };
   };
-  const title = teams ? "What each agent returns" : "Fitness";
+  const title = teams ? "Return of each agent" : "Fitness";
   const ofSeeds = learning.seeds && !teams ? `Interquartile mean of ${learning.seeds.count} independent seeds and its 95 % bootstrap interval.` : null;
-  const note = learning.median ? "The band holds the middle half of the population." : ofSeeds;
+  const note = learning.median ? "The band is the interquartile range of the population." : ofSeeds;
   return chart({ title, note, name: "learning", wide: true, height: (width) => (width < SMALL_SCREEN ? 260 : 340), option, csv: () => learningColumns(run) });
 }
 
@@ -52,7 +52,7 @@ function fitnessLines(learning, xs, colours) {
   return series;
 }
 
-/** The interquartile mean of independent seeds, at the generations that it was worked out for. */
+/** The interquartile mean of independent seeds, at the generations for which it was computed. */
 function seedLines({ points, value, low, high }, xs, colours) {
   const at = points.map((index) => xs[index]);
   return [band("interval", at, low.data, high.data, colours.series[0]), line("interquartile mean", at, value.data, colours.series[0])];
@@ -68,12 +68,12 @@ function learningColumns(run) {
   const { learning, metrics } = run;
   const seeds = Object.keys(learning.agents).length > 1 ? null : learning.seeds;
   const pick = (values) => (seeds ? seeds.points.map((index) => values[index]) : values);
-  const told = { generation: pick(metrics.generation.data), env_steps: pick(learning.env_steps.data), seconds: pick(learning.seconds.data) };
-  if (seeds) Object.assign(told, { iqm: seeds.value.data, low: seeds.low.data, high: seeds.high.data });
-  if (learning.best) told.best = learning.best.data;
-  for (const name of ["lower", "median", "upper", "elite"]) if (learning[name]) told[name] = learning[name].data;
-  for (const [agent, column] of Object.entries(learning.agents)) told[`return/${agent}`] = metrics[column].data;
-  return told;
+  const columns = { generation: pick(metrics.generation.data), env_steps: pick(learning.env_steps.data), seconds: pick(learning.seconds.data) };
+  if (seeds) Object.assign(columns, { iqm: seeds.value.data, low: seeds.low.data, high: seeds.high.data });
+  if (learning.best) columns.best = learning.best.data;
+  for (const name of ["lower", "median", "upper", "elite"]) if (learning[name]) columns[name] = learning[name].data;
+  for (const [agent, column] of Object.entries(learning.agents)) columns[`return/${agent}`] = metrics[column].data;
+  return columns;
 }
 
 const PANELS = {
@@ -84,13 +84,13 @@ const PANELS = {
   diversity_return: "Diversity return, nats",
 };
 
-/** Metrics with a picture of their own: [column, title]. */
+/** Metrics with a separate chart: [column, title]. */
 function panels(run) {
-  const own = Object.entries(PANELS).filter(([column, title]) => column in run.metrics && title.toLowerCase() !== run.learning.label.toLowerCase());
+  const separate = Object.entries(PANELS).filter(([column, title]) => column in run.metrics && title.toLowerCase() !== run.learning.label.toLowerCase());
   const teams = Object.keys(run.learning.agents).length > 1;
-  const fitness = run.learning.seeds ? ["median_fitness", "Fitness of the teams, their median"] : ["best_fitness", "Fitness of the teams"];
+  const fitness = run.learning.seeds ? ["median_fitness", "Median fitness of the teams"] : ["best_fitness", "Fitness of the teams"];
   const ofTeams = [fitness, ["episode_length", "Steps of an episode"]];
-  return teams ? ofTeams.filter(([column]) => column in run.metrics) : own;
+  return teams ? ofTeams.filter(([column]) => column in run.metrics) : separate;
 }
 
 function metricChart(run, state, [column, title]) {
@@ -110,11 +110,11 @@ function explorer(run, state) {
   const options = columns.map((name) => el("option", { value: name, selected: name === column }, name));
   const select = el("select", { "aria-label": "Column of metrics.csv", onchange: change }, ...options);
   const csv = () => Object.fromEntries(Object.entries(run.metrics).map(([name, { data }]) => [name, data]));
-  const figure = columnChart(run, state, () => column, { title: "Everything that was logged", name: "metrics", controls: [select], csv });
+  const figure = columnChart(run, state, () => column, { title: "All logged metrics", name: "metrics", controls: [select], csv });
   return figure;
 }
 
-/** A column of metrics.csv, which `pick` names, along the run. */
+/** A chart of the column of metrics.csv whose name `pick` returns. */
 function columnChart(run, state, pick, about) {
   const option = (colours) => {
     const { xs, base, head } = along(run, state, colours);

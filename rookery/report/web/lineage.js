@@ -1,14 +1,14 @@
-// The lineage: members by generations, coloured by fitness; who came from whom, and the ancestors of the winner.
+// Lineage: members by generation, coloured by fitness; parents and children, and the ancestors of the best member.
 
-const LINEAGE = { left: 34, right: 10, top: 8, bottom: 26 }; // pixels about the tree
-const MOST_DEAD_ENDS = 200; // generations; with more, only lines of descent that lasted are drawn
+const LINEAGE = { left: 34, right: 10, top: 8, bottom: 26 }; // pixels around the tree
+const MOST_DEAD_ENDS = 200; // generations; with more, only lineages that survive to the last generation are drawn
 
 function lineageFigure(run) {
   const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Family tree of the population" });
-  const details = el("div", { class: "details", "aria-live": "polite" }, "Point at a member to see who it was.");
+  const details = el("div", { class: "details", "aria-live": "polite" }, "Point at a member to see its parent, fitness and hyper-parameters.");
   const tree = new LineageTree(run, canvas, details);
   const all = Object.fromEntries(Object.entries(run.population.hyper).map(([name, { data }]) => [name, data]));
-  const note = "A row is a member's place in the population, a column a generation. Lines lead from parents to children: strong ones to who is still there in the end, the thick one to the winner. Colours are ranks of fitness in a generation.";
+  const note = "A row is a slot of the population, a column a generation. Lines connect parents and children: strong lines are the lineages of the last generation, the thick line is that of its best member. Colours are ranks of fitness within a generation.";
   const body = el("div", { class: "lineage-box" }, canvas, details);
   whenSeen(canvas, () => tree.begin());
   const { name } = run.population;
@@ -17,7 +17,7 @@ function lineageFigure(run) {
 
 class LineageTree {
   constructor(run, canvas, details) {
-    Object.assign(this, { run, canvas, details, hovered: null, signal: life.signal, ground: document.createElement("canvas") });
+    Object.assign(this, { run, canvas, details, hovered: null, signal: scopeController.signal, ground: document.createElement("canvas") });
     const { shape } = run.population.fitness;
     [this.generations, this.size] = shape;
     this.ranks = fitnessRanks(run.population.fitness);
@@ -38,7 +38,7 @@ class LineageTree {
     this.draw();
   }
 
-  /** Where the middle of a member's cell lies, in pixels. */
+  /** Centre of a member's cell, in pixels. */
   place(generation, member) {
     const x = LINEAGE.left + ((generation + 0.5) * (this.width - LINEAGE.left - LINEAGE.right)) / this.generations;
     const y = LINEAGE.top + ((member + 0.5) * (this.height - LINEAGE.top - LINEAGE.bottom)) / this.size;
@@ -64,7 +64,7 @@ class LineageTree {
     canvas.dataset.drawn = "true";
   }
 
-  /** The tree, which stays, and over it the ancestors of who is pointed at. */
+  /** The cached tree, and over it the ancestors of the member under the pointer. */
   drawPointed() {
     const context = this.canvas.getContext("2d");
     context.setTransform(1, 0, 0, 1, 0, 0);
@@ -91,18 +91,18 @@ class LineageTree {
     context.globalAlpha = 1;
   }
 
-  /** Lines from parents to children in another row: faint where the line of descent ended. */
+  /** Lines from parents to children in another row: faint where the lineage died out. */
   drawDescent() {
     const { context, colours } = this;
-    for (const alive of this.generations > MOST_DEAD_ENDS ? [1] : [0, 1]) {
-      context.strokeStyle = alive ? colours.ink : colours.quiet;
-      context.globalAlpha = alive ? 0.8 : 0.35;
-      context.lineWidth = alive ? 1.2 : 0.7;
+    for (const survives of this.generations > MOST_DEAD_ENDS ? [1] : [0, 1]) {
+      context.strokeStyle = survives ? colours.ink : colours.quiet;
+      context.globalAlpha = survives ? 0.8 : 0.35;
+      context.lineWidth = survives ? 1.2 : 0.7;
       context.beginPath();
       for (let g = 1; g < this.generations; g++) {
         for (let i = 0; i < this.size; i++) {
           const parent = this.parents[g * this.size + i];
-          if (parent !== i && parent >= 0 && Boolean(this.descends[g * this.size + i]) === Boolean(alive)) this.join(g, parent, i);
+          if (parent !== i && parent >= 0 && Boolean(this.descends[g * this.size + i]) === Boolean(survives)) this.join(g, parent, i);
         }
       }
       context.stroke();
@@ -148,7 +148,7 @@ class LineageTree {
     for (let g = stride - 1; g < this.generations; g += stride) context.fillText(String(g + 1), this.place(g, 0)[0], this.height - 10);
   }
 
-  /** The ancestors of who is pointed at. */
+  /** The ancestors of the member under the pointer. */
   drawHovered() {
     const { context, colours } = this;
     let [generation, member] = this.hovered;
@@ -184,10 +184,10 @@ class LineageTree {
     event.preventDefault();
   }
 
-  hover(who) {
-    if (String(who) === String(this.hovered)) return;
-    this.hovered = who;
-    if (who) this.details.replaceChildren(memberTip(this.run, ...who));
+  hover(member) {
+    if (String(member) === String(this.hovered)) return;
+    this.hovered = member;
+    if (member) this.details.replaceChildren(memberTip(this.run, ...member));
     cancelAnimationFrame(this.waiting);
     this.waiting = requestAnimationFrame(() => this.drawPointed());
   }

@@ -1,8 +1,8 @@
-// The population: which hyper-parameters its members had, generation by generation.
+// Population: the hyper-parameters of its members by generation.
 
-const MOST_POINTS = 6_000; // of a picture; beyond, every second generation is drawn, or every third and so on
+const MOST_POINTS = 6_000; // of a chart; with more, every k-th generation is drawn
 
-/** The population, or that of each role where they breed apart. */
+/** The population, or one per role where roles evolve separately. */
 function populationSection(run) {
   const parts = run.populations.flatMap((population) => populationParts({ population }));
   return parts.length ? section("population", "Population", ...parts) : null;
@@ -11,17 +11,17 @@ function populationSection(run) {
 function populationParts(run) {
   const { population } = run;
   const names = Object.keys(population.hyper);
-  const parts = population.bred ? [lineageFigure(run)] : [];
+  const parts = population.evolves ? [lineageFigure(run)] : [];
   if (names.length) {
     const ranks = fitnessRanks(population.fitness);
     const several = population.winner && population.fitness.shape[1] > 1;
-    const note = `Each point is a member, brighter the fitter it was in its generation${several ? "; the line follows the ancestors of the winner" : ""}.`;
+    const note = `Each point is a member, brighter for a higher fitness rank in its generation${several ? "; the line shows the ancestors of the best member" : ""}.`;
     parts.push(el("p", { class: "lead" }, note), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
   }
   return population.name !== null && parts.length ? [el("h3", { class: "role" }, population.name), ...parts] : parts;
 }
 
-/** Rank in its generation: 1 the best, 0 the worst or not finite. */
+/** Fitness rank of each member in its generation: 1 the best, 0 the worst or not finite. */
 function fitnessRanks({ shape: [generations, size], data }) {
   const ranks = new Float32Array(data.length);
   for (let g = 0; g < generations; g++) {
@@ -32,7 +32,7 @@ function fitnessRanks({ shape: [generations, size], data }) {
   return ranks;
 }
 
-/** How a hyper-parameter is drawn: the discount by its distance from 1, what is positive by its magnitude. */
+/** Scale of a hyper-parameter: the discount as its distance from 1, wide positive ranges logarithmically. */
 function hyperScale(name, values) {
   const shown = name === "discount" ? Float32Array.from(values, (value) => 1 - value) : values;
   const [low, high] = extent(shown) || [0, 1];
@@ -53,31 +53,31 @@ function hyperChart(run, name, ranks) {
     xAxis: baseAxis(colours, "generation", { scale: false, min: 1, max: Math.max(2, generations), minInterval: 1, format: steps }),
     yAxis: sideAxis(colours, "", { format }),
     visualMap: { show: false, dimension: 2, min: 0, max: 1, inRange: { color: VIRIDIS }, seriesIndex: 0 },
-    series: [{ type: "scatter", data: points, symbolSize: generations > 200 ? 3 : 5, itemStyle: { opacity: 0.85 }, progressive: 4000 }, winnersLine(population, shown, colours)],
+    series: [{ type: "scatter", data: points, symbolSize: generations > 200 ? 3 : 5, itemStyle: { opacity: 0.85 }, progressive: 4000 }, ancestorsLine(population, shown, colours)],
     tooltip: { ...basics(colours).tooltip, trigger: "item", formatter: ({ value, seriesIndex }) => (seriesIndex ? "" : memberTip(run, value[4], value[3])) },
     grid: { ...basics(colours).grid, top: 16, bottom: 30 },
   });
-  const thinned = stride > 1 ? `Every ${stride}th generation is drawn; the file has all.` : null;
+  const thinned = stride > 1 ? `Every ${stride}th generation is drawn; the CSV file contains all.` : null;
   return chart({ title, note: thinned, name: `hyper-${population.name === null ? "" : `${population.name}-`}${name}`, height: 240, option, csv: () => memberColumns(run, { [name]: data }) });
 }
 
-function winnersLine(population, shown, colours) {
+function ancestorsLine(population, shown, colours) {
   const [, size] = population.fitness.shape;
   const winner = population.winner ? Array.from(population.winner.data) : [];
   const data = winner.map((member, g) => [g + 1, member < 0 ? null : shown[g * size + member]]);
   return { type: "line", data: size > 1 ? data : [], showSymbol: false, silent: true, color: colours.ink, lineStyle: { width: 1.5, color: colours.ink, opacity: 0.75 }, tooltip: { show: false }, z: 4 };
 }
 
-/** Who a member was: for hovering. */
+/** Tooltip of a member: origin, fitness and hyper-parameters. */
 function memberTip(run, generation, member) {
   const { population } = run;
   const [, size] = population.fitness.shape;
   const at = generation * size + member;
   const parent = population.parents.data[at];
-  const whence = generation === 0 ? "newborn" : parent < 0 ? "out of the repertoire" : parent === member ? "survived" : `child of ${population.name ?? "member"} ${parent}`;
+  const origin = generation === 0 ? "initial member" : parent < 0 ? "loaded from the repertoire" : parent === member ? "survived" : `child of ${population.name ?? "member"} ${parent}`;
   const values = Object.entries(population.hyper).map(([name, { data }]) => el("div", {}, `${name} `, el("b", {}, written(data[at]))));
   const fitness = el("div", {}, "fitness ", el("b", {}, written(population.fitness.data[at])));
-  return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, whence), fitness, ...values);
+  return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, origin), fitness, ...values);
 }
 
 /** A row per generation and member. */
@@ -85,6 +85,6 @@ function memberColumns(run, more = {}) {
   const { fitness, parents } = run.population;
   const [generations, size] = fitness.shape;
   const cells = range(generations * size);
-  const told = { generation: cells.map((i) => Math.floor(i / size)), member: cells.map((i) => i % size), parent: parents.data, fitness: fitness.data };
-  return { ...told, ...more };
+  const columns = { generation: cells.map((i) => Math.floor(i / size)), member: cells.map((i) => i % size), parent: parents.data, fitness: fitness.data };
+  return { ...columns, ...more };
 }

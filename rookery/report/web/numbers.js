@@ -1,9 +1,9 @@
-// Numbers: how they come out of the page's data, and how they are written for a reader.
+// Decoding of the page's arrays, and formatting of numbers.
 
 const ARRAY_TYPES = { f4: Float32Array, f8: Float64Array, i4: Int32Array, i2: Int16Array, u1: Uint8Array };
-const NOTHING = -32768; // NaN among rounded numbers
+const NAN_CODE = -32768; // NaN in int16 arrays
 
-/** The page's data, every packed array in it unpacked: {shape, data}. */
+/** The page's data with all packed arrays decoded to {shape, data}. */
 function unpack(value) {
   if (Array.isArray(value)) return value.map(unpack);
   if (value === null || typeof value !== "object") return value;
@@ -15,10 +15,10 @@ function unpackArray({ type, shape, base64, scale, offset }) {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   const data = new ARRAY_TYPES[type](bytes.buffer);
   if (scale === undefined) return { shape, data };
-  return { shape, data: Float32Array.from(data, (step) => (step === NOTHING ? NaN : offset + scale * step)) };
+  return { shape, data: Float32Array.from(data, (step) => (step === NAN_CODE ? NaN : offset + scale * step)) };
 }
 
-/** Four significant digits, thousands set apart. */
+/** Formats with four significant digits and thousands separators. */
 function written(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "none";
   const size = Math.abs(value);
@@ -32,7 +32,7 @@ function scientific(value) {
   return `${Number(mantissa)}e${Number(exponent)}`.replaceAll("-", "\u2212");
 }
 
-/** A count of steps in short: 950, 20k, 1.5M, 2B. */
+/** Short text of a number of steps: 950, 20k, 1.5M, 2B. */
 function steps(value) {
   for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= size) return Number((value / size).toPrecision(3)) + unit;
@@ -40,7 +40,7 @@ function steps(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-/** A time in short: 45 s, 12 min, 3.5 h. */
+/** Short text of a duration: 45 s, 12 min, 3.5 h. */
 function clock(seconds) {
   if (seconds < 120) return `${Number(seconds.toPrecision(2))} s`;
   return seconds < 7200 ? `${Number((seconds / 60).toPrecision(2))} min` : `${Number((seconds / 3600).toPrecision(3))} h`;

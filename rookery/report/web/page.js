@@ -1,17 +1,17 @@
-// The page: its head, its sections, and which run is shown where there are several.
+// The page: head, sections, and the choice of the shown run.
 
 
-/** What plays the episodes of a run, made once and put where it is wanted. */
+/** The player of a run's episodes: its element, and functions to show and observe episodes. */
 function makePlayer(run) {
   if (!run.episodes) return null;
   const host = el("div", { class: "player-host" });
-  const hearers = [];
-  // The first episode is announced while the player is made.
-  host.addEventListener("episodechange", ({ detail }) => hearers.forEach((hear) => hear(detail.episode)));
+  const listeners = [];
+  // The player sends the first event during its construction.
+  host.addEventListener("episodechange", ({ detail }) => listeners.forEach((act) => act(detail.episode)));
   const player = createPlayer(host, run.episodes);
-  const listen = (hear) => {
-    hearers.push(hear);
-    hear(run.episodes.episodes[player.index]);
+  const listen = (act) => {
+    listeners.push(act);
+    act(run.episodes.episodes[player.index]);
   };
   const show = (field, value) => {
     const index = player.find(field, value);
@@ -25,7 +25,7 @@ function makePlayer(run) {
 
 function runSections(run) {
   const player = makePlayer(run);
-  // What one came to see stands first.
+  // The method's main result comes first.
   const sections = [];
   if (run.repertoire) sections.push(repertoireSection(run, player));
   if (run.skills) sections.push(skillsSection(run, player));
@@ -43,48 +43,48 @@ function episodeSection(run, player) {
   return section("episode", "Episode", playerFrame(run, player, title));
 }
 
-/** The player in its frame, which says of when its episodes are. */
+/** The player in a frame, with a note on the generation of its episodes. */
 function playerFrame(run, player, title) {
   const { generation } = run.episodes;
   const last = run.metrics.generation.data.at(-1) + 1;
-  const later = last > generation ? " The run has gone on since: rookery report plays what it has learned by now." : "";
+  const later = last > generation ? " The run has continued since: rookery report records the episodes of its latest checkpoint." : "";
   const csv = () => episodeColumns(run.episodes);
-  return frame({ title, name: "episodes", wide: !run.repertoire && !run.skills, csv, note: `As they acted after generation ${generation}.${later}` }, el("div", { class: "stage" }, player.host));
+  return frame({ title, name: "episodes", wide: !run.repertoire && !run.skills, csv, note: `Episodes of the checkpoint after generation ${generation}.${later}` }, el("div", { class: "stage" }, player.host));
 }
 
-/** Where every body was, a row per frame and body; of a film the returns alone. */
+/** Positions, a row per frame and body; for a film only the length and the end of its episode. */
 function episodeColumns({ arrays, episodes }) {
   if (!arrays.position) return { episode: episodes.map(({ label }) => label), steps: episodes.map((one) => one.steps), ended: episodes.map((one) => one.ended) };
   const { shape, data } = arrays.position;
   const [count, frames, bodies, size] = shape;
-  const told = { episode: [], step: [], body: [], x: [], y: [], ...(size > 2 ? { z: [] } : {}) };
+  const columns = { episode: [], step: [], body: [], x: [], y: [], ...(size > 2 ? { z: [] } : {}) };
   for (let n = 0; n < count; n++) {
     for (let f = 0; f < arrays.frames.data[n]; f++) {
       for (let b = 0; b < bodies; b++) {
-        told.episode.push(episodes[n].label);
-        told.step.push(arrays.step.data[n * frames + f]);
-        told.body.push(b);
-        ["x", "y", "z"].slice(0, size).forEach((name, axis) => told[name].push(data[((n * frames + f) * bodies + b) * size + axis]));
+        columns.episode.push(episodes[n].label);
+        columns.step.push(arrays.step.data[n * frames + f]);
+        columns.body.push(b);
+        ["x", "y", "z"].slice(0, size).forEach((name, axis) => columns[name].push(data[((n * frames + f) * bodies + b) * size + axis]));
       }
     }
   }
-  return told;
+  return columns;
 }
 
-/** What to do where nothing was rolled out. */
+/** Note for a run without recorded episodes. */
 function noEpisodes(run) {
-  return el("p", { class: "note" }, `No episodes to play yet: \u201crookery report ${run.name}\u201d records them, where the world can be drawn.`);
+  return el("p", { class: "note" }, `No episodes to play yet: \u201crookery report ${run.name}\u201d records them, if the environment can be rendered.`);
 }
 
 function runHead(run) {
-  const facts = run.facts.filter(([label]) => !["processor", "versions", "begun"].includes(label));
+  const facts = run.facts.filter(([label]) => !["processor", "versions", "started"].includes(label));
   const chips = facts.map(([label, value]) => el("div", { class: "fact" }, el("dt", {}, label), el("dd", {}, value)));
   const title = el("h1", {}, run.kind, el("span", { class: "on" }, " on "), run.env || "an unnamed task");
-  const told = [title, el("p", { class: "result" }, run.result), el("p", { class: "state" }, `${run.name}: ${run.state.text}`)];
-  return el("header", { class: "head" }, ...told, el("dl", { class: "facts" }, ...chips), howItRan(run));
+  const parts = [title, el("p", { class: "result" }, run.result), el("p", { class: "state" }, `${run.name}: ${run.state.text}`)];
+  return el("header", { class: "head" }, ...parts, el("dl", { class: "facts" }, ...chips), howItRan(run));
 }
 
-/** Command, settings and search space: there for who opens it. */
+/** Command, settings and search space, collapsed at first. */
 function howItRan(run) {
   const rows = run.settings.map(({ name, value, default: usual }) => [name, value, usual || "\u2013"]);
   const toClipboard = async () => {
@@ -93,7 +93,7 @@ function howItRan(run) {
   };
   const copy = navigator.clipboard ? el("button", { type: "button", class: "csv", onclick: toClipboard }, "copy") : "";
   const parts = [run.command ? el("div", { class: "command" }, el("code", {}, run.command), copy) : null];
-  if (rows.length) parts.push(table([{ label: "setting" }, { label: "value" }, { label: "default" }], rows, "What differs from the defaults"));
+  if (rows.length) parts.push(table([{ label: "setting" }, { label: "value" }, { label: "default" }], rows, "Settings that differ from the defaults"));
   if (run.space.length) parts.push(table([{ label: "hyper-parameter" }, { label: "" }], run.space, "Search space"));
   return el("details", { class: "how" }, el("summary", {}, "How it was run"), el("div", { class: "how-body" }, ...parts.filter(Boolean)));
 }
@@ -102,7 +102,7 @@ function contents(sections) {
   return el("nav", { class: "contents", "aria-label": "Sections" }, ...sections.map((part) => el("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
 }
 
-/** Turns between light and dark, which begins as the system has it. */
+/** Switches between light and dark; the system's setting is the default. */
 function themeButton() {
   const root = document.documentElement;
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
@@ -117,15 +117,15 @@ function themeButton() {
   return el("button", { type: "button", class: "theme", "aria-label": "Light or dark", title: "Light or dark", onclick: turn }, "\u25d0");
 }
 
-/** Loads the page again when there is more to see: as the server says, or after a while. The browser keeps the place. */
+/** Reloads the page when the server reports a new version, or at an interval. The browser keeps the scroll position. */
 function followRun({ version, every }) {
   const reload = () => location.reload();
-  const sign = el("button", { type: "button", class: "live", title: "Load the page again", onclick: reload }, "live");
+  const sign = el("button", { type: "button", class: "live", title: "Reload the page", onclick: reload }, "live");
   let touched = -Infinity;
   for (const kind of ["pointerdown", "keydown", "wheel", "input"]) addEventListener(kind, () => (touched = performance.now()), { passive: true });
-  // Whoever is at something decides when.
-  const renew = () => (performance.now() - touched > FOLLOWING.calm ? reload() : (sign.textContent = "live: there is more"));
-  const ask = async () => {
+  // No automatic reload while the user interacts with the page.
+  const renew = () => (performance.now() - touched > FOLLOWING.calm ? reload() : (sign.textContent = "live: update available"));
+  const checkVersion = async () => {
     try {
       const answer = await fetch("version", { cache: "no-store" });
       sign.classList.remove("lost");
@@ -134,13 +134,13 @@ function followRun({ version, every }) {
       sign.classList.add("lost");
     }
   };
-  setInterval(every ? renew : ask, every ? 1000 * every : FOLLOWING.every);
+  setInterval(every ? renew : checkVersion, every ? 1000 * every : FOLLOWING.every);
   return sign;
 }
 
-const FOLLOWING = { every: 5000, calm: 15_000 }; // ms between questions; ms since the page was touched
+const FOLLOWING = { every: 5000, calm: 15_000 }; // ms between requests; ms without interaction before a reload
 
-/** What should outlast a reload, where the browser lets a page keep anything. */
+/** Stores a value across reloads if the browser permits it, and returns the stored value. */
 function keep(name, value) {
   try {
     if (value !== undefined) sessionStorage.setItem(name, value);
@@ -161,13 +161,13 @@ function begin() {
   const show = (index) => {
     keep("run", index);
     if (shown) shown.destroy();
-    const [made, own] = together(() => runSections(unpack(data.runs[index])));
-    shown = { ...made, destroy: () => (own.abort(), made.destroy()) };
+    const [made, controller] = inScope(() => runSections(unpack(data.runs[index])));
+    shown = { ...made, destroy: () => (controller.abort(), made.destroy()) };
     body.replaceChildren(runHead(data.runs[index]), contents(shown.sections), ...shown.sections);
   };
   const first = Math.min(Number(keep("run")) || 0, data.runs.length - 1);
   if (data.runs.length > 1) page.append(runChoice(data.runs, first, show));
-  page.append(body, el("footer", {}, `Written ${data.written} by Rookery. This page is one file: keep it, send it, open it anywhere.`));
+  page.append(body, el("footer", {}, `Written ${data.written} by Rookery. This page is a single self-contained file.`));
   show(first);
   page.dataset.ready = "true";
 }

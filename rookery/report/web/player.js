@@ -1,9 +1,9 @@
-// The player of recorded episodes. createPlayer(host, data) puts one into an element.
+// Player of recorded episodes; createPlayer(host, data) creates one in an element.
 
 const PLAYER = {
-  pace: 15, // steps a second, where a world has no clock of its own
-  longest: 15, // seconds that an episode lasts at most in such a world, at speed 1
-  rest: 1.2, // seconds between the end of an episode and its start
+  pace: 15, // steps per second in an environment without a physical time step
+  longest: 15, // seconds, the longest duration of an episode of such an environment at speed 1
+  rest: 1.2, // seconds between the end of an episode and its repetition
 };
 
 const PLAYER_VIEWS = { plane: () => PlaneView, bodies: () => BodiesView, film: () => FilmView };
@@ -11,12 +11,12 @@ const PLAYER_VIEWS = { plane: () => PlaneView, bodies: () => BodiesView, film: (
 /**
  * Plays recorded episodes inside an element.
  *
- * A click on the picture, or the space bar, plays and pauses; arrows step. It stops while nobody can see it, and does
- * not start by itself for those who asked their system for less motion. The host tells what is shown: `dataset.frame`
- * (time in steps), `dataset.playing`, `dataset.label`; it hears of "themechange" from the window, and sends
- * "episodechange" with `detail.index` and `detail.episode`.
+ * A click on the picture, or the space bar, plays and pauses; arrow keys step. The player stops while it is not visible,
+ * and does not start automatically if the system is set to reduced motion. The host reports the state in `dataset.frame`
+ * (time in steps), `dataset.playing` and `dataset.label`; the player handles the window's "themechange" events, and the
+ * host sends "episodechange" events with `detail.index` and `detail.episode`.
  *
- * @param {HTMLElement} host - emptied, and filled
+ * @param {HTMLElement} host - its content is replaced
  * @param {object} data - {kind, secondsPerStep, scenery | shapes, names, episodes, arrays, film}; `arrays` has
  *   {shape, data} of step [N, F], frames [N], position [N, F, B, 2 | 3], rotation [N, F, B, 4] as w, x, y, z, or
  *   heading [N, F, B] in rad, visible [N, F, B], reward [N, F, names]
@@ -35,7 +35,7 @@ class Player {
     this.undo = [];
     this.build();
     this.listen();
-    // A browser has few contexts for bodies in space: one is taken only for what is looked at.
+    // Browsers limit the number of WebGL contexts: one is created only when the player becomes visible.
     if (data.kind !== "bodies") this.makeView();
     this.show(0);
   }
@@ -61,7 +61,7 @@ class Player {
     this.colours = pageColours();
   }
 
-  /** The picture, or a sentence where the browser cannot draw it. */
+  /** Creates the view, or shows a message if the browser cannot draw it. */
   makeView() {
     try {
       this.view = new (PLAYER_VIEWS[this.data.kind]())(this.stage, this.data);
@@ -84,7 +84,7 @@ class Player {
 
   refuse(error) {
     this.refused = true;
-    const why = `This episode cannot be shown: ${error.message}. The figures below are its own.`;
+    const why = `This episode cannot be shown: ${error.message}. The returns below are those of the episode.`;
     this.stage.replaceChildren(playerElement("p", "player-refusal", why));
     this.stage.dataset.refused = "true";
     this.controls.first.hidden = true;
@@ -105,20 +105,20 @@ class Player {
     this.on(this.root, "keydown", (event) => this.pressed(event));
     this.on(this.stage, "pointerdown", (event) => (this.touched = [event.clientX, event.clientY]));
     this.on(this.stage, "click", (event) => this.clicked(event));
-    // Before it is clicked at, the wheel scrolls the page, as everywhere on it.
+    // The wheel scrolls the page until the player has the focus.
     const wheel = (event) => !event.ctrlKey && !this.root.contains(document.activeElement) && event.stopPropagation();
     this.on(this.stage, "wheel", wheel, { capture: true, passive: true });
     this.on(window, "themechange", () => this.recolour());
     this.on(document, "visibilitychange", () => this.refresh());
-    const seen = new IntersectionObserver(([entry]) => {
+    const intersection = new IntersectionObserver(([entry]) => {
       this.inSight = entry.isIntersecting;
       if (this.inSight && !this.view && !this.refused) this.firstSeen();
       this.refresh();
     });
     const sized = new ResizeObserver(() => this.resize());
-    seen.observe(this.stage);
+    intersection.observe(this.stage);
     sized.observe(this.stage);
-    this.undo.push(() => seen.disconnect(), () => sized.disconnect());
+    this.undo.push(() => intersection.disconnect(), () => sized.disconnect());
   }
 
   on(target, name, act, options) {
@@ -126,12 +126,12 @@ class Player {
     this.undo.push(() => target.removeEventListener(name, act, options));
   }
 
-  /** Whether it is moving, or will as soon as somebody can see it. */
+  /** Whether the player plays, or will play once it is visible. */
   get playing() {
     return this.wanted;
   }
 
-  /** Begins an episode from its start. */
+  /** Shows an episode from its start. */
   show(index) {
     this.index = Math.max(0, Math.min(this.data.episodes.length - 1, index));
     this.episode = new PlayerEpisode(this.data, this.index);
@@ -154,8 +154,8 @@ class Player {
 
   /** Index of the episode whose descriptor is nearest; -1 where none has one. */
   nearest(descriptor) {
-    const away = ({ descriptor: own }) =>
-      own ? Math.hypot(...descriptor.map((part, axis) => part - own[axis])) : Infinity;
+    const away = ({ descriptor: other }) =>
+      other ? Math.hypot(...descriptor.map((part, axis) => part - other[axis])) : Infinity;
     const distances = this.data.episodes.map(away);
     const least = Math.min(...distances);
     return Number.isFinite(least) ? distances.indexOf(least) : -1;
@@ -201,7 +201,7 @@ class Player {
     event.preventDefault();
   }
 
-  /** A drag turns a view; only what stays in its place is a click. */
+  /** Handles a click; a drag, which turns the view, is ignored. */
   clicked(event) {
     const [x, y] = this.touched || [event.clientX, event.clientY];
     if (Math.hypot(event.clientX - x, event.clientY - y) < 5 && !this.controls.first.hidden) this.toggle();
@@ -227,12 +227,12 @@ class Player {
     this.render();
   }
 
-  /** Steps a second of the clock on the wall. */
+  /** Steps per second of wall-clock time. */
   get pace() {
     const seconds = this.view && this.view.seconds;
     if (seconds) return this.speed * (this.episode.steps / seconds);
-    const own = this.data.secondsPerStep;
-    return this.speed * (own ? 1 / own : Math.max(PLAYER.pace, this.episode.steps / PLAYER.longest));
+    const { secondsPerStep } = this.data;
+    return this.speed * (secondsPerStep ? 1 / secondsPerStep : Math.max(PLAYER.pace, this.episode.steps / PLAYER.longest));
   }
 
   get moves() {
@@ -240,11 +240,11 @@ class Player {
   }
 
   refresh() {
-    this.tell();
+    this.report();
     this.request();
   }
 
-  /** One picture soon; and more, as long as it moves. */
+  /** Requests a redraw, which is repeated while the player plays. */
   request() {
     if (this.pending || this.over) return;
     this.pending = requestAnimationFrame((now) => this.tick(now));
@@ -264,10 +264,10 @@ class Player {
     } else if ((this.rested += seconds) >= PLAYER.rest) {
       this.time = this.rested = 0;
     }
-    this.tell();
+    this.report();
   }
 
-  tell() {
+  report() {
     const kinds = this.data.scenery ? kindColours(this.data.scenery.bodies, this.colours.series) : new Map();
     this.controls.showTime(this.episode, this.time, this.data.secondsPerStep, kinds);
     this.controls.showPlaying(this.wanted);
@@ -279,7 +279,7 @@ class Player {
     if (this.view && (this.sized || !this.view.resize)) this.view.draw(this.time);
   }
 
-  /** Takes everything away again, the graphics memory included. */
+  /** Removes the player and frees its graphics memory. */
   destroy() {
     this.over = true;
     cancelAnimationFrame(this.pending);

@@ -1,14 +1,14 @@
-// Bodies in space, drawn with three.js (the bundle's global `Three`): MuJoCo's shapes, z upwards, metres.
+// 3D view of bodies, drawn with three.js (the bundle's global `Three`): MuJoCo's shapes, z upwards, metres.
 
 const BODIES = {
-  angle: 36, // degrees, of the camera's opening
-  from: [0.42, -1, 0.38], // where the camera stands at first, seen from the robot: to its right, as it walks along x
-  above: [0.3, -0.8, 1.1], // and where there are walls, over which it looks
-  near: 1.5, // half of the picture's height, in the robot's size
-  far: 2.6, // and where there are walls
+  angle: 36, // degrees, vertical field of view of the camera
+  from: [0.42, -1, 0.38], // initial direction of the camera from the robot: to the right of a robot that moves along x
+  above: [0.3, -0.8, 1.1], // the same with walls, over which the camera looks
+  near: 1.5, // half of the view's height, in units of the robot's size
+  far: 2.6, // the same with walls
   glass: 0.15, // opacity of a wall between the camera and the robot
-  calm: 0.4, // seconds over which the camera's way is smoothed
-  still: 1.5, // a robot that travels less than this, in its own sizes, is watched from a fixed place
+  calm: 0.4, // seconds over which the camera's path is smoothed
+  still: 1.5, // the camera is fixed if the robot travels less than this, in units of its size
   shadow: 2048, // pixels
 };
 
@@ -20,7 +20,7 @@ class BodiesView {
     this.scene = new Three.Scene();
     this.canvas = document.createElement("canvas");
     const context = this.canvas.getContext("webgl2", { antialias: true, alpha: true });
-    if (!context) throw new Error("bodies in space need WebGL, which this browser does not offer");
+    if (!context) throw new Error("the 3D view needs WebGL, which this browser does not support");
     this.renderer = new Three.WebGLRenderer({ canvas: this.canvas, context, antialias: true, alpha: true });
     stage.append(this.canvas);
     this.renderer.shadowMap.enabled = true;
@@ -30,7 +30,7 @@ class BodiesView {
     this.walls = this.meshes.filter(({ shape }) => shape.link < 0 && shape.kind === "box");
     const box = robotBox(this.links, new Set(this.meshes.filter(isGoal).map(({ mesh }) => mesh)));
     this.size = box.size;
-    // Links have their origins at joints: their mean can be far from where the robot is.
+    // Links have their origins at joints: the mean of the origins can be far from the robot's centre.
     this.lift = box.height - this.links.reduce((sum, link) => sum + link.position.z / this.links.length, 0);
     this.addLights();
     this.ground = new BodiesGround(this.scene, data, this.size);
@@ -55,18 +55,18 @@ class BodiesView {
   addShapes() {
     const links = this.data.arrays.position.shape[2];
     this.links = Array.from({ length: links }, () => new Three.Group());
-    this.world = new Three.Group();
+    this.fixed = new Three.Group();
     this.meshes = [];
-    this.scene.add(this.world, ...this.links);
+    this.scene.add(this.fixed, ...this.links);
     for (const shape of this.data.shapes) {
       if (isFloor(shape)) continue;
       const mesh = shapeMesh(shape);
       this.meshes.push({ mesh, shape });
-      (shape.link < 0 ? this.world : this.links[shape.link]).add(mesh);
+      (shape.link < 0 ? this.fixed : this.links[shape.link]).add(mesh);
     }
   }
 
-  /** Walls reach below the floor, which is not quite opaque. */
+  /** Clips the parts of walls below the floor, which is slightly translucent. */
   clipWalls() {
     this.renderer.localClippingEnabled = this.walls.length > 0;
     const floor = new Three.Plane(new Three.Vector3(0, 0, 1), -this.ground.height);
@@ -113,9 +113,9 @@ class BodiesView {
     this.sky.groundColor.set(threeColour(blend(colours.quiet, colours.paper, 0.4)));
     const chosen = new Set(this.data.shapes.filter(({ link }) => link >= 0).map(({ colour }) => String(colour)));
     for (const { mesh, shape } of this.meshes) {
-      // A model's own colours say something only where it has several.
-      const own = chosen.size > 1 && shape.colour;
-      const [red, green, blue, alpha] = own || [...pageColour(shape, colours).map((part) => part / 255), 1];
+      // The model's colours are used only if it has several.
+      const modelColour = chosen.size > 1 && shape.colour;
+      const [red, green, blue, alpha] = modelColour || [...pageColour(shape, colours).map((part) => part / 255), 1];
       mesh.material.color.setRGB(red, green, blue, "srgb");
       mesh.material.opacity = isGoal({ shape }) ? 0.6 : alpha;
       mesh.material.transparent = mesh.material.opacity < 1;
@@ -141,7 +141,7 @@ class BodiesView {
     this.renderer.render(this.scene, this.camera);
   }
 
-  /** Puts every link where it is; one that is nowhere, as its physics broke, is not drawn. */
+  /** Sets the pose of every link; a link whose physics diverged is not drawn. */
   pose(episode, moment) {
     this.links.forEach((link, index) => {
       const place = episode.position(index, moment);
@@ -153,13 +153,13 @@ class BodiesView {
     });
   }
 
-  /** What the camera looks at. */
+  /** The point that the camera looks at. */
   middle(time) {
     const place = this.path.at(time);
     return place.setZ(place.z + this.lift);
   }
 
-  /** Moves camera and light along with the robot; the angle and the distance stay the user's. */
+  /** Moves camera and light along with the robot; the user's angle and distance are kept. */
   follow(centre) {
     const way = centre.clone().sub(this.centre);
     this.centre.copy(centre);
@@ -169,7 +169,7 @@ class BodiesView {
     this.sun.position.copy(centre).add(new Three.Vector3(-2.2, -2.8, 5).multiplyScalar(this.size));
   }
 
-  /** A wall that hides the robot becomes glass. */
+  /** Makes walls that hide the robot translucent. */
   lookThroughWalls() {
     const way = this.camera.position.clone().sub(this.centre);
     this.sight.far = way.length();
@@ -190,13 +190,13 @@ class BodiesView {
       if (part.material) part.material.dispose();
     });
     this.renderer.dispose();
-    // A browser keeps few contexts, and takes one back late where nobody says so.
+    // Browsers limit the number of contexts, and free an unused one late unless it is released.
     this.renderer.forceContextLoss();
     this.canvas.remove();
   }
 }
 
-/** The way of the robot's centre through an episode, smoothed, so that a camera can follow it at any time. */
+/** The smoothed path of the robot's centre in an episode, which the camera follows. */
 class BodiesPath {
   constructor(episode, secondsPerStep, size) {
     this.episode = episode;
@@ -211,7 +211,7 @@ class BodiesPath {
     this.smooth = this.still ? this.fixed() : this.smoothed(BODIES.calm / (secondsPerStep || 0.05));
   }
 
-  /** Centre of all links; the last one known where the physics broke. */
+  /** Centre of all links; the last known one after the physics diverged. */
   middle(frame, links) {
     const moment = { frame, next: frame, mix: 0 };
     const sum = [0, 0, 0];
@@ -226,7 +226,7 @@ class BodiesPath {
     return this.raw.map(() => mean);
   }
 
-  /** Averages over so many steps, weighted by a bell. */
+  /** The path averaged with a Gaussian kernel, whose width is in steps. */
   smoothed(width) {
     const times = this.raw.map((_, frame) => this.episode.stepAt(frame));
     return times.map((time) => {

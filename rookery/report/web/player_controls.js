@@ -1,6 +1,6 @@
-// What stands under the picture: play, the scrubber, the time, the speed, the returns, the episodes.
+// Controls below the picture: play, scrubber, time, speed, returns, episodes.
 
-// Paths of pictures of 20 x 20.
+// SVG paths of icons of size 20 x 20.
 const PLAYER_ICONS = {
   play: "M5 3.2v13.6a.8.8 0 0 0 1.2.7l11-6.8a.8.8 0 0 0 0-1.4l-11-6.8a.8.8 0 0 0-1.2.7z",
   pause: "M4.5 3h4v14h-4zM11.5 3h4v14h-4z",
@@ -83,7 +83,7 @@ class PlayerControls {
     return episodes;
   }
 
-  /** What does not change within an episode. */
+  /** Updates the controls that do not change within an episode. */
   showEpisode(episode, count) {
     this.label.textContent = episode.about.label;
     this.count.textContent = count > 1 ? `${episode.index + 1} of ${count}` : "";
@@ -133,9 +133,9 @@ class PlayerControls {
 }
 
 /**
- * One finger sideways turns a view; up and down it scrolls the page, as on a phone it must. Two zoom and move.
+ * A horizontal swipe turns the view; a vertical one scrolls the page, as needed on phones. Two fingers zoom and pan.
  *
- * The view within `stage` hears of a finger only when its way is known. Returns a function that ends this.
+ * The view in `stage` receives touch events only once the direction is known. Returns a function that removes this.
  */
 function leaveSwipes(stage) {
   const fingers = new Map();

@@ -1,11 +1,11 @@
-// One recorded episode: where everything is at a time, and what it has returned so far.
+// One recorded episode: positions and cumulative returns at a time.
 
-const LISTED = 6; // returns that have a name each; of more, the mean of each kind is told
+const LISTED = 6; // returns that are shown by name; of more, the mean per kind of body is shown
 
 class PlayerEpisode {
   /**
-   * @param {object} data - as createPlayer has it
-   * @param {number} index - which episode
+   * @param {object} data - as for createPlayer
+   * @param {number} index - index of the episode
    */
   constructor(data, index) {
     this.data = data;
@@ -17,7 +17,7 @@ class PlayerEpisode {
     this.steps = this.arrays.step ? this.stepAt(this.frames - 1) : this.about.steps || 0;
   }
 
-  /** Where the row of a frame begins in an array's data. */
+  /** Offset of a frame's row in an array's data. */
   offset(name, frame) {
     const shape = this.arrays[name].shape;
     const size = shape.slice(2).reduce((product, length) => product * length, 1);
@@ -41,17 +41,17 @@ class PlayerEpisode {
     return low;
   }
 
-  /** The two frames about a time in steps, and how far it is from the first to the second, in [0, 1]. */
+  /** The two frames around a time in steps, and the interpolation weight of the second in [0, 1]. */
   moment(time) {
     const frame = this.frameAt(time);
     const next = Math.min(frame + 1, this.frames - 1);
     const passed = next > frame ? time - this.stepAt(frame) : 0;
-    // On a frame, the next one must not be mixed in even by nothing: it may be NaN.
+    // At a frame, the next one must not be used even with weight 0: it may be NaN.
     if (passed <= 0) return { frame, next: frame, mix: 0 };
     return { frame, next, mix: Math.min(1, passed / (this.stepAt(next) - this.stepAt(frame))) };
   }
 
-  /** Position of a body or link at a moment, as numbers of the array's last axis. */
+  /** Position of a body or link at a moment, an array of the last axis's size. */
   position(body, { frame, next, mix }) {
     const { data, shape } = this.arrays.position;
     const size = shape[3];
@@ -62,7 +62,7 @@ class PlayerEpisode {
     return place;
   }
 
-  /** Heading of a body in rad, turned the short way; NaN for a body without one. */
+  /** Heading of a body in rad, interpolated along the shorter arc; NaN for a body without one. */
   heading(body, { frame, next, mix }) {
     if (!this.arrays.heading) return NaN;
     const data = this.arrays.heading.data;
@@ -71,7 +71,7 @@ class PlayerEpisode {
     return from + Math.atan2(Math.sin(turn), Math.cos(turn)) * mix;
   }
 
-  /** Rotation of a link as [w, x, y, z], of length 1 and by the short way. */
+  /** Rotation of a link as a unit quaternion [w, x, y, z], interpolated along the shorter arc. */
   rotation(link, { frame, next, mix }) {
     const data = this.arrays.rotation.data;
     const from = this.offset("rotation", frame) + link * 4;
@@ -88,7 +88,7 @@ class PlayerEpisode {
     return !this.arrays.visible || this.arrays.visible.data[this.offset("visible", frame) + body] > 0;
   }
 
-  /** How many steps ago a body was last seen, at a time in steps; 0 while it is seen. */
+  /** Steps since a body became invisible, at a time in steps; 0 while it is visible. */
   gone(body, time) {
     let frame = this.frameAt(time);
     if (this.visible(body, frame)) return 0;
@@ -96,27 +96,27 @@ class PlayerEpisode {
     return frame === 0 ? Infinity : time - this.stepAt(frame);
   }
 
-  /** What has been returned until a time: [{name, value, kind}], kind being that of the body it belongs to, or null. */
+  /** Cumulative returns at a time: [{name, value, kind}], with the kind of the body that gets the return, or null. */
   returned(time) {
     if (!this.arrays.reward) return this.totals();
     const at = this.offset("reward", this.frameAt(time));
     const values = this.data.names.map((_, index) => this.arrays.reward.data[at + index]);
     const digits = this.digits();
-    const tell = ({ name, rows, kind }) => {
+    const format = ({ name, rows, kind }) => {
       const mean = rows.reduce((sum, row) => sum + values[row], 0) / rows.length;
       return { name, kind, value: Number.isFinite(mean) ? mean.toFixed(rows.length > 1 ? 1 : digits) : "not finite" };
     };
-    return returnGroups(this.data).map(tell);
+    return returnGroups(this.data).map(format);
   }
 
-  /** Of a film only the end is known. */
+  /** Returns of the whole episode; a film has no others. */
   totals() {
     const entries = Object.entries(this.about.returns || {}).slice(0, LISTED);
-    const tell = (value) => (Number.isFinite(value) ? value.toFixed(Number.isInteger(value) ? 0 : 1) : "not finite");
-    return entries.map(([name, value]) => ({ name: `${name} in all`, kind: null, value: tell(value) }));
+    const format = (value) => (Number.isFinite(value) ? value.toFixed(Number.isInteger(value) ? 0 : 1) : "not finite");
+    return entries.map(([name, value]) => ({ name: `total ${name}`, kind: null, value: format(value) }));
   }
 
-  /** Whole numbers are told as such where all of an episode's returns are whole. */
+  /** Number of decimals: 0 if all returns of the episode are integers. */
   digits() {
     const from = this.offset("reward", 0);
     const to = this.offset("reward", this.frames - 1) + this.data.names.length;
@@ -125,7 +125,7 @@ class PlayerEpisode {
   }
 }
 
-/** Which returns are told, each the mean of some rows: one per name, or per kind of body where there are many. */
+/** The shown returns, each the mean of some rows: one per name, or per kind of body if there are many. */
 function returnGroups(data) {
   const bodies = data.scenery ? data.scenery.bodies : [];
   const alone = data.names.map((name, row) => ({ name, rows: [row], kind: null }));
@@ -147,7 +147,7 @@ const FALLBACKS = {
 const FALLBACK_SERIES = ["#d1495b", "#00798c", "#edae49", "#6a4c93", "#5b8c5a"];
 FALLBACK_SERIES.push("#8c5e3c", "#3d5a9e", "#e07a9b", "#77808a", "#9bb83c");
 
-/** The page's colours as they are now, each [red, green, blue] of 255, whatever way they are written in. */
+/** The current colours of the page, each [red, green, blue] in 0..255, from any CSS notation. */
 function pageColours() {
   const style = getComputedStyle(document.documentElement);
   const canvas = document.createElement("canvas");
@@ -164,12 +164,12 @@ function pageColours() {
   return { ...Object.fromEntries(named), series };
 }
 
-/** A colour of the page as CSS has it. */
+/** A colour in CSS notation. */
 function css([red, green, blue], alpha = 1) {
   return `rgb(${red} ${green} ${blue} / ${alpha})`;
 }
 
-/** The colour between two. */
+/** The interpolation between two colours. */
 function blend(from, to, mix) {
   return from.map((part, index) => Math.round(part * (1 - mix) + to[index] * mix));
 }

@@ -1,4 +1,4 @@
-// An episode that its own suite drew as a .gif: it can be stopped where the browser decodes it frame by frame.
+// An episode rendered by its suite as a .gif; it can be paused if the browser can decode single frames.
 
 class FilmView {
   constructor(stage, data) {
@@ -11,7 +11,7 @@ class FilmView {
     this.ready = this.open().catch(() => false);
   }
 
-  /** Whether the film can be stopped; else it stays the browser's own moving picture, which cannot. */
+  /** Whether the film can be paused; otherwise the browser animates the image. */
   async open() {
     if (typeof ImageDecoder === "undefined") return false;
     const bytes = Uint8Array.from(atob(this.source.slice(this.source.indexOf(",") + 1)), (sign) => sign.charCodeAt(0));
@@ -50,7 +50,7 @@ class FilmView {
     if (!this.busy) this.catchUp();
   }
 
-  /** Decodes what is wanted by now, one frame at a time: all of a film's frames would fill a phone's memory. */
+  /** Decodes the current frame on demand: all frames of a film would exceed a phone's memory. */
   async catchUp() {
     this.busy = true;
     while (!this.over && this.drawn !== this.wanted) {

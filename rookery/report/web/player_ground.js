@@ -1,11 +1,11 @@
-// The ground that bodies stand on: a grid that fades into the page, their shadow, and the way they came.
+// Ground of a 3D view: a grid that fades into the page, shadows, and the path of the robot.
 
 const GROUND_VERTEX = `
   varying vec2 place;
   void main() {
-    vec4 world = modelMatrix * vec4(position, 1.0);
-    place = world.xy;
-    gl_Position = projectionMatrix * viewMatrix * world;
+    vec4 globalPosition = modelMatrix * vec4(position, 1.0);
+    place = globalPosition.xy;
+    gl_Position = projectionMatrix * viewMatrix * globalPosition;
   }`;
 
 const GROUND_FRAGMENT = `
@@ -43,11 +43,11 @@ class BodiesGround {
     this.shadow = this.layer(far, new Three.ShadowMaterial({ depthWrite: false }));
     this.shadow.receiveShadow = true;
     this.shadow.renderOrder = 1;
-    this.way = new Three.Line(new Three.BufferGeometry(), new Three.LineBasicMaterial({ transparent: true }));
-    this.way.material.opacity = 0.7;
-    this.way.renderOrder = 2;
-    this.way.frustumCulled = false;
-    scene.add(this.grid, this.shadow, this.way);
+    this.pathLine = new Three.Line(new Three.BufferGeometry(), new Three.LineBasicMaterial({ transparent: true }));
+    this.pathLine.material.opacity = 0.7;
+    this.pathLine.renderOrder = 2;
+    this.pathLine.frustumCulled = false;
+    scene.add(this.grid, this.shadow, this.pathLine);
   }
 
   shader() {
@@ -67,27 +67,27 @@ class BodiesGround {
     this.uniforms.ground.value.set(threeColour(blend(colours.paper, colours.ink, dark ? 0.06 : 0.045)));
     this.uniforms.line.value.set(threeColour(blend(colours.paper, colours.quiet, dark ? 0.35 : 0.5)));
     this.shadow.material.opacity = dark ? 0.5 : 0.22;
-    this.way.material.color.set(threeColour(colours.accent));
+    this.pathLine.material.color.set(threeColour(colours.accent));
   }
 
-  /** Takes the way of an episode, of which as much is drawn as has been walked. */
+  /** Sets the path of an episode, which is drawn up to the current frame. */
   trace(path) {
     const places = path.smooth.flatMap(([x, y]) => [x, y, this.height + 1e-3]);
-    this.way.geometry.dispose();
-    this.way.geometry = new Three.BufferGeometry();
-    this.way.geometry.setAttribute("position", new Three.BufferAttribute(new Float32Array(places), 3));
-    this.way.visible = !path.still;
+    this.pathLine.geometry.dispose();
+    this.pathLine.geometry = new Three.BufferGeometry();
+    this.pathLine.geometry.setAttribute("position", new Three.BufferAttribute(new Float32Array(places), 3));
+    this.pathLine.visible = !path.still;
   }
 
-  /** The grid follows the robot; its lines stay where they are, as the shader draws them in the world's metres. */
+  /** The grid follows the robot; its lines stay where they are, as the shader draws them in global coordinates. */
   draw(centre, { frame }) {
     this.uniforms.centre.value.copy(centre);
     for (const layer of [this.grid, this.shadow]) layer.position.set(centre.x, centre.y, this.height);
-    this.way.geometry.setDrawRange(0, frame + 1);
+    this.pathLine.geometry.setDrawRange(0, frame + 1);
   }
 }
 
-/** The lowest that any link comes, m. */
+/** The lowest height of any link, m. */
 function lowest(data) {
   const { data: numbers } = data.arrays.position;
   let least = Infinity;
@@ -95,7 +95,7 @@ function lowest(data) {
   return Number.isFinite(least) ? least : 0;
 }
 
-/** How bright a colour of the page is, in [0, 1]. */
+/** Luminance of a colour, in [0, 1]. */
 function luminance([red, green, blue]) {
   return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255;
 }

@@ -1,11 +1,11 @@
-// Bodies in a plane on a canvas: discs with a nose where they head, and a trail of where they were.
+// Bodies in a plane on a canvas: discs with a nose in the direction of their heading, and a trail.
 
 const PLANE = {
   trail: 20, // steps
-  pieces: 40, // of a trail, so that it fades evenly
-  nose: 2.0, // how far a nose reaches, in radii of its body
-  mourned: 15, // steps for which a cross marks where a body vanished
-  least: 3.5, // pixels, so that a small body in a large world is still seen
+  pieces: 40, // segments of a trail, so that it fades evenly
+  nose: 2.0, // distance of a nose's tip from the centre of its body, in radii
+  crossSteps: 15, // steps for which a cross marks the position of a body that became invisible
+  least: 3.5, // pixels, the smallest radius, so that a small body in a large environment is visible
 };
 
 class PlaneView {
@@ -66,7 +66,7 @@ class PlaneView {
     bodies.forEach((body) => this.drawCross(pen, body));
   }
 
-  /** All that is to be drawn of a body at a moment. */
+  /** Position, size and style of a body at a moment. */
   body(kind, index, time, moment) {
     const [x, y] = this.place(...this.episode.position(index, moment));
     return {
@@ -77,7 +77,7 @@ class PlaneView {
       radius: Math.max(PLANE.least, this.scenery.radii[index] * this.scale),
       reach: ((this.scenery.reaches || [])[index] || 0) * this.scale,
       heading: this.episode.heading(index, moment),
-      seen: this.episode.visible(index, moment.frame),
+      visible: this.episode.visible(index, moment.frame),
       gone: this.episode.gone(index, time),
     };
   }
@@ -124,7 +124,7 @@ class PlaneView {
   }
 
   drawReach(pen, body) {
-    if (!body.seen || !(body.reach > body.radius)) return;
+    if (!body.visible || !(body.reach > body.radius)) return;
     const [left, top] = this.place(this.scenery.lower[0], this.scenery.upper[1]);
     const [right, bottom] = this.place(this.scenery.upper[0], this.scenery.lower[1]);
     pen.save();
@@ -141,7 +141,7 @@ class PlaneView {
     pen.restore();
   }
 
-  /** Where a lonely body has been since the start; of several it would be a tangle. */
+  /** The path of a single body since the start; the paths of several would overlap. */
   drawPath(pen, time, moment) {
     const places = [];
     for (let frame = 0; frame <= moment.frame; frame++) {
@@ -163,16 +163,16 @@ class PlaneView {
     pen.stroke();
   }
 
-  /** Onto a layer of their own. Says whether there are any: Chromium hands out an old layer that was only cleared. */
+  /** Draws trails to a separate layer. Returns whether there are any: Chromium may reuse a layer that was only cleared. */
   drawTrails(bodies, time) {
     const pen = this.trails.getContext("2d");
     const [width, height, left, top] = this.size;
     pen.clearRect(left, top, width, height);
     pen.lineCap = "round";
-    return bodies.filter((body) => body.seen && this.drawTrail(pen, body, time)).length > 0;
+    return bodies.filter((body) => body.visible && this.drawTrail(pen, body, time)).length > 0;
   }
 
-  /** A piece first rubs out what it covers: where pale strokes overlap they would show as beads. */
+  /** Each segment first erases the pixels it covers: overlapping translucent strokes would be visible as beads. */
   drawTrail(pen, body, time) {
     const start = Math.max(0, time - PLANE.trail);
     let last = null;
@@ -206,7 +206,7 @@ class PlaneView {
   }
 
   drawBody(pen, body) {
-    if (!body.seen) return;
+    if (!body.visible) return;
     pen.beginPath();
     if (Number.isFinite(body.heading)) {
       const side = Math.acos(1 / PLANE.nose);
@@ -227,7 +227,7 @@ class PlaneView {
   }
 
   drawCross(pen, body) {
-    const left = body.seen ? 0 : 1 - body.gone / PLANE.mourned;
+    const left = body.visible ? 0 : 1 - body.gone / PLANE.crossSteps;
     if (!(left > 0)) return;
     const arm = Math.max(5, body.radius);
     pen.beginPath();

@@ -1,4 +1,4 @@
-// Shapes of bodies in space as meshes of three.js: what they look like, and how large a robot is.
+// Shapes of a 3D view as three.js meshes, with their colours, and the size of a robot.
 
 function isFloor({ link, kind, rotation }) {
   const [, x, y] = rotation || [1, 0, 0, 0];
@@ -9,14 +9,14 @@ function isGoal({ shape }) {
   return shape.role === "goal";
 }
 
-/** What stands still is pale, a goal green; the links of a robot differ a little, so that its joints are seen. */
+/** Static shapes are pale, goals green; the links of a robot differ slightly, so that its joints are visible. */
 function pageColour({ link, role }, { series, quiet, paper, ink }) {
   if (role === "goal") return series[4];
   if (link < 0) return blend(quiet, paper, 0.35);
   return blend(series[2], ink, [0, 0.2, 0.1][link % 3]);
 }
 
-/** A shape as a mesh in the frame of its link; capsules and cylinders lie along z. */
+/** A shape as a mesh in the frame of its link; capsules and cylinders are aligned with z. */
 function shapeMesh(shape) {
   const material = new Three.MeshStandardMaterial({ roughness: 0.55, metalness: 0.0 });
   const mesh = new Three.Mesh(shapeGeometry(shape), material);
@@ -34,11 +34,11 @@ function shapeGeometry({ kind, size }) {
   if (kind === "cylinder") return new Three.CylinderGeometry(first, first, 2 * second, 36).rotateX(Math.PI / 2);
   if (kind === "sphere") return new Three.SphereGeometry(first, 32, 20);
   if (kind === "box") return new Three.BoxGeometry(2 * first, 2 * second, 2 * third);
-  // MuJoCo's planes without a size go on for ever; this far is out of sight.
+  // MuJoCo's planes without a size are infinite; this size exceeds the view.
   return new Three.PlaneGeometry(2 * (first || 50), 2 * (second || 50));
 }
 
-/** The box that a robot fills as it stands: half its diagonal, m, and the height of its middle. */
+/** The bounding box of a robot in its current pose: half its diagonal, m, and the height of its centre. */
 function robotBox(links, goals) {
   const box = new Three.Box3();
   for (const link of links) {

@@ -1,4 +1,4 @@
-// A repertoire: its cells by fitness, how they filled, and a policy that plays when its cell is clicked.
+// Repertoire: fitness of its cells over time, and playback of the policy of a clicked cell.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MAP_SIDE = 1000; // units of a map's longer side
@@ -12,22 +12,22 @@ function repertoireSection(run, player) {
     counts.replaceChildren(state.words());
   };
   const counts = el("p", { class: "note", "aria-live": "polite" });
-  const chosen = el("p", { class: "note chosen", "aria-live": "polite" }, player ? "Click a cell to see its policy play." : "Click a cell to see what its policy is worth.");
+  const chosen = el("p", { class: "note chosen", "aria-live": "polite" }, player ? "Click a cell to play an episode of its policy." : "Click a cell to see the fitness of its policy.");
   const choose = (cell) => chosen.replaceChildren(...state.choose(cell, player, maps));
   for (const map of maps) map.onchoose = choose;
   const slider = state.times.length > 1 ? timeSlider(state, show) : null;
   const several = maps.length > 1;
   const figure = frame(
-    { title: several ? "Repertoire, two dimensions at a time" : "Repertoire", name: "repertoire", wide: several, csv: () => state.columns(), note: several ? "A tile shows the best of its cells." : null },
+    { title: several ? "Repertoire, two dimensions at a time" : "Repertoire", name: "repertoire", wide: several, csv: () => state.columns(), note: several ? "A tile shows the best fitness of its cells." : null },
     el("div", {}, el("div", { class: several ? "maps" : "map" }, ...maps.map((map) => map.root)), scaleBar(state), slider, counts, chosen),
   );
   show();
-  const beside = player ? playerFrame(run, player, "The policy of a cell") : noEpisodes(run);
+  const beside = player ? playerFrame(run, player, "Episode of a cell's policy") : noEpisodes(run);
   if (player) player.listen((episode) => Number.isInteger(episode.cell) && state.select(episode.cell, maps));
   return section("repertoire", "Repertoire", el("div", { class: "grid" }, figure, beside));
 }
 
-/** Which elites there were at a time: fitness of each cell, NaN where empty. */
+/** The elites at a time: fitness of each cell, NaN where empty. */
 class RepertoireState {
   constructor(run) {
     this.run = run;
@@ -35,12 +35,12 @@ class RepertoireState {
     const { history } = run.repertoire;
     this.times = history ? [...new Set(history.generation.data)] : [];
     this.fitness = this.last;
-    this.range = [quantile(this.last, 0.02), quantile(this.last, 0.98)]; // a single elite shall not take all shades
+    this.range = [quantile(this.last, 0.02), quantile(this.last, 0.98)]; // outliers must not take up the colour range
     this.selected = null;
     this.time = null;
   }
 
-  /** What was there after the generation at this place in `times`; the end for the last. */
+  /** Sets the state after the generation at this index of `times`; the final state for the last. */
   at(place) {
     this.time = place >= this.times.length - 1 ? null : this.times[place];
     if (this.time === null) {
@@ -55,7 +55,7 @@ class RepertoireState {
   words() {
     const occupied = this.fitness.filter(Number.isFinite).length;
     const [, best] = extent(this.fitness) || [0, NaN];
-    const when = this.time === null ? "In the end" : `After generation ${this.time + 1}`;
+    const when = this.time === null ? "At the end" : `After generation ${this.time + 1}`;
     return `${when}: ${occupied.toLocaleString("en")} of ${this.fitness.length.toLocaleString("en")} cells, best ${written(best)}.`;
   }
 
@@ -77,7 +77,7 @@ class RepertoireState {
     return best;
   }
 
-  /** Chooses a cell, or the nearest one that holds an elite; plays it, or the nearest one that was rolled out. */
+  /** Chooses a cell, or the nearest one with an elite; plays it, or the nearest one with a recorded episode. */
   choose(cell, player, maps) {
     const words = [];
     if (!Number.isFinite(this.last[cell])) {
@@ -108,18 +108,18 @@ class RepertoireState {
     if (!recorded.length) return "";
     const other = recorded.includes(cell) ? cell : this.nearest(cell, recorded);
     player.show("cell", other);
-    const late = this.time === null ? "" : " It is the elite of the end that plays.";
-    return (other === cell ? "It plays." : `It was not rolled out; cell ${other}, the nearest that was, plays.`) + late;
+    const late = this.time === null ? "" : " The episode is of the final elite.";
+    return (other === cell ? "Its episode is shown." : `It has no recorded episode; the one of cell ${other}, the nearest with an episode, is shown.`) + late;
   }
 
   columns() {
     const { centroids, descriptors } = this.run.repertoire;
     const size = centroids.shape[1];
     const cells = range(this.fitness.length);
-    const told = { cell: cells, fitness: this.fitness };
-    for (const k of range(size)) told[`centroid/${k}`] = cells.map((i) => centroids.data[i * size + k]);
-    if (this.time === null) for (const k of range(size)) told[`descriptor/${k}`] = cells.map((i) => descriptors.data[i * size + k]);
-    return told;
+    const columns = { cell: cells, fitness: this.fitness };
+    for (const k of range(size)) columns[`centroid/${k}`] = cells.map((i) => centroids.data[i * size + k]);
+    if (this.time === null) for (const k of range(size)) columns[`descriptor/${k}`] = cells.map((i) => descriptors.data[i * size + k]);
+    return columns;
   }
 }
 
@@ -128,7 +128,7 @@ function quantile(values, share) {
   return known.length ? known[Math.floor(share * (known.length - 1))] : 0;
 }
 
-/** One map: a polygon per cell, or per tile that several share. */
+/** One map: a polygon per cell, or per tile of several cells. */
 class RepertoireMap {
   constructor(run, map, state) {
     Object.assign(this, { run, map, state, onchoose: () => {} });
@@ -151,7 +151,7 @@ class RepertoireMap {
     this.svg.setAttribute("class", "cells");
     this.svg.setAttribute("role", "application");
     this.svg.setAttribute("tabindex", "0");
-    this.svg.setAttribute("aria-label", "Map of the repertoire: arrows go from cell to cell and choose it");
+    this.svg.setAttribute("aria-label", "Map of the repertoire: arrow keys choose the next cell");
     this.svg.addEventListener("keydown", (event) => this.pressed(event));
     const count = starts.data.length - 1;
     this.cells = range(count).map(() => []);
@@ -181,7 +181,7 @@ class RepertoireMap {
     return [share[0] * this.sides[0], (1 - share[1]) * this.sides[1]];
   }
 
-  /** The best of a polygon's cells; undefined where all are empty. */
+  /** The best cell of a polygon; undefined if all are empty. */
   best(index, fitness) {
     const occupied = this.cells[index].filter((cell) => Number.isFinite(fitness[cell]));
     return occupied.sort((a, b) => fitness[b] - fitness[a])[0];
@@ -193,7 +193,7 @@ class RepertoireMap {
     this.onchoose(cell);
   }
 
-  /** Arrows go to the nearest polygon with an elite in their direction. */
+  /** Arrow keys choose the nearest polygon with an elite in their direction. */
   pressed(event) {
     const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (!direction) return;
@@ -213,7 +213,7 @@ class RepertoireMap {
     return [Number(this.star.getAttribute("cx")), Number(this.star.getAttribute("cy"))];
   }
 
-  /** The middle of a polygon's corners. */
+  /** The mean of a polygon's corners. */
   middle(index) {
     const { starts, points } = this.map;
     const [from, to] = [starts.data[index], starts.data[index + 1]];
@@ -221,7 +221,7 @@ class RepertoireMap {
     return this.place(mean(0), mean(1));
   }
 
-  /** Names a cell only when it is pointed at: thousands of titles would cost as much as the map. */
+  /** Sets a cell's title only when it is pointed at: thousands of titles would cost as much as the map. */
   hover(index) {
     const cell = this.best(index, this.state.fitness);
     const text = cell === undefined ? `cell ${this.cells[index].join(", ") || "none"}: empty` : `cell ${cell}: fitness ${written(this.state.fitness[cell])}`;
@@ -237,7 +237,7 @@ class RepertoireMap {
     this.mark();
   }
 
-  /** A ring around the cell that was chosen, or the best. */
+  /** Puts a ring around the chosen cell, or around the best one. */
   mark() {
     const { centroids } = this.run.repertoire;
     const { fitness, selected } = this.state;
@@ -255,15 +255,15 @@ class RepertoireMap {
 
 function timeSlider(state, show) {
   const last = state.times.length - 1;
-  const told = el("output", {}, `generation ${state.times[last] + 1}`);
+  const output = el("output", {}, `generation ${state.times[last] + 1}`);
   const move = (event) => {
     const place = Number(event.target.value);
     state.at(place);
-    told.textContent = `generation ${state.times[place] + 1}`;
+    output.textContent = `generation ${state.times[place] + 1}`;
     show();
   };
   const slider = el("input", { type: "range", min: 0, max: last, value: last, "aria-label": "Generation", oninput: move });
-  return el("label", { class: "slider" }, slider, told);
+  return el("label", { class: "slider" }, slider, output);
 }
 
 function scaleBar(state) {

@@ -1,8 +1,8 @@
-// Skills: where the episodes of each went, each skill in a colour of its own; a click plays one.
+// Skills: trajectories of each skill in a separate colour; a click plays an episode.
 
 function skillsSection(run, player) {
   const { skills } = run;
-  const beside = player ? playerFrame(run, player, "A skill plays") : noEpisodes(run);
+  const beside = player ? playerFrame(run, player, "Episode of a skill") : noEpisodes(run);
   if (skills.missing) return section("skills", "Skills", el("p", { class: "note" }, skills.missing), el("div", { class: "grid" }, beside));
   return section("skills", "Skills", el("div", { class: "grid" }, trajectoriesChart(run, player), beside));
 }
@@ -33,7 +33,7 @@ function trajectoriesChart(run, player) {
   const chips = skillChips(kinds, player);
   const csv = () => trajectoryColumns(trajectories, names);
   const height = (width) => (equal ? Math.min(560, Math.max(260, ((width - 60) * (high - low)) / (right - left) + 60)) : 380);
-  const figure = chart({ title: "Where each skill went", name: "skills", height, option, ready, csv, note: player ? "Click a line, its end or a number to see the skill play." : null });
+  const figure = chart({ title: "Trajectories of each skill", name: "skills", height, option, ready, csv, note: player ? "Click a line, its end or a button to play an episode of the skill." : null });
   figure.append(chips);
   return figure;
 }
@@ -53,14 +53,14 @@ function skillChips(kinds, player) {
 }
 
 function trajectoryColumns(trajectories, names) {
-  const told = { skill: [], episode: [], [names[0]]: [], [names[1]]: [] };
+  const columns = { skill: [], episode: [], [names[0]]: [], [names[1]]: [] };
   trajectories.forEach(({ skill, points }, episode) => {
     for (let i = 0; i < points.shape[0]; i++) {
-      told.skill.push(skill);
-      told.episode.push(episode);
-      told[names[0]].push(points.data[2 * i]);
-      told[names[1]].push(points.data[2 * i + 1]);
+      columns.skill.push(skill);
+      columns.episode.push(episode);
+      columns[names[0]].push(points.data[2 * i]);
+      columns[names[1]].push(points.data[2 * i + 1]);
     }
   });
-  return told;
+  return columns;
 }

@@ -1,6 +1,6 @@
-// The machine's side: speed, where the time of a generation went, memory, and what went wrong.
+// System: speed, time per phase of a generation, memory, and problems.
 
-const PHASES = { seconds: "computing: train, judge, breed", seconds_tables: "tables, and a live page", seconds_checkpoint: "checkpoint" };
+const PHASES = { seconds: "computation: training, evaluation, selection", seconds_tables: "tables and live report", seconds_checkpoint: "checkpoint" };
 
 function systemSection(run) {
   const figures = [speedChart(run), phaseChart(run), wrongsFigure(run), machineFigure(run)];
@@ -24,7 +24,7 @@ function speedChart(run) {
   return chart({ title: "Environment steps per second", name: "speed", height: 220, option, csv: () => ({ generation: run.metrics.generation.data, steps_per_second: values }) });
 }
 
-/** Seconds of each generation, phase upon phase. */
+/** Seconds of each generation, stacked by phase. */
 function phaseChart(run) {
   const xs = generations(run);
   const phases = Object.entries(PHASES).filter(([column]) => column in run.metrics);
@@ -36,7 +36,7 @@ function phaseChart(run) {
     tooltip: { ...basics(colours).tooltip, formatter: axisTooltip((value) => `generation ${value}, seconds`) },
     grid: { ...basics(colours).grid, top: 48, bottom: 30 },
   });
-  const note = "Training, judging and breeding are one compiled program, whose parts cannot be told apart from outside.";
+  const note = "Training, evaluation and selection are one compiled program, whose parts cannot be timed separately.";
   const csv = () => Object.fromEntries(["generation", ...phases.map(([column]) => column)].map((column) => [column, run.metrics[column].data]));
   return chart({ title: "Time of a generation", name: "phases", note, height: 260, option, csv });
 }
@@ -45,11 +45,11 @@ function wrongsFigure(run) {
   const rows = run.wrongs.filter(({ name }) => name !== "warning").map(({ meaning, count }) => [el("span", { class: count ? "wrong" : "fine" }, written(count)), meaning]);
   const warnings = run.wrongs.filter(({ name }) => name === "warning").map(({ meaning }) => el("p", { class: "note wrong" }, meaning));
   const csv = () => ({ what: run.wrongs.map(({ meaning }) => meaning), count: run.wrongs.map(({ count }) => count) });
-  return frame({ title: "What went wrong", name: "wrongs", csv }, el("div", {}, table([{ label: "count", numeric: true }, { label: "" }], rows), ...warnings));
+  return frame({ title: "Problems", name: "wrongs", csv }, el("div", {}, table([{ label: "count", numeric: true }, { label: "" }], rows), ...warnings));
 }
 
 function machineFigure(run) {
-  const rows = run.facts.filter(([label]) => ["devices", "processor", "versions", "begun"].includes(label));
+  const rows = run.facts.filter(([label]) => ["devices", "processor", "versions", "started"].includes(label));
   const { memory } = run;
   if (memory) {
     rows.push(["memory planned", `${bytes(memory.planned)} a device${memory.peak ? `, ${bytes(memory.peak)} while saving` : ""}`]);

@@ -1,1 +1,1 @@
-"""Brax: the adapter, and the tasks over its robots that measure feet, directions and walls."""
+"""Brax: the adapter, and the tasks that add foot contacts, undirected locomotion or walls to its robots."""

@@ -1,9 +1,9 @@
-"""Brax's environments as Rookery's, touched as little as possible; needs the extra `brax`, imported on first use.
+"""Adapter for Brax environments with few changes to Brax; needs the extra `brax`, which is imported on first use.
 
-Only the physics state is carried between steps: every step hands Brax a fresh `State`, since Brax's own `step` writes
-into the metrics of the one that it is given. Brax's time limit is never used; `api.limit_episode` counts instead, so
-Brax's `done` always means terminated. Brax computes with mixed types and ranks; its calls run under JAX's standard
-promotion rules whatever the caller's are.
+The adapter carries only the physics state between steps: every step passes a new `State` to Brax, because Brax's `step`
+mutates the metrics of its argument. Brax's time limit is not used; `time_limit.limit_episode` truncates, so Brax's
+`done` always means terminated. Brax computes with mixed types and ranks; its calls run under JAX's standard promotion
+rules, whatever the caller's rules are.
 """
 
 import contextlib
@@ -27,25 +27,32 @@ from rookery.types import Array, Key
 EPISODE_LENGTH = 1000
 OMNI_ROBOTS = ("ant", "humanoid")
 BACKENDS = ("spring", "positional", "generalized", "mjx")
-ONLY_BACKENDS = {"swimmer": ("generalized",)}  # Brax refuses the others
+ONLY_BACKENDS = {"swimmer": ("generalized",)}  # Brax does not support the others
 INSTALL = 'pip install "rookery[brax]"'
 
 
-class Reading(NamedTuple):
-    """What a task reads off Brax's state, after a reset (no reward then) or a step."""
+class StateReaders(NamedTuple):
+    """Functions that compute a task's outputs from Brax's `State` after a reset (except the reward) or a step."""
 
-    observation: Callable[[Any], Array]  # [O] float32
-    reward: Callable[[Any], Array]  # []
-    descriptor: Callable[[Any], Array]  # [D] float32
+    observation: Callable[[Any], Array]
+    """-> `[O]` float32."""
+    reward: Callable[[Any], Array]
+    """-> `[]` float32."""
+    descriptor: Callable[[Any], Array]
+    """-> `[D]` float32."""
 
 
 class Variant(NamedTuple):
-    """How a task differs from Brax's environment of the same robot."""
+    """Differences between a task and Brax's environment of the same robot."""
 
-    prepare: Callable[[Any, str], Reading]  # takes the world, which it may change, and its name
+    prepare: Callable[[Any, str], StateReaders]
+    """Takes Brax's environment, which it may modify, and its name."""
     descriptor: DescriptorSpec | None = None
-    options: Mapping[str, Any] = MappingProxyType({})  # for the constructor of Brax's environment
-    goal: tuple[float, float] | None = None  # x, y in metres of a place to reach that is not in the model; shown only
+    """None: the task has no descriptor."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Options for the constructor of Brax's environment."""
+    goal: tuple[float, float] | None = None
+    """x and y in metres of a goal that is not in the model; used for drawing only."""
 
 
 def make(
@@ -55,16 +62,16 @@ def make(
     variant: Variant | None = None,
     **options: Any,
 ) -> Environment:
-    """Build one of Brax's environments, or a variant of it.
+    """Build a Brax environment, or a variant of one.
 
-    Actions are clipped to [-1, 1] before Brax sees them. Physics that are no longer finite terminate the episode. Call
-    it outside of any traced function: it loads the model.
+    Actions are clipped to [-1, 1] before they are passed to Brax. Non-finite physics terminate the episode. Call this
+    function outside of any traced function, since it loads the model.
 
     Args:
-      name: Brax's own name, e.g. `hopper`.
+      name: Brax's name, e.g. `hopper`.
       episode_length: steps until truncation, at least 1.
       backend: `spring`, `positional`, `generalized` or `mjx`; by default `default_backend(name)`.
-      variant: `OMNI`, or one of `brax_feet` and `brax_walls`; by default the environment as Brax has it.
+      variant: `OMNI`, or a variant of the modules `feet` and `walls`; by default the unmodified environment.
       **options: for the constructor of Brax's environment, e.g. `terminate_when_unhealthy=False`.
 
     Raises:
@@ -72,47 +79,47 @@ def make(
       ValueError: the name, the backend or an option is unknown, or the variant does not fit the robot or the backend.
     """
     variant = variant or PLAIN
-    world = load(name, backend or default_backend(name), **{**variant.options, **options})
-    reading = variant.prepare(world, name)
-    # One jit around each: training and evaluation trace the physics once, whatever their batch sizes.
-    reset = jax.jit(partial(_reset, world, reading))
-    step = jax.jit(partial(_step, world, reading))
+    brax_env = load(name, backend or default_backend(name), **{**variant.options, **options})
+    readers = variant.prepare(brax_env, name)
+    # Jitted separately, so that training and evaluation trace the physics once, whatever their batch sizes.
+    reset = jax.jit(partial(_reset, brax_env, readers))
+    step = jax.jit(partial(_step, brax_env, readers))
     start = jax.eval_shape(reset, jax.random.key(0))[1]
     spec = EnvSpec(
         name=name,
         observation_size=start.observation.shape[0],
-        action_size=world.action_size,
+        action_size=brax_env.action_size,
         episode_length=episode_length,
         descriptor=variant.descriptor,
     )
-    environment = Environment(reset, step, spec, picture=brax_bodies.picture(world, variant.goal))
+    environment = Environment(reset, step, spec, picture=brax_bodies.picture(brax_env, variant.goal))
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
 
 
 def default_backend(name: str) -> str:
-    """`spring` where the environment runs on it, as all do but `swimmer` (`generalized`)."""
+    """Return `spring`, or `generalized` for `swimmer`, which supports no other backend."""
     return ONLY_BACKENDS.get(name, BACKENDS)[0]
 
 
 def load(name: str, backend: str, **options: Any) -> Any:
-    """Brax's own environment, unwrapped; see `make` for arguments and errors."""
+    """Load Brax's environment without wrappers; see `make` for arguments and errors."""
     allowed = ONLY_BACKENDS.get(name, BACKENDS)
     if backend not in allowed:
         raise ValueError(f"Brax's {name} does not run on backend {backend!r}; use one of {list(allowed)}.")
     envs = _import_envs()
-    _mend_fluid()
-    _mend_loader()
+    _patch_fluid()
+    _patch_model_loader()
     with quiet_model_load():
         try:
             return envs.get_environment(name, backend=backend, **options)
         except KeyError as error:
-            raise ValueError(f"Brax has no environment {name!r}; `rookery envs` lists those it has.") from error
+            raise ValueError(f"Brax has no environment {name!r}; `rookery envs` lists the supported ones.") from error
         except TypeError as error:
             raise ValueError(f"Brax's {name} does not take the options {sorted(options)}: {error}.") from error
 
 
 def _import_envs() -> Any:
-    """`brax.envs`, without what the import says: lines about the optional Warp, and jaxopt's farewell."""
+    """Import `brax.envs` without its output: messages about the optional Warp, and jaxopt's deprecation warning."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -122,14 +129,14 @@ def _import_envs() -> Any:
     return envs
 
 
-def _mend_fluid() -> None:
-    """Let Brax's fluid forces, which only the swimmer has, go on calling `clip` with `a_min`: JAX has dropped it."""
+def _patch_fluid() -> None:
+    """Support the argument `a_min` of `clip`, which JAX removed and Brax's fluid forces (only the swimmer's) use."""
     fluid: Any = importlib.import_module("brax.fluid")
     fluid.jp = SimpleNamespace(**{**vars(jnp), "clip": _clip})
 
 
-def _mend_loader() -> None:
-    """Let models lie where this process computes: MJX would put them on the first device of the first process."""
+def _patch_model_loader() -> None:
+    """Load models on this process's default device; MJX would use the first device of the first process."""
     loader: Any = importlib.import_module("brax.io.mjcf")
     loader.mjx = SimpleNamespace(**{**vars(importlib.import_module("mujoco.mjx")), "put_model": _put_model})
 
@@ -144,9 +151,9 @@ def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) 
 
 @contextlib.contextmanager
 def quiet_model_load() -> Iterator[None]:
-    """Keep back two messages that are known: Brax's about its own future, MuJoCo's about an attribute in its model.
+    """Suppress two known messages: Brax's deprecation notice, and MuJoCo's about the attribute `settotalmass`.
 
-    MuJoCo would also write its own into a log file in the working directory. Any other message becomes a warning.
+    MuJoCo would also write its message to a log file in the working directory. Any other message becomes a warning.
     """
     mujoco = importlib.import_module("mujoco")
     messages: list[str] = []
@@ -164,73 +171,73 @@ def quiet_model_load() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _lenient() -> Iterator[None]:
-    """What Brax needs while it is traced: mixed types and ranks, and no complaint that it uses MJX in an old way."""
+def _standard_promotion() -> Iterator[None]:
+    """Allow mixed types and ranks, which Brax uses while it is traced, and ignore its deprecation warning about MJX."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing `", category=DeprecationWarning)
         yield
 
 
-def _reset(world: Any, reading: Reading, key: Key) -> tuple[EnvState, Step]:
-    with _lenient():
-        start = world.reset(key)
-    return start.pipeline_state, base.first_step(reading.observation(start), reading.descriptor(start))
+def _reset(brax_env: Any, readers: StateReaders, key: Key) -> tuple[EnvState, Step]:
+    with _standard_promotion():
+        start = brax_env.reset(key)
+    return start.pipeline_state, base.first_step(readers.observation(start), readers.descriptor(start))
 
 
-def _step(world: Any, reading: Reading, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+def _step(brax_env: Any, readers: StateReaders, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     del key  # Brax's physics are deterministic
     from brax.envs import State
 
     zero = jnp.zeros((), jnp.float32)
-    fresh = State(pipeline_state=state, obs=zero, reward=zero, done=zero)  # no environment of Brax's reads the rest
-    with _lenient():
-        after = world.step(fresh, jnp.clip(action, -1.0, 1.0))
+    before = State(pipeline_state=state, obs=zero, reward=zero, done=zero)  # Brax's environments read no other field
+    with _standard_promotion():
+        after = brax_env.step(before, jnp.clip(action, -1.0, 1.0))
     done = jnp.asarray(after.done, jnp.float32) > 0.5
-    said = base.next_step(reading.observation(after), reading.reward(after), done, reading.descriptor(after))
-    return after.pipeline_state, said
+    step = base.next_step(readers.observation(after), readers.reward(after), done, readers.descriptor(after))
+    return after.pipeline_state, step
 
 
-def own_observation(state: Any) -> Array:
-    """The environment's, `[O]`."""
+def native_observation(state: Any) -> Array:
+    """Observation of Brax's environment, `[O]` float32."""
     return jnp.asarray(state.obs, jnp.float32)
 
 
-def own_reward(state: Any) -> Array:
-    """The environment's, `[]`."""
+def native_reward(state: Any) -> Array:
+    """Reward of Brax's environment, `[]` float32."""
     return jnp.asarray(state.reward, jnp.float32)
 
 
 def no_descriptor(state: Any) -> Array:
-    """Of size 0."""
+    """Descriptor of size 0, for a task without a descriptor."""
     del state
     return jnp.zeros((0,), jnp.float32)
 
 
 def torso_position(state: Any) -> Array:
-    """Where the torso is, x and y in metres, `[2]`; for a robot whose root moves freely.
+    """X and y of the torso in metres, `[2]`, for a robot with a free root joint.
 
-    The root's own coordinates say it: the poses of the links are one step of the physics behind them on `mjx`.
+    They are taken from the root's joint coordinates, since on `mjx` the link poses are one physics step behind them.
     """
     return jnp.asarray(state.pipeline_state.q[:2], jnp.float32)
 
 
-def _plain(world: Any, name: str) -> Reading:
-    del world, name
-    return Reading(own_observation, own_reward, no_descriptor)
+def _plain(brax_env: Any, name: str) -> StateReaders:
+    del brax_env, name
+    return StateReaders(native_observation, native_reward, no_descriptor)
 
 
-def _omni(world: Any, name: str) -> Reading:
-    del world
+def _omni(brax_env: Any, name: str) -> StateReaders:
+    del brax_env
     if name not in OMNI_ROBOTS:
-        raise ValueError(f"only {' and '.join(OMNI_ROBOTS)} walk wherever they like; {name} does not.")
-    return Reading(own_observation, _undirected_reward, torso_position)
+        raise ValueError(f"undirected tasks need a robot with a free root, {' or '.join(OMNI_ROBOTS)}; got {name}.")
+    return StateReaders(native_observation, _undirected_reward, torso_position)
 
 
 def _undirected_reward(state: Any) -> Array:
-    """The environment's reward without the term for moving forward, `[]`."""
-    return own_reward(state) - jnp.asarray(state.metrics["forward_reward"], jnp.float32)
+    """Reward of Brax's environment without the term for forward motion, `[]`."""
+    return native_reward(state) - jnp.asarray(state.metrics["forward_reward"], jnp.float32)
 
 
 PLAIN = Variant(_plain)
 OMNI = Variant(_omni, base.descriptor_spec("final x, y of the torso", "final", (-30.0, -30.0), (30.0, 30.0)))
-"""No direction is rewarded (ant and humanoid): what stays is the reward for living and the cost of control."""
+"""Undirected locomotion for ant and humanoid: the reward consists of the healthy reward and the control costs."""

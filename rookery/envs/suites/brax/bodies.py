@@ -1,7 +1,7 @@
-"""How Brax's robots look: the geometries of the loaded model, and where its links are.
+"""Pictures of Brax's robots: the geometries of the loaded model, and the poses of its links.
 
-Shapes are the model's spheres, capsules, cylinders, boxes and planes. Meshes, ellipsoids and height fields are left
-out, and what the model makes invisible: the spheres by which a body meets walls. Pictures of materials are not used.
+Shapes are the model's spheres, capsules, cylinders, boxes and planes. Meshes, ellipsoids and height fields are omitted,
+and so are invisible geometries such as the spheres that collide with walls. Textures are not used.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from rookery.envs.rendering.scene import Picture, Pose, Shape
 
-# MuJoCo's `mjtGeom` -> what it is here, and how many of its three sizes say something.
+# MuJoCo's `mjtGeom` -> kind of `Shape`, and the number of used entries of its three sizes.
 _KINDS = {
     0: ("plane", 2),
     2: ("sphere", 1),
@@ -19,34 +19,34 @@ _KINDS = {
     5: ("cylinder", 2),
     6: ("box", 3),
 }
-_NO_COLOUR = (0.5, 0.5, 0.5, 1.0)  # what MuJoCo writes where the model says nothing
-_GOALS = ("goal", "target")  # how Brax's models call the bodies that are there to be reached
-_GOAL_RADIUS, _GOAL_HEIGHT = 0.5, 0.02  # metres; the tasks give their goal no size
+_NO_COLOUR = (0.5, 0.5, 0.5, 1.0)  # MuJoCo's default if the model defines no colour
+_GOALS = ("goal", "target")  # names of goal bodies in Brax's models
+_GOAL_RADIUS, _GOAL_HEIGHT = 0.5, 0.02  # metres; the tasks define no size of their goal
 _GOAL_COLOUR = (0.1, 0.6, 0.3, 0.6)
 
 
-def picture(world: Any, goal: tuple[float, float] | None = None) -> Picture:
-    """Bodies in space.
+def picture(brax_env: Any, goal: tuple[float, float] | None = None) -> Picture:
+    """Build the picture of a Brax environment.
 
     Args:
-      world: Brax's environment, as the task uses it.
-      goal: x and y in metres of a goal on the ground that is not in the model; shown as a flat disc.
+      brax_env: Brax's environment, with the task's modifications.
+      goal: x and y in metres of a goal on the ground that is not in the model; drawn as a flat disc.
     """
-    around = () if goal is None else (_goal(goal),)
-    return Picture(bodies=bodies, shapes=(*shapes(world.sys.mj_model), *around), seconds=_number(world.dt))
+    goal_shapes = () if goal is None else (_goal(goal),)
+    return Picture(bodies=bodies, shapes=(*shapes(brax_env.sys.mj_model), *goal_shapes), seconds=_number(brax_env.dt))
 
 
 def shapes(model: Any) -> tuple[Shape, ...]:
-    """What can be seen of a model; those of the world itself are floors, walls and rails.
+    """Convert the visible geometries of a model; those of body 0 are floors, walls and rails.
 
     Args:
-      model: MuJoCo's; its bodies after the world are Brax's links, in their order.
+      model: MuJoCo's model; its bodies from 1 on are Brax's links, in the same order.
     """
-    return tuple(_shape(model, geom) for geom in range(model.ngeom) if _is_seen(model, geom))
+    return tuple(_shape(model, geom) for geom in range(model.ngeom) if _is_visible(model, geom))
 
 
 def bodies(state: Any) -> Pose:
-    """Where the links are; on `mjx` one step of the physics behind the joints.
+    """Poses of the links; on `mjx` they are one physics step behind the joint coordinates.
 
     Args:
       state: Brax's pipeline state, of any backend.
@@ -54,7 +54,7 @@ def bodies(state: Any) -> Pose:
     return Pose(jnp.asarray(state.x.pos, jnp.float32), jnp.asarray(state.x.rot, jnp.float32))
 
 
-def _is_seen(model: Any, geom: int) -> bool:
+def _is_visible(model: Any, geom: int) -> bool:
     return int(model.geom_type[geom]) in _KINDS and model.geom_rgba[geom, 3] > 0.0
 
 
@@ -63,7 +63,7 @@ def _shape(model: Any, geom: int) -> Shape:
     colour = _numbers(model.geom_rgba[geom])
     return Shape(
         link=int(model.geom_bodyid[geom]) - 1,
-        kind=kind,  # pyright: ignore[reportArgumentType]  # one of the five
+        kind=kind,  # pyright: ignore[reportArgumentType]  # one of the kinds above
         size=_numbers(model.geom_size[geom, :count]),
         position=_numbers(model.geom_pos[geom]),
         rotation=_numbers(model.geom_quat[geom]),
@@ -72,9 +72,9 @@ def _shape(model: Any, geom: int) -> Shape:
     )
 
 
-def _goal(place: tuple[float, float]) -> Shape:
+def _goal(position: tuple[float, float]) -> Shape:
     size = (_GOAL_RADIUS, _GOAL_HEIGHT / 2)
-    return Shape(-1, "cylinder", size, (*place, _GOAL_HEIGHT / 2), (1.0, 0.0, 0.0, 0.0), _GOAL_COLOUR, "goal")
+    return Shape(-1, "cylinder", size, (*position, _GOAL_HEIGHT / 2), (1.0, 0.0, 0.0, 0.0), _GOAL_COLOUR, "goal")
 
 
 def _numbers(row: Any) -> tuple[Any, ...]:
@@ -82,5 +82,5 @@ def _numbers(row: Any) -> tuple[Any, ...]:
 
 
 def _number(number: Any) -> float:
-    """A plain float, as short as single precision tells it."""
+    """Convert to a Python float with the shortest decimal form that is exact in float32."""
     return float(str(np.float32(number)))

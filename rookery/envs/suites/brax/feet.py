@@ -1,7 +1,8 @@
-"""The feet of Brax's robots, found by their geometry, and the descriptor that they make: which of them walk, how much.
+"""The feet of Brax's robots, detected from the model's geometry, and the descriptor of their ground contacts.
 
-A foot's contact is its own height over the floor, computed from its link's pose. It equals the engine's distance of
-contact to 1e-7, on every backend, and costs nothing; asking the engine (`debug=True`) costs 15 % of the speed.
+A foot is in contact depending on its height above the floor, which is computed from its link's pose. That height equals
+the contact distance of the physics engine to 1e-7 on every backend and has no measurable cost, whereas reading the
+contact distance from the engine (`debug=True`) costs 15 % of the speed.
 """
 
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 
 from rookery.envs import base
 from rookery.envs.suites.brax import adapter as brax
-from rookery.envs.suites.brax.adapter import Reading, Variant
+from rookery.envs.suites.brax.adapter import StateReaders, Variant
 from rookery.types import Array
 
 CONTACT_HEIGHT = 5e-3  # metres; a foot at rest hovers within a millimetre of the floor
@@ -20,30 +21,36 @@ PLANE, SPHERE, CAPSULE = 0, 2, 3  # MuJoCo's `mjtGeom`
 
 
 class Feet(NamedTuple):
-    """The feet of a robot as spheres and capsules on links, F of them, as constants of the model."""
+    """The F feet of a robot as spheres and capsules attached to links; constants of the model."""
 
-    links: np.ndarray  # [F] int, which link carries the foot
-    centres: np.ndarray  # [F, 3] metres, centre of the foot in the link's frame
-    axes: np.ndarray  # [F, 3] metres, half of the capsule's length along its axis in the link's frame; 0 for a sphere
-    radii: np.ndarray  # [F] metres
-    floor: float  # metres, height of the floor
+    links: np.ndarray
+    """Index of the link of each foot, `[F]` int."""
+    centres: np.ndarray
+    """Centre of each foot in the link's frame, metres, `[F, 3]`."""
+    axes: np.ndarray
+    """Half the capsule's length along its axis, in the link's frame, metres, `[F, 3]`; 0 for a sphere."""
+    radii: np.ndarray
+    """Metres, `[F]`."""
+    floor: float
+    """Height of the floor, metres."""
 
 
 def ground_contact(feet: int) -> Variant:
-    """The environment with the ground contact of its feet as the descriptor: their shares of the episode's steps.
+    """Variant whose descriptor is the fraction of the episode's steps in which each foot touches the ground.
 
-    A foot has contact when it is less than 5 mm above the floor at the end of a step; `[feet]` in [0, 1].
+    A foot is in contact if it is less than 5 mm above the floor at the end of a step. The descriptor is `[feet]` in
+    [0, 1].
 
     Args:
-      feet: how many the robot has; the loaded model must have as many.
+      feet: number of feet; the loaded model must have the same number.
     """
     spec = base.descriptor_spec("ground contact of each foot", "mean", (0.0,) * feet, (1.0,) * feet)
-    return Variant(partial(_stand, feet), spec)
+    return Variant(partial(_prepare_contacts, feet), spec)
 
 
-def _stand(feet: int, world: Any, name: str) -> Reading:
+def _prepare_contacts(feet: int, brax_env: Any, name: str) -> StateReaders:
     del name
-    return Reading(brax.own_observation, brax.own_reward, partial(_contacts, find_feet(world.sys, feet)))
+    return StateReaders(brax.native_observation, brax.native_reward, partial(_contacts, find_feet(brax_env.sys, feet)))
 
 
 def _contacts(feet: Feet, state: Any) -> Array:
@@ -52,12 +59,12 @@ def _contacts(feet: Feet, state: Any) -> Array:
 
 
 def foot_heights(feet: Feet, positions: Array, rotations: Array) -> Array:
-    """Distance of each foot's lowest point from the floor, `[F]` in metres, negative inside it.
+    """Height of each foot's lowest point above the floor, `[F]` in metres, negative below the floor's surface.
 
     Args:
-      feet: from `find_feet`.
-      positions: `[links, 3]` of the links, metres.
-      rotations: `[links, 4]` of the links, unit quaternions (w, x, y, z).
+      feet: the result of `find_feet`.
+      positions: positions of the links, `[links, 3]`, metres.
+      rotations: unit quaternions (w, x, y, z) of the links, `[links, 4]`.
     """
     w, x, y, z = rotations[feet.links].T
     upwards = jnp.stack([2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)], axis=-1)
@@ -67,11 +74,11 @@ def foot_heights(feet: Feet, positions: Array, rotations: Array) -> Array:
 
 
 def find_feet(system: Any, expected: int) -> Feet:
-    """Describe a robot's feet.
+    """Find a robot's feet and their geometry.
 
     Args:
       system: Brax's system of the loaded model.
-      expected: how many feet the robot has.
+      expected: number of feet of the robot.
 
     Raises:
       ValueError: the model has no level floor, another number of feet, or feet that are neither sphere nor capsule.
@@ -93,13 +100,16 @@ def find_feet(system: Any, expected: int) -> Feet:
 
 
 def floor_and_feet(model: Any) -> tuple[int, list[int]]:
-    """Find the floor and a robot's feet, as ids of geometries: a foot collides with the floor, on a link with no other.
+    """Find the floor and a robot's feet: geometries that collide with the floor and are attached to a leaf link.
 
-    Links' names are no help: the ant's lower legs have none. Torso and thighs that may touch the floor carry links;
-    arms and heads that carry none do not collide with it. Nor do walls.
+    Names of links cannot identify feet, since the ant's lower legs have none. A torso or thigh that collides with the
+    floor has child links; arms and heads, which have no child links, do not collide with the floor, nor do walls.
 
     Args:
       model: MuJoCo's model.
+
+    Returns:
+      The geometry id of the floor, and those of the feet.
 
     Raises:
       ValueError: the model has no level floor, or several.
@@ -114,7 +124,7 @@ def floor_and_feet(model: Any) -> tuple[int, list[int]]:
 
 
 def _collide(model: Any, one: int, other: int) -> bool:
-    """MuJoCo's rule: either geometry's type meets the other's affinity."""
+    """MuJoCo's collision rule: the contact type of one geometry matches the contact affinity of the other."""
     return bool(
         model.geom_contype[one] & model.geom_conaffinity[other]
         or model.geom_contype[other] & model.geom_conaffinity[one]
@@ -122,6 +132,6 @@ def _collide(model: Any, one: int, other: int) -> bool:
 
 
 def _axis(model: Any, geom: int) -> np.ndarray:
-    """Unit vector `[3]` of a geometry's own z axis in the frame of its body."""
+    """Unit vector `[3]` along a geometry's z axis, in the frame of its body."""
     w, x, y, z = model.geom_quat[geom]
     return np.asarray([2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)])

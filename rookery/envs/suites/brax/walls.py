@@ -1,12 +1,12 @@
-"""Brax's walking robots among walls: a trap on the straight way, and a maze.
+"""Brax's walking robots with walls: a trap straight ahead of the robot, and a maze.
 
-Top views (metres; the robot starts at s, which is the origin, and faces along x):
+Top views (metres; the robot starts at s, the origin, and faces along x):
 
     trap       y
            3.5 |          #############
            2.5 |          #############
                |                     ##
-             0 s                     ##  end wall: its face at x = 11.5 for the ant, 8.5 for the humanoid
+             0 s                     ##  end wall with its face at x = 11.5 for the ant, 8.5 for the humanoid
                |                     ##
           -2.5 |          #############
           -3.5 |          #############
@@ -26,14 +26,14 @@ Top views (metres; the robot starts at s, which is the origin, and faces along x
             -5 +-----------------#------------+
               -5   0      10     20        35 40
 
-Walls are boxes of the world, 1 m thick, 2 m high and reaching 2 m below the floor: pushed hard, robots climb walls of
-1 m, and a fallen robot, of which only the feet meet the floor, would slip underneath. Only the feet and a few spheres
-in the robot's body meet walls; a leg's capsule would cost five times as much. The spheres have no mass, so a walled
-robot moves as a free one does.
+Walls are static boxes, 1 m thick, 2 m high and extending 2 m below the floor: robots that push hard climb walls of 1 m,
+and a fallen robot, of which only the feet collide with the floor, would slip underneath. Only the feet and a few
+spheres in the robot's body collide with walls; collisions of a leg's capsule would cost five times as much. The spheres
+have no mass, so they do not change the robot's dynamics away from walls.
 
 Source: the trap and maze that QDax had for Brax 1 (Chalumeau 2023, arXiv:2308.03665).
-Deviation: walls are boxes, not capsules of 1 m height; the humanoid observes its position as the ant does, and its body
-meets the walls, not only its feet.
+Deviation: walls are boxes, not capsules of 1 m height; the humanoid observes its position, as the ant does, and its
+body collides with the walls, not only its feet.
 """
 
 import importlib
@@ -49,30 +49,36 @@ from rookery.envs import base
 from rookery.envs.base import DescriptorSpec
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
-from rookery.envs.suites.brax.adapter import Reading, Variant
+from rookery.envs.suites.brax.adapter import StateReaders, Variant
 from rookery.types import Array
 
-BACKENDS = ("spring", "positional", "mjx")  # on `generalized`, robots are thrown by walls or pass through them
+BACKENDS = ("spring", "positional", "mjx")  # on `generalized`, walls eject robots or let them pass
 WALL_BIT = 2  # of MuJoCo's collision masks; the floor has 1
 HEIGHT = 2.0  # metres above the floor, and below it
 GOAL = (35.0, 0.0)  # metres, in the maze
-FREE_HEIGHT = (0.2, 5.0)  # metres; the torso's in the maze, so that jumping does not end an episode
+HEALTHY_HEIGHT = (0.2, 5.0)  # metres; range of the torso's height in the maze, wide enough for jumps
 
 
 class Wall(NamedTuple):
     """A box's outline from above, in metres."""
 
-    left: float  # least x
-    right: float  # greatest x
-    near: float  # least y
-    far: float  # greatest y
+    left: float
+    """Smallest x."""
+    right: float
+    """Largest x."""
+    near: float
+    """Smallest y."""
+    far: float
+    """Largest y."""
 
 
 class Robot(NamedTuple):
-    """What walls must know of a robot."""
+    """Properties of a robot that the wall tasks need."""
 
-    trap_face: float  # metres, x of the inner face of the trap's end wall
-    spheres: tuple[tuple[str, float], ...]  # what meets walls beside the feet: name of a body, radius in metres
+    trap_face: float
+    """x of the inner face of the trap's end wall, metres."""
+    spheres: tuple[tuple[str, float], ...]
+    """Spheres that collide with walls in addition to the feet: name of the body, radius in metres."""
 
 
 ROBOTS = {
@@ -85,15 +91,15 @@ MAZE_WALLS = (
     Wall(-5.5, -4.5, -4.5, 39.5),
     Wall(39.5, 40.5, -4.5, 39.5),
     Wall(19.5, 20.5, -4.5, 19.5),  # between start and goal
-    Wall(10.5, 19.5, 7.0, 8.0),  # a dead end before it
-    Wall(9.5, 10.5, 20.25, 39.75),  # on the way round
+    Wall(10.5, 19.5, 7.0, 8.0),  # a dead end in front of it
+    Wall(9.5, 10.5, 20.25, 39.75),  # on the detour
 )
 TRAP_DESCRIPTOR = base.descriptor_spec("final x, y of the torso", "final", (0.0, -8.0), (30.0, 8.0))
 MAZE_DESCRIPTOR = base.descriptor_spec("final x, y of the torso", "final", (-5.0, -5.0), (40.0, 40.0))
 
 
 def trap_walls(face: float) -> tuple[Wall, ...]:
-    """A U that is open towards the robot: the end wall's face at x = `face`, side walls from 5 m before it."""
+    """U-shaped walls, open towards the robot: the end wall's face is at x = `face`, side walls begin 5 m before it."""
     return (
         Wall(face, face + 1.0, -2.5, 2.5),
         Wall(face - 5.0, face + 1.0, -3.5, -2.5),
@@ -101,44 +107,46 @@ def trap_walls(face: float) -> tuple[Wall, ...]:
     )
 
 
-def add_walls(world: Any, name: str, walls: tuple[Wall, ...]) -> None:
-    """Put walls into a world that `brax.load` gave; the robot and what the backend has set up stay as they are.
+def add_walls(brax_env: Any, name: str, walls: tuple[Wall, ...]) -> None:
+    """Add walls to an environment that `brax.load` returned; robot, solver options and actuators are unchanged.
 
-    The model is read again from Brax's own file, with the walls in it. Walls take the ids after the floor's, so those
-    of the robot's geometries shift.
+    The model is loaded again from Brax's file with the walls added. The walls get the geometry ids after the floor's,
+    so the ids of the robot's geometries shift.
 
     Args:
-      world: Brax's environment; its system is replaced.
-      name: the robot's, one of `ROBOTS`.
+      brax_env: Brax's environment; its system is replaced.
+      name: name of the robot, one of `ROBOTS`.
       walls: at least one.
 
     Raises:
-      ValueError: walls do not hold on the world's backend, or the robot is not known here.
+      ValueError: the backend does not support walls, or the robot is not in `ROBOTS`.
     """
     if name not in ROBOTS:
-        raise ValueError(f"walls know {sorted(ROBOTS)}, not {name!r}: what of a robot meets them must be declared.")
-    if world.backend not in BACKENDS:
         raise ValueError(
-            f"walls do not hold on backend {world.backend!r}: robots are thrown by them or pass through; "
+            f"walls support the robots {sorted(ROBOTS)}, not {name!r}; add its collision spheres to `walls.ROBOTS`."
+        )
+    if brax_env.backend not in BACKENDS:
+        raise ValueError(
+            f"backend {brax_env.backend!r} does not support walls: they eject robots or let them pass through; "
             f"use one of {list(BACKENDS)}."
         )
     mjcf: Any = importlib.import_module("brax.io.mjcf")
     text = resources.files("brax").joinpath("envs", "assets", f"{name}.xml").read_text()
     with brax.quiet_model_load():
-        walled = mjcf.loads(_with_walls(text, world.sys.mj_model, ROBOTS[name].spheres, walls))
-    world.sys = walled.replace(opt=world.sys.opt, actuator=world.sys.actuator)
+        walled = mjcf.loads(_with_walls(text, brax_env.sys.mj_model, ROBOTS[name].spheres, walls))
+    brax_env.sys = walled.replace(opt=brax_env.sys.opt, actuator=brax_env.sys.actuator)
 
 
 def _with_walls(text: str, model: Any, spheres: tuple[tuple[str, float], ...], walls: tuple[Wall, ...]) -> str:
-    """A robot's MJCF with walls, and with the bit by which its feet and `spheres` meet them."""
+    """Return a robot's MJCF with walls, and with the collision bit of walls on its feet and on added `spheres`."""
     root = ElementTree.fromstring(text)
     for foot in brax_feet.floor_and_feet(model)[1]:
         mask = int(model.geom_contype[foot]) | WALL_BIT
-        _the(root, "geom", model.geom(foot).name).set("contype", str(mask))
+        _find(root, "geom", model.geom(foot).name).set("contype", str(mask))
     for body, radius in spheres:
-        ball = {"name": f"{body}_meets_walls", "type": "sphere", "size": str(radius), "mass": "0"}
+        sphere = {"name": f"{body}_meets_walls", "type": "sphere", "size": str(radius), "mass": "0"}
         mask = {"contype": str(WALL_BIT), "conaffinity": "0", "rgba": "0 0 0 0"}
-        ElementTree.SubElement(_the(root, "body", body), "geom", {**ball, **mask})
+        ElementTree.SubElement(_find(root, "body", body), "geom", {**sphere, **mask})
     for number, wall in enumerate(walls):
         box = {
             "name": f"wall_{number}",
@@ -147,43 +155,45 @@ def _with_walls(text: str, model: Any, spheres: tuple[tuple[str, float], ...], w
             "size": f"{(wall.right - wall.left) / 2} {(wall.far - wall.near) / 2} {HEIGHT}",
         }
         mask = {"contype": "0", "conaffinity": str(WALL_BIT), "rgba": "0.6 0.6 0.65 1"}
-        ElementTree.SubElement(_the(root, "worldbody"), "geom", {**box, **mask})
+        ElementTree.SubElement(_find(root, "worldbody"), "geom", {**box, **mask})
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _the(root: ElementTree.Element, tag: str, name: str | None = None) -> ElementTree.Element:
-    """The element of this tag, and of this name if one is given."""
+def _find(root: ElementTree.Element, tag: str, name: str | None = None) -> ElementTree.Element:
+    """Find the first element with this tag, and with this name if one is given."""
     found = root.find(f".//{tag}[@name='{name}']" if name else f".//{tag}")
     if found is None:
-        raise ValueError(f"Brax's model has no {tag} {name or ''}: this release of Brax is not known here.")
+        raise ValueError(
+            f"Brax's model has no {tag} {name or ''}: this release of Brax is not supported; run: {brax.INSTALL}"
+        )
     return found
 
 
-def _trap(world: Any, name: str) -> Reading:
-    add_walls(world, name, trap_walls(ROBOTS[name].trap_face) if name in ROBOTS else ())
-    return Reading(partial(placed_observation, TRAP_DESCRIPTOR), brax.own_reward, brax.torso_position)
+def _prepare_trap(brax_env: Any, name: str) -> StateReaders:
+    add_walls(brax_env, name, trap_walls(ROBOTS[name].trap_face) if name in ROBOTS else ())
+    return StateReaders(partial(positioned_observation, TRAP_DESCRIPTOR), brax.native_reward, brax.torso_position)
 
 
-def _maze(world: Any, name: str) -> Reading:
-    add_walls(world, name, MAZE_WALLS)
-    return Reading(partial(placed_observation, MAZE_DESCRIPTOR), _nearness, brax.torso_position)
+def _prepare_maze(brax_env: Any, name: str) -> StateReaders:
+    add_walls(brax_env, name, MAZE_WALLS)
+    return StateReaders(partial(positioned_observation, MAZE_DESCRIPTOR), _negative_goal_distance, brax.torso_position)
 
 
-TRAP = Variant(_trap, TRAP_DESCRIPTOR)
-"""The environment with a trap ahead of the robot, which observes its position; the reward stays."""
+TRAP = Variant(_prepare_trap, TRAP_DESCRIPTOR)
+"""Brax's environment with a trap ahead of the robot and the robot's position in the observation; same reward."""
 
-MAZE = Variant(_maze, MAZE_DESCRIPTOR, {"healthy_z_range": FREE_HEIGHT}, GOAL)
-"""The maze, for the ant: minus the distance to the goal as the reward, terminated when the torso leaves
-`FREE_HEIGHT`; the robot observes its position."""
+MAZE = Variant(_prepare_maze, MAZE_DESCRIPTOR, {"healthy_z_range": HEALTHY_HEIGHT}, GOAL)
+"""The maze, for the ant: the reward is minus the distance to the goal, the episode terminates when the torso leaves
+`HEALTHY_HEIGHT`, and the observation contains the robot's position."""
 
 
-def placed_observation(limits: DescriptorSpec, state: Any) -> Array:
-    """The torso's x and y, scaled so that `limits` become [-1, 1], before the environment's observation; `[2 + O]`."""
+def positioned_observation(limits: DescriptorSpec, state: Any) -> Array:
+    """Prepend the torso's x and y, scaled so that `limits` become [-1, 1], to the observation; `[2 + O]`."""
     lower, upper = np.asarray(limits.lower, np.float32), np.asarray(limits.upper, np.float32)
-    place = (brax.torso_position(state) - (lower + upper) / 2.0) / ((upper - lower) / 2.0)
-    return jnp.concatenate([place, brax.own_observation(state)])
+    position = (brax.torso_position(state) - (lower + upper) / 2.0) / ((upper - lower) / 2.0)
+    return jnp.concatenate([position, brax.native_observation(state)])
 
 
-def _nearness(state: Any) -> Array:
-    """Minus the torso's distance to the goal, `[]` in metres."""
+def _negative_goal_distance(state: Any) -> Array:
+    """Minus the distance from the torso to the goal, `[]` in metres."""
     return -jnp.linalg.norm(brax.torso_position(state) - jnp.asarray(GOAL, jnp.float32))

@@ -1,18 +1,19 @@
-"""JaxMARL's environments as Rookery's worlds for teams; needs the extra `jaxmarl`, imported on first use.
+"""Adapter for JaxMARL environments; needs the extra `jaxmarl`, which is imported on first use.
 
-Agents have the suite's own names, and rewards are those that its step returns for each of them (JaxMARL's logs multiply
-MPE's by the number of agents; nothing is multiplied here, and Overcooked's shaped rewards are not added).
+Agents keep the suite's names, and rewards are those that its `step_env` returns for each agent. (JaxMARL's logs
+multiply the rewards of MPE by the number of agents; the adapter does not. It does not add Overcooked's shaped rewards
+either.)
 
-The suite merges its clock into `done`. Here the clock is lifted out of reach, or where the observation tells of it
-(Overcooked's last 40 steps) set to the episode's length and left unread; `api.limit_episode` counts, so what is left of
-`done` means terminated. Where the suite begins anew within an episode (the inner episodes of the coin game and of
-STORM), one such game is an episode.
+The suite merges its time limit into `done`. The adapter therefore sets the suite's limit to a number that is never
+reached; `time_limit.limit_episode` truncates, so `done` means terminated. Overcooked's observation shows the last 40
+steps before the limit, so there the suite's limit is the episode length and `done` is ignored. Where the suite begins
+several inner episodes within one (the coin game and STORM), one inner episode is an episode here.
 
-A task ends for all agents of a team at once. Deviation: a dead unit of SMAX is *not* terminated. It can do nothing
-(its mask leaves "stop" only) and is paid the team's reward, the victory's too, until the battle is over: a unit that is
-worth dying for would otherwise never be. JaxMARL's own learner counts likewise, though the suite flags the unit as
-done. A robot of `jaxnav` that has arrived or crashed waits for the others in the same way. A world whose agents leave
-and come back, or are born later, is not supported.
+The task ends for all agents of a team in the same step. Deviation: a dead unit of SMAX is *not* terminated. Its mask
+allows only "stop", and it gets the team's reward, including the victory's, until the battle is over; otherwise a policy
+would never learn to sacrifice a unit. JaxMARL's learner does the same, although the suite marks the unit as done.
+In the same way a robot of `jaxnav` that has arrived or crashed waits for the others. Environments whose agents leave
+and return, or appear later, are not supported.
 """
 
 from functools import partial
@@ -29,106 +30,117 @@ from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import bodies as brax_bodies
 from rookery.envs.suites.jaxmarl import visualizers
-from rookery.envs.suites.jaxmarl.tasks import MABRAX, OVERCOOKED, OVERCOOKED_V2, REFUSED, SMAX, STORM, TASKS
+from rookery.envs.suites.jaxmarl.tasks import MABRAX, OVERCOOKED, OVERCOOKED_V2, SMAX, STORM, TASKS, UNSUPPORTED
 from rookery.envs.wrappers import time_limit
 from rookery.types import Array, Key, PyTree
 
 INSTALL = 'pip install "rookery[jaxmarl]"'
 INSTALL_BRAX = 'pip install "rookery[brax,jaxmarl]"'
-NEVER = 2**30  # steps, where the suite insists on a limit
+UNREACHED_LIMIT = 2**30  # steps; for environments that require a limit
 
 
-class World(NamedTuple):
-    """JaxMARL's environment, and how its dictionaries become arrays."""
+class JaxmarlEnvironment(NamedTuple):
+    """An environment of JaxMARL, with the properties that convert its dictionaries to arrays."""
 
     env: Any
-    agents: tuple[Any, ...]  # [I] the suite's keys
+    """JaxMARL's environment object."""
+    agents: tuple[Any, ...]
+    """The suite's keys of the agents, `[I]`."""
     team: Team
+    """Names and unpadded sizes of the agents."""
     discrete: bool
-    told: bool  # whether observations end with the mask of possible actions
-    clocked: bool  # whether `done` means that the clock ended, and nothing else
-    possible: Array  # [I, A] bool: the actions that an agent has at all
-    lower: Array  # [I, A] bounds of continuous actions; 0 where they are discrete
-    upper: Array  # [I, A]
+    """Whether actions are discrete."""
+    masked: bool
+    """Whether observations end with the mask of the available actions."""
+    done_is_time_limit: bool
+    """Whether `done` means only that the suite's time limit was reached."""
+    existing: Array
+    """Actions that exist for each agent, `[I, A]` bool."""
+    lower: Array
+    """Lower bounds of continuous actions, `[I, A]`; 0 if actions are discrete."""
+    upper: Array
+    """Upper bounds of continuous actions, `[I, A]`; 0 if actions are discrete."""
 
 
 def make(name: str, episode_length: int | None = None) -> Environment:
-    """Build one of JaxMARL's environments.
+    """Build a JaxMARL environment.
 
-    Observations are `[I, O]` float32, flat and padded with zeros at the end; where agents have unequal actions, or the
-    suite says which are possible, the mask follows (see `EnvSpec.sensed_size`). Discrete actions are int32 `[I]`;
-    continuous ones `[I, A]` lie in [-1, 1], are clipped to that, and stand for the suite's own bounds. Call it outside
-    of any traced function.
+    Observations are `[I, O]` float32, flattened and padded with zeros at the end. An action mask follows if the agents'
+    action sizes differ or the suite reports available actions (see `EnvSpec.sensed_size`). Discrete actions are int32
+    `[I]`; continuous actions `[I, A]` are clipped to [-1, 1] and rescaled to the suite's bounds. Call this function
+    outside of any traced function.
 
     Args:
       name: one of `jaxmarl_tasks.TASKS`, e.g. `MPE_simple_spread_v3`.
-      episode_length: steps until truncation, at least 1; by default the suite's own limit.
+      episode_length: steps until truncation, at least 1; by default the suite's limit.
 
     Raises:
       ImportError: JaxMARL, or Brax where the task needs it, is not installed.
-      ValueError: the name is unknown or stands for what is not supported, or `episode_length` is below 1.
+      ValueError: the name is unknown, the environment is not supported, or `episode_length` is below 1.
     """
-    if name in REFUSED:
-        raise ValueError(f"JaxMARL's {name} is not supported: {REFUSED[name]}.")
+    if name in UNSUPPORTED:
+        raise ValueError(f"JaxMARL's {name} is not supported: {UNSUPPORTED[name]}.")
     if name not in TASKS:
-        raise ValueError(f"JaxMARL has no environment {name!r}; `rookery envs` lists those it has.")
+        raise ValueError(f"JaxMARL has no environment {name!r}; `rookery envs` lists the supported ones.")
     length = TASKS[name].episode_length if episode_length is None else episode_length
-    world = load(name, length)
-    action_size = max(world.team.action_sizes)
-    # One jit around each: training and evaluation trace the environment once, whatever their batch sizes.
-    reset = jax.jit(partial(_reset, world))
-    step = jax.jit(partial(_step, world))
+    suite_env = load(name, length)
+    action_size = max(suite_env.team.action_sizes)
+    # Jitted separately, so that training and evaluation trace the environment once, whatever their batch sizes.
+    reset = jax.jit(partial(_reset, suite_env))
+    step = jax.jit(partial(_step, suite_env))
     spec = EnvSpec(
         name=name,
-        observation_size=max(world.team.observation_sizes) + (action_size if world.told else 0),
+        observation_size=max(suite_env.team.observation_sizes) + (action_size if suite_env.masked else 0),
         action_size=action_size,
         episode_length=length,
-        discrete=world.discrete,
-        team=world.team,
-        masked=world.told,
+        discrete=suite_env.discrete,
+        team=suite_env.team,
+        masked=suite_env.masked,
     )
-    environment = Environment(reset, step, spec, picture=_picture(name, world.env))
+    environment = Environment(reset, step, spec, picture=_picture(name, suite_env.env))
     return time_limit.limit_episode(time_limit.guard_physics(environment), length)
 
 
 def _picture(name: str, env: Any) -> scene.Picture | None:
-    """By the suite's own visualiser where it has one; robots of Brax as the bodies that they are."""
+    """Bodies in space for the robots of Brax, else the suite's visualiser if there is one."""
     if name in MABRAX:
         return scene.inside(brax_bodies.picture(env.env), "pipeline_state")
     film = visualizers.film(name, env)
     return None if film is None else scene.Picture(film=film)
 
 
-_RIVALS = ("adversary", "eve")  # how the suite calls those who play against the others
+_ADVERSARY_NAMES = ("adversary", "eve")  # parts of the suite's names for agents that oppose the others
 
 
-def load(name: str, episode_length: int) -> World:
-    """JaxMARL's own environment with its clock out of the way; see `make` for arguments and errors."""
+def load(name: str, episode_length: int) -> JaxmarlEnvironment:
+    """Load an environment of JaxMARL with its time limit disabled; see `make` for arguments and errors."""
     suite = _import()
-    with third_party.lenient():
+    with third_party.standard_promotion():
         env = _build(suite, name, episode_length)
         agents = tuple(env.agents)
         spaces = [env.action_space(agent) for agent in agents]
-        starts = jax.eval_shape(partial(_starts, env, agents), jax.random.key(0))
+        starts = jax.eval_shape(partial(_first_observations, env, agents), jax.random.key(0))
     discrete = hasattr(spaces[0], "n")
     action_sizes = tuple(int(space.n if discrete else space.shape[0]) for space in spaces)
     team = Team(
         names=tuple(agent if isinstance(agent, str) else f"agent_{agent}" for agent in agents),
         observation_sizes=tuple(sum(leaf.size for leaf in jax.tree.leaves(start)) for start in starts),
         action_sizes=action_sizes,
-        rivals=len({any(word in str(agent) for word in _RIVALS) for agent in agents}) > 1,
+        rivals=len({any(word in str(agent) for word in _ADVERSARY_NAMES) for agent in agents}) > 1,
     )
-    possible = np.arange(max(action_sizes)) < np.asarray(action_sizes)[:, None]
-    lower, upper = np.zeros(possible.shape, np.float32), np.zeros(possible.shape, np.float32)
+    existing = np.arange(max(action_sizes)) < np.asarray(action_sizes)[:, None]
+    lower, upper = np.zeros(existing.shape, np.float32), np.zeros(existing.shape, np.float32)
     for i, space in enumerate(spaces if not discrete else ()):
         lower[i, : action_sizes[i]], upper[i, : action_sizes[i]] = space.low, space.high
-    told = len(set(action_sizes)) > 1 or _says_what_is_legal(name)
+    masked = len(set(action_sizes)) > 1 or _has_legal_actions(name)
     bounds = jnp.asarray(lower), jnp.asarray(upper)
-    return World(env, agents, team, discrete, told, name.startswith(OVERCOOKED), jnp.asarray(possible), *bounds)
+    return JaxmarlEnvironment(
+        env, agents, team, discrete, masked, name.startswith(OVERCOOKED), jnp.asarray(existing), *bounds
+    )
 
 
 def _import() -> Any:
-    """JaxMARL itself; whatever its import has to say is kept back."""
+    """Import JaxMARL without its output."""
     try:
         with third_party.quiet_import():
             import jaxmarl
@@ -146,7 +158,7 @@ def _build(suite: Any, name: str, episode_length: int) -> Any:
         from jaxmarl.environments.smax import map_name_to_scenario
 
         scenario = map_name_to_scenario(name.removeprefix(SMAX))
-        return suite.make("HeuristicEnemySMAX", scenario=scenario, max_steps=NEVER)
+        return suite.make("HeuristicEnemySMAX", scenario=scenario, max_steps=UNREACHED_LIMIT)
     if name.startswith(OVERCOOKED_V2):
         return suite.make("overcooked_v2", layout=name.removeprefix(OVERCOOKED_V2), max_steps=episode_length)
     if name.startswith(OVERCOOKED):
@@ -155,81 +167,83 @@ def _build(suite: Any, name: str, episode_length: int) -> Any:
         layout = overcooked_layouts[name.removeprefix(OVERCOOKED)]
         return suite.make("overcooked", layout=layout, max_steps=episode_length)
     if name in (*STORM, "coin_game"):
-        return suite.make(name, num_inner_steps=NEVER)
+        return suite.make(name, num_inner_steps=UNREACHED_LIMIT)
     with third_party.ignored_warning("max_dist_to_goal"):  # jaxnav's default, on its default map
         env = suite.make(name)
-    env.max_steps = NEVER
+    env.max_steps = UNREACHED_LIMIT
     return env
 
 
 def _mabrax(suite: Any, name: str) -> Any:
     try:
         with brax.quiet_model_load():
-            return suite.make(MABRAX[name], episode_length=NEVER, auto_reset=False)
+            return suite.make(MABRAX[name], episode_length=UNREACHED_LIMIT, auto_reset=False)
     except ImportError as error:
         raise ImportError(
             f"this task needs Brax, which cannot be imported ({error}); install it: {INSTALL_BRAX}"
         ) from error
 
 
-def _starts(env: Any, agents: tuple[Any, ...], key: Key) -> list[PyTree]:
-    """What each agent observes first, as the suite has it."""
+def _first_observations(env: Any, agents: tuple[Any, ...], key: Key) -> list[PyTree]:
+    """First observation of each agent, as the suite returns it."""
     observations, _ = env.reset(key)
     return [observations[agent] for agent in agents]
 
 
-def _says_what_is_legal(name: str) -> bool:
+def _has_legal_actions(name: str) -> bool:
     return name.startswith(SMAX) or name == "hanabi"
 
 
-def _legal(world: World, state: EnvState) -> Array:
-    """What each agent can do now, `[I, A]` bool."""
-    if hasattr(world.env, "get_legal_moves"):
-        legal = world.env.get_legal_moves(state)
-    elif len(set(world.team.action_sizes)) > 1:
-        return world.possible
+def _available_actions(suite_env: JaxmarlEnvironment, state: EnvState) -> Array:
+    """Actions that are available to each agent in this state, `[I, A]` bool."""
+    if hasattr(suite_env.env, "get_legal_moves"):
+        legal = suite_env.env.get_legal_moves(state)
+    elif len(set(suite_env.team.action_sizes)) > 1:
+        return suite_env.existing
     else:
-        legal = world.env.get_avail_actions(state)
-    return jnp.stack([jnp.asarray(legal[agent], bool) for agent in world.agents])
+        legal = suite_env.env.get_avail_actions(state)
+    return jnp.stack([jnp.asarray(legal[agent], bool) for agent in suite_env.agents])
 
 
-def _reset(world: World, key: Key) -> tuple[EnvState, Step]:
-    with third_party.lenient():
-        observations, state = world.env.reset(key)
-        observation = _observe(world, observations, state)
+def _reset(suite_env: JaxmarlEnvironment, key: Key) -> tuple[EnvState, Step]:
+    with third_party.standard_promotion():
+        observations, state = suite_env.env.reset(key)
+        observation = _observe(suite_env, observations, state)
     return third_party.firm(state), base.first_step(observation, jnp.zeros((0,), jnp.float32))
 
 
-def _step(world: World, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
-    with third_party.lenient():
-        observations, state, rewards, dones, _ = world.env.step_env(key, state, _actions(world, action))
-        observation = _observe(world, observations, state)
-        reward = jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in world.agents])
-        ended = jnp.asarray(False) if world.clocked else jnp.asarray(dones["__all__"], bool)
+def _step(suite_env: JaxmarlEnvironment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+    with third_party.standard_promotion():
+        observations, state, rewards, dones, _ = suite_env.env.step_env(key, state, _actions(suite_env, action))
+        observation = _observe(suite_env, observations, state)
+        reward = jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in suite_env.agents])
+        ended = jnp.asarray(False) if suite_env.done_is_time_limit else jnp.asarray(dones["__all__"], bool)
     terminated = jnp.broadcast_to(ended, reward.shape)
     return third_party.firm(state), base.next_step(observation, reward, terminated, jnp.zeros((0,), jnp.float32))
 
 
-def _observe(world: World, observations: PyTree, state: EnvState) -> Array:
-    longest = max(world.team.observation_sizes)
-    observation = jnp.stack([_flat(observations[agent], longest) for agent in world.agents])
-    if not world.told:
+def _observe(suite_env: JaxmarlEnvironment, observations: PyTree, state: EnvState) -> Array:
+    longest = max(suite_env.team.observation_sizes)
+    observation = jnp.stack([_flat(observations[agent], longest) for agent in suite_env.agents])
+    if not suite_env.masked:
         return observation
-    return jnp.concatenate([observation, _legal(world, state).astype(jnp.float32)], axis=-1)
+    return jnp.concatenate([observation, _available_actions(suite_env, state).astype(jnp.float32)], axis=-1)
 
 
 def _flat(observation: PyTree, size: int) -> Array:
-    """One agent's as one vector, with zeros at its end."""
+    """Flatten one agent's observation and pad it with zeros to `size`."""
     parts = [jnp.ravel(jnp.asarray(leaf, jnp.float32)) for leaf in jax.tree.leaves(observation)]
     vector = jnp.concatenate(parts)
     return jnp.pad(vector, (0, size - vector.shape[0]))
 
 
-def _actions(world: World, action: Array) -> PyTree:
-    """As the suite wants them: by name, or in the order of agents that it only numbers."""
-    if not world.discrete:
-        action = world.lower + 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0) * (world.upper - world.lower)
-    each = [row if world.discrete else row[:size] for row, size in zip(action, world.team.action_sizes, strict=True)]
-    if all(isinstance(agent, int) for agent in world.agents):
+def _actions(suite_env: JaxmarlEnvironment, action: Array) -> PyTree:
+    """Convert actions to the suite's format: a dictionary by agent, or a tuple if agents are integers."""
+    if not suite_env.discrete:
+        action = suite_env.lower + 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0) * (suite_env.upper - suite_env.lower)
+    each = [
+        row if suite_env.discrete else row[:size] for row, size in zip(action, suite_env.team.action_sizes, strict=True)
+    ]
+    if all(isinstance(agent, int) for agent in suite_env.agents):
         return tuple(each)
-    return dict(zip(world.agents, each, strict=True))
+    return dict(zip(suite_env.agents, each, strict=True))

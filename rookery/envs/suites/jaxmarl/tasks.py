@@ -1,4 +1,4 @@
-"""What there is of JaxMARL by name, and how large it is; the suite itself is not needed to list it."""
+"""Names and sizes of the supported JaxMARL environments; importing this module does not import JaxMARL."""
 
 from typing import NamedTuple
 
@@ -13,28 +13,33 @@ MABRAX = {
     "humanoid_9_8": "humanoid_9|8",
     "walker2d_2x3": "walker2d_2x3",
 }
-"""Their names here and JaxMARL's; they need Brax as well."""
+"""Names of the tasks that need Brax -> JaxMARL's names."""
 
-REFUSED = {
-    "SMAX": "it has two sides that learn; `SMAX_3m` and the other maps have one, against the suite's heuristic",
-    "HeuristicEnemySMAX": "it has no map; use `SMAX_3m` or another map",
-    "LearnedPolicyEnemySMAX": "its enemy would have to be given; `SMAX_3m` and the other maps bring their own",
-    "overcooked": "it has no layout; use `overcooked_cramped_room` or another layout",
-    "overcooked_v2": "it has no layout; use `overcooked_v2_cramped_room` or another layout",
-    "storm": "its observations do not say whose inventory is whose; use `storm_2p` or `storm_np`",
-    "humanoid_9|8": "a name must be good for a file; use `humanoid_9_8`",
+UNSUPPORTED = {
+    "SMAX": "both of its teams learn; use `SMAX_3m` or another map, where one team plays against the suite's heuristic",
+    "HeuristicEnemySMAX": "it needs a map; use `SMAX_3m` or another map",
+    "LearnedPolicyEnemySMAX": "it needs a trained enemy policy; use `SMAX_3m` or another map, with a heuristic enemy",
+    "overcooked": "it needs a layout; use `overcooked_cramped_room` or another layout",
+    "overcooked_v2": "it needs a layout; use `overcooked_v2_cramped_room` or another layout",
+    "storm": "its observations do not state which agent has which inventory; use `storm_2p` or `storm_np`",
+    "humanoid_9|8": "a task name must be a valid file name; use `humanoid_9_8`",
 }
-"""Names of JaxMARL's that are no tasks, and why."""
+"""JaxMARL's names that are not tasks -> the reason and the alternative."""
 
 
 class Sizes(NamedTuple):
-    """What the registry says of an environment; a test holds it against the suite."""
+    """Sizes of an environment for the registry; a test compares them with the suite."""
 
-    observation_size: int  # of the largest, the mask included
-    action_size: int  # of the largest: dimensions, or number of discrete actions
+    observation_size: int
+    """Of the agent with the largest observation, the action mask included."""
+    action_size: int
+    """Number of dimensions or of discrete actions, of the agent with the most."""
     agents: int
-    episode_length: int  # the suite's own limit
+    """Number of agents."""
+    episode_length: int
+    """Time limit of the suite, in steps."""
     discrete: bool = True
+    """Whether actions are discrete."""
 
 
 TASKS = {

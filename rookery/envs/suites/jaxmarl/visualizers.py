@@ -1,4 +1,4 @@
-"""Films of JaxMARL's environments by the suite's own visualisers: MPE, SMAX and the first Overcooked."""
+"""Films with JaxMARL's visualisers, for MPE, SMAX and Overcooked (version 1)."""
 
 import contextlib
 import io
@@ -19,12 +19,13 @@ TILE = 32  # pixels
 
 
 def film(name: str, env: Any) -> FilmFn | None:
-    """How an environment is drawn, or None: JaxMARL draws the others in windows only, or with packages that it does not
-    ask for.
+    """Return the function that draws an environment, or None if JaxMARL cannot write its film.
+
+    JaxMARL draws the other environments in windows only, or with packages that it does not require.
 
     Args:
-      name: the task's.
-      env: JaxMARL's own environment.
+      name: name of the task.
+      env: JaxMARL's environment object.
     """
     if name.startswith("MPE"):
         return partial(_mpe, env)
@@ -37,7 +38,7 @@ def film(name: str, env: Any) -> FilmFn | None:
 
 def _mpe(env: Any, states: PyTree, rewards: Array, path: str) -> None:
     del rewards  # not shown
-    with third_party.lenient(), contextlib.redirect_stdout(io.StringIO()):
+    with third_party.standard_promotion(), contextlib.redirect_stdout(io.StringIO()):
         from jaxmarl.environments.mpe import mpe_visualizer
 
         frames = films.frames(states)
@@ -47,10 +48,10 @@ def _mpe(env: Any, states: PyTree, rewards: Array, path: str) -> None:
 
 
 def _smax(env: Any, states: PyTree, rewards: Array, path: str) -> None:
-    """One frame for each step; the suite's film has one for each of the eight parts of a step, which are not kept."""
+    """Draw one frame per step; the suite's film has one per substep (eight per step), which states do not contain."""
     del rewards  # not shown
     frames = films.frames(states.state)
-    with third_party.lenient(), films.canvas((), figsize=(6, 5)) as figure:
+    with third_party.standard_promotion(), films.canvas((), figsize=(6, 5)) as figure:
         films.write(figure, partial(_smax_frame, env, figure.axes[0], frames), len(frames), path, FRAMES_PER_SECOND)
 
 
@@ -62,7 +63,7 @@ def _smax_frame(env: Any, axes: Any, frames: list[PyTree], frame: int) -> None:
 
 def _overcooked(states: PyTree, rewards: Array, path: str) -> None:
     del rewards  # not shown
-    with third_party.lenient():
+    with third_party.standard_promotion():
         from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 
         images = [_overcooked_frame(OvercookedVisualizer, state) for state in films.frames(states)]
@@ -70,6 +71,6 @@ def _overcooked(states: PyTree, rewards: Array, path: str) -> None:
 
 
 def _overcooked_frame(visualizer: Any, state: PyTree) -> np.ndarray:
-    kitchen = state.maze_map[3:-3, 3:-3, :]  # without the border that the suite adds for views of 5 by 5
-    inside = {"agent_dir_idx": state.agent_dir_idx, "agent_inv": state.agent_inv}
-    return np.asarray(visualizer._render_grid(kitchen, tile_size=TILE, highlight_mask=None, **inside))
+    grid = state.maze_map[3:-3, 3:-3, :]  # without the border that the suite adds for partial views of 5 x 5
+    agents = {"agent_dir_idx": state.agent_dir_idx, "agent_inv": state.agent_inv}
+    return np.asarray(visualizer._render_grid(grid, tile_size=TILE, highlight_mask=None, **agents))
