@@ -196,7 +196,7 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
     assert named.tolist() == (rows + 1).tolist()
     with pytest.raises(ValueError, match="arguments need a row for each of"):
         layout.map_over(inside, "p")(rows[:1], plus=jnp.ones((1, 1)))
-    with pytest.raises(ValueError, match="inside a mapped axis 'p' only"):
+    with pytest.raises(ValueError, match="only inside a mapped axis 'p'"):
         layout.shares("p").gather(rows)
 
 
