@@ -5,7 +5,7 @@
 Bytes are exact: they are counted from the shapes of the real programs. The speed of a device is the measured speed of
 two cores (`docs/performance.md`, `docs/tasks.md`), times `--device-speed`; network bandwidths are those stated by
 vendors, the bandwidth of the file system is an assumption. The formulas are those of `docs/scaling.md`, which
-`tests/test_devices.py` compares with the compiled programs.
+`tests/distributed/test_layouts.py` compares with the compiled programs.
 """
 
 import argparse

@@ -38,7 +38,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 # What takes longest comes first, so that no worker is left alone with it at the end.
-LONGEST = ("devices", "resume", "distributed", "cli", "examples", "learning", "report_browser", "pbt", "probes")
+LONGEST = ("layouts", "resume", "distributed", "cli", "examples", "learning", "report_browser", "pbt", "probes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ This docstring is the guide to writing an agent. An agent consists of six pure f
 
 To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyper` and its space, `State`, losses,
 `update`, factory. Do not store a random key in the state, do not read a hyper-parameter from the config, and add the
-agent to the test suite in `tests/test_agents.py`, which checks both.
+agent to the test suite in `tests/agents/test_agents.py`, which checks both.
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,103 @@
+"""Variants of PPO with their compiled functions, each with one rollout to learn from."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery import gradients, networks
+from rookery.agents import ppo
+from rookery.agents.actor_critic import ActorCritic
+from rookery.agents.base import Agent
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState
+from rookery.envs.base import EnvSpec
+from rookery.types import PyTree, Transition
+from tests.agents.common import compiled
+from tests.learners.rollouts import MASKED, PARTIAL, SPEC, rollout
+
+MEMORY = 3
+
+
+class Case(NamedTuple):
+    """How the suite treats a variant."""
+
+    spec: EnvSpec
+    config: PpoConfig
+
+
+SMALL = partial(PpoConfig, hidden_sizes=(4,), actor_epochs=2, critic_epochs=3, minibatches=2, normalize_rewards=False)
+CASES = {
+    "continuous": Case(PARTIAL, SMALL(clip_value=True, normalize_rewards=True, anneal_updates=4)),
+    "discrete": Case(MASKED, SMALL(actor_epochs=3, critic_epochs=1)),
+    "recurrent": Case(SPEC, SMALL(recurrent=True, memory_size=MEMORY)),
+}
+
+
+def numbers(tree: PyTree) -> np.ndarray:
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+class Mind(NamedTuple):
+    """A variant with its compiled functions, and a rollout to learn from."""
+
+    case: Case
+    agent: Agent
+    compiled_update: Callable[..., tuple[PpoState, dict]]
+    explore: Callable[..., Any]
+    act: Callable[..., Any]
+    state: PpoState
+    hyper: PpoHyper
+    batch: Transition
+    traces: Counter
+
+    def update(
+        self, hyper: PpoHyper | None = None, batch: Transition | None = None, step: int = 0, seed: int = 2, **held: Any
+    ) -> tuple[PpoState, dict]:
+        hyper = (hyper or self.hyper)._replace(**held)
+        hyper = jax.tree.map(jnp.float32, hyper)
+        return self.compiled_update(self.state, hyper, batch or self.batch, jax.random.key(seed), jnp.int32(step))
+
+
+@cache
+def mind_of(name: str) -> Mind:
+    case = CASES[name]
+    agent = ppo.ppo(case.spec, case.config)
+    traces: Counter = Counter()
+
+    def counted_update(*args: Any) -> Any:
+        traces["update"] += 1
+        return agent.update(*args)
+
+    return Mind(
+        case=case,
+        agent=agent,
+        compiled_update=compiled(counted_update),
+        explore=compiled(agent.explore),
+        act=compiled(agent.act),
+        state=compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
+        hyper=PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6),
+        batch=compiled(partial(rollout, spec=case.spec, memory_size=agent.memory_size))(jax.random.key(1)),
+        traces=traces,
+    )
+
+
+def steps_of(learned: gradients.Learned) -> np.ndarray:
+    """How many steps its optimiser has made."""
+    moments: Any = learned.moments
+    return np.asarray(moments.count)
+
+
+def linear(size: int, outputs: int) -> networks.Core:
+    return networks.core(size, (), outputs, output_gain=1.0)
+
+
+def layer(kernel: list[list[float]], bias: list[float]) -> PyTree:
+    return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}}}
+
+
+def nets_of(spec: EnvSpec) -> ActorCritic:
+    return ActorCritic(linear(spec.sensed_size, spec.action_size), linear(spec.sensed_size, 1), spec)

@@ -1,0 +1,287 @@
+"""DIAYN by hand: what is rewarded, what is learned to be recognised, and what the wrapped agent is given."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import gradients, hyperparams, networks
+from rookery.agents import diayn, sac, td3
+from rookery.agents.base import Agent
+from rookery.agents.diayn import DiaynConfig, DiaynState
+from rookery.envs.base import EnvSpec, SkillInfo, SkillSpec, first_step
+from rookery.envs.wrappers.skills import listed
+from rookery.hyperparams import LogUniform
+from rookery.types import PyTree, Transition
+from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, compiled, drawn_transitions
+from tests.learners.recording import SPY, obedient
+from tests.tiny import assert_equal
+
+LINEAR = DiaynConfig(discriminator_hidden_sizes=())
+WIDE = (16,)
+TWO = SPEC._replace(observation_size=5, descriptor=PLACE, skill=SkillSpec("one-hot", 2))
+
+
+def linear(kernel: Any, bias: Any) -> PyTree:
+    """A discriminator without hidden layers."""
+    return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}}
+
+
+def heard(spec: EnvSpec, params: PyTree, batch: Transition, config: DiaynConfig = LINEAR) -> tuple[DiaynState, dict]:
+    """What one update with this discriminator says; `state.agent.batch` is what the wrapped agent was given."""
+    rows = len(batch.reward)
+    agent = diayn.diayn(obedient(spec, rows), spec, config)
+
+    def update(params: PyTree, batch: Transition) -> tuple:
+        state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
+        return agent.update(state, hyperparams.defaults(agent.space), batch, jnp.zeros(rows), jnp.int32(0))
+
+    return compiled(update)(params, batch)
+
+
+def two_skills(extras: list[list[float]], chosen: list[int]) -> Transition:
+    """Four rows whose descriptors and skills are given; the rest is random."""
+    batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(3), TWO, 4))
+    batch.observation[:, 3:] = batch.next_observation[:, 3:] = np.eye(2)[chosen]
+    return batch._replace(extras=np.asarray(extras, np.float32))
+
+
+# --- what is rewarded
+
+
+def test_the_reward_is_the_log_ratio_of_posterior_and_prior() -> None:
+    # Logits (x, y + 1): of (2, 0) log q = -log(1 + e^-1) and -log(1 + e); of (0, 3) -log(1 + e^4) and -log(1 + e^-4).
+    batch = two_skills([[2.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 3.0]], [0, 1, 0, 1])
+    state, metrics = heard(TWO, linear(np.eye(2), [0.0, 1.0]), batch)
+    log_q = -np.log1p(np.exp([-1.0, 1.0, 4.0, -4.0]))
+    given = state.agent.batch
+    np.testing.assert_allclose(given.reward, log_q + math.log(2), rtol=1e-5)
+    assert float(metrics["diversity_reward"]) == pytest.approx(np.mean(log_q) + math.log(2), rel=1e-5)
+    assert float(metrics["discriminator_loss"]) == pytest.approx(-np.mean(log_q), rel=1e-5)
+    assert float(metrics["discriminator_accuracy"]) == 0.5
+    assert_equal(given._replace(reward=batch.reward), batch._replace(extras=()))  # all else as it was
+
+
+def test_the_prior_can_be_left_out_of_the_reward_alone() -> None:
+    batch = two_skills([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [1, 1, 0, 1])
+    config = DiaynConfig(discriminator_hidden_sizes=(), add_log_p_z=False)
+    state, metrics = heard(TWO, linear(np.eye(2), [0.0, 1.0]), batch, config)
+    log_q = -np.log1p(np.exp([1.0, -4.0, 1.0, -1.0]))
+    np.testing.assert_allclose(state.agent.batch.reward, log_q, rtol=1e-5)
+    assert float(metrics["diversity_reward"]) == pytest.approx(np.mean(log_q) + math.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("add_log_p_z", [True, False])
+def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
+    # Whatever it sees, it says the x axis with concentration 2: density ratio 2 cosine - log(sinh 2 / 2).
+    batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(0), SPHERE, 4))
+    batch.observation[:, 3:] = [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]]
+    config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=(), add_log_p_z=add_log_p_z)
+    state, metrics = heard(SPHERE, linear(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
+    cosine = np.asarray([1.0, -1.0, 0.0, 0.6])
+    ratio = 2 * cosine - math.log(math.sinh(2.0) / 2.0)
+    constant = 0.0 if add_log_p_z else math.log(4 * math.pi)
+    np.testing.assert_allclose(state.agent.batch.reward, ratio - constant, rtol=1e-4)
+    assert float(metrics["discriminator_accuracy"]) == pytest.approx(np.mean((1 + cosine) / 2), rel=1e-5)
+    assert float(metrics["discriminator_loss"]) == pytest.approx(math.log(4 * math.pi) - np.mean(ratio), rel=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "chance"), [("one-hot", 0.2), ("sphere", 0.5)])
+def test_a_newborn_rewards_nobody(kind: str, chance: float) -> None:
+    def found(key: jax.Array, size: int) -> tuple:
+        spec = SPEC._replace(observation_size=size + 5, skill=SkillSpec(kind, 5))
+        agent = diayn.diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
+        assert agent.intrinsic_reward is not None
+        rows, every = jnp.arange(500), jnp.asarray(listed(SkillSpec(kind, 5)))
+        scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
+        step = first_step(scale * jax.random.normal(key, (500, size + 5)), jnp.zeros((500, 0)))
+        step = step._replace(pursued=SkillInfo(every[rows % len(every)], jnp.zeros(500)))
+        told = agent.intrinsic_reward.measure(agent.init(key), step)
+        return jnp.abs(told["diversity_return"]).max(), jnp.mean(told["accuracy"])
+
+    for reward, accuracy in compiled(lambda key: [found(key, size) for size in (2, 30)])(jax.random.key(0)):
+        assert float(reward) < 1e-3
+        assert float(accuracy) == pytest.approx(chance, abs=0.1)
+
+
+# --- what is learned to be recognised
+
+
+def telling(tells: jax.Array, spec: EnvSpec, key: jax.Array) -> Transition:
+    """Rows in which state, successor or descriptor alone tells the skill: it is about 1 for skill 0, -1 for skill 1."""
+    rows = 64
+    skill = jnp.eye(2)[jnp.arange(rows) % 2]
+    sign = skill[:, :1] - skill[:, 1:] + 0.1 * jax.random.normal(key, (rows, 1))
+    state, successor, descriptor = (jnp.broadcast_to(sign * tells[i], (rows, size)) for i, size in enumerate((3, 3, 2)))
+    return Transition(
+        observation=jnp.concatenate([state, skill], axis=1),
+        action=jnp.zeros((rows, 2)),
+        reward=jnp.zeros(rows),
+        next_observation=jnp.concatenate([successor, skill], axis=1),
+        terminated=jnp.zeros(rows, bool),
+        extras=descriptor if spec.descriptor else (),
+    )
+
+
+@pytest.mark.parametrize("full_state", [False, True])
+def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool) -> None:
+    spec = TWO._replace(descriptor=None) if full_state else TWO
+    config = DiaynConfig(full_state, discriminator_hidden_sizes=(8,))
+    agent = diayn.diayn(obedient(spec, 64), spec, config)
+    hyper = hyperparams.defaults(agent.space)._replace(discriminator_lr=jnp.float32(0.02))
+
+    def life(tells: jax.Array) -> dict:
+        def learn(state: DiaynState, key: jax.Array) -> tuple:
+            return agent.update(state, hyper, telling(tells, spec, key), jnp.zeros(64), jnp.int32(0))
+
+        state = agent.start(agent.init(jax.random.key(0)))
+        return jax.lax.scan(learn, state, jax.random.split(jax.random.key(1), 40))[1]
+
+    told = compiled(jax.vmap(life))(jnp.eye(3))
+    learned = np.arange(3) == (1 if full_state else 2)
+    assert np.asarray(told["discriminator_accuracy"][:, -1]).tolist() == np.where(learned, 1.0, 0.5).tolist()
+    loss, reward = np.asarray(told["discriminator_loss"]), np.asarray(told["diversity_reward"])
+    np.testing.assert_allclose(loss[:, 0], math.log(2), atol=1e-3)
+    assert (loss[learned, -1] < 0.1).all()
+    assert (loss[~learned, -1] > 0.69).all()
+    np.testing.assert_allclose(reward, math.log(2) - loss, atol=1e-5)
+
+
+def test_the_discriminator_never_sees_the_skill_itself() -> None:
+    config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
+    batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(1), SPHERE, 4))
+    hidden, seen = batch.next_observation.copy(), batch.next_observation.copy()
+    hidden[:, 3:] = 0.25
+    seen[:, 0] += 0.25
+    every = [batch, batch._replace(next_observation=hidden), batch._replace(next_observation=seen)]
+    known = linear(np.eye(3), np.zeros(3))
+    first, same, other = (heard(SPHERE, known, rows, config) for rows in every)
+    assert_equal((first[0].discriminator, first[1]), (same[0].discriminator, same[1]))
+    assert (first[0].agent.batch.reward != other[0].agent.batch.reward).all()
+
+
+# --- what the wrapped agent does
+
+
+def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() -> None:
+    inner, seen = sac.sac(SKILLED, sac.SacConfig(hidden_sizes=(4,))), networks.mlp((2,), (4,), 4)
+    agent = diayn.diayn(inner, SKILLED, DiaynConfig(discriminator_hidden_sizes=(4,)))
+    batch, noise = drawn_transitions(jax.random.key(1), SKILLED), agent.noise(jax.random.key(2), BATCH)
+    skill = batch.observation[:, 3:]
+
+    def both(key: jax.Array) -> tuple:
+        known = seen.init(key)  # one whose guesses differ
+        state = agent.start(agent.init(key))._replace(discriminator=gradients.start(known))
+        logits = seen.apply(known, batch.extras)
+        reward = diayn.guess(SkillSpec("one-hot", 4), logits, skill).log_ratio
+        hyper, plain = (hyperparams.defaults(space) for space in (agent.space, inner.space))
+        found = agent.update(state, hyper, batch, noise, jnp.int32(0))
+        plain = plain._replace(discount=jnp.float32(diayn.DISCOUNT))
+        given = batch._replace(reward=reward, extras=())
+        return logits, reward, found, inner.update(state.agent, plain, given, noise, jnp.int32(0))
+
+    logits, reward, (after, metrics), (expected, learned) = compiled(both)(jax.random.key(0))
+    logits = np.asarray(logits, np.float64)
+    log_q = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    by_hand = log_q[np.arange(BATCH), skill.argmax(axis=1)] + math.log(4)
+    np.testing.assert_allclose(reward, by_hand, rtol=1e-4, atol=1e-5)
+    assert_equal(after.agent, expected)
+    assert {name: float(metrics[name]) for name in learned} == {name: float(value) for name, value in learned.items()}
+
+
+def twin_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.Array) -> jax.Array:
+    sizes = spec.observation_size, spec.action_size
+    return networks.twin(networks.mlp(sizes, WIDE, 1)).apply(params.critic, observation, action)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(sac.sac, config=sac.SacConfig(hidden_sizes=WIDE)),
+        partial(td3.td3, config=td3.Td3Config(hidden_sizes=WIDE)),
+    ],
+)
+def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSpec], Agent]) -> None:
+    agent, bare = diayn.diayn(build(SKILLED), SKILLED), build(SPEC)
+    seen, action, skills = np.asarray([0.5, -1.5, 1.0]), np.asarray([0.3, -0.8]), np.eye(4)
+
+    def both(key: jax.Array, seen: jax.Array, action: jax.Array, skill: jax.Array) -> tuple:
+        params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # biases are zero at birth
+        frozen, shown = diayn.freeze_skill(params, SKILLED, skill), jnp.concatenate([seen, skill])
+        acted = bare.act(frozen, seen), agent.act(params, shown)
+        valued = twin_value(frozen, SPEC, seen, action), twin_value(params.agent, SKILLED, shown, action)
+        rest = [leaf for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
+        return *acted, *valued, rest, [frozen.log_alpha for _ in rest]
+
+    each = compiled(jax.vmap(both, in_axes=(None, None, None, 0)))
+    given = (np.float32(values) for values in (seen, action, skills))
+    frozen_act, act, frozen_value, value, rest, frozen_rest = each(jax.random.key(0), *given)
+    np.testing.assert_allclose(frozen_act, act, atol=1e-5)
+    np.testing.assert_allclose(frozen_value, value, atol=1e-5)
+    assert len(np.unique(np.asarray(value)[:, 0].round(4))) == 4  # the skill counts
+    assert_equal(frozen_rest, rest)
+
+
+# --- construction
+
+
+def test_the_space_is_the_wrapped_agents_and_the_discriminators() -> None:
+    inner = sac.sac(SKILLED)
+    agent, smerl = diayn.diayn(inner, SKILLED), diayn.diayn(inner, SKILLED, DiaynConfig(smerl=True))
+    assert agent.space.defaults._asdict() == {
+        **inner.space.defaults._asdict(),
+        "discount": 0.97,
+        "discriminator_lr": 3e-4,
+    }
+    assert dict(agent.space.domains) == {**inner.space.domains, "discriminator_lr": LogUniform(3e-5, 3e-3)}
+    assert smerl.space.defaults._asdict() == {**agent.space.defaults._asdict(), "diversity_scale": 1.0}
+    assert set(smerl.space.fields) == set(smerl.space.defaults._fields)
+    assert type(diayn.diayn(sac.sac(SKILLED), SKILLED).space.defaults) is type(agent.space.defaults)
+
+
+def test_what_an_agent_of_ones_own_declares_nothing_of_can_be_chosen() -> None:
+    space = diayn.space(SPY.space)
+    assert hyperparams.choose(space, weight=0.5).defaults.weight == 0.5
+    assert hyperparams.describe(space) == {
+        **hyperparams.describe(SPY.space),
+        **hyperparams.describe(diayn.space(SPY.space)),
+    }
+    with pytest.raises(ValueError, match="'wieght' is no hyper-parameter here; did you mean weight"):
+        hyperparams.choose(space, wieght=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"discriminator_hidden_sizes": (8, 0)},
+            r"^discriminator_hidden_sizes must all be at least 1, got \(8, 0\)\.$",
+        ),
+        ({"fitness": "entropy"}, r"^fitness must be one of \('accuracy', 'diversity', 'return'\), got 'entropy'\.$"),
+        ({"smerl": True, "smerl_fraction": 0.0}, r"^smerl_fraction must lie in \(0, 1\], got 0\.0\.$"),
+        ({"smerl": True, "smerl_fraction": 1.5}, r"^smerl_fraction must lie in \(0, 1\], got 1\.5\.$"),
+        ({"smerl": True, "smerl_margin": -1.0}, r"^smerl_margin must not be negative, got -1\.0\.$"),
+        ({"smerl_target": 0.0}, "have no effect without smerl; turn it on or drop them"),
+        ({"smerl_margin": 1.0}, "have no effect without smerl"),
+        ({"smerl_fraction": 0.5}, "have no effect without smerl"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_answered(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DiaynConfig(**options)
+
+
+def test_a_world_that_cannot_tell_skills_apart_is_answered() -> None:
+    with pytest.raises(
+        ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"
+    ):
+        diayn.diayn(SPY, SPEC)
+    with pytest.raises(
+        ValueError, match=r"^test has no descriptor .* turn on descriptor_full_state \(--descriptor-full"
+    ):
+        diayn.diayn(SPY, SPHERE)

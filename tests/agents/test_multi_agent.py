@@ -1,0 +1,208 @@
+"""Teams: independent agents share nothing, agents that share everything are further environments of one."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.agents import multi_agent, ppo, sac
+from rookery.agents.base import Agent
+from rookery.agents.ppo import PpoConfig, PpoHyper
+from rookery.envs.base import Team
+from rookery.types import PyTree, Transition
+from tests.agents.common import compiled
+from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS, rollout
+from tests.tiny import assert_equal
+
+TEAM = Team(("fox", "hare"), (3, 2), (2, 1))
+TOGETHER = PARTIAL._replace(team=TEAM)
+ALONE = PARTIAL._replace(team=Team(("agent",), (3,), (2,)))
+HYPER = jax.tree.map(jnp.float32, PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6))
+CONFIG = PpoConfig(hidden_sizes=(4,), actor_epochs=2, critic_epochs=2, minibatches=2, normalize_rewards=False)
+PAIR = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), HYPER)
+
+
+def numbers(tree: PyTree) -> np.ndarray:
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def of(tree: PyTree, agent: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[agent], tree)
+
+
+class Crew(NamedTuple):
+    """A team with its compiled functions, and a rollout to learn from."""
+
+    agent: Agent
+    compiled_update: Callable[..., tuple[Any, dict]]
+    state: Any
+    batch: Transition  # [T, E, I, ...]
+    noise: PyTree
+
+    def update(self, hyper: PpoHyper = PAIR, **changed: Any) -> tuple[Any, dict]:
+        return self.compiled_update(self.state, hyper, self.batch._replace(**changed), self.noise, jnp.int32(0))
+
+
+@cache
+def foxes() -> Crew:
+    """Two independent agents."""
+    agent = multi_agent.independent(ppo.ppo(TOGETHER, CONFIG), TOGETHER)
+    return crew(agent, compiled(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
+
+
+@cache
+def single() -> Crew:
+    """One agent alone, without a team; its rollout is `[T, E, ...]`."""
+    agent = ppo.ppo(PARTIAL, CONFIG)
+    return crew(agent, compiled(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
+
+
+def crew(agent: Agent, batch: Transition) -> Crew:
+    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    return Crew(agent, compiled(agent.update), state, batch, agent.noise(jax.random.key(2), STEPS * ENVS))
+
+
+def test_nobody_shares_anything() -> None:
+    state = foxes().state
+    assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(state))
+    kernels = state.policy.params.network["params"]["Dense_0"]["kernel"]
+    assert (kernels[0] != kernels[1]).all()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("what", ["reward", "observation", "log_prob", "hyper"])
+def test_what_one_lives_through_leaves_the_other_bit_equal(which: int, what: str) -> None:
+    team = foxes()
+    before, told = team.update()
+    own = jnp.arange(2) == which
+    if what == "hyper":
+        after, metrics = team.update(PAIR._replace(critic_lr=jnp.where(own, 3e-3, 1e-2), actor_lr=PAIR.actor_lr * 1.0))
+    elif what == "log_prob":
+        lived = team.batch.extras
+        after, metrics = team.update(
+            extras=lived._replace(log_prob=lived.log_prob + jnp.where(own, 0.1, 0.0).reshape(1, 1, 2))
+        )
+    else:
+        values = getattr(team.batch, what)
+        shape = (2,) if what == "reward" else (2, 1)
+        factor = jnp.where(own, 1e3 if what == "reward" else 1.1, 1.0).reshape(shape)
+        after, metrics = team.update(**{what: values * factor.reshape((1,) * (values.ndim - len(shape)) + shape)})
+    assert_equal(of(after, 1 - which), of(before, 1 - which))
+    assert (numbers(of(after, which)) != numbers(of(before, which))).any()
+    other, changed = TEAM.names[1 - which], TEAM.names[which]
+    assert_equal(*({k: v for k, v in each.items() if k.endswith(other)} for each in (metrics, told)))
+    assert any(float(metrics[k]) != float(told[k]) for k in told if k.endswith(changed))
+
+
+def test_each_learns_what_it_would_alone_with_its_own_clip_and_rates() -> None:
+    # A common clip of both gradients' norm would make the second's steps shorter where the first's rewards are large.
+    team = foxes()
+    hyper = PAIR._replace(actor_lr=jnp.asarray([1e-2, 3e-3]), max_grad_norm=jnp.asarray([0.1, 0.5]))
+    reward = team.batch.reward * jnp.asarray([[[1e3, 1.0]]])
+    together, metrics = team.update(hyper, reward=reward)
+    batch = team.batch._replace(reward=reward)
+    for i, name in enumerate(TEAM.names):
+        own = jax.tree.map(lambda leaf, i=i: leaf[:, :, i], batch)
+        noise = jax.random.split(team.noise)[i]
+        state, told = single().compiled_update(of(team.state, i), of(hyper, i), own, noise, jnp.int32(0))
+        np.testing.assert_allclose(numbers(of(together, i)), numbers(state), rtol=1e-3, atol=1e-5)
+        assert set(metrics) == {f"{key}/{who}" for key in told for who in TEAM.names}
+        for key, value in told.items():
+            np.testing.assert_allclose(metrics[f"{key}/{name}"], value, rtol=1e-3, atol=1e-5)
+
+
+def test_one_stops_early_and_the_other_goes_on() -> None:
+    team = foxes()
+    free, _ = team.update()
+    state, metrics = team.update(PAIR._replace(kl_threshold=jnp.asarray([0.0, 1e6])))
+    assert float(metrics["actor_epochs/fox"]) == 1.0
+    assert float(metrics["actor_epochs/hare"]) == 2.0
+    assert state.policy.moments.count.tolist() == [2, 4]
+    assert state.critic.moments.count.tolist() == [4, 4]
+    assert_equal(of(state, 1), of(free, 1))
+    assert_equal(of(state.critic, 0), of(free.critic, 0))
+
+
+def test_steps_after_an_agents_end_change_nothing_for_anybody() -> None:
+    # The fox of the first environment is done with its fourth step; the hare's life goes on.
+    team = foxes()
+    over = jnp.zeros((STEPS, ENVS, 2), bool).at[3:, 0, 0].set(True)
+    dead = jnp.zeros((STEPS, ENVS, 2), bool).at[4:, 0, 0].set(True)
+    lived = team.batch.extras._replace(ended=team.batch.extras.ended | over, counts=~dead)
+    given = {"terminated": team.batch.terminated | over, "extras": lived}
+    before = team.update(**given)
+    wide, sensed = dead[..., None], dead[..., None] & (jnp.arange(5) < 3).reshape(1, 1, 1, 5)
+    after = team.update(
+        observation=jnp.where(sensed, 50.0, team.batch.observation),
+        next_observation=jnp.where(sensed, -50.0, team.batch.next_observation),
+        reward=jnp.where(dead, 1e4, team.batch.reward),
+        action=jnp.where(wide, 0.5, team.batch.action),
+        terminated=given["terminated"],
+        extras=lived._replace(log_prob=jnp.where(dead, -77.0, lived.log_prob)),
+    )
+    assert_equal(after, before)
+
+
+def test_actions_are_each_ones_own_and_have_noise_of_their_own() -> None:
+    team = foxes()
+    same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 2), team.state)
+    seen = jnp.stack([team.batch.observation[0, 0, 0]] * 2)
+    explore, act = compiled(team.agent.explore), compiled(team.agent.act)
+    action, log_prob = explore(same, HYPER, seen, jax.random.key(0))
+    assert action.shape == (2, 2)
+    assert log_prob.shape == (2,)
+    assert (action[0] != action[1]).all()
+    alike = act(same.params, seen)
+    np.testing.assert_array_equal(alike[0], alike[1])
+    own = act(team.state.params, seen)
+    np.testing.assert_allclose(own[0], alike[0], rtol=1e-6)
+    assert (own[0] != own[1]).any()
+
+
+def test_a_team_of_one_is_the_plain_agent() -> None:
+    # Its hyper-parameters are given as the team's, `[]`.
+    plain = single()
+    team = multi_agent.independent(ppo.ppo(ALONE, CONFIG), ALONE)
+    noise = jax.random.split(plain.noise, 1)[0]
+    expected, told = plain.compiled_update(plain.state, HYPER, plain.batch, noise, jnp.int32(0))
+    state = jax.tree.map(lambda leaf: leaf[None], plain.state)
+    batch = jax.tree.map(lambda leaf: leaf[:, :, None], plain.batch)
+    found, metrics = compiled(team.update)(state, HYPER, batch, plain.noise, jnp.int32(0))
+    np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4, atol=1e-6)
+    for name, value in told.items():
+        np.testing.assert_allclose(metrics[f"{name}/agent"], value, rtol=1e-4, atol=1e-6)
+
+
+def test_agents_that_share_learn_as_further_environments() -> None:
+    spec = PARTIAL._replace(team=Team(("a", "b"), (3, 3), (2, 2)))
+    agent = multi_agent.shared(ppo.ppo(spec, CONFIG), spec)
+    assert agent.team == "shared"
+    plain = single()
+    # The plain rollout's four environments as two of two agents: environment 2 e + i is agent i in environment e.
+    batch = jax.tree.map(lambda leaf: leaf.reshape(STEPS, 2, 2, *leaf.shape[2:]), plain.batch)
+    found = compiled(agent.update)(plain.state, HYPER, batch, plain.noise, jnp.int32(0))
+    np.testing.assert_allclose(numbers(found), numbers(plain.update(HYPER)), rtol=1e-4, atol=1e-6)
+    seen = jnp.stack([plain.batch.observation[0, 0]] * 2)
+    action, log_prob = compiled(agent.explore)(plain.state, HYPER, seen, jax.random.key(0))
+    assert action.shape == (2, 2)
+    assert log_prob.shape == (2,)
+    assert (action[0] != action[1]).all()
+    alike = compiled(agent.act)(plain.state.params, seen)
+    np.testing.assert_array_equal(alike[0], alike[1])
+
+
+@pytest.mark.parametrize("make", [multi_agent.independent, multi_agent.shared])
+def test_mistakes_are_answered(make: Callable) -> None:
+    agent = ppo.ppo(TOGETHER, CONFIG)
+    with pytest.raises(ValueError, match=r"^test is a single-agent environment; wrap it by rookery\.as_team"):
+        make(agent, SPEC)
+    with pytest.raises(
+        ValueError, match=r"^this agent is already a team; pass the agent that each member of the team uses\.$"
+    ):
+        make(make(agent, TOGETHER), TOGETHER)
+    with pytest.raises(ValueError, match=r"^only on-policy agents can form a team"):
+        make(sac.sac(SPEC, sac.SacConfig(hidden_sizes=(4,))), TOGETHER)

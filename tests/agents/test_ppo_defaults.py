@@ -1,0 +1,221 @@
+"""What PPO does when its user says nothing: by the kind of actions, on record, and kept by a resume."""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import make, on_policy
+from rookery.agents.multi_agent import independent
+from rookery.agents.ppo import ppo
+from rookery.agents.ppo_settings import PpoConfig, settled
+from rookery.experiments.build import Built, build
+from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun, with_space
+from rookery.experiments.on_policy_kinds import with_annealing
+from rookery.hyperparams import choose, describe
+from rookery.learners.base import genotype
+from rookery.learners.on_policy import OnPolicyConfig
+from tests.agents.common import compiled
+from tests.agents.proximal import numbers
+
+CONTINUOUS, DISCRETE, TEAM = "point_room", "CartPole-v1", "pursuit_continuous"
+
+
+def built(kind: type[AnyOnPolicyRun], env: str, **options: Any) -> Built:
+    return build(kind(environment=EnvironmentConfig(env=env, devices=1), **options))
+
+
+def settings(made: Built) -> dict[str, Any]:
+    """What was open, as the run records it."""
+    config: Any = made.config
+    assert made.space is not None
+    return {
+        "epochs": (config.agent.actor_epochs, config.agent.critic_epochs),
+        "minibatches": config.agent.minibatches,
+        "rewards": config.agent.normalize_rewards,
+        "observations": config.learner.normalize_observations,
+        "entropy": made.space.defaults.entropy_coefficient,
+        "rates": (made.space.defaults.actor_lr, made.space.defaults.critic_lr),
+    }
+
+
+OF_CONTINUOUS = {
+    "epochs": (10, 10),
+    "minibatches": 32,
+    "rewards": True,
+    "observations": True,
+    "entropy": 0.0,
+    "rates": (3e-4, 3e-4),
+}
+OF_DISCRETE = {**OF_CONTINUOUS, "epochs": (4, 4), "minibatches": 16, "entropy": 0.01, "rates": (1e-3, 1e-3)}
+OF_TEAMS = {
+    "epochs": (4, 4),
+    "minibatches": 4,
+    "rewards": True,
+    "observations": False,
+    "entropy": 0.01,
+    "rates": (2.5e-4, 2.5e-4),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "env", "expected"),
+    [
+        (PpoRun, CONTINUOUS, OF_CONTINUOUS),
+        (PbtPpoRun, CONTINUOUS, OF_CONTINUOUS),
+        (PpoRun, DISCRETE, OF_DISCRETE),
+        (PbtPpoRun, DISCRETE, OF_DISCRETE),
+        (IppoRun, TEAM, OF_TEAMS),
+        (PbtIppoRun, "pursuit_discrete", {**OF_TEAMS}),
+    ],
+)
+def test_defaults_go_by_the_actions_and_are_on_record(kind, env, expected):
+    options = {"learner": OnPolicyConfig(fitness="prey")} if kind is PbtIppoRun else {}
+    made = built(kind, env, **options)
+    found = settings(made)
+    assert found == expected
+    assert jax.tree.map(type, found) == jax.tree.map(type, expected)
+    assert made.config is not None
+    record = json.loads(json.dumps(to_record(with_space(made.config, made.space))))
+    assert record["agent"]["minibatches"] == expected["minibatches"]
+    assert record["learner"]["normalize_observations"] is expected["observations"]
+    resumed = build(from_record(record))
+    assert resumed.space == made.space
+    assert settings(resumed) == expected
+    assert resumed.config == with_space(made.config, made.space)
+
+
+def test_what_is_chosen_is_kept():
+    agent = PpoConfig(actor_epochs=2, critic_epochs=3, minibatches=8, normalize_rewards=False, anneal_updates=7)
+    learner = OnPolicyConfig(normalize_observations=False)
+    config: Any = built(
+        PpoRun, CONTINUOUS, agent=agent, learner=learner, space={"space.entropy_coefficient": 0.5}
+    ).config
+    assert (config.agent, config.learner) == (agent, learner)
+    assert with_annealing(config, scheduled=False).anneal_updates == 7
+    config = built(IppoRun, TEAM, agent=PpoConfig(normalize_rewards=False)).config
+    assert config.agent.normalize_rewards is False
+
+
+def test_a_run_recorded_when_the_settings_had_values_keeps_them():
+    record = to_record(PpoRun(environment=EnvironmentConfig(env=CONTINUOUS)))
+    record["agent"] |= {"actor_epochs": 4, "critic_epochs": 4, "minibatches": 4}
+    record["agent"] |= {"normalize_rewards": False, "anneal_updates": 0}
+    record["learner"] |= {"normalize_observations": False}
+    config: Any = build(from_record(record)).config
+    assert to_record(config) == record
+    assert with_annealing(config, scheduled=False).anneal_updates == 0
+
+
+@pytest.mark.parametrize(
+    ("learner", "recurrent", "expected"),
+    [
+        (OnPolicyConfig(), False, 32),
+        (OnPolicyConfig(num_envs=5, rollout_length=100), False, 25),
+        (OnPolicyConfig(num_envs=2, rollout_length=16), False, 16),
+        (OnPolicyConfig(num_envs=1, rollout_length=7), False, 1),
+        (OnPolicyConfig(), True, 4),
+        (OnPolicyConfig(num_envs=3), True, 3),
+    ],
+)
+def test_minibatches_that_nobody_chose_divide_the_rollout(learner, recurrent, expected):
+    config: Any = built(PpoRun, CONTINUOUS, learner=learner, agent=PpoConfig(recurrent=recurrent)).config
+    assert config.agent.minibatches == expected
+
+
+def test_entropy_evolves_only_where_actions_are_discrete():
+    spaces = {env: built(PbtPpoRun, env).space for env in (CONTINUOUS, DISCRETE)}
+    evolving = {"discount", "gae_lambda", "clip_epsilon", "actor_lr", "critic_lr"}
+    assert {env: set(space.domains) for env, space in spaces.items() if space} == {
+        CONTINUOUS: evolving,
+        DISCRETE: evolving | {"entropy_coefficient"},
+    }
+    space = spaces[CONTINUOUS]
+    assert space is not None
+    assert describe(choose(space, entropy_coefficient=0))["entropy_coefficient"] == 0.0
+    with pytest.raises(ValueError, match=r"^entropy_coefficient must lie in \[0, inf\), got -1\.$"):
+        choose(space, entropy_coefficient=-1)
+    with pytest.raises(ValueError, match=r"^entropy_coefficient is drawn on a logarithmic scale and needs"):
+        choose(space, entropy_coefficient=(0.0, 0.1))
+
+
+# --- rates that fall
+
+
+@pytest.mark.parametrize(
+    ("kind", "env", "scheduled", "updates"),
+    [
+        (PpoRun, CONTINUOUS, False, 30 * 10),
+        (PpoRun, DISCRETE, False, 30 * 10),
+        (PpoRun, CONTINUOUS, True, 0),
+        (PbtPpoRun, CONTINUOUS, False, 0),
+        (IppoRun, TEAM, False, 0),
+    ],
+)
+def test_rates_fall_over_the_whole_run_but_where_they_are_searched(kind, env, scheduled, updates):
+    config: Any = built(kind, env, run=RunConfig(generations=30)).config
+    found = with_annealing(config, scheduled).anneal_updates
+    assert (found, type(found)) == (updates, int)
+
+
+def test_a_run_that_is_resumed_with_more_generations_spreads_the_fall_over_them():
+    config: Any = built(PpoRun, CONTINUOUS, run=RunConfig(generations=30)).config
+    record = to_record(config)
+    record["run"]["generations"] = 45
+    resumed: Any = build(from_record(record)).config
+    assert with_annealing(resumed, scheduled=False).anneal_updates == 45 * 10
+
+
+def test_after_the_whole_run_nothing_moves():
+    short = OnPolicyConfig(num_envs=2, rollout_length=4, evaluate_every=1, eval_episodes=1, start_states=2)
+    agent = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
+    made = built(PpoRun, CONTINUOUS, learner=short, agent=agent, run=RunConfig(generations=4))
+    assert made.learner is not None
+    assert made.space is not None
+    learner, hyper = made.learner, jax.tree.map(jnp.float32, made.space.defaults)
+
+    @compiled
+    def learn(generation: jax.Array) -> tuple:
+        bank = learner.start_states(jax.random.key(0))
+        member = learner.init(jax.random.key(1), hyper, bank)
+        return genotype(member), genotype(learner.step(member, bank, jax.random.key(2), generation)[0])
+
+    moved = {}
+    for generation in (0, 2, 4):
+        before, after = learn(jnp.int32(generation))
+        moved[generation] = numbers(after.params) - numbers(before.params)
+    assert np.abs(moved[0]).max() > 1e-5
+    np.testing.assert_allclose(moved[2], moved[0] / 2, rtol=1e-3, atol=1e-9)  # half of the run is left
+    assert not moved[4].any()
+
+
+# --- from Python
+
+
+def test_the_same_defaults_from_python():
+    for env, expected in ((CONTINUOUS, OF_CONTINUOUS), (DISCRETE, OF_DISCRETE), (TEAM, OF_TEAMS)):
+        environment = make(env)
+        agent, passes = ppo(environment.spec), settled(PpoConfig(), environment.spec)
+        assert (passes.actor_epochs, passes.critic_epochs) == expected["epochs"]
+        assert (passes.minibatches, agent.minibatches) == (expected["minibatches"],) * 2
+        assert (PpoConfig().normalize_rewards, agent.normalize) == (expected["rewards"], expected["observations"])
+        assert agent.space.defaults.entropy_coefficient == expected["entropy"]
+        agent = independent(agent, environment.spec) if environment.spec.team else agent
+        for chosen in (None, False, True):
+            learner = on_policy(agent, environment, OnPolicyConfig(normalize_observations=chosen))
+            bank = jax.eval_shape(learner.start_states, jax.random.key(0))
+            member = jax.eval_shape(learner.init, jax.random.key(0), learner.space.defaults, bank)
+            assert (member.normalizer is not None) is (expected["observations"] if chosen is None else chosen)
+
+
+def test_following_runs_anneal_over_their_own_length():
+    first: Any = built(PpoRun, CONTINUOUS, run=RunConfig(generations=30)).config
+    after = dataclasses.replace(first, run=RunConfig(generations=5))
+    config: Any = build(after).config
+    assert with_annealing(config, scheduled=False).anneal_updates == 50

@@ -1,0 +1,285 @@
+"""PPO's losses by hand, and its epochs counted."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import networks
+from rookery.agents import ppo
+from rookery.agents.actor_critic import ActorCritic, Policy
+from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, shuffle
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
+from rookery.distributions import bounded_log_std
+from rookery.envs.base import EnvSpec
+from rookery.types import PyTree, Transition
+from tests.agents.common import compiled
+from tests.agents.proximal import CASES, SMALL, Mind, layer, mind_of, nets_of, numbers, steps_of
+from tests.learners.rollouts import ENVS, MASKED, SPEC, STEPS, rollout
+from tests.tiny import assert_equal
+
+
+@pytest.fixture(params=CASES)
+def mind(request: pytest.FixtureRequest) -> Mind:
+    return mind_of(request.param)
+
+
+# --- the losses by hand
+
+
+DEFAULT = PpoHyper()
+CHOICE = EnvSpec("choice", observation_size=1, action_size=3, episode_length=1, discrete=True)
+LOGITS = np.log([0.2, 0.3, 0.5])
+CHOOSER = Policy(layer([[0.0, 0.0, 0.0]], LOGITS.tolist()), ())
+
+
+def rows(action: list, log_prob: list, advantage: list, counts: list, **given: list) -> Rows:
+    """Rows of one step `[1, N]`, observation 0."""
+    nothing = [0.0] * len(counts)
+    columns = {"observation": [[0.0]] * len(counts), "value": nothing, "target": nothing, **given}
+    columns |= {"action": action, "log_prob": log_prob, "advantage": advantage, "counts": counts}
+    arrays = {name: jnp.asarray(values)[None] for name, values in columns.items()}
+    return Rows(**arrays, begins=jnp.zeros((1, len(counts)), bool))
+
+
+RATIOS = np.asarray([1.5, 0.5, 1.5, 0.5, 1.1, 9.0])
+ADVANTAGES = np.asarray([3.0, 3.0, -1.0, -1.0, 1.0, 1e3])  # of those that count: mean 1, deviation sqrt(16 / 5)
+COUNTS = [True] * 5 + [False]
+ACTIONS = np.asarray([0, 1, 2, 0, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def surrogate() -> Callable[..., Any]:
+    nets = nets_of(CHOICE)
+
+    def judged(hyper: PpoHyper, given: Rows) -> tuple:
+        slope, metrics = jax.grad(ppo.policy_loss, has_aux=True)(CHOOSER, nets, hyper, given)
+        return metrics, slope.network["params"]["Dense_0"]["bias"]
+
+    judged = compiled(judged)
+    given = rows(ACTIONS.tolist(), (LOGITS[ACTIONS] - np.log(RATIOS)).tolist(), ADVANTAGES.tolist(), COUNTS)
+    return lambda hyper=DEFAULT, **changed: judged(jax.tree.map(jnp.float32, hyper), given._replace(**changed))
+
+
+def test_the_clipped_objective_by_hand(surrogate: Callable) -> None:
+    metrics, _ = surrogate(PpoHyper(clip_epsilon=0.2, entropy_coefficient=0.0))
+    a = math.sqrt(5 / 16)  # one unit of advantage
+    # Better than the mean: at most 1.2 times; worse: at least 0.8 times. The last is the mean itself.
+    expected = (1.2 * 2 * a + 0.5 * 2 * a - 1.5 * 2 * a - 0.8 * 2 * a + 1.1 * 0.0) / 5
+    assert float(metrics["actor_loss"]) == pytest.approx(-expected, rel=1e-5)
+    assert float(metrics["clipped"]) == pytest.approx(4 / 5)
+
+
+def test_entropy_and_divergence_are_means_over_the_rows_that_count(surrogate: Callable) -> None:
+    plain, _ = surrogate(PpoHyper(entropy_coefficient=0.0))
+    metrics, _ = surrogate(PpoHyper(entropy_coefficient=0.5))
+    entropy = -float(np.sum(np.exp(LOGITS) * LOGITS))
+    assert float(metrics["entropy"]) == pytest.approx(entropy, rel=1e-5)
+    assert float(metrics["actor_loss"]) == pytest.approx(float(plain["actor_loss"]) - 0.5 * entropy, rel=1e-5)
+    ratio = RATIOS[:5]
+    assert float(metrics["kl"]) == pytest.approx(np.mean(ratio - 1 - np.log(ratio)), rel=1e-5)
+
+
+def test_only_what_the_clip_leaves_free_has_a_slope(surrogate: Callable) -> None:
+    _, slope = surrogate(PpoHyper(clip_epsilon=0.2, entropy_coefficient=0.0))
+    a, chances = math.sqrt(5 / 16), np.exp(LOGITS)
+    # Rows 1 (ratio 0.5, better) and 2 (ratio 1.5, worse): d ratio / d logits = ratio (one-hot - probabilities).
+    free = 0.5 * 2 * a * (np.eye(3)[1] - chances) + 1.5 * -2 * a * (np.eye(3)[2] - chances)
+    np.testing.assert_allclose(slope, -free / 5, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_that_do_not_count_change_nothing_at_all(surrogate: Callable) -> None:
+    elsewhere = jnp.asarray([COUNTS])
+    other = {
+        "action": jnp.where(elsewhere, jnp.asarray([ACTIONS]), 1),
+        "advantage": jnp.where(elsewhere, jnp.asarray([ADVANTAGES], jnp.float32), -1e6),
+        "log_prob": jnp.where(elsewhere, surrogate_log_prob(), -300.0),
+    }
+    assert_equal(surrogate(**other), surrogate())
+
+
+def surrogate_log_prob() -> jax.Array:
+    return jnp.asarray([LOGITS[ACTIONS] - np.log(RATIOS)], jnp.float32)
+
+
+def test_a_minibatch_in_which_nothing_counts_teaches_nothing(surrogate: Callable) -> None:
+    metrics, slope = surrogate(counts=jnp.zeros((1, 6), bool))
+    assert all(float(value) == 0.0 for value in metrics.values())
+    assert not np.asarray(slope).any()
+
+
+def test_the_divergence_is_never_negative(surrogate: Callable) -> None:
+    shifts = jnp.asarray([[1e-2, -1e-2, 1e-3, -1e-3, 3e-4, 0.0]])
+    metrics, _ = surrogate(log_prob=jnp.asarray([LOGITS[ACTIONS]], jnp.float32) + shifts)
+    expected = np.mean(np.asarray(shifts, np.float64)[0, :5] ** 2 / 2)
+    assert float(metrics["kl"]) == pytest.approx(expected, rel=0.02)
+    same, _ = surrogate(log_prob=jnp.asarray([LOGITS[ACTIONS]], jnp.float32))
+    assert 0.0 <= float(same["kl"]) < 1e-7
+
+
+def test_a_small_divergence_is_neither_negative_nor_lost_in_rounding(surrogate: Callable) -> None:
+    log_prob = surrogate_log_prob() + jnp.log(jnp.asarray([RATIOS], jnp.float32))
+    for shift in (1e-4, -1e-4, 3e-5, -3e-5):
+        metrics, _ = surrogate(log_prob=log_prob + shift)
+        assert float(metrics["kl"]) >= 0.0
+        assert float(metrics["kl"]) == pytest.approx(shift**2 / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("beyond", [-20.5, 2.5, 4.0])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_deviation_beyond_its_bound_is_led_back_whatever_the_advantages(beyond: float, sign: float) -> None:
+    spec = EnvSpec("reach", observation_size=1, action_size=1, episode_length=1)
+    nets, bound = nets_of(spec), min(max(beyond, -20.0), 2.0)
+    hyper = PpoHyper(entropy_coefficient=0.0)
+    actions = np.asarray([[0.1], [-0.2], [2.0], [-2.5]]) * math.exp(bound)  # two near the mean, two far from it
+    log_prob = -0.5 * (actions[:, 0] / math.exp(bound)) ** 2 - bound - 0.5 * math.log(2 * math.pi)
+    given = rows(actions.tolist(), log_prob.tolist(), (sign * np.asarray([1.0, 1, -1, -1])).tolist(), [True] * 4)
+    slope = compiled(jax.value_and_grad(partial(ppo.policy_loss, nets=nets, hyper=hyper, rows=given), has_aux=True))
+    (loss, metrics), gradient = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([beyond])))
+    (at_bound, _), _ = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([bound])))
+    assert float(loss) == float(at_bound)
+    assert float(metrics["kl"]) == pytest.approx(0.0, abs=1e-6)
+    inwards = float(gradient.log_std[0]) * (1.0 if beyond > 0 else -1.0)
+    assert inwards >= abs(beyond - bound) * 0.999
+
+
+def test_a_deviation_within_its_bounds_has_the_plain_gradient() -> None:
+    given = jnp.asarray([-20.0, -1.0, 0.5, 2.0])
+    value, pull = jax.vjp(bounded_log_std, given)
+    np.testing.assert_array_equal(value, given)
+    slopes = jnp.asarray([3.0, -2.0, 1.0, -4.0])
+    np.testing.assert_array_equal(pull(slopes)[0], slopes)
+
+
+VALUES, OLD, TARGETS = np.asarray([1.0, 2.0, -1.0, 7.0]), np.asarray([0.5, 2.1, 1.0, 0.0]), np.asarray([2.0, 0.0, 0, 0])
+
+
+@pytest.mark.parametrize("clip_value", [False, True])
+def test_the_critics_loss_by_hand(clip_value: bool) -> None:
+    nets, config = nets_of(CHOICE), PpoConfig(clip_value=clip_value)
+    hyper = PpoHyper(value_coefficient=0.25, clip_epsilon=0.2)
+    shown = ((VALUES - 0.5) / 2.0)[:, None].tolist()  # the critic gives 2 o + 0.5
+    given = rows([0] * 4, [0.0] * 4, [0.0] * 4, [True] * 3 + [False], observation=shown)
+    columns = [jnp.asarray([column], jnp.float32) for column in (OLD, TARGETS)]
+    given = given._replace(value=columns[0], target=columns[1])
+    loss, metrics = compiled(partial(ppo.critic_loss, nets=nets, config=config, hyper=hyper))(
+        layer([[2.0]], [0.5]), rows=given
+    )
+    near = np.asarray([0.7, 2.0, 0.8])  # not further than 0.2 from what it was
+    error = (VALUES - TARGETS)[:3] ** 2
+    error = np.maximum(error, (near - TARGETS[:3]) ** 2) if clip_value else error
+    assert float(metrics["critic_loss"]) == pytest.approx(0.5 * np.mean(error), rel=1e-5)
+    assert float(loss) == pytest.approx(0.25 * 0.5 * np.mean(error), rel=1e-5)
+    assert float(metrics["value"]) == pytest.approx(np.mean(VALUES[:3]), rel=1e-5)
+
+
+def test_value_clipping_takes_the_larger_error_on_either_side() -> None:
+    # Towards its target the second value moved less than it might, the first and third more: 0.7 is further from 2.
+    near, error = np.asarray([0.7, 2.0, 0.8]), (VALUES - TARGETS)[:3] ** 2
+    assert ((near - TARGETS[:3]) ** 2 > error).tolist() == [True, False, False]
+
+
+# --- epochs
+
+
+def test_a_shuffle_is_a_permutation_and_differs_by_key() -> None:
+    shuffled = [np.asarray(shuffle(24, jax.random.key(seed))) for seed in (0, 0, 1)]
+    for order in shuffled:
+        assert sorted(order.tolist()) == list(range(24))
+    assert (shuffled[0] == shuffled[1]).all()
+    assert (shuffled[0] != shuffled[2]).any()
+    assert (shuffled[0] != np.arange(24)).any()
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_every_epoch_sees_each_row_once_in_an_order_of_its_own(
+    recurrent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both losses write down which rows they were given; their gradients are 0.
+    seen: dict[str, list] = {"actor": [], "critic": []}
+
+    def spy(who: str, params: PyTree, *args: Any, rows: Rows, **kwargs: Any) -> tuple:
+        jax.debug.callback(lambda shown: seen[who].append(np.asarray(shown)), rows.observation[..., 0], ordered=False)
+        zero = 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
+        return zero, {"kl": zero} if who == "actor" else {"critic_loss": zero}
+
+    monkeypatch.setattr(ppo, "policy_loss", partial(spy, "actor"))
+    monkeypatch.setattr(ppo, "critic_loss", partial(spy, "critic"))
+    config = SMALL(hidden_sizes=(), recurrent=recurrent, memory_size=1)
+    agent = ppo.ppo(SPEC, config)
+    batch = rollout(jax.random.key(1), SPEC, agent.memory_size)
+    names = jnp.arange(STEPS * ENVS, dtype=jnp.float32).reshape(STEPS, ENVS)
+    batch = batch._replace(observation=batch.observation.at[..., 0].set(names))
+    update = compiled(lambda state, key: agent.update(state, PpoHyper(), batch, key, jnp.int32(0)))
+    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    shapes = {"actor": (2, 2), "critic": (3, 2)}
+    orders = []
+    for seed in (0, 1):
+        for shown in seen.values():
+            shown.clear()
+        jax.block_until_ready(update(state, jax.random.key(seed)))
+        jax.effects_barrier()
+        for who, (epochs, minibatches) in shapes.items():
+            assert len(seen[who]) == epochs * minibatches
+            parts = np.stack(seen[who]).reshape(epochs, minibatches, *seen[who][0].shape)
+            for order in parts:
+                assert sorted(order.ravel().tolist()) == list(range(STEPS * ENVS))
+            if recurrent:  # whole sequences in their order
+                assert (np.diff(parts, axis=2) == ENVS).all()
+                assert parts.shape[2:] == (STEPS, ENVS // 2)
+        orders.append(np.stack(seen["critic"]).reshape(3, -1))
+    if not recurrent:  # four sequences have few orders
+        different = {order.tobytes() for both in orders for order in both}
+        assert len(different) == 6
+
+
+@pytest.mark.parametrize(("name", "actor", "critic"), [("continuous", 2, 3), ("discrete", 3, 1), ("recurrent", 2, 3)])
+def test_exactly_the_gradient_steps_asked_for(name: str, actor: int, critic: int) -> None:
+    mind = mind_of(name)
+    state = mind.state
+    for step in range(3):
+        before = state
+        state, metrics = mind.compiled_update(
+            state, jax.tree.map(jnp.float32, mind.hyper), mind.batch, jax.random.key(step), jnp.int32(step)
+        )
+        assert int(steps_of(state.policy)) == (step + 1) * actor * 2
+        assert int(steps_of(state.critic)) == (step + 1) * critic * 2
+        assert float(metrics["actor_epochs"]) == actor
+        assert (numbers(state.critic.params) != numbers(before.critic.params)).any()
+        assert (numbers(state.policy.params) != numbers(before.policy.params)).any()
+
+
+def test_a_policy_that_moved_too_far_stops_after_that_epoch_and_the_critic_goes_on(mind: Mind) -> None:
+    free, told = mind.update()
+    stopped, metrics = mind.update(kl_threshold=0.0)
+    assert float(metrics["actor_epochs"]) == 1.0
+    assert float(told["actor_epochs"]) == mind.case.config.actor_epochs
+    assert int(steps_of(stopped.policy)) == mind.case.config.minibatches
+    assert_equal(stopped.critic, free.critic)
+    just_below, just_above = (float(metrics["kl"]) * factor for factor in (0.999, 1.001))
+    assert_equal(mind.update(kl_threshold=just_below)[0], stopped)
+    assert float(mind.update(kl_threshold=just_above)[1]["actor_epochs"]) >= 2.0
+
+
+def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
+    mind, hyper = mind_of("discrete"), jax.tree.map(jnp.float32, mind_of("discrete").hyper)
+    stopped, _ = mind.update(kl_threshold=0.0)
+    # One epoch alone, in the order of the first of three.
+    keys = jax.random.split(jax.random.key(2), 3)
+    nets = ActorCritic(networks.core(3, (4,), 3, output_gain=0.01), networks.core(3, (4,), 1, output_gain=1.0), MASKED)
+
+    def once(state: PpoState, batch: Transition) -> Any:
+        _, given = ppo.prepare_rows(nets, mind.case.config, state, hyper, batch)
+        order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
+        loss = partial(ppo.policy_loss, nets=nets, hyper=hyper)
+        move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)
+        return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
+
+    learned, metrics = compiled(once)(mind.state, mind.batch)
+    np.testing.assert_allclose(numbers(stopped.policy), numbers(learned), rtol=1e-5, atol=1e-7)
+    assert float(metrics["kl"]) > 0.0

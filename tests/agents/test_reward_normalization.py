@@ -1,0 +1,181 @@
+"""Rewards divided by the running deviation of discounted returns, against a plain loop over the steps."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.agents import ppo
+from rookery.agents.actor_critic import Policy
+from rookery.agents.base import RolloutExtras
+from rookery.agents.ppo import PpoConfig, PpoHyper
+from rookery.envs import base as envs
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.wrappers import time_limit
+from rookery.learners.base import Learner, Member, genotype
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.types import PyTree, Transition
+from tests.agents.common import compiled
+from tests.agents.proximal import layer, nets_of, numbers
+from tests.tiny import assert_equal
+
+DISCOUNT, STEPS, ENVS = 0.5, 4, 4
+PAY = (1.0, 2.0, 4.0)  # for the steps of an episode
+SPEC = EnvSpec("paid", observation_size=1, action_size=1, episode_length=100)
+PARAMS = ppo.PpoParams(Policy(layer([[0.0]], [0.0]), jnp.zeros(1)), layer([[0.0]], [0.0]))
+
+
+class Reference:
+    """One return per environment, and all returns that there were."""
+
+    def __init__(self, count: int):
+        self.running, self.seen = np.zeros(count), []
+
+    def step(self, reward: np.ndarray, ended: np.ndarray) -> None:
+        self.running = reward + DISCOUNT * self.running
+        self.seen.extend(self.running.tolist())
+        self.running = np.where(ended, 0.0, self.running)
+
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(np.var(self.seen) + 1e-8))
+
+
+# --- what an update makes of a rollout
+
+
+def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
+    nets = nets_of(SPEC)
+    state, reference = ppo.start(PARAMS), Reference(3)
+    # Without a discount the advantage of a step is its reward, and the critic gives 0.
+    hyper = PpoHyper(discount=0.0, gae_lambda=0.0)
+    learned_from = compiled(partial(ppo.prepare_rows, nets, PpoConfig(normalize_rewards=True)))
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        reward = rng.normal(1.0, 2.0, (6, 3)).astype(np.float32)
+        reward[0, 0] = 1e4  # far more than ten deviations
+        ended, accumulated = rng.random((6, 3)) < 0.3, []
+        for time in range(6):
+            before = reference.running
+            reference.step(reward[time], ended[time])
+            accumulated.append(reward[time] + DISCOUNT * before)
+        lived = RolloutExtras(
+            jnp.zeros((6, 3)), jnp.asarray(ended), jnp.ones((6, 3), bool), jnp.float32(np.stack(accumulated))
+        )
+        nothing = jnp.zeros((6, 3, 1))
+        batch = Transition(nothing, nothing, jnp.asarray(reward), nothing, jnp.asarray(ended), lived)
+        state, rows = learned_from(state, hyper, batch)
+        expected = np.clip(reward / reference.deviation, -10.0, 10.0).reshape(1, -1)
+        np.testing.assert_allclose(rows.advantage, expected, rtol=1e-5, atol=1e-7)
+    assert float(state.discounted.count) == 36.0
+
+
+def test_rewards_are_left_alone_where_it_is_switched_off() -> None:
+    nets, state = nets_of(SPEC), ppo.start(PARAMS)
+    reward = jnp.asarray([[100.0, -3.0]])
+    lived = RolloutExtras(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
+    nothing = jnp.zeros((1, 2, 1))
+    batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), lived)
+    for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
+        after, rows = ppo.prepare_rows(nets, off, state, PpoHyper(), batch)
+        assert (rows.advantage != reward).any() == changed
+        assert float(after.discounted.count) == (2.0 if changed else 0.0)
+
+
+# --- what the learner accumulates
+
+
+class Paid(NamedTuple):
+    time: jax.Array  # []
+    by_itself: jax.Array  # [] bool: the episode terminates, or else its clock ends it
+
+
+def paid() -> Environment:
+    """Pays by the time, for three steps; half of the episodes end by themselves and half by the clock."""
+
+    def reset(key: jax.Array) -> tuple[Paid, Step]:
+        state = Paid(jnp.zeros(()), jax.random.bernoulli(key))
+        return state, envs.first_step(jnp.zeros((1,)), jnp.zeros((0,)))
+
+    def step(state: Paid, action: jax.Array, key: jax.Array) -> tuple[Paid, Step]:
+        del action, key
+        reward = jnp.asarray(PAY)[state.time.astype(jnp.int32)]
+        ended = (state.time >= 2.0) & state.by_itself
+        state = state._replace(time=state.time + 1.0)
+        return state, envs.next_step(state.time[None], reward, ended, jnp.zeros((0,)))
+
+    return time_limit.limit_episode(Environment(reset, step, SPEC), len(PAY))
+
+
+class Life(NamedTuple):
+    learner: Learner
+    step: Callable[..., tuple[Member, dict]]
+    members: list[Member]  # before, and after each rollout
+    metrics: dict
+    bank: PyTree
+
+
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """Two rollouts of two members that differ in their discount."""
+    environment = paid()
+    config = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
+    rollouts = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=8)
+    learner = on_policy(ppo.ppo(environment.spec, config), environment, rollouts)
+    hyper = jax.tree.map(lambda value: jnp.full((2,), value, jnp.float32), PpoHyper())
+    hyper = hyper._replace(discount=jnp.asarray([DISCOUNT, 0.0]))
+
+    def begin(key: jax.Array) -> tuple[PyTree, Member]:
+        bank = learner.start_states(key)
+        return bank, jax.vmap(partial(learner.init, bank=bank))(jax.random.split(jax.random.key(1)), hyper)
+
+    bank, member = compiled(begin)(jax.random.key(0))
+    step = compiled(jax.vmap(learner.step, in_axes=(0, None, 0, None)))
+    members, metrics = [member], {}
+    for count in range(2):
+        member, metrics = step(member, bank, jax.random.split(jax.random.key(2 + count)), jnp.int32(count))
+        members.append(member)
+    return Life(learner, step, members, metrics, bank)
+
+
+def test_returns_end_with_the_episode_and_not_with_the_rollout(life: Life) -> None:
+    by_itself = life.members[0].env_state.lives.state.inner.by_itself
+    assert by_itself.any()
+    assert not by_itself.all()
+    reference, plain, time = Reference(ENVS), [], 0
+    for member in life.members[1:]:
+        for _ in range(STEPS):
+            reference.step(np.full(ENVS, PAY[time]), np.full(ENVS, time == 2))
+            plain += [PAY[time]] * ENVS
+            time = (time + 1) % 3
+        seen = member.state.discounted
+        assert seen.count.tolist() == [len(plain)] * 2
+        for which, values in enumerate((reference.seen, plain)):  # without a discount a return is the reward
+            np.testing.assert_allclose(seen.mean[which], [np.mean(values)], rtol=1e-6)
+            np.testing.assert_allclose(seen.squares[which] / len(values), [np.var(values)], rtol=1e-5)
+        np.testing.assert_allclose(member.env_state.accumulated[0], reference.running, rtol=1e-6)
+
+
+def test_what_is_reported_and_evaluated_are_the_rewards_themselves(life: Life) -> None:
+    last = [PAY[time % 3] for time in range(STEPS, 2 * STEPS)]
+    np.testing.assert_allclose(life.metrics["reward"], [np.mean(last)] * 2, rtol=1e-6)
+    one = jax.tree.map(lambda leaf: leaf[0], life.members[-1])
+    judged = compiled(life.learner.evaluate)(genotype(one), life.bank, jax.random.key(3))
+    assert judged.returns.tolist() == [sum(PAY)]
+    assert float(judged.fitness) == sum(PAY)
+
+
+def test_all_of_it_is_in_the_members_state(life: Life) -> None:
+    # What a checkpoint holds, and nothing else, gives the same bits again; training/test_resume.py kills processes.
+    stored = jax.tree.map(np.array, life.members[1])
+    again, _ = life.step(
+        jax.tree.map(jnp.asarray, stored), life.bank, jax.random.split(jax.random.key(3)), jnp.int32(1)
+    )
+    assert_equal(again, life.members[2])
+    forgotten = stored._replace(state=stored.state._replace(discounted=life.members[0].state.discounted))
+    other, _ = life.step(forgotten, life.bank, jax.random.split(jax.random.key(3)), jnp.int32(1))
+    assert (numbers(other.state.critic) != numbers(life.members[2].state.critic)).any()

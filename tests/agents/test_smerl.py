@@ -1,0 +1,194 @@
+"""SMERL by hand: what is known of the skills' returns, which skills are good enough, and what they are rewarded for."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams
+from rookery.agents import diayn, smerl
+from rookery.agents.diayn import DiaynConfig
+from rookery.agents.smerl import Returns, ReturnThreshold
+from rookery.envs.base import SkillInfo, SkillSpec, Step
+from rookery.envs.wrappers.skills import skills
+from rookery.types import PyTree
+from tests.agents.common import BATCH, SKILLED, compiled, drawn_transitions
+from tests.learners.recording import TINY, counting, life, obedient
+
+FOUR, SPHERE = SkillSpec("one-hot", 4), SkillSpec("sphere", 3)
+BEST = ReturnThreshold(None, 0.9, 0.0)  # within a tenth of the best
+
+
+def steps(skill: list[int], episode_return: list[float], ended: list[bool], truncated: bool = False) -> Step:
+    """One step in each of four environments; those that nothing is said of go on."""
+    rest = 4 - len(skill)
+    flags, never = np.asarray(ended + [False] * rest), np.zeros(4, bool)
+    told = np.asarray(episode_return + [99.0] * rest, np.float32)
+    nothing = np.zeros((4, 1), np.float32)
+    step = Step(nothing, nothing[:, 0], flags, flags, nothing, nothing, never)  # pyright: ignore[reportArgumentType]
+    step = step._replace(terminated=never) if truncated else step._replace(truncated=never)
+    return step._replace(pursued=SkillInfo(np.eye(4, dtype=np.float32)[skill + [0] * rest], told))  # pyright: ignore
+
+
+record = compiled(partial(smerl.record, FOUR))
+near_best = compiled(smerl.near_best)
+
+
+def known(mean: list[float], best: float, unknown: tuple[int, ...] = ()) -> Returns:
+    held = [i not in unknown for i in range(len(mean))]
+    return Returns(jnp.asarray(mean, jnp.float32), jnp.asarray(np.asarray(held)), jnp.float32(best))
+
+
+def near(threshold: ReturnThreshold, returns: Returns) -> list[bool]:
+    return np.asarray(near_best(threshold, returns, np.eye(4, dtype=np.float32))).tolist()
+
+
+# --- what is known
+
+
+def test_returns_are_running_means_over_the_episodes_that_ended() -> None:
+    returns = smerl.init(FOUR)
+    assert not np.asarray(returns.known).any()
+    # The first episode of a skill is its mean; two at once count together; who goes on does not count.
+    returns = record(returns, steps([0, 1, 1, 2], [4.0, 1.0, 3.0, 99.0], [True, True, True, False]))
+    assert returns.mean.tolist() == [4.0, 2.0, 0.0, 0.0]
+    assert returns.known.tolist() == [True, True, False, False]
+    assert float(returns.best) == 4.0
+    # Then a fifth of the way to what has ended, terminated or cut short; two at once are two steps, 1 - 0.8^2 together.
+    returns = record(returns, steps([0, 0, 2, 1], [9.0, 19.0, -5.0, 99.0], [True, True, True, False], True))
+    np.testing.assert_allclose(returns.mean, [4.0 + 0.36 * (14.0 - 4.0), 2.0, -5.0, 0.0], rtol=1e-6)
+    assert returns.known.tolist() == [True, True, True, False]
+    np.testing.assert_allclose(returns.best, 7.6, rtol=1e-6)
+    returns = record(returns, steps([0], [1.0], [True]))
+    np.testing.assert_allclose(returns.mean, [7.6 + 0.2 * (1.0 - 7.6), 2.0, -5.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(returns.best, 7.6, rtol=1e-6)
+
+
+def test_one_lucky_episode_sets_no_target() -> None:
+    returns = known([90.0, 100.0, 0.0, 0.0], 100.0)
+    assert near(BEST, returns) == [True, True, False, False]
+    lucky = record(returns, steps([2], [400.0], [True]))  # its mean becomes 80
+    np.testing.assert_allclose(lucky.best, 100.0)
+    assert near(BEST, lucky) == [True, True, False, False]
+
+
+def test_the_best_of_negative_returns_is_negative() -> None:
+    returns = record(smerl.init(FOUR), steps([0, 1], [-300.0, -100.0], [True, True]))
+    assert float(returns.best) == -100.0
+    assert float(record(returns, steps([1], [-200.0], [True])).best) == -100.0
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    before = known([1.0, 2.0, 3.0, 0.0], 3.0, unknown=(3,))
+    broken = steps([0, 1, 3, 2], [math.nan, math.inf, -math.inf, 5.0], [True, True, True, True])
+    after = record(before, broken)
+    np.testing.assert_allclose(after.mean, [1.0, 2.0, 3.0 + 0.2 * 2.0, 0.0], rtol=1e-6)
+    assert after.known.tolist() == [True, True, True, False]
+    np.testing.assert_allclose(after.best, 3.4, rtol=1e-6)
+
+
+def test_a_newborn_that_has_ended_no_episode_is_finite() -> None:
+    # A member whose state is not finite has diverged, and would be replaced.
+    unfinished = record(smerl.init(FOUR), steps([0, 1], [7.0, math.nan], [False, True]))
+    assert not np.asarray(unfinished.known).any()
+    for returns in (smerl.init(FOUR), smerl.init(SPHERE), unfinished):
+        assert all(np.isfinite(leaf).all() for leaf in returns)
+
+
+def test_all_of_a_sphere_is_one_entry() -> None:
+    step = steps([0, 1, 2], [2.0, 4.0, 50.0], [True, True, False])
+    directions = step._replace(pursued=step.pursued._replace(skill=step.pursued.skill[:, :3]))
+    returns = smerl.record(SPHERE, smerl.init(SPHERE), directions)
+    assert returns.mean.tolist() == [3.0]
+    assert float(returns.best) == 3.0
+    chosen = -np.eye(3, dtype=np.float32)
+    assert near_best(ReturnThreshold(3.0, 0.9, 0.0), returns, chosen).tolist() == [True] * 3
+    assert near_best(BEST, returns, chosen).tolist() == [True] * 3
+    assert near_best(BEST, returns._replace(best=jnp.float32(4.0)), chosen).tolist() == [False] * 3
+    assert near_best(ReturnThreshold(-1e9, 0.9, 0.0), smerl.init(SPHERE), chosen).tolist() == [False] * 3
+
+
+# --- who is good enough
+
+
+@pytest.mark.parametrize(
+    ("threshold", "mean", "best", "expected"),
+    [
+        (
+            ReturnThreshold(5.0, 0.9, 0.0),
+            [5.0, 4.9, 6.0, -5.0],
+            100.0,
+            [True, False, True, False],
+        ),  # the target that was given
+        (
+            ReturnThreshold(5.0, 0.9, 1.0),
+            [4.0, 3.9, 6.0, -5.0],
+            100.0,
+            [True, False, True, False],
+        ),  # missed by 1 at most
+        (BEST, [90.0, 89.0, 100.0, 0.0], 100.0, [True, False, True, False]),
+        (BEST, [-110.0, -111.0, -100.0, 0.0], -100.0, [True, False, True, True]),  # a tenth of 100 below the best
+        (ReturnThreshold(None, 0.9, 5.0), [-115.0, -116.0, -100.0, 0.0], -100.0, [True, False, True, True]),
+        (ReturnThreshold(None, 1.0, 0.0), [99.0, 100.0, 0.0, -1.0], 100.0, [False, True, False, False]),
+        (BEST, [0.0, -0.1, 1.0, 0.0], 0.0, [True, False, True, True]),
+    ],
+)
+def test_skills_near_the_target_are_good_enough(
+    threshold: ReturnThreshold, mean: list, best: float, expected: list
+) -> None:
+    # The means lie a little inside of their bounds, which are sums of rounded numbers.
+    inside = [value + 1e-3 for value in mean]
+    assert near(threshold, known(inside, best)) == expected
+
+
+def test_a_skill_without_an_ended_episode_is_never_good_enough() -> None:
+    for threshold in (BEST, ReturnThreshold(-1e9, 0.9, 0.0), ReturnThreshold(None, 1.0, 1e9)):
+        assert near(threshold, known([0.0] * 4, 0.0, unknown=(0, 2))) == [False, True, False, True]
+        assert near(threshold, smerl.init(FOUR)) == [False] * 4
+
+
+# --- what is rewarded, and the life that tells of the returns
+
+
+def test_only_good_skills_are_rewarded_for_diversity() -> None:
+    config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
+    agent = diayn.diayn(obedient(SKILLED, BATCH), SKILLED, config)
+    bias = jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1]))  # what it says of any state
+    params = {"params": {"Dense_0": {"kernel": jnp.zeros((2, 4)), "bias": bias}}}
+    state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
+    state = state._replace(returns=known([10.0, 8.0, 9.5, 10.0], 10.0, unknown=(3,)))
+    hyper = hyperparams.defaults(agent.space)._replace(diversity_scale=jnp.float32(0.5))
+    batch = drawn_transitions(jax.random.key(1), SKILLED)
+    chosen = np.arange(BATCH) % 4
+    shown = np.concatenate([batch.observation[:, :3], np.eye(4, dtype=np.float32)[chosen]], axis=1)
+    batch = batch._replace(observation=jnp.asarray(shown))
+    after, metrics = compiled(agent.update)(state, hyper, batch, jnp.zeros(BATCH), jnp.int32(0))
+    bonus = np.log(np.asarray([0.4, 0.3, 0.2, 0.1]) * 4) * [0.5, 0.0, 0.5, 0.0]
+    np.testing.assert_allclose(after.agent.batch.reward, batch.reward + bonus[chosen], rtol=1e-5, atol=1e-6)
+    assert float(metrics["diverse"]) == pytest.approx(np.isin(chosen, [0, 2]).mean())
+    assert float(metrics["diversity_reward"]) == pytest.approx(np.log([1.6, 1.2, 0.8, 0.4])[chosen].mean(), rel=1e-4)
+
+
+def test_a_life_keeps_account_and_uses_no_key_twice() -> None:
+    world = skills(counting(led=True), 2)
+    config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
+    place = life(diayn.diayn(obedient(world.spec, TINY.batch_size), world.spec, config), world, TINY)
+
+    def lived(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, 3)
+        bank = place.learner.start_states(keys[0])
+        member = place.learner.init(keys[1], place.member.hyper, bank)
+        return place.learner.step(member, bank, keys[2], jnp.int32(0))
+
+    with jax.debug_key_reuse(True):  # raises where a key is used again
+        member, metrics = compiled(lived)(jax.random.key(0))
+    # Reward 1 per step, so returns are lengths, of which the clock's 5 is the greatest.
+    returns = member.state.returns
+    assert max(returns.mean.tolist()) <= float(returns.best) < 5.0
+    assert returns.known.tolist() == [True, True]
+    assert all(2.0 < mean < 5.0 for mean in returns.mean.tolist())
+    assert 0.0 <= float(metrics["diverse"]) <= 1.0
+    assert float(metrics["reward"]) == 1.0

@@ -1,0 +1,258 @@
+"""TD3's targets, losses and delays by hand, and what the delay saves: products that are not even computed."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams, networks
+from rookery.agents import sac, td3
+from rookery.agents.base import Agent
+from rookery.agents.td3 import Td3Config, Td3Hyper, Td3Networks, Td3Params, Td3State
+from rookery.distributed import layout, mesh
+from rookery.envs import registry
+from rookery.envs.base import EnvSpec
+from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.populations import base
+from rookery.types import PyTree, Transition
+from tests.agents.common import SPEC, compiled
+
+LN2, LN3 = np.log(2.0), np.log(3.0)  # tanh(ln 2) = (4 - 1) / (4 + 1) = 0.6 and tanh(ln 3) = (9 - 1) / (9 + 1) = 0.8
+VALUE = networks.mlp([1, 1], [], 1)
+NETS = Td3Networks(networks.mlp([1], [], 1), networks.twin(VALUE), networks.first_twin(VALUE))
+HYPER = Td3Hyper(
+    *(jnp.float32(x) for x in (0.9, 0.01, 0.1, 0.3, 0.5, 0.3)), reward_scaling=jnp.float32(2.0), tau=jnp.float32(0.25)
+)
+
+
+def linear(kernel: list, bias: list) -> PyTree:
+    return {"params": {"Dense_0": {"kernel": jnp.float32(kernel), "bias": jnp.float32(bias)}}}
+
+
+def weights(params: PyTree) -> list[float]:
+    layer = params["params"]["Dense_0"]
+    return [*np.asarray(layer["kernel"]).ravel().tolist(), *np.asarray(layer["bias"]).tolist()]
+
+
+def column(*values: float) -> jax.Array:
+    return jnp.asarray(values, jnp.float32)[:, None]
+
+
+POLICY, TARGET_POLICY = linear([[0.0]], [LN3]), linear([[0.0]], [LN2])  # actions of 0.8 and 0.6 everywhere
+CRITICS = linear([[1.0], [2.0]], [0.0]), linear([[3.0], [-1.0]], [0.0])  # o + 2 a and 3 o - a
+TARGETS = linear([[2.0], [1.0]], [0.0]), linear([[1.0], [3.0]], [0.0])  # 2 o + a and o + 3 a
+STATE = td3.start(Td3Params(POLICY, CRITICS))._replace(target_policy=TARGET_POLICY, target_critic=TARGETS)
+ROWS = Transition(
+    observation=column(1.0, 2.0, 0.0),
+    action=column(0.5, -0.5, 1.0),
+    reward=jnp.asarray([1.0, -1.0, 0.5]),
+    next_observation=column(1.0, 2.0, 7.0),
+    terminated=jnp.asarray([False, False, True]),
+)
+NOISE = column(0.2, 5.0, 0.0)
+
+
+def test_smoothed_action_clips_the_noise_then_the_action() -> None:
+    nets = NETS._replace(policy=networks.mlp([1], [], 2))
+    target_policy = linear([[0.0, 0.0]], [LN3, -LN3])  # 0.8 and -0.8
+    noise = jnp.asarray([[0.2, 0.4], [1.0, 1.0], [-2.0, -2.0]])  # halved: 0.1 and 0.2, then beyond +-0.3
+    action = td3.smoothed_action(nets, target_policy, HYPER, column(1.0, 2.0, 3.0), noise)
+    np.testing.assert_allclose(action, [[0.9, -0.6], [1.0, -0.5], [0.5, -1.0]], rtol=1e-6)
+
+
+def test_critic_loss_and_its_slope_by_hand() -> None:
+    # Next actions 0.6 + 0.1 and 0.6 + 0.3 (of 2.5); target twins (2.7, 3.1) and (4.9, 4.7); the third row terminated.
+    # Targets 2 x 1 + 0.9 x 2.7 = 4.43, 2 x -1 + 0.9 x 4.7 = 2.23, 2 x 0.5 = 1.
+    # Twins (2, 1, 2) and (2.5, 6.5, -1): residuals (-2.43, -1.23, 1) and (-1.93, 4.27, -2).
+    loss = partial(td3.critic_loss, nets=NETS, state=STATE, hyper=HYPER, batch=ROWS, noise=NOISE)
+    (value, metrics), slope = jax.value_and_grad(loss, has_aux=True)(CRITICS)
+    assert float(value) == pytest.approx(34.3756 / 3, rel=1e-5)  # sum of the squares, over three rows
+    assert float(metrics["critic_loss"]) == float(value)
+    assert float(metrics["value"]) == pytest.approx(13 / 6, rel=1e-5)
+    # 2/3 of the residuals times the observations, the actions and 1.
+    np.testing.assert_allclose(weights(slope[0]), [-3.26, 0.8 / 3, -5.32 / 3], rtol=1e-5)
+    np.testing.assert_allclose(weights(slope[1]), [13.22 / 3, -3.4, 0.68 / 3], rtol=1e-4)
+
+
+def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> None:
+    observation = column(1.0, 2.0, 3.0)
+    for second in CRITICS:
+        critics = CRITICS[0], second
+        loss, slope = jax.value_and_grad(td3.policy_loss)(POLICY, NETS, critics, observation)
+        assert float(loss) == pytest.approx(-(2.0 + 2 * 0.8), rel=1e-6)  # the mean of o + 2 a, negated
+        # d tanh(x) = 1 - 0.8^2 = 0.36; the kernel's slope has the mean observation, 2, besides.
+        np.testing.assert_allclose(weights(slope), [-2 * 0.36 * 2, -2 * 0.36], rtol=1e-5)
+
+
+def test_policy_loss_costs_the_products_of_one_critic() -> None:
+    value = networks.mlp([3, 2], [4], 1)
+    nets = Td3Networks(networks.mlp([3], [4], 2), networks.twin(value), networks.first_twin(value))
+    params = td3.init(nets, jax.random.key(0))
+    slope = jax.grad(partial(td3.policy_loss, nets=nets, critic_params=params.critic, observation=jnp.ones((8, 3))))
+    products = jax.jit(slope).lower(params.policy).as_text().count("dot_general")
+    # Two layers each: forwards 2 + 2; back through the critic 2; back through the policy 2 kernels and 1 input.
+    assert products <= 9
+
+
+def test_an_update_steps_against_the_slopes_and_moves_the_targets() -> None:
+    state, metrics = compiled(partial(td3.update, NETS, Td3Config(policy_delay=1)))(
+        STATE, HYPER, ROWS, NOISE, jnp.int32(0)
+    )
+    # Adam's first step is the rate, 0.1 and 0.01, against the sign of each slope (by hand above).
+    critics = [1.1, 1.9, 0.1], [2.9, -0.9, -0.1]
+    np.testing.assert_allclose([weights(critic) for critic in state.critic.params], critics, rtol=1e-5)
+    # The policy follows the critic just learned, 1.1 o + 1.9 a + 0.1, over observations whose mean is 1.
+    assert float(metrics["actor_loss"]) == pytest.approx(-(1.1 + 1.9 * 0.8 + 0.1), rel=1e-5)
+    policy = [0.01, LN3 + 0.01]
+    np.testing.assert_allclose(weights(state.policy.params), policy, rtol=1e-5)
+    # A quarter of the way to what was just learned.
+    np.testing.assert_allclose(weights(state.target_policy), [0.0025, 0.75 * LN2 + 0.25 * (LN3 + 0.01)], rtol=1e-5)
+    targets = [1.775, 1.225, 0.025], [1.475, 2.025, -0.025]
+    np.testing.assert_allclose([weights(target) for target in state.target_critic], targets, rtol=1e-5)
+
+
+def moved(new: PyTree, old: PyTree) -> bool:
+    return any((a != b).any() for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True))
+
+
+@pytest.mark.parametrize(("delay", "due"), [(1, {0, 1, 2, 3, 4, 5}), (2, {1, 3, 5}), (3, {2, 5})])
+def test_policy_and_both_targets_move_every_delay_updates_and_the_critics_always(delay: int, due: set[int]) -> None:
+    update = compiled(partial(td3.update, NETS, Td3Config(policy_delay=delay)))
+    state: Td3State = STATE
+    for step in range(6):
+        new, metrics = update(state, HYPER, ROWS, NOISE, jnp.int32(step))
+        assert moved(new.critic, state.critic)
+        for part in ("policy", "target_policy", "target_critic"):
+            assert moved(getattr(new, part), getattr(state, part)) == (step in due), (part, step)
+        if step in due:
+            loss = td3.policy_loss(state.policy.params, NETS, new.critic.params, ROWS.observation)
+            assert float(metrics["actor_loss"]) == pytest.approx(delay * float(loss), rel=1e-5)
+        else:
+            assert float(metrics["actor_loss"]) == 0.0
+        state = new
+    moments: Any = state.policy.moments
+    assert int(moments.count) == len(due)
+
+
+def test_exploration_adds_noise_of_the_declared_size_and_stays_in_range() -> None:
+    agent = td3.td3(SPEC, Td3Config(hidden_sizes=(4,)))
+    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    hyper = hyperparams.defaults(agent.space)
+    observation = jnp.ones((SPEC.observation_size,))
+    quiet = agent.act(state.params, observation)
+    explore = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
+    keys = jax.random.split(jax.random.key(1), 4_000)
+    for size in (0.0, 0.1, 0.2):
+        action, stored = explore(state, hyper._replace(exploration_noise=jnp.float32(size)), observation, keys)
+        assert stored == ()
+        np.testing.assert_allclose(np.mean(action, axis=0), quiet, atol=5 * size / np.sqrt(4_000) + 1e-6)
+        np.testing.assert_allclose(np.std(action, axis=0), size, rtol=0.05, atol=1e-6)
+    action, _ = explore(state, hyper._replace(exploration_noise=jnp.float32(1e6)), observation, keys)
+    assert set(np.unique(action)) == {-1.0, 1.0}
+
+
+# --- the skipped half is really skipped
+
+LIFE = OffPolicyConfig(
+    num_envs=2,
+    steps_per_generation=4,
+    batch_size=4,
+    buffer_size=8,
+    warmup_steps=0,  # or the warm-up's own branch would be counted
+    eval_episodes=1,
+    start_states=2,
+)
+MEMBERS = 4
+MAPS: dict[str, Callable[[], base.PopulationMap]] = {
+    "one device": lambda: base.vmap,
+    "two devices": lambda: layout.population_map(mesh.make_mesh(2)),
+    "two devices, exact": lambda: layout.population_map(mesh.make_mesh(2), exact=True),
+}
+every_map = pytest.mark.parametrize("spread", MAPS)
+
+
+def small_td3(spec: EnvSpec) -> Agent:
+    return td3.td3(spec, Td3Config(hidden_sizes=(8,)))
+
+
+def small_sac(spec: EnvSpec) -> Agent:
+    return sac.sac(spec, sac.SacConfig(hidden_sizes=(8,)))
+
+
+def branches(build: Callable[[EnvSpec], Agent], spread: base.PopulationMap, own_counters: bool = False) -> int:
+    """Conditionals in the compiled generation of a population, whose members share the counter or have their own."""
+    environment = registry.make("probe_both")
+    learner = off_policy(build(environment.spec), environment, LIFE)
+
+    def begin(key: jax.Array) -> tuple:
+        bank, keys = learner.start_states(key), base.member_keys(key, MEMBERS)
+        hyper = jax.vmap(partial(hyperparams.sample, learner.space))(keys)
+        return base.vmap(learner.init, (keys, hyper), (bank,)), keys, bank
+
+    def shared(member: PyTree, key: jax.Array, bank: PyTree, generation: jax.Array) -> Any:
+        return learner.step(member, bank, key, generation)
+
+    def own(member: PyTree, key: jax.Array, generation: jax.Array, bank: PyTree) -> Any:
+        return learner.step(member, bank, key, generation)
+
+    members, keys, bank = jax.eval_shape(begin, jax.random.key(0))
+    if own_counters:
+        lowered = jax.jit(partial(spread, own)).lower((members, keys, jnp.zeros(MEMBERS, jnp.int32)), (bank,))
+    else:
+        lowered = jax.jit(partial(spread, shared)).lower((members, keys), (bank, jnp.int32(0)))
+    text = lowered.compile({"xla_backend_optimization_level": "0"}).as_text()
+    assert text
+    return text.count(" conditional(")
+
+
+@every_map
+def test_the_delayed_half_is_a_branch_for_the_whole_population(spread: str) -> None:
+    assert branches(small_td3, MAPS[spread]()) == 1
+
+
+@every_map
+def test_an_agent_without_a_delay_has_no_branch(spread: str) -> None:
+    assert branches(small_sac, MAPS[spread]()) == 0
+
+
+@pytest.mark.parametrize("spread", ["one device", "two devices"])
+def test_counters_of_their_own_would_turn_the_branch_into_a_choice_between_results(spread: str) -> None:
+    assert branches(small_td3, MAPS[spread](), own_counters=True) == 0
+
+
+def test_searches_where_its_specification_says() -> None:
+    rates = dict.fromkeys(("policy_lr", "critic_lr"), LogUniform(3e-5, 3e-3))
+    noises = {
+        "exploration_noise": Uniform(0.0, 0.2),
+        **dict.fromkeys(("policy_noise", "noise_clip"), Uniform(0.0, 1.0)),
+    }
+    agent = td3.td3(SPEC)
+    assert dict(agent.space.domains) == {"discount": OneMinusLog(0.9, 0.999), **rates, **noises}
+    assert agent.space.defaults == Td3Hyper(0.99, 3e-4, 3e-4, 0.1, 0.2, 0.5, 1.0, 0.005)
+    assert set(agent.space.fields) == set(Td3Hyper._fields)
+    assert Td3Config() == Td3Config(hidden_sizes=(256, 256), policy_delay=2)
+
+
+def test_noise_is_standard_normal_for_every_row_and_dimension() -> None:
+    noise = td3.td3(SPEC, Td3Config(hidden_sizes=())).noise(jax.random.key(0), 4_000)
+    assert noise.shape == (4_000, SPEC.action_size)
+    assert np.mean(noise) == pytest.approx(0.0, abs=0.05)
+    assert np.std(noise) == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy_delay": 0}, r"^policy_delay must be at least 1, got 0\.$"),
+        ({"policy_delay": -2}, r"^policy_delay must be at least 1, got -2\.$"),
+        ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must all be at least 1, got \(8, 0\)\.$"),
+    ],
+)
+def test_mistakes_are_answered(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Td3Config(**options)

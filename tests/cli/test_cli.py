@@ -1,0 +1,462 @@
+"""The command line as its user meets it: what it makes, what it says, and how it refuses."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import rookery
+import rookery.cli.app
+from rookery.cli.app import Train
+from rookery.cli.flags import as_typed, flags_of
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import KINDS, PbtSacRun, Td3Run
+from rookery.populations.config import PbtConfig
+from rookery.storage.csv_log import read_csv
+from tests import short_runs
+from tests.commandline import POINT, call
+
+TINY = (
+    "--env point_room --episode-length 10 --population 2 --generations 2 --steps-per-generation 40 --num-envs 4 "
+    "--batch-size 8 --hidden-sizes 8 --buffer-size 64 --warmup-steps 8 --eval-episodes 2 --start-states 4"
+).split()
+
+
+def loud(kind: str) -> list[str]:
+    """The flags of a short run, whose compiled programs other tests use too; not quiet."""
+    return [flag for flag in short_runs.KINDS[kind].split() if flag != "--quiet"]
+
+
+@pytest.fixture
+def rookery_command(monkeypatch, tmp_path):
+    """Run a command in an empty folder; gives its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")  # tyro prints one column of boxes
+    return call
+
+
+def test_a_run_from_first_to_last(rookery_command, tmp_path):
+    flags = [*POINT, "--generations", "2"]
+    code, out, err = rookery_command("train", "pbt-sac", *flags)
+    assert (code, err) == (0, "")
+    assert "generation 2 of 2" in out
+    run = tmp_path / "runs/pbt-sac-point_room-0"
+    made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    told = {"config.json", "metrics.csv", "lineage.csv", "journal.jsonl", "curves.png", "report.html"}
+    assert made == {*told, "checkpoints", "events"}
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(r"policy_lr .* \d", out), "the summary names the hyper-parameters"
+    lineage = (run / "lineage.csv").read_text().splitlines()
+    assert lineage[0].startswith("generation,member,parent,fitness,alpha_lr,critic_lr,discount")
+    assert len(lineage) == 1 + 2 * 4
+
+    code, out, err = rookery_command("train", "pbt-sac", *flags)
+    assert code == 1
+    assert "already contains a run" in err
+    assert "--overwrite" in err
+    before = (run / "metrics.csv").read_text()
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "3")
+    assert (code, err) == (0, "")
+    assert "3 episodes per member" in out
+    assert "generation 2" in out
+    assert (run / "metrics.csv").read_text() == before
+    code, _, err = rookery_command("evaluate", str(run), "--episodes", "0")
+    assert code == 1
+    assert "--episodes must be at least 1" in err
+
+    written = json.loads((run / "config.json").read_text())
+    written["config"]["agent"]["colour"] = "blue"
+    (run / "config.json").write_text(json.dumps(written))
+    code, _, err = rookery_command("resume", str(run))
+    assert code == 1
+    assert "incompatible version" in err
+    assert "colour" in err
+
+    code, _, err = rookery_command("train", "pbt-sac", *flags, "--overwrite", "--quiet")
+    assert (code, err) == (0, "")
+
+
+def test_a_schedule_is_replayed_by_one_fresh_agent(rookery_command, tmp_path):
+    space = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
+    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *space, "--devices", "2")
+    assert (code, err) == (0, "")
+    (tmp_path / "runs/pbt-td3-point_room-0").rename(tmp_path / "bred_by_hand")
+    told = json.loads((tmp_path / "bred_by_hand/config.json").read_text())["config"]["space"]
+    assert (told["policy_lr"], told["discount"], told["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
+    assert told["noise_clip"] == [0.0, 1.0], "what was not chosen is written out too"
+    bred = rookery.lineage("bred_by_hand")
+
+    # Everything but the population and the seed comes from the run, unless it is given.
+    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "bred_by_hand", "--seed", "7")
+    assert (code, err) == (0, "")
+    assert "td3 on point_room: population 1" in out
+    replayed = rookery.lineage("runs/replay-td3-point_room-7")
+    for name, values in bred.schedule().values.items():
+        assert replayed.hyper[name][:, 0].tolist() == values.tolist()
+
+    (tmp_path / "bred_by_hand").rename(tmp_path / "gone")  # the replay's own folder is complete
+    code, _, err = rookery_command("resume", "runs/replay-td3-point_room-7", "--generations", "4")
+    assert (code, err) == (0, "")
+    longer = rookery.lineage("runs/replay-td3-point_room-7")
+    assert longer.hyper["policy_lr"][3, 0] == bred.schedule().values["policy_lr"][-1]
+
+    idle = "--space.tau 0.1 --exploit none".split()
+    code, _, err = rookery_command("train", "pbt-td3", "--replay-schedule=gone", *idle)
+    assert (code, "decides every hyper-parameter; leave out --space.tau, --exploit" in err) == (1, True)
+    code, _, err = rookery_command("train", "sac", "--replay-schedule", "gone", "--env", "point_room")
+    assert code == 1
+    assert "of a td3 agent and cannot be replayed by sac" in err
+
+    code, out, err = rookery_command("compare", "gone", "runs/replay-td3-point_room-7")
+    assert (code, err) == (0, "")
+    assert "pbt-td3" in out
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
+    told = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 3".split()
+    code, out, err = rookery_command("train", "map-elites", *told)
+    assert (code, err) == (0, "")
+    assert "map-elites on arm: 30 cells, 16 genotypes a generation" in out
+    run = tmp_path / "runs/map-elites-arm-0"
+    made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    files = {"config.json", "metrics.csv", "repertoire.csv", "cells.csv", "journal.jsonl", "checkpoints", "events"}
+    assert made == {*files, "curves.png", "repertoire.png", "report.html"}, (
+        "and no lineage.csv, since nobody has a parent"
+    )
+    for picture in ("curves.png", "repertoire.png"):
+        assert (run / picture).read_bytes().startswith(b"\x89PNG")
+    assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 30
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "2")
+    assert (code, err) == (0, "")
+    assert "generation 3" in out
+    coverage = [line for line in out.splitlines() if "coverage" in line]
+    assert coverage
+    stored, corrected = re.findall(r"\d+\.?\d*", coverage[0])[:2]
+    assert stored == corrected, "the arm knows no luck"
+    code, _, err = rookery_command("resume", str(run), "--generations", "4", "--quiet")
+    assert (code, err) == (0, "")
+    assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
+
+
+def test_skills_from_first_to_last(rookery_command, tmp_path):
+    code, out, err = rookery_command("train", "diayn", *loud("diayn"), "--space.discriminator-lr", "1e-3")
+    assert (code, err) == (0, "")
+    assert "diayn on point_room: population 1 with 3 skills on" in out
+    assert re.search(r"discriminator_lr +│ +0.001", out)
+    run = tmp_path / "runs/diayn-point_room-0"
+    columns = (run / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"accuracy", "diversity_return", "true_return", "discriminator_loss", "diversity_reward"} <= set(columns)
+    assert json.loads((run / "config.json").read_text())["config"]["descriptor"]["meaning"] == "final x, y"
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "4")
+    assert (code, err) == (0, "")
+    assert "2 episodes per skill" in out
+    assert (run / "skills.png").read_bytes().startswith(b"\x89PNG")
+    assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 13
+
+    tuned = "--generations 2 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
+    code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
+    assert (code, err) == (0, "")
+    assert "sac on point_room: population 1" in out, "the task is that of the skills"
+    started = json.loads((tmp_path / "runs/sac-point_room-0/config.json").read_text())["config"]
+    assert started["agent"]["hidden_sizes"] == [4]
+    run.rename(tmp_path / "moved")
+    code, _, err = rookery_command("resume", "runs/sac-point_room-0", "--generations", "3", "--quiet")
+    assert (code, err) == (0, ""), "a run that has a checkpoint goes on without the one that it began with"
+
+
+def test_a_team_from_first_to_last(rookery_command, tmp_path):
+    longer = "--generations 3 --checkpoint-every 5 --best-by return/prey --draw-hyper".split()
+    code, out, err = rookery_command("train", "ippo", *loud("ippo"), *longer)
+    assert (code, err) == (0, "")
+    assert "ippo on pursuit_continuous: population 2 of teams, independent parameters" in out
+    assert re.search(r"generation 3 of 3 .* predator -?\d.* prey -?\d", out)
+    run = tmp_path / "runs/ippo-pursuit_continuous-0"
+    metrics = read_csv(run / "metrics.csv")
+    assert {"return/prey", "truncated/predator", "final_reward/prey", "critic_loss/prey"} <= set(metrics)
+    assert metrics["env_steps"].tolist() == [2 * 2 * 6 * generation for generation in (1, 2, 3)]
+    assert len(set(read_csv(run / "lineage.csv")["actor_lr"])) == 2
+    best = int(metrics["return/prey"].argmax()) + 1
+    assert {path.name for path in (run / "checkpoints").glob("*.json")} >= {f"generation_{best:08d}.json"}
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "3", "--checkpoint", "best")
+    assert (code, err) == (0, "")
+    assert f"generation {best}" in out
+    assert "3 episodes per agent" in out
+    assert re.search(r"prey +│? .*0 % .*100 %|prey .*%", out)
+    code, _, err = rookery_command("evaluate", str(run), "--checkpoint", "newest")
+    assert (code, "checkpoint must be best, last or the number of a generation, got 'newest'" in err) == (1, True)
+    code, _, err = rookery_command("evaluate", str(run), "--checkpoint", "77")
+    assert (code, "The checkpoint of generation 77 cannot be used" in err) == (1, True)
+
+
+def test_quiet_says_nothing(rookery_command):
+    arm = "--env arm --grid 4 4 --batch-size 8 --generations 2".split()
+    assert rookery_command("train", "map-elites", *arm, "--quiet") == (0, "", "")
+    assert rookery_command("resume", "runs/map-elites-arm-0", "--generations", "3", "--quiet") == (0, "", "")
+    assert len(read_csv(Path("runs/map-elites-arm-0/metrics.csv"))["generation"]) == 3
+
+
+def test_a_flag_without_a_value_turns_a_setting_on():
+    agents = [rookery.cli.app.parse(["train", "sac", *flags]).config.agent for flags in ([], ["--fix-alpha"])]
+    assert [agent.fix_alpha for agent in agents] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("", None),
+        ("--normalize-observations", True),
+        ("--no-normalize-observations", False),
+        ("--normalize_observations --seeds 2", True),
+        ("--normalize-observations False", False),
+        ("--normalize-observations=False", False),
+    ],
+)
+def test_a_switch_that_may_be_left_open_needs_no_value(words, chosen):
+    for kind in ("ppo", "ippo"):
+        assert rookery.cli.app.parse(["train", kind, *words.split()]).config.learner.normalize_observations is chosen
+
+
+MISTAKES = [
+    ("trian", 2, "there is no command 'trian'; did you mean train?"),
+    ("train sca", 2, "there is no kind of run 'sca'; did you mean sac?"),
+    ("train", 2, "rookery train needs one of sac, td3,"),
+    ("train --plan", 2, "rookery train needs one of sac, td3,"),
+    ("", 2, "rookery needs one of train, resume,"),
+    ("evaluate", 2, "rookery evaluate needs PATH"),
+    ("evaluate x y", 2, "'y' is one word too many for rookery evaluate"),
+    ("evaluate --episods 3 x", 2, "rookery evaluate has no flag --episods; did you mean --episodes?"),
+    ("evaluate --seed x .", 2, "--seed must be a whole number, got x."),
+    ("train sac --space.nope 3", 2, "rookery train sac has no flag --space.nope; did you mean --space.tau"),
+    ("train sac --nope 3", 2, "rookery train sac has no flag --nope; `rookery train sac --help` lists"),
+    ("train sac --num_env=3", 2, "has no flag --num-env; did you mean --num-envs"),
+    ("train sac --env point_room --population -3", 1, "--population must be at least 1, got -3."),
+    ("train sac --env point_room --seeds -3", 1, "--seeds must be at least 1, got -3."),
+    ("train me-pbt-sac --population 0", 1, "--population must be at least 1, got 0."),
+    ("train sac --seeds x", 2, "--seeds must be a whole number, got x."),
+    ("train sac --population", 2, "--population must be a whole number, got nothing."),
+    ("train sac --population 1 2", 2, "'2' after --population is one word too many"),
+    ("train sac --steps-per-generation 101", 2, "--num-envs (25), got 101; use 100 or 125."),
+    ("train sac --space.policy-lr 1 2 3", 2, "must be 2 numbers or a number or fixed, got 1 2 3."),
+    ("train sac --space.policy-lr fixd", 2, "got fixd; did you mean fixed?"),
+    ("train sac --env point_room --space.policy-lr 2 1", 1, "the interval of --space.policy-lr is empty"),
+    ("train pbt-sac --exploit tournamnt", 2, "or none, got tournamnt; did you mean tournament?"),
+    ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
+    ("train pbt-sac --perturb-factors nan 1", 2, "--perturb-factors must be a finite number, got nan."),
+    ("train sac --updates-per-step=inf", 2, "--updates-per-step must be a finite number, got inf."),
+    ("train sac --hidden-sizes a b", 2, "--hidden-sizes must be whole numbers, got a b."),
+    ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
+    ("train sac --seed 99999999999999999999", 2, "--seed must be between -2^63 and 2^63"),
+    ("train sac --env point_room --devices 0", 1, "--devices must be at least 1, got 0."),
+    ("train sac --env point_room --option foo", 1, "--option must be name=value"),
+    ("train map-elites --env arm --dimensions 0", 1, "--dimensions must be at least 1, got 0."),
+    ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
+    *(
+        (f"{command} {__file__}", 1, "cli/test_cli.py is a file, not a run directory")
+        for command in ("resume", "evaluate", "render", "compare", "report", "export", "train sac --init-from")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("train pbt-sac --env hoper", 1, "did you mean hopper"),
+        ("train sac --env point_room --population 0", 1, "--population must be at least 1, got 0."),
+        ("train pbt-sac --env point_room --population 3 --devices 2", 1, "cannot be divided evenly over 2 devices"),
+        ("train pbt-sac --env point_room --population 4 --best-count 2 --replace-count 3", 1, "2 best and 3 replaced"),
+        ("train sac --env point_room --backend mjx", 1, "backend"),
+        ("train pbt-sac --populaton 3", 2, "--population"),
+        (
+            "train sac --num-envs 7",
+            2,
+            "--steps-per-generation must be a multiple of --num-envs (7), got 1000; use 994 or 1001.",
+        ),
+        ("train sac --generations 0", 2, "generations must be at least 1"),
+        ("train dqn", 2, "dqn"),
+        ("train sac --env point_room --space.discount 1.2", 1, "discount must lie in [0, 1), got 1.2."),
+        ("train pbt-td3 --env point_room --space.policy-lr -1 1", 1, "needs a lower bound above 0, got -1.0"),
+        ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
+        ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
+        ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1"),
+        ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
+        ("train map-elites --env arm --episode-length 5", 1, "arm is a function and has no --episode-length"),
+        ("train map-elites --env point_room --dimensions 3", 1, "dimensions belong to a function (arm, sphere"),
+        ("train map-elites --env arm --batch-size 0", 1, "--batch-size must be at least 1, got 0"),
+        ("train map-elites --env arm --grid 4", 1, "a grid of 2 dimensions needs as many sizes, got (4,)"),
+        ("train map-elites --cells 0", 2, "cells must be at least 1, got 0"),
+        (
+            "train map-elites --env arm --cells 9 --shard-repertoire --devices 2",
+            1,
+            "a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10",
+        ),
+        ("train me-pbt-sac --best-fraction .5 --replace-fraction .3", 1, "5 best members, 3 replaced from them and 4"),
+        ("train me-pbt-td3 --ga-population 0", 1, "--ga-population must be at least 1, got 0"),
+        ("train me-pbt-sac --iso-sigma -1", 2, "--iso-sigma must not be negative, got -1.0"),
+        ("train sac --replay-schedule nowhere", 1, "no such folder"),
+        (
+            "train diayn --num-skills 1",
+            2,
+            "--num-skills must be at least 2, since a discriminator needs several skills; got 1",
+        ),
+        ("train diayn --env probe_value", 1, "turn on --descriptor-full-state"),
+        ("train diayn --skill-kind sphere --balanced", 2, "--balanced needs a finite number of skills"),
+        ("train pbt-diayn --smerl-target 100", 2, "have no effect without smerl"),
+        ("train diayn --smerl --smerl-target 9 --smerl-fraction .5", 2, "give it or --smerl-target, not both"),
+        ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
+        ("train diayn --fitness acuracy", 2, "accuracy"),
+        ("train sac --init-from nowhere", 1, "no such folder"),
+        ("train sac --env point_room --skill 1", 1, "give the run that discovered it, or leave skill out"),
+        ("train ppo --env pursuit_discrete", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        ("train sac --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with two steps"),
+        ("train ippo --recurrent --num-envs 6 --minibatches 4", 1, "in each, got 4; use 2 or 3 or 6"),
+        ("train ippo --rollout-length 0", 2, "--rollout-length must be at least 1, got 0"),
+        ("train ippo --space.kl-threshold -1", 1, "--space.kl-threshold must lie in [0, inf), got -1"),
+        ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),
+        ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
+        (
+            "train pbt-ippo",
+            1,
+            "one agent wins what another loses, so the mean return of a team cannot rank members; give --fitness",
+        ),
+        (
+            "train pbt-ippo --member agent --fitness prey",
+            1,
+            "each agent is selected by its individual return; leave fitness prey",
+        ),
+        ("train diayn --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        ("train map-elites --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
+        (
+            "train pbt-ippo --member agent --parameters shared",
+            1,
+            "roles need agents with separate parameters; use rookery.independent, or --parameters independent.",
+        ),
+        ("compare", 1, "give the folders of at least one"),
+        ("compare nowhere", 1, "no such folder"),
+        ("resume nowhere", 1, "no such folder"),
+        ("resume .", 1, "config.json is missing"),
+        ("evaluate nowhere", 1, "no such folder"),
+        *MISTAKES,
+    ],
+)
+def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(rookery_command, tmp_path, arguments, code, said):
+    returned, out, err = rookery_command(*arguments.split())
+    assert returned == code
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out + err).split())
+    assert said in text
+    assert "Traceback" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_value_is_refused(rookery_command, tmp_path):
+    for words in (["train", "sac", "--run-dir", ""], ["evaluate", ""]):
+        code, _, err = rookery_command(*words)
+        assert code == 2
+        assert "is empty; give" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory_is_a_sentence(rookery_command, monkeypatch, tmp_path):
+    def greedy(*_):
+        raise MemoryError("Unable to allocate 74.5 GiB")
+
+    monkeypatch.setattr("rookery.experiments.build.find_cells", greedy)
+    assert rookery_command("train", "map-elites", "--env", "arm") == (1, "", "error: Unable to allocate 74.5 GiB\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, monkeypatch):
+    monkeypatch.setattr("rookery.cli.flags.on_parse_error", None)
+    code, _, err = rookery_command("train", "sac", "--population", "x")
+    assert code == 2
+    assert "--population" in err
+    assert "Traceback" not in err
+
+
+def test_a_message_calls_settings_by_their_flags_and_nothing_else():
+    known = flags_of(Td3Run)
+    message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; the metrics are num_envs."
+    told = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
+    assert as_typed(message, known, {}) == f"{told}; the metrics are num_envs."
+
+
+def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "brax", None)
+    code, _, err = rookery_command("train", "sac", "--env", "hopper")
+    assert code == 1
+    assert 'pip install "rookery[brax]"' in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_version_is_told(rookery_command):
+    code, out, _ = rookery_command("--version")
+    assert code == 0
+    assert re.fullmatch(r"rookery \d+\.\d+\.\d+\n", out)
+
+
+def test_envs_lists_every_task(rookery_command):
+    from rookery.envs import registry
+
+    code, out, _ = rookery_command("envs")
+    assert code == 0
+    for name in registry.names():
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            f"train {kind}"
+            for kind in (
+                "pbt-sac",
+                "td3",
+                "map-elites",
+                "me-pbt-sac",
+                "me-pbt-td3",
+                "diayn",
+                "pbt-diayn-td3",
+                "ppo",
+                "pbt-ippo",
+            )
+        ),
+        *("train", "resume", "evaluate", "render", "compare", "report", "export", "envs", ""),
+    ],
+)
+def test_help_explains_every_field(rookery_command, command):
+    code, out, _ = rookery_command(*command.split(), "--help")
+    assert code == 0
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
+    internal = r"`_|\w\.py\b|tyro|__|Config\b"
+    assert not re.search(internal, text), "a help text names no internals"
+    if kind := KINDS.get(command.removeprefix("train ")):
+        shown = {
+            flag for flag in re.findall(r"(?m)^ {1,4}(--[a-z][a-z.-]*)", re.sub("[│]", " ", out)) if flag != "--help"
+        }
+        assert shown == {*flags_of(Train), *flags_of(kind)}, "the flags that suggestions are made from"
+    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
+        sentence = re.sub(r"\(default.*", "", explained)
+        assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"
+
+
+def test_a_config_survives_json():
+    written = PbtSacRun(population=7, pbt=PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
+    assert from_record(json.loads(json.dumps(to_record(written)))) == written
+    written = Td3Run(space={"space.policy_lr": (1e-5, 1e-2), "space.discount": "fixed", "space.tau": 0.01})
+    record = to_record(written)
+    assert record["space"] == {"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01}
+    assert from_record(json.loads(json.dumps(record))) == written
+    older = json.loads(json.dumps(record))
+    del older["agent"]["critic_hidden_sizes"]  # as of a run that was recorded before there was such a setting
+    assert from_record(older) == written
+    with pytest.raises(ValueError, match="has no run kind 'dqn'"):
+        from_record({"kind": "dqn"})
+    with pytest.raises(ValueError, match="started from Python; continue it there"):
+        from_record({"kind": "python"})

@@ -1,0 +1,481 @@
+"""jaxagents' documented IPPO: its names, and a training of a few updates seen from every side."""
+
+import inspect
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rookery import returns
+from rookery.agents.base import RolloutExtras
+from rookery.compat import jaxagents as documented
+from rookery.compat.jaxagents import (
+    IPPO,
+    AgentConfig,
+    HyperParameters,
+    OptimizerParams,
+    Runner,
+    TruncationWrapper,
+    learner,
+)
+from rookery.compat.jaxagents import agent as joint
+from rookery.types import Transition as Rows
+from tests.compat.jaxagents.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
+from tests.tiny import assert_equal
+
+Metrics = dict[str, jax.Array]
+
+
+def agent(kind: type[IPPO] = Continuous, env: Any = None, judged: bool = True, **changes: Any) -> IPPO:
+    return kind(env or Goals(), Params(), CONFIG._replace(**changes), judged)
+
+
+@cache
+def shared() -> IPPO:
+    """Compiled once."""
+    return agent()
+
+
+@cache
+def trained() -> tuple[Runner, Metrics]:
+    return shared().train(jax.random.key(0), HYPER)
+
+
+def steps(runner: Runner) -> tuple[int, int]:
+    """Of the optimisers of actors and critics."""
+    return int(runner.actor_training.step), int(runner.critic_training.step)
+
+
+# --- the documented names
+
+EMPTY = inspect.Parameter.empty
+REQUIRED = "n_steps batch_size minibatch_size rollout_length actor_epochs critic_epochs actor_network critic_network"
+
+
+def test_records_have_the_documented_fields_and_defaults():
+    assert AgentConfig._fields[:9] == (*REQUIRED.split(), "optimizer")
+    assert AgentConfig._field_defaults == {
+        **{"eval_frequency": 1, "eval_rng": None, "n_evals": None, "checkpoint_dir": None, "restore_agent": False},
+        **{"max_episode_steps": 9999, "deterministic_mode": "off"},
+    }
+    fields = "gamma gae_lambda eps_clip ent_coeff kl_threshold actor_optimizer_params critic_optimizer_params vf_coeff"
+    assert HyperParameters._fields == tuple(fields.split())
+    assert HyperParameters._field_defaults == {"vf_coeff": 1.0}
+    assert OptimizerParams() == (1e-3, 1e-8, 10.0)
+    assert OptimizerParams._fields == ("learning_rate", "eps", "grad_clip")
+    seen = "obs action value log_prob reward next_obs terminated next_value advantage"
+    assert documented.Transition._fields[:9] == tuple(seen.split())
+    stats = "episode_metric mean var std min max median has_nans"
+    assert list(inspect.signature(documented.MetricStats).parameters) == stats.split()
+    runner = "actor_training critic_training envstate obs rng hyperparams actor_loss critic_loss"
+    assert list(inspect.signature(Runner).parameters) == runner.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("__init__", {"env": EMPTY, "env_params": EMPTY, "config": EMPTY, "eval_during_training": True}),
+        ("train", {"rng": EMPTY, "hyperparams": EMPTY}),
+        ("eval", {"rng": EMPTY, "n_evals": 32}),
+        ("policy", {"training": EMPTY, "obs": EMPTY}),
+        ("env_reset", {"rng": EMPTY}),
+        ("env_step", {"rng": EMPTY, "envstate": EMPTY, "actions": EMPTY}),
+        ("collect_training", {"runner": None, "metrics": None, "previous_training_max_step": 0}),
+        ("restore", {"mode": "best", "best_fn": None}),
+        ("log_hyperparams", {"hyperparams": EMPTY}),
+        ("summarize", {"metrics": EMPTY}),
+        ("_entropy", dict.fromkeys(["training", "obs"], EMPTY)),
+        ("_log_prob", dict.fromkeys(["training", "params", "obs", "action"], EMPTY)),
+        ("_sample_actions", dict.fromkeys(["rng", "training", "obs"], EMPTY)),
+        ("_trajectory_returns", dict.fromkeys(["value", "traj"], EMPTY)),
+        ("_trajectory_advantages", dict.fromkeys(["advantage", "traj"], EMPTY)),
+        ("_critic_loss", dict.fromkeys(["training", "obs", "targets", "hyperparams"], EMPTY)),
+        ("_actor_loss_input", dict.fromkeys(["update_runner", "traj_batch"], EMPTY)),
+        ("_critic_loss_input", dict.fromkeys(["update_runner", "traj_batch"], EMPTY)),
+        (
+            "_actor_loss",
+            dict.fromkeys(["training", "obs", "actions", "log_prob_old", "advantage", "hyperparams"], EMPTY),
+        ),
+    ],
+)
+def test_methods_have_the_documented_signatures(name: str, parameters: dict[str, Any]):
+    found = inspect.signature(getattr(IPPO, name)).parameters
+    assert {key: value.default for key, value in found.items() if key != "self"} == parameters
+    assert list(found)[1:] == list(parameters)
+
+
+def test_an_agent_tells_its_configuration():
+    lines = str(shared()).splitlines()
+    assert lines[0] == "Agent configuration:"
+    assert "batch_size: 8" in lines
+    assert len(lines) == 1 + len(AgentConfig._fields)
+    assert shared().n_actors == 2
+
+
+# --- a training
+
+
+def test_a_training_makes_every_update_and_tells_of_each_evaluation():
+    runner, metrics = trained()
+    assert steps(runner) == (5 * 2 * 2, 5 * 3 * 2)  # updates, epochs, minibatches
+    shapes = {name: metrics[name].shape for name in sorted(metrics)}
+    assert shapes == {
+        **{"actor_loss": (4, 1), "critic_loss": (4, 1), "terminated": (4, 6), "truncated": (4, 6)},
+        **{"final_rewards": (4, 6, 2), "returns": (4, 6, 2)},
+    }
+    assert metrics["terminated"].dtype == metrics["truncated"].dtype == bool
+    assert (metrics["terminated"] ^ metrics["truncated"]).all()
+    assert float(metrics["actor_loss"][0, 0]) == float(metrics["critic_loss"][0, 0]) == 0.0
+    assert (metrics["critic_loss"][1:] > 0.0).all()
+    assert runner.obs.shape == (8, 1, 2)
+    assert runner.envstate.step.shape == (8,)
+    np.testing.assert_array_equal(runner.obs[:, 0], runner.envstate.envstate.goals)
+
+
+@pytest.mark.parametrize(
+    ("updates", "every", "stretches"),
+    [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (100, 30, [30, 30, 30, 10]), (2, 1, [1, 1])],
+)
+def test_a_training_is_as_long_as_it_was_asked_to_be(updates: int, every: int, stretches: list[int]):
+    assert agent(n_steps=updates, eval_frequency=every)._stage_counts == stretches
+
+
+def test_sets_of_hyperparameters_train_as_they_do_one_by_one():
+    rates = jnp.asarray([3e-3, 1e-2])
+    sets = HYPER._replace(
+        gamma=jnp.asarray([0.9, 0.5]), actor_optimizer_params=OptimizerParams(rates, 1e-8 * jnp.ones(2), jnp.ones(2))
+    )
+    axes = jax.tree.map(lambda leaf: 0 if jnp.ndim(leaf) else None, sets)
+    runners, metrics = jax.vmap(shared().train, in_axes=(None, axes))(jax.random.key(0), sets)
+    assert metrics["returns"].shape == (2, 4, 6, 2)
+    for i in range(2):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i] if jnp.ndim(leaf) else leaf, sets)
+        runner, told = shared().train(jax.random.key(0), one)
+        for name, value in told.items():
+            np.testing.assert_allclose(metrics[name][i], value, rtol=2e-3, atol=2e-4, err_msg=name)
+        alone = jax.tree.leaves(runner.actor_training.params)
+        for many, single in zip(jax.tree.leaves(runners.actor_training.params), alone, strict=True):
+            np.testing.assert_allclose(many[i], single, rtol=1e-3, atol=1e-4)
+    assert not np.allclose(metrics["returns"][0], metrics["returns"][1])
+
+
+def test_within_a_jit_it_is_the_same_training_and_keys_may_be_raw():
+    runner, metrics = jax.jit(shared().train)(jax.random.PRNGKey(0), HYPER)
+    for name, value in trained()[1].items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert steps(runner) == steps(trained()[0])
+    again = shared().train(jax.random.PRNGKey(0), HYPER)
+    assert_equal(numbers(again), numbers(trained()))
+
+
+def test_the_epoch_that_goes_too_far_is_the_last():
+    runner, _ = shared().train(jax.random.key(0), HYPER._replace(kl_threshold=0.0))
+    assert steps(runner) == (5 * 1 * 2, 5 * 3 * 2)
+
+
+def test_the_first_evaluation_is_of_the_untrained_and_all_begin_alike():
+    runner, metrics = trained()
+    shared().collect_training(runner, metrics)
+    last = shared().eval(CONFIG.eval_rng, 6)
+    for name, value in last.items():
+        np.testing.assert_allclose(metrics[name][-1], value, rtol=1e-5, atol=1e-6)
+    shared().collect_training(learner.begin(shared()._setup, jax.random.key(0), HYPER), metrics)
+    first = shared().eval(CONFIG.eval_rng, 6)
+    np.testing.assert_allclose(metrics["returns"][0], first["returns"], rtol=1e-5)
+    assert np.asarray(shared().eval_steps_in_training).tolist() == [0, 2, 4, 5]
+
+
+def test_a_metric_is_summed_up_over_its_last_axis():
+    stats = shared().summarize(np.asarray([[1.0, 2.0, 6.0], [0.0, np.nan, 1.0]]))
+    assert stats.mean[0] == 3.0
+    assert stats.median[0] == 2.0
+    assert stats.std[0] == pytest.approx(np.std([1, 2, 6]))
+    assert stats.var[0] == pytest.approx(np.var([1, 2, 6]))
+    assert (stats.min[0], stats.max[0]) == (1.0, 6.0)
+    assert stats.has_nans.tolist() == [False, True]
+    assert stats.episode_metric.shape == (2, 3)
+
+
+# --- what an update is made of
+
+
+def trajectories() -> documented.Transition:
+    """Two environments of four steps: the first terminates in its second step, the other is truncated there."""
+    numbers = iter(jax.random.normal(jax.random.key(3), (4, 2, 4, 2)))
+    ends = jnp.zeros((2, 4), bool)
+    return documented.Transition(
+        obs=jnp.arange(16.0).reshape(2, 4, 1, 2),
+        action=next(numbers),
+        value=next(numbers),
+        log_prob=jnp.zeros((2, 4, 2)),
+        reward=next(numbers),
+        next_obs=jnp.zeros((2, 4, 1, 2)),
+        terminated=ends.at[0, 1].set(True),
+        next_value=next(numbers),
+        truncated=ends.at[1, 1].set(True),
+    )
+
+
+def test_advantages_stop_at_an_end_and_bootstrap_where_the_clock_was_it():
+    traj, gamma, gae_lambda = trajectories(), jnp.float32(0.9), jnp.float32(0.5)
+    found = np.asarray(shared()._advantages(traj, gamma, gae_lambda))
+    reward, value, following = (np.asarray(leaf) for leaf in (traj.reward, traj.value, traj.next_value))
+    residual = reward + gamma * following - value
+    np.testing.assert_allclose(found[0, 1], reward[0, 1] - value[0, 1], rtol=1e-5)  # terminated
+    np.testing.assert_allclose(found[1, 1], residual[1, 1], rtol=1e-5)  # truncated
+    np.testing.assert_allclose(found[:, 3], residual[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(found[:, 2], residual[:, 2] + 0.45 * residual[:, 3], rtol=1e-4, atol=1e-6)
+    ended = (traj.terminated | traj.truncated)[..., None] & jnp.ones((1, 1, 2), bool)
+    terminated = traj.terminated[..., None] & jnp.ones((1, 1, 2), bool)
+    first = jax.tree.map(
+        partial(jnp.swapaxes, axis1=0, axis2=1), (traj.reward, terminated, ended, traj.value, traj.next_value)
+    )
+    np.testing.assert_allclose(
+        found.swapaxes(0, 1), returns.gae(*first, discount=gamma, lambda_=gae_lambda), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_returns_stop_where_advantages_do():
+    traj, gamma = trajectories(), jnp.float32(0.9)
+    whole = np.asarray(shared()._returns(traj, gamma, jnp.float32(1.0)))
+    reward, following = np.asarray(traj.reward), np.asarray(traj.next_value)
+    np.testing.assert_allclose(whole[:, 3], reward[:, 3] + gamma * following[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(whole[:, 2], reward[:, 2] + gamma * whole[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(whole[0, 1], reward[0, 1], rtol=1e-5)  # terminated
+    np.testing.assert_allclose(whole[1, 1], reward[1, 1] + gamma * following[1, 1], rtol=1e-5)  # truncated
+
+
+def test_rollouts_are_told_in_the_documented_axes():
+    bindings, (runner, _) = shared()._setup.bindings, trained()
+    size = (3, 8, 2)  # time, environments, actors
+    seen = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
+    ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
+    terminated = jnp.zeros(size, bool).at[0, 1].set(True)
+    number = jax.random.normal(jax.random.key(2), size)
+    lived = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
+    batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
+    states = joint.TrainStates(runner.actor_training, runner.critic_training)
+    traj = joint.rollouts(bindings, states, runner.hyperparams, batch)
+    assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
+    np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
+    np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
+    np.testing.assert_array_equal(traj.log_prob[5, 2], number[2, 5] + 1.0)
+    np.testing.assert_array_equal(traj.reward[5, 2], number[2, 5] + 2.0)
+    assert np.argwhere(traj.terminated).tolist() == [[1, 0]]
+    assert np.argwhere(traj.truncated).tolist() == [[2, 1]]
+    critic = runner.critic_training
+    np.testing.assert_allclose(traj.value[5, 2], critic.apply_fn(critic.params, seen[0, 2, 5, :1]), rtol=1e-5)
+    np.testing.assert_allclose(traj.next_value[5, 2], critic.apply_fn(critic.params, seen[1, 2, 5, :1]), rtol=1e-5)
+    at_the_end = traj.reward[2, 1] + 0.9 * traj.next_value[2, 1] - traj.value[2, 1]
+    np.testing.assert_allclose(traj.advantage[2, 1], at_the_end, rtol=1e-4, atol=1e-6)
+
+
+class Opinionated(Continuous):
+    """With losses of its own: the actors' says that they went far, the critics' that nothing is wrong."""
+
+    def _actor_loss(self, *given: Any) -> tuple[jax.Array, jax.Array]:
+        return IPPO._actor_loss(self, *given)[0], jnp.float32(1e9)
+
+    def _critic_loss(self, training: Any, obs: Any, targets: Any, hyperparams: Any) -> jax.Array:
+        return 0.0 * IPPO._critic_loss(self, training, obs, targets, hyperparams)
+
+
+def test_a_users_own_losses_are_what_is_learned_from():
+    own = agent(Opinionated, judged=False, n_steps=1)
+    runner, metrics = own.train(jax.random.key(0), HYPER)
+    initial = learner.begin(own._setup, jax.random.key(0), HYPER)
+    assert metrics == jax.eval_shape(own.train, jax.random.key(0), HYPER)[1] == {}
+    assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
+    assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), runner.actor_training.params, initial.actor_training.params)
+    assert all(jax.tree.leaves(moved))
+
+
+def test_minibatches_are_of_whole_rollouts_anew_in_every_epoch():
+    whole = jnp.broadcast_to(jnp.arange(8.0)[:, None, None], (8, 3, 2))  # of environment i: i everywhere
+    traj = documented.Transition(
+        **{name: whole for name in ("action", "value", "log_prob", "reward", "next_obs")},
+        **{"obs": whole, "terminated": whole[..., 0], "advantage": 10.0 * whole},
+    )
+    runner, orders = trained()[0], []
+    for seed in range(3):
+        runner = runner.replace(rng=jax.random.key(seed))
+        obs, action, log_prob, advantage, hyperparams = shared()._actor_loss_input(runner, traj)
+        assert obs.shape == (2, 4, 3, 2)
+        assert hyperparams is runner.hyperparams
+        assert sorted(obs[..., 0, 0].ravel().tolist()) == list(range(8))
+        for leaf in (action, log_prob, advantage / 10.0):
+            np.testing.assert_array_equal(leaf, obs)
+        seen, targets, _ = shared()._critic_loss_input(runner, traj)
+        np.testing.assert_array_equal(targets, 11.0 * seen)
+        orders.append(obs[..., 0, 0].tolist())
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_the_loss_knows_each_actors_advantages_by_themselves():
+    runner = trained()[0]
+    obs, actions = jax.random.normal(jax.random.key(1), (4, 3, 1, 2)), jax.random.normal(jax.random.key(2), (4, 3, 2))
+    mus = jax.vmap(jax.vmap(partial(shared().policy, runner.actor_training)))(obs)
+    now = jax.scipy.stats.norm.logpdf(actions, mus, jnp.exp(-1.0))
+    old, advantage = now - 0.1, jnp.arange(24.0).reshape(4, 3, 2) ** 2
+    hyper = HYPER._replace(ent_coeff=0.01)
+    loss, kl = shared()._actor_loss(runner.actor_training, obs, actions, old, advantage, hyper)
+    normal = (advantage - advantage.mean((0, 1), keepdims=True)) / advantage.std((0, 1), keepdims=True)
+    ratio, entropy = np.exp(0.1), -1.0 + 0.5 * np.log(2 * np.pi * np.e)
+    objective = np.minimum(ratio * normal, np.clip(ratio, 0.8, 1.2) * normal).mean()
+    assert float(loss) == pytest.approx(-objective - 0.01 * entropy, rel=1e-3)
+    np.testing.assert_allclose(kl, [np.expm1(0.1) - 0.1] * 2, rtol=1e-3)
+    scaled = advantage * jnp.asarray([[[1.0, 1000.0]]]) + jnp.asarray([[[5.0, 0.0]]])
+    again, _ = shared()._actor_loss(runner.actor_training, obs, actions, old, scaled, hyper)
+    assert float(again) == pytest.approx(float(loss), abs=1e-5)
+
+
+def hasty(speed: float) -> optax.GradientTransformation:
+    return optax.sgd(speed)
+
+
+def test_the_optimizer_is_given_what_it_takes():
+    taking = {
+        "rates": (optax.sgd, OptimizerParams(0.5, grad_clip=2.0), -1.0),  # 0.5 of a gradient cut to 2
+        "a partial": (partial(optax.sgd, momentum=0.0), OptimizerParams(0.25, grad_clip=100.0), -1.0),
+    }
+    for factory, params, expected in taking.values():
+        made = joint.optimizer(factory, params)
+        update: Any = made.update(jnp.asarray([4.0]), made.init(jnp.zeros(1)))
+        assert float(update[0][0]) == pytest.approx(expected)
+    with pytest.raises(
+        ValueError, match=r"^the optimizer takes none of learning_rate, eps, only speed; use another factory\."
+    ):
+        agent(optimizer=hasty).train(jax.random.key(0), HYPER)
+
+
+# --- the world
+
+
+def test_steps_tell_of_ends_and_begin_anew():
+    agent_, rng = shared(), jax.random.key(1)
+    rng, obs, state = agent_.env_reset(rng)
+    assert obs.shape == (1, 2)
+    ends = []
+    for _ in range(40):
+        above = bool(state.envstate.goals[0] > 1.5)
+        before = int(state.step)
+        rng, obs, state, reward, done, info = agent_.env_step(rng, state, jnp.asarray([5.0, -5.0]))
+        assert info["actions"].tolist() == [5.0, -5.0]
+        assert reward.shape == (2,)
+        ends.append((bool(info["terminated"]), bool(info["truncated"])))
+        assert ends[-1] == (above, before == 4 and not above)
+        assert bool(done) == any(ends[-1])
+        assert int(state.step) == (0 if done else before + 1)
+        np.testing.assert_array_equal(obs[0], state.envstate.goals)
+    assert {(True, False), (False, True), (False, False)} == set(ends)
+
+
+def test_a_step_that_terminates_in_time_is_not_truncated():
+    wrapper = TruncationWrapper(Goals(1), 1)
+    _, state = wrapper.reset_env(jax.random.key(0), Params())
+    state = state.replace(envstate=state.envstate.replace(goals=jnp.asarray([1.9])))
+    info = wrapper.step_env(jax.random.key(1), state, jnp.zeros(1), Params())[4]
+    assert (bool(info["terminated"]), bool(info["truncated"])) == (True, False)
+    assert TruncationWrapper(Goals()).max_steps == 500
+
+
+def test_the_learners_world_gives_true_successors_and_takes_any_action():
+    world, bindings = shared()._setup.environment, shared()._setup.bindings
+    state, start = world.reset(jax.random.key(0))
+    assert start.observation.shape == (2, 2)
+    state, step = world.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
+    np.testing.assert_allclose(step.reward, -jnp.abs(jnp.asarray([7.0, -3.0]) - start.observation[0]), rtol=1e-6)
+    np.testing.assert_array_equal(step.final_observation, np.stack([state.envstate.goals] * 2))
+    assert world.spec.unbounded
+    assert not world.spec.discrete
+    assert bindings.action.shape == (2,)
+
+
+# --- what is refused
+
+
+class Silent:
+    """Nobody knows how many act in it."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_steps": 0}, r"^n_steps must be at least 1, got 0\.$"),
+        ({"eval_frequency": 0}, r"^eval_frequency must be at least 1, got 0\.$"),
+        ({"rollout_length": -1}, r"^rollout_length must be at least 1, got -1\.$"),
+        ({"minibatch_size": 3}, r"^minibatch_size must divide batch_size \(8\), got 3\.$"),
+        (
+            {"minibatch_size": 1, "rollout_length": 1},
+            r"^advantages of a minibatch of one step cannot be normalised; .* rollout_length 2\.$",
+        ),
+        ({"eval_rng": None}, r"^evaluations during training need eval_rng; set them, or eval_during_training=False\.$"),
+        ({"n_evals": 0}, r"^n_evals must be at least 1, got 0\.$"),
+        ({"deterministic_mode": "most"}, r"^deterministic_mode must be one of .*, got 'most'\.$"),
+        ({"env": Silent()}, r"^Silent has no attribute n_actors, the number of actors; define it\.$"),
+    ],
+)
+def test_mistakes_fail_at_construction(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        agent(**changes)
+
+
+class Bleak(Goals):
+    def step_env(self, key: Any, state: Any, actions: Any, params: Any) -> tuple:
+        obs, state, reward, done, info = Goals.step_env(self, key, state, actions, params)
+        return obs, state, reward[0], done, info
+
+
+class Flat(Continuous):
+    def _log_prob(self, training: Any, params: Any, obs: Any, action: Any) -> Any:
+        return jnp.sum(training.apply_fn(params, obs)[0] * action)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": Bleak()}, r"^the reward of step_env gives shape \(\) for 2 actors; make it \(2,\)\."),
+        ({"kind": Flat}, r"^_log_prob gives shape \(\) for 2 actors; make it \(2,\)\."),
+        (
+            {"critic_network": partial(Critic, n_critics=3)},
+            r"^critic_network gives shape \(3,\) for 2 actors; make it \(2,\)\.",
+        ),
+        (
+            {"actor_network": partial(Actor, outputs=3)},
+            r"^_sample_actions gives actions of shape \(3,\) for 2 actors; make it \(2, \.\.\.\)\.",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_actors_is_refused_in_training(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        agent(judged=False, **changes).train(jax.random.key(0), HYPER)
+
+
+def test_calls_that_cannot_be_meant_are_refused(tmp_path: Path):
+    with pytest.raises(
+        ValueError, match=r"^the actors are not trained; call collect_training\(runner, metrics\) or restore\(\)"
+    ):
+        agent().eval(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"^collect_training needs the runner that train returned; got None\.$"):
+        agent().collect_training()
+    with pytest.raises(ValueError, match=r"^there is nothing to restore from; give checkpoint_dir"):
+        agent().restore("last")
+    with pytest.raises(ValueError, match=r"^a hyper-parameter has shape \(2,\); train sets by jax\.vmap"):
+        agent().train(jax.random.key(0), HYPER._replace(gamma=jnp.ones(2)))
+    kept = agent(checkpoint_dir=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"within jax\.jit or jax\.vmap writes no checkpoints; leave checkpoint_dir out"
+    ):
+        jax.jit(kept.train)(jax.random.key(0), HYPER)
+    with pytest.raises(ValueError, match=r"^mode must be 'best' or 'last', got 'first'\.$"):
+        kept.restore("first")
+    with pytest.raises(ValueError, match=r"^mode 'best' needs best_fn"):
+        kept.restore()
+    with pytest.raises(ValueError, match=r"has no whole checkpoint; train first, or give another checkpoint_dir\.$"):
+        kept.restore("last")

@@ -1,0 +1,87 @@
+"""Checkpoints of the documented IPPO: written at every evaluation, restored, gone on from, and never deleted."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rookery.compat.jaxagents import IPPO, checkpoint_metrics
+from rookery.storage import manifest
+from tests.compat.jaxagents.goals import CONFIG, HYPER, Continuous, Goals, Params, numbers
+from tests.tiny import assert_equal
+
+
+def agent(folder: Path | None, **changes: Any) -> IPPO:
+    config = CONFIG._replace(n_steps=4, actor_epochs=1, critic_epochs=1, checkpoint_dir=folder)
+    return Continuous(Goals(), Params(), config._replace(**changes))
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(manifest.generations(folder))
+
+
+def test_a_training_is_restored_and_gone_on_from_as_if_it_had_never_stopped(tmp_path: Path):
+    first = agent(tmp_path)
+    runner, metrics = first.train(jax.random.key(0), HYPER)
+    first.collect_training(runner, metrics)
+    assert steps(tmp_path) == [0, 2, 4]
+    assert "batch_size: 8" in (tmp_path / "training_configuration.txt").read_text()
+    first.log_hyperparams(HYPER)
+    assert "gamma: 0.9" in (tmp_path / "hyperparameters.txt").read_text()
+
+    second = agent(tmp_path, restore_agent=True)
+    second.restore("last")
+    assert_equal(numbers(second.training_runner), numbers(runner))
+    assert_equal(second.training_metrics, metrics)
+    assert (second.agent_trained, second.previous_training_max_step) == (True, 4)
+    assert_equal(second.eval(jax.random.key(5), 6), first.eval(jax.random.key(5), 6))
+    with pytest.raises(ValueError, match=r"has checkpoints up to step 4; call restore\(\) to continue from there"):
+        agent(tmp_path, restore_agent=True).train(jax.random.key(0), HYPER)
+    with pytest.raises(ValueError, match=r"has checkpoints already; set restore_agent=True to continue from them"):
+        agent(tmp_path)
+
+    further, told = second.train(jax.random.key(9), HYPER)
+    assert steps(tmp_path) == [0, 2, 4, 6, 8]
+    whole, all_told = agent(None, n_steps=8).train(jax.random.key(0), HYPER)
+    further, whole = numbers(further), numbers(whole)
+    assert_equal(further, whole)
+    for name in ("returns", "terminated", "truncated", "final_rewards"):
+        np.testing.assert_array_equal(told[name], all_told[name][2:])
+    with pytest.raises(ValueError, match=r"has checkpoints up to step 8"):
+        second.train(jax.random.key(9), HYPER)
+    assert steps(tmp_path) == [0, 2, 4, 6, 8]
+
+    third = agent(tmp_path, restore_agent=True)
+    third.restore("best", lambda metrics: metrics["returns"].shape[0] - 4)
+    assert third.training_metrics is not None
+    assert np.asarray(third.eval_steps_in_training).tolist() == [0, 2, 4, 6, 8]
+    np.testing.assert_array_equal(third.training_metrics["returns"], all_told["returns"])
+    found = third.eval(CONFIG.eval_rng, 6)["returns"]
+    np.testing.assert_allclose(found, all_told["returns"][1], rtol=1e-5, atol=1e-6)
+
+
+class Killed(BaseException):
+    """What ends a process from outside."""
+
+
+def test_what_was_finished_before_a_kill_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    killed, saved = agent(tmp_path), []
+    save = checkpoint_metrics.save
+
+    def dying(store: Any, step: int, runner: Any, row: Any) -> None:
+        if step == 4:
+            raise Killed
+        saved.append(runner)
+        save(store, step, runner, row)
+
+    monkeypatch.setattr(checkpoint_metrics, "save", dying)
+    with pytest.raises(Killed):
+        killed.train(jax.random.key(0), HYPER)
+    second = agent(tmp_path, restore_agent=True)
+    second.restore("last")
+    assert second.previous_training_max_step == 2
+    assert_equal(numbers(second.training_runner), numbers(saved[1]))
+    assert second.training_metrics is not None
+    assert second.training_metrics["returns"].shape == (2, 6, 2)

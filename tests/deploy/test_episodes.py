@@ -1,0 +1,339 @@
+"""Episodes to be played: who plays, which frames are kept, what the file holds, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery.agents.diayn import DiaynConfig
+from rookery.agents.ppo import PpoConfig
+from rookery.agents.sac import SacConfig
+from rookery.deploy import episode_selection, episodes, render
+from rookery.deploy.episode_selection import Selection
+from rookery.envs import base
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.envs.rendering.scene import Picture, Pose, Shape
+from rookery.envs.wrappers import time_limit
+from rookery.envs.wrappers.skills import SkillsConfig
+from rookery.experiments import warm_start
+from rookery.experiments.config import EnvironmentConfig
+from rookery.experiments.kinds import DiaynRun, MapElitesRun
+from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.storage import run_dir
+from rookery.types import Genotype
+from tests.deploy.test_render import BREEDING, LEARNING, LIFE, WORLD, kept
+
+DISCOVERING = DiaynRun(
+    environment=WORLD,
+    learner=LIFE,
+    skills=SkillsConfig(num_skills=3),
+    agent=SacConfig(hidden_sizes=(4,)),
+    diayn=DiaynConfig(discriminator_hidden_sizes=(4,)),
+)
+TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
+TEAMS = {
+    "environment": EnvironmentConfig(env="pursuit_discrete", episode_length=6, devices=1),
+    "learner": TEAM_LIFE,
+    "agent": PpoConfig(hidden_sizes=(4,), minibatches=2),
+}
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kept(LEARNING, tmp_path_factory.mktemp("episodes") / "learned")
+
+
+@pytest.fixture(scope="module")
+def bred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kept(BREEDING, tmp_path_factory.mktemp("episodes") / "bred")
+
+
+def test_members_play_the_best_first_as_they_are_rendered(learned: Path) -> None:
+    played = episodes.record_episodes(learned, seed=3)
+    told = played.header["episodes"]
+    assert [episode["member"] for episode in told] == [1, 0]
+    assert [episode["fitness"] for episode in told] == [2.0, 1.0]
+    assert [episode["label"] for episode in told] == ["member 1", "member 0"]
+    alone = render.render(learned, member=0, seed=3)
+    np.testing.assert_allclose(played.arrays["position"][1, :, 0], alone.states.inner, atol=1e-6)
+    np.testing.assert_allclose(played.arrays["reward"][1, :, 0], alone.returns["return"], atol=1e-6)
+    assert told[1]["returns"]["return"] == pytest.approx(alone.returns["return"][-1], abs=1e-6)
+    assert not np.array_equal(played.arrays["position"][0], played.arrays["position"][1])
+    assert played.arrays["step"].tolist() == [list(range(7))] * 2
+    assert played.arrays["frames"].tolist() == [7, 7]
+    assert {episode["ended"] for episode in told} == {"cut by the clock"}
+    assert len(episodes.record_episodes(learned, count=1).header["episodes"]) == 1
+
+
+def test_whoever_came_after_the_judgement_does_not_play(learned: Path) -> None:
+    origin = warm_start.open_origin(learned)
+    replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
+    spec = render.evaluator_of(origin.config, origin.built).environment.spec
+    selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
+    assert [each["member"] for each in selection.descriptions] == [0]
+
+
+def test_header_and_arrays_of_a_plane(learned: Path) -> None:
+    header, arrays = episodes.record_episodes(learned, most_frames=3)
+    assert {name: header[name] for name in ("format", "generation", "seed", "task", "kind", "seconds_per_step")} == {
+        "format": 1,
+        "generation": 1,
+        "seed": 0,
+        "task": "point_room",
+        "kind": "plane",
+        "seconds_per_step": None,
+    }
+    assert header["names"] == ["return"]
+    assert header["scenery"]["upper"] == [1.0, 1.0]
+    assert header["scenery"]["bodies"] == ["point"]
+    assert {name: (array.shape, str(array.dtype)) for name, array in arrays.items()} == {
+        "step": ((2, 3), "int32"),
+        "frames": ((2,), "int32"),
+        "position": ((2, 3, 1, 2), "float32"),
+        "heading": ((2, 3, 1), "float32"),
+        "visible": ((2, 3, 1), "bool"),
+        "reward": ((2, 3, 1), "float32"),
+    }
+    assert arrays["step"].tolist() == [[0, 3, 6]] * 2
+
+
+def test_what_is_written_is_read_and_goes_with_the_run(learned: Path) -> None:
+    assert episodes.read_episodes(learned) is None
+    played = episodes.record_episodes(learned, count=1)
+    path = episodes.write_episodes(learned, played)
+    assert path == learned / "episodes.npz"
+    read = episodes.read_episodes(learned)
+    assert read is not None
+    assert read.header == played.header
+    assert sorted(read.arrays) == sorted(played.arrays)
+    for name, array in played.arrays.items():
+        np.testing.assert_array_equal(read.arrays[name], array)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"episodes\.npz is damaged, or of another version of rookery .*; delete it"):
+        episodes.read_episodes(learned)
+    half = {name: array for name, array in played.arrays.items() if name not in ("position", "step")}
+    episodes.write_episodes(learned, played._replace(arrays=half))
+    with pytest.raises(ValueError, match=r"episodes\.npz is damaged, .*\(no position, step\); delete it"):
+        episodes.read_episodes(learned)
+    episodes.write_episodes(learned, played._replace(header={**played.header, "format": 2}))
+    with pytest.raises(ValueError, match=r"another version of rookery \(format 2\)"):
+        episodes.read_episodes(learned)
+    path.unlink()
+
+
+def test_a_new_run_in_the_folder_takes_the_episodes_away(tmp_path: Path) -> None:
+    run_dir.create(tmp_path, {}).release()
+    file = episodes.write_episodes(tmp_path, episodes.Episodes({"format": 1}, {}))
+    run_dir.create(tmp_path, {}, overwrite=True).release()
+    assert not file.exists()
+
+
+def test_elites_play_the_best_first(bred: Path) -> None:
+    repertoire = rookery.repertoire(bred)
+    occupied = np.flatnonzero(repertoire.occupied)
+    played = episodes.record_episodes(bred, count=None)
+    cells = [episode["cell"] for episode in played.header["episodes"]]
+    assert cells[0] == int(np.argmax(repertoire.fitnesses))
+    assert sorted(cells) == occupied.tolist()
+    for episode in played.header["episodes"]:
+        assert episode["fitness"] == float(repertoire.fitnesses[episode["cell"]])
+        assert episode["descriptor"] == np.asarray(repertoire.descriptors)[episode["cell"]].astype(float).tolist()
+        assert episode["label"] == f"cell {episode['cell']}"
+    best = render.render(bred)
+    np.testing.assert_allclose(played.arrays["position"][0, :, 0], best.states.inner, atol=1e-6)
+
+
+def test_cells_are_spread() -> None:
+    centroids = np.asarray([[0.0, 0.0], [1.0, 0.0], [4.0, 0.0], [4.0, 3.0], [9.0, 9.0]])
+    occupied = np.asarray([True, True, True, True, False])
+    assert episode_selection.spread(centroids, occupied, first=1, count=3).tolist() == [1, 3, 2]
+    assert episode_selection.spread(centroids, occupied, first=1, count=None).tolist() == [1, 3, 2, 0]
+    assert episode_selection.spread(centroids, occupied, first=0, count=1).tolist() == [0]
+    twins = np.zeros((3, 2))
+    assert episode_selection.spread(twins, np.ones(3, bool), first=2, count=9).tolist() == [2, 0, 1]
+
+
+def test_every_skill_of_the_best_member_plays_once(tmp_path: Path) -> None:
+    run = kept(DISCOVERING, tmp_path / "discovering")
+    played = episodes.record_episodes(run)
+    told = played.header["episodes"]
+    assert [(episode["skill"], episode["member"], episode["label"]) for episode in told] == [
+        (0, 0, "skill 0"),
+        (1, 0, "skill 1"),
+        (2, 0, "skill 2"),
+    ]
+    last = render.render(run, skill=2).states.inner.inner  # within the skills, within the clock
+    np.testing.assert_allclose(played.arrays["position"][2, :, 0], last, atol=1e-6)
+    assert not np.array_equal(played.arrays["position"][0], played.arrays["position"][2])
+
+
+def test_the_best_team_plays_once(tmp_path: Path) -> None:
+    header, arrays = episodes.record_episodes(kept(IppoRun(population=2, **TEAMS), tmp_path / "team"))
+    (told,) = header["episodes"]
+    assert (told["member"], told["label"], told["fitness"]) == (1, "member 1", 2.0)
+    assert header["names"] == ["predator", "prey"]
+    assert header["scenery"]["bodies"] == ["predator", "prey"]
+    last = arrays["frames"][0] - 1
+    assert told["steps"] == arrays["step"][0, last]
+    assert told["returns"] == pytest.approx(
+        {"predator": arrays["reward"][0, last, 0], "prey": arrays["reward"][0, last, 1]}
+    )
+    assert arrays["position"].shape[2:] == (*arrays["reward"].shape[2:], 2)
+
+
+def test_the_best_of_each_role_play_together(tmp_path: Path) -> None:
+    # Members are predator and prey of the first slot, then of the second.
+    run = kept(PbtIppoRun(population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
+    origin = warm_start.open_origin(run)
+    selection = episode_selection.choose(origin, render.evaluator_of(origin.config, origin.built).environment.spec, 12)
+    assert selection.descriptions == [
+        {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
+    ]
+    together, everybody = (jax.tree.leaves(actors.params)[0] for actors in (selection.actors, _genotypes(origin)))
+    np.testing.assert_array_equal(together[0], [everybody[1, 0], everybody[0, 1]])
+
+
+def _genotypes(origin: warm_start.Origin) -> Any:
+    """`[slot, role, ...]`."""
+    return jax.vmap(rookery.genotype)(origin.state.members)
+
+
+def falling(lifetime: int, breaks: bool = False) -> Environment:
+    """A body that rises by what is done; the state is its height, and not a number when it breaks."""
+
+    def reset(key: jax.Array) -> tuple[jax.Array, Step]:
+        return jnp.zeros(2), base.first_step(jnp.zeros(1), jnp.zeros(0))
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+        height, time = state[0] + action[0], state[1] + 1.0
+        ended = time >= lifetime
+        height = jnp.where(ended & breaks, jnp.nan, height)
+        return jnp.stack([height, time]), base.next_step(height[None], height, ended, jnp.zeros(0))
+
+    def bodies(state: jax.Array) -> Pose:
+        return Pose(jnp.stack([state[0], state[0] * 0.0, state[0] * 0.0])[None], jnp.asarray([[1.0, 0.0, 0.0, 0.0]]))
+
+    ball = Shape(0, "sphere", (0.5,), (0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0))
+    picture = Picture(bodies=bodies, shapes=(ball,), seconds=0.25)
+    return time_limit.limit_episode(
+        time_limit.guard_physics(Environment(reset, step, EnvSpec("falling", 1, 1, 9), picture=picture)), 9
+    )
+
+
+def constant(params: jax.Array, observation: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(params, (1,))
+
+
+def rising(environment: Environment, rises: list[float], most_frames: int = 250) -> episodes.Episodes:
+    """Episodes of some who always rise by so much."""
+    count = len(rises)
+    selection = Selection(Genotype(jnp.asarray(rises), (), None), np.arange(count), np.zeros(count, int), [{}] * count)
+    return episodes.play_all(constant, environment, selection, 0, most_frames)
+
+
+def test_bodies_in_space_keep_their_poses_and_shapes() -> None:
+    header, arrays = rising(falling(3), [1.0, -0.5])
+    assert header["kind"] == "bodies"
+    assert header["seconds_per_step"] == 0.25
+    ball = {"link": 0, "kind": "sphere", "size": [0.5], "position": [0.0, 0.0, 0.0], "rotation": [1.0, 0.0, 0.0, 0.0]}
+    assert header["shapes"] == [{**ball, "colour": None, "role": "body"}]
+    assert arrays["position"][:, :, 0, 0].tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0, -0.5, -1.0, -1.5]]
+    assert arrays["position"].shape == (2, 4, 1, 3)
+    assert arrays["rotation"].tolist() == [[[[1.0, 0.0, 0.0, 0.0]]] * 4] * 2
+    assert arrays["reward"][:, :, 0].tolist() == [[0.0, 1.0, 3.0, 6.0], [0.0, -0.5, -1.5, -3.0]]
+    last = {"steps": 3, "ended": "terminated"}
+    assert header["episodes"] == [{**last, "returns": {"return": 6.0}}, {**last, "returns": {"return": -3.0}}]
+
+
+def test_an_episode_that_is_shorter_stays_at_its_last_frame() -> None:
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+        after, told = long.step(state, action, key)
+        return after, told._replace(terminated=told.terminated | (after.inner[0] > 2.5))
+
+    long = falling(20)
+    header, arrays = rising(long._replace(step=step), [1.0, 0.25])
+    assert arrays["frames"].tolist() == [4, 10]
+    assert arrays["step"].tolist() == [[0, 1, 2, *[3] * 7], list(range(10))]
+    assert arrays["position"][0, :, 0, 0].tolist() == [0.0, 1.0, 2.0, *[3.0] * 7]
+    assert [episode["ended"] for episode in header["episodes"]] == ["terminated", "cut by the clock"]
+    assert [episode["steps"] for episode in header["episodes"]] == [3, 9]
+
+
+def test_physics_that_broke_are_told_and_not_shown() -> None:
+    header, arrays = rising(falling(3, breaks=True), [1.0])
+    assert [(episode["ended"], episode["steps"]) for episode in header["episodes"]] == [("broken physics", 3)]
+    assert header["episodes"][0]["returns"] == {"return": 3.0}  # the step that broke pays nothing
+    assert arrays["position"][0, :, 0, 0].tolist() == [0.0, 1.0, 2.0]
+    assert arrays["step"].tolist() == [[0, 1, 2]]
+
+
+def test_many_episodes_are_lived_in_batches_of_one_size_and_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = [float(index) for index in range(5)]
+    whole = rising(falling(20), rises)
+    monkeypatch.setattr(episodes, "BATCH_SIZE", 2)  # batches of two, two and one, which is filled up
+    batched = rising(falling(20), rises)
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(batched.arrays[name], array)
+    # A frame has 3 + 4 numbers of the pose and one return, at two bytes each: 4 frames of 5 episodes.
+    monkeypatch.setattr(episodes, "BUDGET", 5 * 4 * 16)
+    assert rising(falling(20), rises).arrays["step"].tolist() == [[0, 3, 6, 9]] * 5
+    assert rising(falling(20), rises[:1]).arrays["step"].tolist() == [list(range(10))]
+    monkeypatch.setattr(episodes, "BUDGET", 0)
+    assert rising(falling(20), rises).arrays["step"].tolist() == [[0, 9]] * 5
+
+
+def test_steps_are_kept_evenly_but_for_the_last() -> None:
+    assert rising(falling(20), [1.0], most_frames=5).arrays["step"].tolist() == [[0, 3, 6, 9]]
+    assert rising(falling(20), [1.0], most_frames=6).arrays["step"].tolist() == [[0, 2, 4, 6, 8, 9]]
+
+
+def test_a_film_gets_the_frames_that_are_kept_and_the_rewards_between_them() -> None:
+    drawn = []
+
+    def film(states: Any, rewards: jax.Array, path: str) -> None:
+        drawn.append((states.inner[:, 0].tolist(), rewards.tolist()))
+        Path(path).write_bytes(b"GIF89a")
+
+    environment = falling(20)._replace(picture=Picture(film=film))
+    header, arrays = rising(environment, [1.0], most_frames=4)
+    assert drawn == [([0.0, 3.0, 6.0, 9.0], [0.0, 6.0, 15.0, 24.0])]
+    assert header["kind"] == "film"
+    assert header["episodes"] == [{"steps": 9, "ended": "cut by the clock", "returns": {"return": 45.0}}]
+    assert sorted(arrays) == ["film"]
+    assert arrays["film"].tobytes() == b"GIF89a"
+    assert arrays["film"].dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"count": 0}, r"^count must be at least 1 episode, or None for all, got 0\.$"),
+        ({"most_frames": 1}, r"^most_frames must be at least 2, the first and the last, got 1\.$"),
+        ({"checkpoint": "new"}, r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"),
+    ],
+)
+def test_numbers_that_make_no_sense(learned: Path, told: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        episodes.record_episodes(learned, **told)
+
+
+def test_worlds_that_cannot_be_seen_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^falling cannot be rendered; "):
+        rising(falling(3)._replace(picture=None), [1.0])
+    arm = MapElitesRun(environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=BREEDING.cells)
+    with pytest.raises(ValueError, match=r"^arm is a scoring function without a policy; "):
+        episodes.record_episodes(kept(arm, tmp_path / "arm"))
+
+
+def test_an_empty_repertoire_is_refused(bred: Path) -> None:
+    origin = warm_start.open_origin(bred)
+    spec = render.evaluator_of(origin.config, origin.built).environment.spec
+    state = origin.state
+    empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
+    with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; continue that run until it has an elite\.$"):
+        episode_selection.choose(origin._replace(state=empty), spec, 12)

@@ -1,0 +1,75 @@
+"""A policy as an ONNX model: that it acts alike, and what is left where it cannot be made. Needs the extra `onnx`."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+
+from rookery.deploy import export, onnx
+from tests.deploy.untrained_runs import CHASING, LEARNING, OBSERVATIONS, alone, best_actions, kept, seen
+
+jax2onnx = pytest.importorskip("jax2onnx", reason="ONNX models need the extra onnx, which the extra test leaves out")
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kept(LEARNING, tmp_path_factory.mktemp("onnx") / "learned", (1.0, 2.0), seen)
+
+
+def test_the_best_member_acts_alike_by_the_runtime_alone(learned: Path, tmp_path: Path) -> None:
+    exported = export.export(learned, tmp_path / "policy")
+    assert exported.without_onnx is None
+    assert exported.differences["policy.onnx"] <= export.TOLERANCE
+    assert {"policy.onnx", "act_onnx.py"} < set(exported.files) == {entry.name for entry in exported.path.iterdir()}
+    np.testing.assert_allclose(alone(exported.path, "act_onnx", OBSERVATIONS), best_actions(learned), atol=1e-6)
+
+
+def test_a_team_with_memories_acts_as_its_other_model_does(tmp_path: Path) -> None:
+    exported = export.export(kept(CHASING, tmp_path / "chase", (0.0,), seen))
+    assert exported.without_onnx is None
+    model = (exported.path / "policy.onnx").read_bytes()
+    stored = jax.export.deserialize(bytearray((exported.path / "policy.stablehlo").read_bytes()))
+    memory = np.zeros((3, 2, 3), np.float32)
+    for observation in np.random.default_rng(0).normal(size=(4, 3, 2, 9)).astype(np.float32):
+        action, following = stored.call(observation, memory)
+        given = onnx.act(model, {"observation": observation, "memory": memory})
+        np.testing.assert_array_equal(given["action"], action)
+        np.testing.assert_allclose(given["next_memory"], following, atol=1e-6)
+        memory = given["next_memory"]
+    assert np.abs(memory).max() > 0.0
+
+
+def cannot(*_: Any, **__: Any) -> None:
+    raise NotImplementedError("no rule for sort\nwith details")
+
+
+def shifted(model: bytes, inputs: Any) -> dict[str, np.ndarray]:
+    return {"action": np.full((6, 2), 2.0, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "instead", "why"),
+    [
+        (jax2onnx, "to_onnx", cannot, r"^jax2onnx .* cannot convert it \(NotImplementedError: no rule for sort\)$"),
+        (onnx, "act", shifted, r"^the model of jax2onnx .* differs by .* in an action, more than 1e-05$"),
+    ],
+)
+def test_what_cannot_be_converted_is_left_out(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, what: str, instead: Any, why: str
+) -> None:
+    monkeypatch.setattr(where, what, instead)
+    exported = export.export(learned, tmp_path / "policy")
+    assert exported.without_onnx is not None
+    assert re.search(why, exported.without_onnx)
+    assert {entry.name for entry in exported.path.iterdir()} == {"policy.stablehlo", "act.py", "policy.json"}
+    assert json.loads((exported.path / "policy.json").read_text())["without_onnx"] == exported.without_onnx
+
+
+def test_a_model_that_the_runtime_refuses() -> None:
+    with pytest.raises(onnx.NoOnnxError, match=r"^onnxruntime rejects it \(InvalidProtobuf: "):
+        onnx.act(b"no model", {})

@@ -1,0 +1,142 @@
+"""Small runs whose policies leave them: what they are told, folders that hold their beginnings, and who acts alone."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import rookery
+from rookery import normalize, trees
+from rookery.agents.ppo import PpoConfig
+from rookery.agents.sac import SacConfig
+from rookery.envs.wrappers.skills import SkillsConfig
+from rookery.experiments import build, warm_start
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import DiaynRun, MapElitesRun, SacRun
+from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.learners.rollout import EvaluationConfig
+from rookery.populations.base import ProgramState
+from rookery.qd.scoring import PolicyConfig
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.csv_log import RunLog
+from tests.agents.common import compiled
+
+WORLD = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
+LIFE = OffPolicyConfig(
+    num_envs=2,
+    steps_per_generation=20,
+    batch_size=4,
+    buffer_size=32,
+    warmup_steps=4,
+    eval_episodes=1,
+    start_states=2,
+    normalize_observations=True,
+)
+MIND = SacConfig(hidden_sizes=(4,), output_scale=1.0)
+LEARNING = SacRun(population=2, environment=WORLD, learner=LIFE, agent=MIND)
+DISCOVERING = DiaynRun(environment=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
+BREEDING = MapElitesRun(
+    environment=WORLD,
+    batch_size=2,
+    cells=CellsConfig(grid=(2, 2)),
+    policy=PolicyConfig(hidden_sizes=(4,)),
+    evaluation=EvaluationConfig(eval_episodes=1, start_states=2),
+)
+CHASE = EnvironmentConfig(env="pursuit_discrete", episode_length=5, devices=1)
+TEAM_LIFE = OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2)
+CHASING = IppoRun(
+    environment=CHASE,
+    parameters="shared",
+    learner=dataclasses.replace(TEAM_LIFE, normalize_observations=True),
+    agent=PpoConfig(hidden_sizes=(4,), minibatches=1, recurrent=True, memory_size=3),
+)
+ROLES = PbtIppoRun(
+    population=2,
+    environment=CHASE,
+    learner=TEAM_LIFE,
+    member="agent",
+    agent=PpoConfig(hidden_sizes=(4,), minibatches=1),
+)
+
+
+def kept(config: Any, path: Path, fitness: Sequence[float], change: Callable[[ProgramState], ProgramState]) -> Path:
+    """The folder of a run whose only checkpoint is its beginning, but for a change; the fitnesses are its members'."""
+    config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
+    state = change(compiled(build.build(config).program.init)(jax.random.key(0)))
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(run_dir.create(path, to_record(config)))
+        checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
+        log = stack.enter_context(RunLog(opened))
+        members = {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)}
+        log.write(0, {"env_steps": 40}, members if len(fitness) else {})
+        checkpoints.save(1, state, {})
+    return path
+
+
+def as_it_is(state: ProgramState) -> ProgramState:
+    return state
+
+
+def seen(state: ProgramState) -> ProgramState:
+    """Everybody has statistics of what it saw: a mean of 1, a variance of 4."""
+    statistics = state.members.normalizer
+    squares = jnp.broadcast_to(4.0 * statistics.count[..., None] + 40.0, statistics.squares.shape)
+    known = normalize.RunningStatistics(statistics.count + 10.0, jnp.ones_like(statistics.mean), squares)
+    return state._replace(members=state.members._replace(normalizer=known))
+
+
+def filled(state: ProgramState) -> ProgramState:
+    """Cells with policies of their own, but for the second, which is empty."""
+    shared = state.shared._replace(
+        fitnesses=jnp.asarray([1.0, -jnp.inf, 3.0, 2.0]),
+        descriptors=jnp.asarray([[-0.9, -0.9], [0.0, 0.0], [0.25, -0.5], [0.1, 0.2]]),
+    )
+    cells = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), leaf.shape), state.cells)
+    return state._replace(shared=shared, cells=cells)
+
+
+OBSERVATIONS = np.random.default_rng(0).uniform(-4.0, 6.0, (5, 2)).astype(np.float32)
+_ALONE = """
+import sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rookery", "flax", "jax2onnx"):
+            raise ImportError(name + " must not be needed")
+
+sys.meta_path.insert(0, Nothing())
+import importlib, json
+
+act = importlib.import_module(sys.argv[1]).act
+print(json.dumps(act(json.loads(sys.argv[2])).tolist()))
+"""
+
+
+def alone(path: Path, script: str, observations: np.ndarray) -> np.ndarray:
+    """What a script of an exported policy gives in a process that cannot import this library."""
+    environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", _ALONE, script, json.dumps(observations.tolist())]
+    done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return np.asarray(json.loads(done.stdout.splitlines()[-1]))
+
+
+def best_actions(learned: Path) -> list[jax.Array]:
+    """What the second member of a run of `LEARNING` does in `OBSERVATIONS`."""
+    agent = rookery.sac(rookery.make("point_room").spec, MIND)
+    member = rookery.genotype(trees.take(warm_start.open_origin(learned).state.members, 1))
+    return [rookery.act(agent, member, jnp.asarray(observation)) for observation in OBSERVATIONS]

@@ -1,0 +1,228 @@
+"""Run tiny populations on 1 to 8 virtual devices; called in a process of its own by `distributed/test_layouts.py`.
+
+Prints a JSON object: what each layout gave, as digests after two generations and as the largest difference to
+one device after the first.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+
+COUNTS = {"exact": (1, 8), "vmap": (1, 8)}  # `main` plays other strategies on fewer
+LAYOUTS = ((1, False), (2, True), (8, False), (8, True))  # devices, and whether they divide the cells
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["NPROC"] = "32"  # XLA's thread pool; 8 devices on few cores starve the default one
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery import trees
+from rookery.distributed import layout, programs
+from rookery.distributed.mesh import Mesh, make_mesh
+from rookery.learners.base import Learner
+from rookery.populations import pb2
+from rookery.populations.base import Program
+from rookery.populations.config import PbtConfig
+from rookery.populations.pbt import pbt
+from rookery.populations.role_pbt import pbt_roles
+from rookery.qd.centroids import grid
+from rookery.qd.map_elites import map_elites
+from rookery.qd.pbt_emitter import pbt_emitter
+from rookery.qd.scoring import learner_scoring
+from tests import tiny, walks
+
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+
+
+TRUNCATION = PbtConfig(best_count=2, replace_count=3, inherit_buffer=True)
+pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
+EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
+
+
+def play_roles(count: int) -> str:
+    """Two generations of two roles that are bred apart: a digest of the state and of what was told."""
+    mesh = make_mesh(count)
+    program = pbt_roles(
+        tiny.team(),
+        None,
+        4,
+        PbtConfig(best_count=1, replace_count=2),
+        layout.placement(mesh, True),
+    )
+    compiled = programs.compile_program(program, mesh)
+    state, told = compiled.init(jax.random.key(0)), {}
+    for generation in range(2):
+        state, told = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
+    return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, told))])
+
+
+def play(
+    exact: bool, count: int, config: PbtConfig = TRUNCATION, learner: Learner | None = None, generations: int = 2
+) -> tuple[list, dict]:
+    """Some generations on `count` devices: the state's leaves, and what was seen of the layout."""
+    mesh = make_mesh(count)
+    program = pbt(learner or tiny.learner(), None, 8, config, layout.placement(mesh, exact))
+    compiled = programs.compile_program(program, mesh)
+    state = compiled.init(jax.random.key(0))
+    parents, first = [], []
+    for generation in range(generations):
+        state, _ = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
+        parents.append(state.shared.parents.tolist())
+        first = first or [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    seen = {"traffic": traffic(compiled, program, mesh), **shapes(program, mesh)} if generations == 2 else {}
+    replicated = [str(leaf.sharding) for leaf in jax.tree.leaves(state.members) if leaf.sharding.is_fully_replicated]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)], {
+        "first": first,
+        "parents": parents,
+        "replicated": len(replicated) if count > 1 else 0,
+        "compiles": compiled.step._cache_size(),
+        **seen,
+    }
+
+
+def traffic(compiled: programs.Compiled, program: Program, mesh: Mesh) -> dict:
+    """What crosses between devices in a generation, in bytes, and what it holds, by the compiled program's account."""
+    step = compiled.step.lower(programs.template(program, mesh), jax.random.key(1)).compile()
+    found = {"moved": 0, "told": 0, "floats_added": 0}
+    for line in str(step.as_text()).splitlines():
+        if told := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+            arrays = re.findall(r"([a-z]+)(\d*)\[([\d,]*)\]", told[1])
+            sizes = [math.prod(map(int, shape.split(","))) if shape else 1 for _, _, shape in arrays]
+            widths = [max(int(bits or 8) // 8, 1) for _, bits, _ in arrays]
+            count = sum(size * width for size, width in zip(sizes, widths, strict=True))
+            found["moved" if "while/body" in line else "told"] += count
+            found["floats_added"] += told[2] == "all-reduce" and any(kind == "f" for kind, _, _ in arrays)
+    memory = step.memory_analysis()
+    return {**found, "arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes}
+
+
+def shapes(program: Program, mesh: Mesh) -> dict:
+    """Bytes of a population: of a row that is moved, of its buffer, and of what is divided and what is not."""
+    state = programs.template(program, mesh)
+    members = state.members
+    inherited, buffer, divided, whole = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        for tree in ((members.state, members.normalizer, members.hyper), members.buffer, members, state.shared)
+    )
+    return {"row": inherited // 8, "buffer": buffer // 8, "divided": divided, "whole": whole}
+
+
+def collectives(count: int) -> list[str]:
+    """Which collectives the compiled training and evaluation of a population holds."""
+    from functools import partial
+
+    from rookery.populations.base import member_keys
+
+    mesh = make_mesh(count)
+    learner = tiny.learner()
+    spread = layout.population_map(mesh)
+    state = programs.template(pbt(learner, population_size=8, placement=layout.placement(mesh)), mesh)
+    bank = jax.eval_shape(learner.start_states, jax.random.key(0))
+    keys = jax.eval_shape(lambda key: member_keys(key, 8), jax.random.key(0))
+    generation = jax.ShapeDtypeStruct((), np.int32)
+    train = jax.jit(lambda m, k, b, g: spread(partial(tiny.train_and_evaluate, learner), (m, k), (b, g)))
+    text = str(train.lower(state.members, keys, bank, generation).compile().as_text())
+    return [name for name in COLLECTIVES if name in text]
+
+
+CELLS = (8, 29)  # 232: no other array has as many rows, nor a share of 29
+
+
+def bred(count: int, divided: bool) -> tuple[Program, Mesh]:
+    """ME-PBT over walkers on `count` devices."""
+    mesh = make_mesh(count)
+    placement = layout.placement(mesh, True, 8 * 29, divided)
+    learner = walks.learner(descriptor=True)
+    scoring = learner_scoring(learner)
+    emitter = pbt_emitter(learner, scoring, population_size=8, ga_population=8, placement=placement)
+    return map_elites(scoring, grid(CELLS, walks.PLACE.lower, walks.PLACE.upper), emitter, placement), mesh
+
+
+def breed(count: int, divided: bool) -> dict:
+    """Three generations: what they gave, how the repertoire lies, and what of it travels."""
+    program, mesh = bred(count, divided)
+    compiled = programs.compile_program(program, mesh)
+    step = compiled.step.lower(programs.template(program, mesh), jax.random.key(0)).compile()
+    state = compiled.init(jax.random.key(0))
+    revived = 0
+    for generation in range(3):
+        state, metrics = step(state, jax.random.fold_in(jax.random.key(1), generation))
+        revived += int(metrics["revived"])
+    shards = [shard for leaf in jax.tree.leaves(state.cells) for shard in leaf.addressable_shards]
+    rows = f"{8 * 29 // count if divided else 8 * 29},3]"  # of the genotypes' positions, as a device holds them
+    lines = str(step.as_text()).splitlines()
+    moving = [line for line in lines if any(f" {name}" in line for name in COLLECTIVES)]
+    return {
+        "digest": digest([np.asarray(leaf) for leaf in jax.tree.leaves(state)]),
+        "revived": revived,
+        "occupied": int(jnp.sum(state.shared.fitnesses > -jnp.inf)),
+        "shares": sorted({shard.data.shape[0] for shard in shards}),
+        "holders": len({shard.device for shard in shards}),
+        "held": any(f"[{rows}" in line for line in lines),
+        "gathered": [line for line in moving if "[232,3]" in line or "[8,29,3]" in line or f"[{rows}" in line],
+    }
+
+
+def moved(count: int, divided: bool) -> list[str]:
+    """Leaves that come back with other bits after they were written and read on a mesh; a list of their names."""
+    mesh = make_mesh(count)
+    rows = layout.rows(mesh, divided)
+    numbers = np.arange(16)
+    tree = {
+        "float": np.where(numbers % 3, numbers, -0.0).astype(np.float32)[:, None],
+        "nan": np.where(numbers % 2, np.nan, np.inf).astype(np.float32),
+        "half": -numbers.astype(np.float16),
+        "int": (numbers - 8).astype(np.int32) * 2**27,
+        "byte": numbers.astype(np.uint8).reshape(16, 1, 1) * 15,
+        "flag": numbers % 2 == 1,
+    }
+    sharding = programs.shardings(mesh, divided).cells
+    placed = jax.device_put(jax.tree.map(jnp.asarray, tree), sharding)
+    asked = jnp.asarray([3, 15, 0, 0, 9], jnp.int32)
+    taken = jax.jit(rows.take)(placed, asked)
+    expected = jax.tree.map(lambda leaf: leaf[np.asarray(asked)], tree)
+    wrong = [f"take {name}" for name in tree if np.asarray(taken[name]).tobytes() != expected[name].tobytes()]
+
+    target = jnp.asarray([7, 16, 0, 99, 14], jnp.int32)  # two lie beyond the cells
+    put = jax.jit(rows.put, donate_argnums=0)(placed, target, trees.take(taken, jnp.arange(5)))
+    for name, leaf in tree.items():
+        written = leaf.copy()
+        written[[7, 0, 14]] = expected[name][[0, 2, 4]]
+        wrong += [f"put {name}"] if np.asarray(put[name]).tobytes() != written.tobytes() else []
+        wrong += [f"layout {name}"] if not put[name].sharding.is_equivalent_to(sharding, leaf.ndim) else []
+    return wrong
+
+
+def digest(leaves: list) -> str:
+    return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+
+
+def main() -> None:
+    """Print the findings."""
+    found: dict[str, dict] = {"exact": {}, "vmap": {}, "else": {}, "collectives": {"8": collectives(8)}}
+    for count in (1, 4):  # a bandit on 8 devices that share two cores would take minutes
+        leaves, seen = play(True, count, EVERYTHING_ELSE, walks.learner(), generations=4)
+        found["else"][str(count)] = {"digest": digest(leaves), "parents": seen["parents"]}
+    found["roles"] = {str(count): play_roles(count) for count in (1, 2)}
+    found["bred"] = {f"{count} {divided}": breed(count, divided) for count, divided in LAYOUTS}
+    found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}
+    for mode in ("exact", "vmap"):
+        reference = None
+        for count in COUNTS[mode]:
+            learner = tiny.discoverer() if mode == "exact" else tiny.learner()  # the bits of all that there is
+            leaves, seen = play(mode == "exact", count, learner=learner)
+            first = seen.pop("first")
+            reference = reference or first
+            floats = [(a, b) for a, b in zip(first, reference, strict=True) if a.dtype.kind == "f"]
+            difference = max(float(np.abs(a - b).max(initial=0.0)) for a, b in floats)
+            found[mode][str(count)] = {"digest": digest(leaves), "difference": difference, **seen}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Two real processes on loopback: the same run as on one device, whatever becomes of them."""
+
+import contextlib
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import pytest
+
+from rookery.cli import app
+from rookery.distributed import initialize
+from rookery.distributed.heartbeat import Watch
+from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
+from rookery.signals import Interrupted
+from rookery.storage.checkpoint import CheckpointError
+from rookery.storage.csv_log import read_csv
+from tests.training.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, lives
+
+BREEDING = (
+    "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
+    "--num-envs 4 --updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
+    "--eval-episodes 2 --checkpoint-every 1 --keep 2 --exploit-interval 400 --inherit-buffer --exact"
+).split()
+# Compiles at once, so that processes can be started again and again.
+ARM = (
+    "map-elites --env arm --grid 16 16 --shard-repertoire --batch-size 4096 --generations 40 --checkpoint-every 1 "
+    "--keep 2 --exact"
+).split()
+LAST = 40
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(code: str, *arguments: str, devices: int = 1, **cluster: str) -> subprocess.Popen:
+    """A process with so many devices; it compiles as the tests do, and shares their cache."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=environment() | {"JAX_NUM_CPU_DEVICES": str(devices)} | cluster,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_two(*arguments: str, other: tuple[str, ...] = (), code: str = COMMAND) -> tuple[subprocess.Popen, ...]:
+    """Two processes of two devices; `other` is what only process 1 is told."""
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "5")
+    given = [(*arguments, *(other if process else ())) for process in range(2)]
+    return tuple(start(code, *given[i], *where, "--process-id", str(i), devices=2) for i in range(2))
+
+
+def start_by_slurm(*arguments: str) -> tuple[subprocess.Popen, ...]:
+    """Two processes of two devices, as `srun` starts them: who they are stands in their environment."""
+    job = random.randrange(10**6)  # JAX makes a port of it
+    step = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    tasks = [{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
+    told = (*arguments, "--distributed", "--lost-after", "5")
+    return tuple(start(COMMAND, *told, devices=2, **step, **task) for task in tasks)
+
+
+def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each."""
+    told = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            for one in processes:
+                one.kill()
+            raise
+        told.append((process.returncode, out, err))
+    return told
+
+
+def alone(flags: Sequence[str], run: Path) -> Path:
+    """The run on one device of one process, that nothing disturbed."""
+    ((code, _, err),) = finish(start(COMMAND, "train", *flags, "--run-dir", str(run)))
+    assert code == 0, err
+    return run
+
+
+def test_two_processes_of_two_devices_give_the_bits_of_one_device(tmp_path):
+    run, one = tmp_path / "run", alone(BREEDING, tmp_path / "alone")
+    lineage = read_csv(one / "lineage.csv")
+    assert (lineage["parent"] != lineage["member"]).any(), "the test says little"
+    first, second = finish(*start_two("train", *BREEDING, "--run-dir", str(run)))
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert "population 4 on 4 cpu devices of 2 processes" in first[1]
+    assert "Gloo" not in first[1]
+    assert second[1:] == ("", ""), "only process 0 prints"
+    assert_same_run(one, run)
+    assert lives(run) == ["began", "compiled", "ended: finished"], "only process 0 writes"
+    told = json.dumps(json.loads((run / "config.json").read_text()))
+    assert "coordinator" not in told, "how processes find each other is no setting of the run"
+
+
+def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_any_layout(tmp_path):
+    run = tmp_path / "run"
+    processes = start_two("train", *ARM, "--run-dir", str(run))
+    await_generation(processes[0], run, 2)
+    processes[1].send_signal(signal.SIGTERM)
+    first, second = finish(*processes)
+    assert (first[0], second[0]) == (143, 143), first[2] + second[2]
+    reached = generations(run)
+    assert 2 <= reached < LAST
+    assert f"stopped after generation {reached}, which is saved" in first[2]
+
+    processes = start_by_slurm("resume", str(run))
+    await_generation(processes[0], run, reached + 1)
+    processes[1].kill()
+    first, second = finish(*processes)
+    assert (first[0], second[0]) == (75, -signal.SIGKILL), first[2]
+    assert f"process 1 (pid {processes[1].pid} on {socket.gethostname()}) is lost" in first[2]
+    assert f"continue with: rookery resume {run}" in first[2]
+    reached = generations(run)
+    assert reached < LAST
+
+    processes = start_two("resume", str(run))
+    await_generation(processes[0], run, reached + 1)
+    processes[0].kill()
+    first, second = finish(*processes)
+    assert first[0] == -signal.SIGKILL
+    assert second[0] in (-signal.SIGABRT, 75, 1), "JAX aborts it; jaxlib 0.8 ended it with 1"
+    assert "process 0 at 127.0.0.1" in second[2]
+    assert f"continue with: rookery resume {run}" in second[2]
+    assert generations(run) < LAST
+
+    ((code, _, err),) = finish(start(COMMAND, "resume", str(run)))
+    assert code == 0, err
+    assert_same_run(alone(ARM, tmp_path / "alone"), run)
+
+    begun = tmp_path / "begun"  # and another run of two processes begins with what it found
+    flags = [*ARM, "--generations", "2", "--init-from", str(run), "--run-dir", str(begun)]
+    first, second = finish(*start_two("train", *flags))
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert read_csv(begun / "metrics.csv")["coverage"][0] >= read_csv(run / "metrics.csv")["coverage"][-1]
+
+
+def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_path):
+    run = tmp_path / "run"
+    first, second = finish(*start_two("train", *ARM, "--run-dir", str(run), other=("--seed", "3", "--keep", "5")))
+    told = (
+        "process 1 is configured differently from process 0: run.keep is 5 there and 2 in process 0; "
+        "run.seed is 3 there"
+    )
+    for code, _, err in (first, second):
+        assert code == 1
+        assert told in err
+    assert not run.exists()
+
+
+IN_PYTHON = """
+import sys, jax
+import rookery
+from rookery.distributed import make_mesh, mesh_for, sync
+here = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+where = here["--coordinator"], int(here["--num-processes"]), int(here["--process-id"])
+with rookery.distributed.process_group(*where, lost_after=10.0):
+    for attempt in (lambda: make_mesh(3), lambda: make_mesh(5), lambda: mesh_for(6, 4)):
+        try:
+            attempt()
+        except ValueError as error:
+            print(error)
+    print([device.process_index for device in make_mesh(2).devices])
+    if jax.process_index() == 1:
+        raise KeyError("what nobody expected")
+    sync.barrier()  # nobody comes
+"""
+
+
+def test_an_exception_in_one_process_ends_the_others():
+    first, second = finish(*start_two(code=IN_PYTHON))
+    for _, out, _ in (first, second):
+        assert "3 devices were requested, but each of 2 processes must contribute equally many" in out
+        assert "5 devices were requested, but there are 4" in out
+        assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in out
+        assert "[0, 1]" in out
+    assert second[0] == 1
+    assert "KeyError: 'what nobody expected'" in second[2]
+    assert first[0] == 1
+    assert "stopped: KeyError: 'what nobody expected'" in first[2]
+
+
+class Listener(ProcessGroup):
+    """In place of a company of processes: what was asked of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked: list[str] = []
+
+    @property
+    def alone(self) -> bool:
+        return False
+
+    def leave(self) -> None:
+        self.asked.append("leave")
+
+    def await_lost_process(self, error: BaseException) -> None:
+        self.asked.append(f"hear {type(error).__name__}")
+
+    def abandon(self, code: int, word: str) -> None:
+        self.asked.append(f"abandon {code} {word}")
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (None, ["leave"]),
+        (Interrupted(2, "stopped after generation 3"), ["leave"]),
+        (KeyError("gone"), ["hear KeyError", "abandon 1 KeyError: 'gone'"]),
+    ],
+)
+def test_a_block_is_left_in_order_unless_this_process_fails_alone(monkeypatch, error, asked):
+    listener = Listener()
+    monkeypatch.setattr(initialize, "join", lambda _: listener)
+    with contextlib.suppress(KeyError, Interrupted), initialize.process_group():
+        if error is not None:
+            raise error
+    assert listener.asked == asked
+
+
+class Waiting(Watch):
+    """In place of a watch: whether somebody waited for it."""
+
+    def __init__(self):
+        self.waited = False
+
+    def wait(self) -> None:
+        self.waited = True
+
+
+def of_a_checkpoint(error: Exception) -> Exception:
+    failure = CheckpointError("Could not write the checkpoint of generation 3")
+    failure.__cause__ = error
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: somebody died"), True),
+        (ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (of_a_checkpoint(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out")), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+        (of_a_checkpoint(OSError(28, "No space left on device")), False),
+        (ValueError("a population of 6 cannot be divided"), False),
+    ],
+)
+def test_where_the_runtime_fails_the_watch_may_find_out_who_is_lost(error, waits):
+    watch = Waiting()
+    ProcessGroup(watch).await_lost_process(error)
+    assert watch.waited == waits
+
+
+@pytest.mark.parametrize("error", [ValueError("UNKNOWN: Gloo all-reduce failed"), KeyError("gone")])
+def test_a_command_that_fails_hears_first_and_then_leaves_alone(monkeypatch, capsys, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    listener = Listener()
+    monkeypatch.setattr(app, "join", lambda _: listener)
+    monkeypatch.setattr(app, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(app, "resume", fail)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(sys, "argv", ["rookery", "resume", "runs/mine"])
+    with pytest.raises((SystemExit, KeyError)):
+        app.main()
+    assert [word.split()[0] for word in listener.asked] == ["hear", "abandon"]
+    assert listener.asked[0] == f"hear {type(error).__name__}"
+    assert str(error) in capsys.readouterr().err
+
+
+class TestFindingTheOthers:
+    """One process, and what it is told."""
+
+    def test_nobody_answers(self):
+        where = f"127.0.0.1:{free_port()}"
+        with pytest.raises(ValueError, match=f"no process answers at {where} within 0.2 s"):
+            join(ProcessesConfig(coordinator=where, num_processes=2, process_id=1, connect_timeout=0.2))
+
+    def test_no_cluster_is_detected(self):
+        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", "--distributed"))
+        assert code == 1
+        assert "error: no cluster was detected; give --coordinator HOST:PORT" in err
+
+    @pytest.mark.parametrize(
+        ("told", "message"),
+        [
+            ({"coordinator": "a:1"}, "belong together; give --num-processes, --process-id too"),
+            ({"num_processes": 2, "process_id": 0}, "give --coordinator too"),
+            ({"coordinator": "a:1", "num_processes": 2, "process_id": 2}, r"process_id must be in 0\.\.1, got 2"),
+            ({"coordinator": "a:1", "num_processes": 0, "process_id": 0}, "num_processes must be at least 1, got 0"),
+            ({"connect_timeout": 0}, "connect_timeout must be above 0 and finite, got 0"),
+            ({"lost_after": 0.5}, "lost_after must be at least 1 and finite, got 0.5"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, told, message):
+        with pytest.raises(ValueError, match=message):
+            ProcessesConfig(**told)
+
+    def test_who_is_alone_joins_nobody(self):
+        group = join(ProcessesConfig())
+        assert group.alone
+        assert str(group) == ""
+        group.set_run_dir("runs/mine")
+        group.abandon(3, "nobody hears it")  # and nothing ends
+        group.leave()

@@ -1,0 +1,167 @@
+"""What starts a run on a cluster: the scripts, run with stand-ins for the cluster's own commands."""
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rookery.cli import app
+
+LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
+RECORD = '#!/bin/bash\nprintf "%q " "$(basename "$0")" "$@" >> "$CALLS"\necho >> "$CALLS"\n'
+
+
+class Cluster:
+    """A folder of commands that write down how they were called; `srun` ends with one code after the other."""
+
+    def __init__(self, folder: Path):
+        self.run, self.calls, self._codes = folder / "my run", folder / "calls", folder / "codes"
+        self._commands = folder / "commands"
+        self._commands.mkdir()
+        ends = 'code=$(head -1 "$CODES"); sed -i 1d "$CODES"; exit "${code:-0}"'
+        for name in ("rookery", "scontrol", "srun", "getent"):
+            self.make(name, RECORD + (ends if name == "srun" else ""))
+
+    def make(self, name: str, text: str) -> None:
+        (self._commands / name).write_text(text)
+        (self._commands / name).chmod(0o755)
+
+    def has_run(self) -> None:
+        self.run.mkdir(exist_ok=True)
+        (self.run / "config.json").touch()
+
+    def start(self, *command: str, codes: tuple[int, ...] = (), **variables: str) -> tuple[int, list[list[str]]]:
+        """The exit code, and every call of a stand-in."""
+        self._codes.write_text("".join(f"{code}\n" for code in codes))
+        self.calls.write_text("")
+        where = {"PATH": f"{self._commands}:{os.environ['PATH']}", "CALLS": str(self.calls), "CODES": str(self._codes)}
+        given = where | {"RUN": str(self.run), "HOME": str(self.run.parent)} | variables
+        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=20, check=False)
+        assert done.stderr == ""
+        return done.returncode, [shlex.split(line) for line in self.calls.read_text().splitlines()]
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def understood(call: list[str], run: Path) -> str:
+    """Parse a call of `rookery`, which joins others and works on that run; which command it is."""
+    assert call[0] == "rookery"
+    command = app.parse(call[1:])
+    assert command.processes.wanted
+    place = command.run if isinstance(command, app.Resume) else command.config.run.run_dir
+    assert str(place) == str(run)
+    if isinstance(command, app.Train):
+        assert command.config.population % 16 == 0, "the devices of the examples divide it"
+    return "resume" if isinstance(command, app.Resume) else "train"
+
+
+def test_the_scripts_are_bash():
+    for path in sorted(LAUNCH.glob("*.sh")):
+        subprocess.run(["bash", "-n", str(path)], check=True, timeout=20)
+        assert os.access(path, os.X_OK), f"{path.name} cannot be started"
+
+
+class TestSlurm:
+    """examples/launch/slurm.sh."""
+
+    def start(self, cluster: Cluster, *codes: int) -> tuple[int, list[str], list[list[str]]]:
+        code, calls = cluster.start("bash", str(LAUNCH / "slurm.sh"), codes=codes, SLURM_JOB_ID="42")
+        steps = [call[call.index("rookery") :] for call in calls if call[0] == "srun"]
+        return code, [understood(step, cluster.run) for step in steps], [call for call in calls if call[0] != "srun"]
+
+    def test_a_new_run_is_trained(self, cluster):
+        assert self.start(cluster) == (0, ["train"], [])
+
+    def test_a_run_that_is_there_goes_on(self, cluster):
+        cluster.has_run()
+        assert self.start(cluster) == (0, ["resume"], [])
+
+    @pytest.mark.parametrize("code", [75, 134, 137])
+    def test_whoever_loses_a_process_tries_again(self, cluster, code):
+        cluster.has_run()
+        assert self.start(cluster, code, 0) == (0, ["resume", "resume"], [])
+        assert self.start(cluster, code, code, code, 0) == (code, ["resume"] * 3, [])
+
+    def test_out_of_time_it_asks_for_more(self, cluster):
+        assert self.start(cluster, 143) == (143, ["train"], [["scontrol", "requeue", "42"]])
+
+    @pytest.mark.parametrize("code", [1, 2, 74, 130])
+    def test_a_mistake_is_not_tried_again(self, cluster, code):
+        assert self.start(cluster, code) == (code, ["train"], [])
+
+    def test_every_gpu_has_a_task_and_every_task_time_to_save(self):
+        options = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", (LAUNCH / "slurm.sh").read_text(), re.M))
+        assert options["gres"] == f"gpu:{options['ntasks-per-node']}"
+        assert options["signal"].startswith("TERM@"), "with B: it would reach the script instead of the run"
+
+
+class TestKubernetes:
+    """examples/launch/kubernetes.yaml."""
+
+    @pytest.fixture
+    def job(self) -> dict:
+        return yaml.safe_load((LAUNCH / "kubernetes.yaml").read_text())
+
+    def pods(self, job: dict) -> dict:
+        (workers,) = job["spec"]["replicatedJobs"]
+        return workers["template"]["spec"]
+
+    def test_it_is_a_jobset_that_starts_again_as_a_whole(self, job):
+        assert (job["apiVersion"], job["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+        assert job["spec"]["failurePolicy"]["maxRestarts"] > 0
+        pods = self.pods(job)
+        assert (pods["completionMode"], pods["backoffLimit"]) == ("Indexed", 0)
+        assert pods["template"]["spec"]["restartPolicy"] == "Never"
+
+    def start(self, job: dict, cluster: Cluster, index: int) -> list[list[str]]:
+        (container,) = self.pods(job)["template"]["spec"]["containers"]
+        given = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+        given |= {"JOBSET_NAME": job["metadata"]["name"], "JOB_COMPLETION_INDEX": str(index), "RUN": str(cluster.run)}
+        code, calls = cluster.start(*container["command"], *container["args"], **given)
+        assert code == 0
+        return calls
+
+    @pytest.mark.parametrize("command", ["train", "resume"])
+    def test_every_pod_finds_the_first_by_its_name(self, job, cluster, command):
+        if command == "resume":
+            cluster.has_run()
+        pods = self.pods(job)
+        asks, call = self.start(job, cluster, index=1)
+        assert understood(call, cluster.run) == command
+        found = app.parse(call[1:]).processes
+        name = job["metadata"]["name"]
+        (port,) = pods["template"]["spec"]["containers"][0]["ports"]
+        host = f"{name}-{job['spec']['replicatedJobs'][0]['name']}-0-0.{name}"
+        assert asks == ["getent", "hosts", host]
+        assert found.coordinator == f"{host}:{port['containerPort']}"
+        assert found.num_processes == pods["completions"] == pods["parallelism"]
+        assert found.process_id == 1
+
+    def test_what_is_mounted_is_there(self, job):
+        pod = self.pods(job)["template"]["spec"]
+        mounted = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+        assert set(mounted) == {volume["name"] for volume in pod["volumes"]}
+        (run,) = [one["value"] for one in pod["containers"][0]["env"] if one["name"] == "RUN"]
+        assert run.startswith(mounted["runs"] + "/")
+
+
+class TestTpu:
+    """examples/launch/tpu.sh."""
+
+    @pytest.mark.parametrize("command", ["train", "resume"])
+    def test_every_host_runs_the_same(self, cluster, command):
+        cluster.run = cluster.run.with_name("run")  # the words pass through two shells
+        if command == "resume":
+            cluster.has_run()
+        cluster.make("gcloud", RECORD + 'exec bash -c "${@: -1}"\n')
+        code, (gcloud, call) = cluster.start(str(LAUNCH / "tpu.sh"), TPU="slice", ZONE="here")
+        assert code == 0
+        assert gcloud[:9] == "gcloud compute tpus tpu-vm ssh slice --zone here --worker=all".split()
+        assert understood(call, cluster.run) == command

@@ -1,0 +1,149 @@
+"""The registry: what it lists is what it builds, and mistakes are answered."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rookery.envs import registry
+from rookery.envs.tasks import functions
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_table_says_what_is_built(name: str) -> None:
+    task, spec = registry.find(name), registry.make(name).spec
+    assert spec[:8] == (
+        name,
+        task.observation_size,
+        task.action_size,
+        task.episode_length,
+        task.discrete,
+        task.descriptor,
+        task.qd_offset,
+        None,  # skills are no part of a task
+    )
+    assert (len(spec.team.names) if spec.team else 1) == task.agents
+    assert spec.memory_size == 0
+    row = registry.describe(name)
+    assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
+    assert row["descriptor_size"] == spec.descriptor_size
+    assert row["episode_length"] == spec.episode_length
+
+
+def test_the_documentation_tells_every_task_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("### Offsets")[0].splitlines()
+    ]
+    told = {cells[0].strip("`"): cells for cells in lines if cells[0].startswith("`") and len(cells) > 2}
+    assert set(told) == {row["task"] for row in registry.table()}
+    for row in registry.table():
+        cells = told[row["task"]]
+        if row["descriptor"]:
+            assert float(cells[-1]) == row["qd_offset"], cells
+        if row["suite"] in ("brax", "gymnax", "jaxmarl"):
+            sizes = [cells[1], *cells[2].split()]
+            discrete = ["discrete"] if row["actions"] == "discrete" else []
+            assert sizes == [str(row["observation_size"]), str(row["action_size"]), *discrete], cells
+        if row["suite"] == "jaxmarl":
+            assert cells[3:5] == [str(row["agents"]), str(row["episode_length"])], cells
+        if row["suite"] == "gymnax":
+            assert cells[3] == str(row["episode_length"]), cells
+
+
+def test_listing_imports_no_simulator() -> None:
+    simulators = {"brax", "mujoco", "gymnax", "gymnasium", "jaxmarl"}
+    code = (
+        f"import sys; from rookery.envs import registry; registry.table(); assert not {simulators} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_rows_share_their_columns() -> None:
+    rows = registry.table()
+    assert [row["task"] for row in rows] == [*registry.names(), *functions.names()]
+    assert len({tuple(row) for row in rows}) == 1
+    assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "brax,jaxmarl"}
+
+
+def test_a_scoring_function_is_told_but_not_built() -> None:
+    row = registry.describe("arm")
+    assert (row["suite"], row["observation_size"], row["action_size"]) == ("function", 0, 8)
+    assert (row["episode_length"], row["qd_offset"], row["extra"]) == (None, 0.5, None)
+    assert (row["descriptor_lower"], row["descriptor_upper"]) == ((0.0, 0.0), (1.0, 1.0))
+    assert str(registry.describe("sphere")["qd_offset"]) == "0.0"  # no minus in the table
+    assert not set(functions.names()) & set(registry.names())
+    sentence = (
+        r"^'arm' is a scoring function for MAP-Elites, not an environment; use `rookery train map-elites --env arm`\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        registry.make("arm", episode_length=3)
+    with pytest.raises(ValueError, match=r"no task 'sphear'; did you mean sphere"):
+        registry.make("sphear")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"no task 'walker_uni'; did you mean walker2d_uni"):
+        registry.make("walker_uni")
+    with pytest.raises(ValueError, match=r"no task 'zzz'; `rookery envs` lists"):
+        registry.describe("zzz")
+
+
+def test_an_unknown_override_is_answered_with_those_that_exist() -> None:
+    with pytest.raises(ValueError, match=r"'point_maze' has no override backend; it has episode_length\."):
+        registry.make("point_maze", backend="spring")
+    with pytest.raises(ValueError, match=r"has no override legs; it has episode_length, backend\."):
+        registry.make("hopper", legs=2)
+
+
+def test_overrides_reach_the_environment() -> None:
+    assert registry.make("point_maze", episode_length=7).spec.episode_length == 7
+
+
+PROBES = [  # name, coefficients c of the reward -(c0 + c1 observation - c2 action)^2 + c3 + c4 observation
+    ("probe_value", (0.0, 0.0, 0.0, 1.0, 0.0)),
+    ("probe_observation", (0.0, 0.0, 0.0, 0.0, 1.0)),
+    ("probe_action", (0.5, 0.0, 1.0, 0.0, 0.0)),
+    ("probe_both", (0.0, 0.5, 1.0, 0.0, 0.0)),
+]
+
+
+@pytest.mark.parametrize(("name", "c"), PROBES)
+def test_probes_of_one_step(name: str, c: tuple[float, ...]) -> None:
+    env = registry.make(name)
+    observations = set()
+    for seed in range(8):
+        state, start = env.reset(jax.random.key(seed))
+        observation = float(start.observation[0])
+        observations.add(observation)
+        for action in (-1.0, 0.25, 0.5):
+            _, step = env.step(state, jnp.asarray([action]), jax.random.key(0))
+            expected = -((c[0] + c[1] * observation - c[2] * action) ** 2) + c[3] + c[4] * observation
+            assert float(step.reward) == pytest.approx(expected)
+            assert bool(step.terminated)
+            assert not bool(step.truncated)
+    assert observations == ({-1.0, 1.0} if name in ("probe_observation", "probe_both") else {0.0})
+
+
+def test_probe_discount_pays_at_the_end() -> None:
+    env = registry.make("probe_discount")
+    state, start = env.reset(jax.random.key(0))
+    state, first = env.step(state, jnp.zeros(1), jax.random.key(1))
+    _, second = env.step(state, jnp.zeros(1), jax.random.key(2))
+    assert [float(s.observation[0]) for s in (start, first)] == [0.0, 1.0]
+    assert [float(s.reward) for s in (first, second)] == [0.0, 1.0]
+    assert [bool(s.terminated) for s in (first, second)] == [False, True]
+    assert not bool(first.truncated | second.truncated)
+
+
+def test_probe_truncation_only_runs_out_of_time() -> None:
+    env = registry.make("probe_truncation")
+    state, _ = env.reset(jax.random.key(0))
+    steps = []
+    for t in range(5):
+        state, step = env.step(state, jnp.zeros(1), jax.random.key(t))
+        steps.append((float(step.reward), bool(step.terminated), bool(step.truncated)))
+    assert steps == [(1.0, False, False)] * 4 + [(1.0, False, True)]

@@ -1,0 +1,329 @@
+"""Skills: who is asked for what, when it changes, and what a step says of it."""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs import base as envs
+from rookery.envs.base import Assignment, Environment, EnvSpec, SkillSpec, Step
+from rookery.envs.wrappers import auto_reset, time_limit
+from rookery.envs.wrappers.skills import SkillsConfig, listed, skills, whole_rounds
+from rookery.learners import rollout
+from rookery.types import PyTree
+from tests.agents.common import compiled
+
+SLOTS = 11
+
+
+def line(length: int = 1) -> Environment:
+    """A start in [0, 1), a step of 1 at a time; the reward is the place, the descriptor what the key says."""
+    place = envs.descriptor_spec("a draw", "final", (0.0,), (1.0,))
+    spec = EnvSpec("line", observation_size=1, action_size=1, episode_length=length, descriptor=place)
+    return time_limit.limit_episode(Environment(_reset, _step, spec), length)
+
+
+def _reset(key: jax.Array) -> tuple[jax.Array, Step]:
+    place = jax.random.uniform(key, (1,))
+    return place, envs.first_step(place, place)
+
+
+def _step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+    place = state + 1.0
+    return place, envs.next_step(place, place[0], jnp.asarray(False), jax.random.uniform(key, (1,)))
+
+
+class Walk(NamedTuple):
+    """All that happened in E environments over T steps."""
+
+    first: np.ndarray  # [E, O + S] the observations that it began from
+    steps: Step  # [T, E, ...]
+
+    @property
+    def skills(self) -> np.ndarray:
+        """The number of the skill that each episode of three steps had; `[episodes, E]`."""
+        numbers = self.steps.pursued.skill.argmax(axis=-1).reshape(-1, 3, SLOTS)
+        assert (numbers == numbers[:, :1]).all()
+        return numbers[:, 0]
+
+
+def walk(environment: Environment, times: int, slots: int = SLOTS, starts: int = 8, seed: int = 0) -> Walk:
+    def life(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, 3)
+        bank = auto_reset.start_bank(environment, keys[0], starts)
+        living = auto_reset.auto_reset(environment, bank)
+
+        def advance(state: PyTree, key: jax.Array) -> PyTree:
+            return jax.vmap(living.step)(state, jnp.zeros((slots, 1)), jax.random.split(key, slots))
+
+        state, first = auto_reset.begin(environment, bank, keys[1], slots)
+        return first.observation, jax.lax.scan(advance, state, jax.random.split(keys[2], times))[1]
+
+    return Walk(*jax.tree.map(np.asarray, compiled(life)(jax.random.key(seed))))
+
+
+def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:
+    """The first observations of many slots; `[E, O + S]`."""
+
+    def start(key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key)
+        return auto_reset.begin(environment, auto_reset.start_bank(environment, keys[0], starts), keys[1], slots)[
+            1
+        ].observation
+
+    return np.asarray(compiled(start)(jax.random.key(0)))
+
+
+def assert_uniform(counts: np.ndarray) -> None:
+    """Counts of equally likely cases: Pearson's statistic less than once in a thousand seeds exceeded.
+
+    The bound is the Wilson-Hilferty approximation of the chi-square distribution's quantile.
+    """
+    degrees = counts.size - 1
+    expected = counts.sum() / counts.size
+    bound = degrees * (1 - 2 / (9 * degrees) + 3.09 * math.sqrt(2 / (9 * degrees))) ** 3
+    assert ((counts - expected) ** 2 / expected).sum() < bound, counts
+
+
+def together(*numbers: np.ndarray, count: int) -> np.ndarray:
+    """How often each combination of numbers below `count` came up."""
+    return np.bincount(sum(number.ravel() * count**i for i, number in enumerate(numbers)), minlength=count**2)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Walk:
+    """Four skills, episodes of three steps, four start states."""
+    return walk(skills(line(3), 4), times=2_400, starts=4)
+
+
+@pytest.fixture(scope="module")
+def dealt() -> Walk:
+    """Four skills in turn, episodes of three steps."""
+    return walk(skills(line(3), 4, balanced=True), times=48)
+
+
+# --- who is asked for what
+
+
+def test_every_reset_draws_a_skill_and_all_are_equally_likely(drawn: Walk) -> None:
+    assert (drawn.steps.pursued.skill.sum(axis=-1) == 1.0).all()
+    assert drawn.skills.shape == (800, SLOTS)
+    assert_uniform(np.bincount(drawn.skills.ravel(), minlength=4))
+    # The bound is worth something: a prior that leaves out one of ten draws of the last skill fails it.
+    wrong = drawn.skills.ravel().copy()
+    wrong[np.flatnonzero(wrong == 3)[::10]] = 0
+    with pytest.raises(AssertionError):
+        assert_uniform(np.bincount(wrong, minlength=4))
+
+
+def test_first_episodes_draw_as_well() -> None:
+    numbers = begun(skills(line(), 4), 4_000)[:, 1:].argmax(axis=1)
+    assert_uniform(np.bincount(numbers, minlength=4))
+    assert_uniform(together(numbers[:-1], numbers[1:], count=4))
+
+
+def test_skills_are_tied_to_no_slot_and_to_no_start_state(drawn: Walk) -> None:
+    numbers = drawn.skills
+    for slot in range(SLOTS):
+        assert_uniform(np.bincount(numbers[:, slot], minlength=4))
+    starts = drawn.steps.final_observation[::3, :, 0] - 1.0
+    assert len(np.unique(starts.round(5))) == 4
+    which = np.searchsorted(np.unique(starts.round(5)), starts.round(5))
+    assert_uniform(together(which, numbers, count=4))
+
+
+def test_skills_are_independent_of_those_before_and_beside_them(drawn: Walk) -> None:
+    numbers = drawn.skills
+    assert_uniform(together(numbers[:-1], numbers[1:], count=4))
+    assert_uniform(together(numbers[:, :-1], numbers[:, 1:], count=4))
+
+
+def test_directions_have_length_one_and_no_preference() -> None:
+    directions = begun(skills(line(), 3, "sphere"), 8_000)[:, 1:]
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1.0, rtol=1e-5)
+    assert_uniform(np.bincount((directions > 0) @ [1, 2, 4], minlength=8))
+    # On a sphere in three dimensions each coordinate is uniform in [-1, 1] (Archimedes).
+    for axis in range(3):
+        assert_uniform(np.histogram(directions[:, axis], bins=10, range=(-1, 1))[0])
+
+
+def test_balanced_skills_go_round(dealt: Walk) -> None:
+    numbers = dealt.skills
+    counts = np.stack([np.bincount(row, minlength=4) for row in numbers])
+    assert np.sort(counts, axis=1).tolist() == [[2, 3, 3, 3]] * 16
+    fewest = counts.argmin(axis=1)
+    assert (fewest[1:] != fewest[:-1]).all()
+    assert sorted(fewest[:4]) == [0, 1, 2, 3]
+    for first in range(0, 16, 4):
+        assert (np.sort(numbers[first : first + 4], axis=0) == np.arange(4)[:, None]).all()  # each slot, all of them
+
+
+def test_evaluations_take_the_skills_in_turn() -> None:
+    def judged(environment: Environment, key: jax.Array) -> tuple:
+        bank = auto_reset.start_bank(environment, key, 16)
+        return bank[1].observation, rollout.start_episodes(environment, bank, 16)
+
+    for environment in (skills(line(), 4, balanced=True), skills(line(), 2, "sphere")):
+        starts, lives = compiled(partial(judged, environment))(jax.random.key(0))
+        assert environment.spec.skill is not None
+        every = listed(environment.spec.skill)
+        np.testing.assert_array_equal(lives.observation[:, 1:], np.concatenate([every] * (16 // len(every))))
+        np.testing.assert_array_equal(lives.observation[:, 0], starts[:, 0])
+        np.testing.assert_array_equal(lives.state.skill, lives.observation[:, 1:])
+
+
+def test_the_skills_that_stand_for_all() -> None:
+    assert listed(SkillSpec("one-hot", 3)).tolist() == np.eye(3).tolist()
+    circle, half = listed(SkillSpec("sphere", 2)), math.sqrt(0.5)
+    eighths = [[1, 0], [half, half], [0, 1], [-half, half], [-1, 0], [-half, -half], [0, -1], [half, -half]]
+    np.testing.assert_allclose(circle, eighths, atol=1e-6)
+    ends = listed(SkillSpec("sphere", 3)).tolist()
+    assert ends == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0], [0, -1, 0], [0, 0, -1]]
+    assert [whole_rounds(SkillSpec("one-hot", 8), episodes) for episodes in (1, 8, 9, 10)] == [8, 8, 16, 16]
+    assert whole_rounds(SkillSpec("sphere", 2), 10) == 16
+
+
+# --- what a step says
+
+
+def test_observations_end_in_the_skill_and_true_successors_in_the_old_one(drawn: Walk) -> None:
+    steps = drawn.steps
+    chosen = steps.pursued.skill
+    assert steps.observation.shape == (2_400, SLOTS, 5)
+    np.testing.assert_array_equal(steps.final_observation[..., 1:], chosen)
+    ended = steps.truncated
+    assert (ended == (np.arange(2_400) % 3 == 2)[:, None]).all()
+    np.testing.assert_array_equal(steps.observation[~ended][:, 1:], chosen[~ended])
+    # What is acted on next is what the next step is made under, from the first on.
+    np.testing.assert_array_equal(drawn.first[:, 1:], chosen[0])
+    np.testing.assert_array_equal(steps.observation[:-1, :, 1:], chosen[1:])
+    after = steps.observation[ended]
+    changed = (after[:, 1:] != steps.final_observation[ended][:, 1:]).any(axis=1)
+    assert changed.mean() == pytest.approx(0.75, abs=0.02)
+    assert (after[:, 0] < 1.0).all()
+    assert (steps.final_observation[ended][:, 0] >= 3.0).all()
+
+
+def test_the_rest_of_a_step_is_the_worlds(drawn: Walk) -> None:
+    bare, steps = walk(line(3), times=30), jax.tree.map(lambda leaf: leaf[:30], drawn.steps)
+    # The same keys, so the same draws in the world; the starts are drawn from keys of their own.
+    np.testing.assert_array_equal(steps.descriptor, bare.steps.descriptor)
+    np.testing.assert_array_equal(steps.truncated, bare.steps.truncated)
+    np.testing.assert_array_equal(steps.reward, steps.final_observation[..., 0])
+    assert bare.steps.pursued == ()
+
+
+def test_an_episodes_return_adds_up_and_begins_at_zero(drawn: Walk) -> None:
+    reward = drawn.steps.reward.reshape(-1, 3, SLOTS)
+    told = drawn.steps.pursued.episode_return.reshape(-1, 3, SLOTS)
+    np.testing.assert_allclose(told, reward.cumsum(axis=1), rtol=1e-6)
+
+
+def test_a_reset_shows_a_skill_and_nothing_returned() -> None:
+    environment = skills(line(), 4)
+    _, step = compiled(environment.reset)(jax.random.key(0))
+    assert step.observation.tolist() == step.final_observation.tolist()
+    assert step.observation[1:].tolist() == step.pursued.skill.tolist()
+    assert float(step.pursued.episode_return) == 0.0
+    spec = environment.spec
+    assert (spec.observation_size, spec.sensed_size, spec.skill) == (5, 1, SkillSpec("one-hot", 4))
+    assert (line().spec.sensed_size, line().spec.skill) == (1, None)
+
+
+# --- keys
+
+
+def telling() -> Environment:
+    """Episodes of one step that begin with the key, as two words, by which what they are for is drawn."""
+    spec = EnvSpec("telling", observation_size=2, action_size=1, episode_length=1)
+    return Environment(_silent, _over, spec, Assignment(_tell_first, _tell_next))
+
+
+def _silent(key: jax.Array) -> tuple[jax.Array, Step]:
+    return jnp.zeros((), jnp.int32), envs.first_step(jnp.zeros((2,), jnp.uint32), jnp.zeros((0,)))
+
+
+def _over(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+    return state, envs.next_step(jnp.zeros((2,), jnp.uint32), jnp.zeros(()), jnp.asarray(True), jnp.zeros((0,)))
+
+
+def _tell_first(start: tuple, slot: jax.Array, key: jax.Array | None) -> tuple:
+    assert key is not None
+    return start[0], start[1]._replace(observation=jax.random.key_data(key))
+
+
+def _tell_next(start: tuple, last: PyTree, key: jax.Array) -> tuple:
+    return _tell_first(start, last, key)
+
+
+def words(keys: jax.Array) -> set[tuple]:
+    return {tuple(pair) for pair in np.asarray(keys).reshape(-1, 2).tolist()}
+
+
+def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
+    # A draw of integers spends its key and the two halves of it.
+    world, key = telling(), jax.random.key(1)
+    bank = jnp.arange(4), compiled(partial(auto_reset.start_bank, world, size=4))(key)[1]
+    starts, first = compiled(partial(auto_reset.begin, world, num_envs=16))(bank, key)
+    assert words(first.observation) == words(jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16)))
+    assert (starts != jax.random.randint(key, (16,), 0, 4)).any()
+
+    _, step = compiled(auto_reset.auto_reset(world, bank).step)(bank[0][0], jnp.zeros(1), key)
+    spent = jax.random.split(key)[1]
+    assert not words(step.observation) & words(jax.random.key_data(jax.random.split(key)))
+    assert not words(step.observation) & words(jax.random.key_data(jax.random.split(spent)))
+
+
+def test_slots_explore_and_live_by_keys_of_their_own() -> None:
+    environment = skills(line(), 4)
+    agent = sac(environment.spec, SacConfig(hidden_sizes=(4,)))
+    params = compiled(agent.init)(jax.random.key(0))
+    layer = params.policy["params"]["Dense_0"]
+    layer["kernel"] = layer["kernel"].at[1:].set(0.0)  # a policy that does not see what it is asked for
+    observation = jnp.concatenate([jnp.full((8, 1), 0.5), jnp.tile(jnp.eye(4), (2, 1))], axis=1)
+
+    def both(params: PyTree, key: jax.Array) -> tuple:
+        drawn = rollout.explore(agent, agent.start(params), agent.space.defaults, observation, key)
+        return drawn, jax.vmap(agent.act, in_axes=(None, 0))(params, observation)
+
+    drawn, told = compiled(both)(params, jax.random.key(1))
+    assert len(np.unique(np.asarray(told))) == 1  # or it does see it
+    assert len(np.unique(np.asarray(drawn))) == 8
+
+
+def test_the_worlds_of_a_step_draw_each_for_itself(drawn: Walk) -> None:
+    draws = drawn.steps.descriptor[:100].ravel()  # of 1,100 numbers with 23 bits one pair meets once in fourteen
+    assert len(np.unique(draws)) >= len(draws) - 1
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_skills": 1}, r"^num_skills must be at least 2, since a discriminator needs several skills; got 1\.$"),
+        ({"skill_kind": "ball"}, r"^skill_kind must be one of \('one-hot', 'sphere'\), got 'ball'\.$"),
+        (
+            {"skill_kind": "sphere", "balanced": True},
+            r"^balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'\.$",
+        ),
+    ],
+)
+def test_mistakes_are_answered(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SkillsConfig(**options)
+    with pytest.raises(ValueError, match=message):
+        skills(line(), **options)
+
+
+def test_skills_are_given_once_and_last() -> None:
+    with pytest.raises(ValueError, match=r"^line has skills already; apply the skills wrapper only once\.$"):
+        skills(skills(line()))
+    with pytest.raises(ValueError, match=r"^line has skills; apply limit_episode first, then skills\.$"):
+        time_limit.limit_episode(skills(line()), 3)

@@ -1,0 +1,166 @@
+"""Worlds made for teams out of others, and worlds that keep what an agent notes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs import registry
+from rookery.envs.base import ActionWithCarry, Environment, Team
+from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers.recurrence import remembering
+from rookery.envs.wrappers.skills import skills
+from rookery.envs.wrappers.teams import as_team, identify
+from tests.learners.recording import LENGTH, SPY_SPEC, compiled, counting
+from tests.learners.rollouts import ERRAND, errand
+from tests.learners.rollouts import LENGTH as ERRAND_LENGTH
+from tests.tiny import assert_equal
+
+ACTION = jnp.asarray([0.5, -0.25])
+
+
+def followed(environment: Environment, action: Any, steps: int) -> tuple:
+    """The step of a reset, and those after it, `[T, ...]`."""
+
+    def once(state: Any, key: jax.Array) -> tuple:
+        return environment.step(state, action, key)
+
+    def life(key: jax.Array) -> tuple:
+        state, first = environment.reset(key)
+        return first, jax.lax.scan(once, state, jax.random.split(key, steps))[1]
+
+    return compiled(life)(jax.random.key(3))
+
+
+# --- a team of one
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple:
+    plain = counting()
+    return followed(plain, ACTION, LENGTH), followed(as_team(plain), ACTION[None], LENGTH)
+
+
+def test_a_team_of_one_lives_through_the_same(both: tuple) -> None:
+    for plain, team in zip(*both, strict=True):
+        for name in ("observation", "reward", "terminated", "truncated", "final_observation"):
+            alone = np.asarray(getattr(plain, name))
+            axis = alone.ndim - (1 if "observation" in name else 0)
+            np.testing.assert_array_equal(getattr(team, name), np.expand_dims(alone, axis))
+        for name in ("descriptor", "broken"):
+            np.testing.assert_array_equal(getattr(team, name), getattr(plain, name))
+
+
+def test_a_team_of_one_knows_its_sizes() -> None:
+    spec = as_team(counting()).spec
+    assert spec.team == Team(("agent",), (2,), (2,))
+    assert spec._replace(team=None) == counting().spec
+    masked = counting()._replace(spec=SPY_SPEC._replace(masked=True, observation_size=4))
+    assert as_team(masked).spec.team == Team(("agent",), (2,), (2,))
+    assert as_team(masked).spec.sensed_size == 2
+    world = errand()
+    assert as_team(world) is world
+
+
+def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
+    environment = as_team(counting())
+    bank = compiled(lambda key: auto_reset.start_bank(environment, key, 4))(jax.random.key(0))
+    _, steps = followed(auto_reset.auto_reset(environment, bank), ACTION[None], 12)
+    over = np.asarray(steps.terminated | steps.truncated)[:, 0]
+    assert 2 <= over.sum() < 12
+    np.testing.assert_array_equal(steps.observation[over, 0, 1], 0.0)
+    assert (np.asarray(steps.final_observation)[over, 0, 1] >= 2.0).all()
+    assert np.isfinite(steps.observation).all()
+
+
+def test_only_a_plain_world_becomes_a_team_of_one() -> None:
+    for environment in (skills(registry.make("point_room"), 2), remembering(counting(), 1)):
+        with pytest.raises(ValueError, match=r" has skills or a memory; apply as_team before adding them\.$"):
+            as_team(environment)
+
+
+# --- who one is
+
+
+def test_every_observation_begins_with_the_agents_index() -> None:
+    environment, action = errand(), jnp.asarray([[0.5, 0.25], [-0.5, 0.0]])
+    known = identify(environment)
+    plain, told = followed(environment, action, ERRAND_LENGTH), followed(known, action, ERRAND_LENGTH)
+    for before, after in zip(plain, told, strict=True):
+        for name in ("observation", "final_observation"):
+            shown = np.asarray(getattr(after, name))
+            assert shown.shape[-2:] == (2, 7)
+            np.testing.assert_array_equal(shown[..., :2], np.broadcast_to(np.eye(2), (*shown.shape[:-1], 2)))
+            np.testing.assert_array_equal(shown[..., 2:], getattr(before, name))
+        assert_equal(*(each._replace(observation=(), final_observation=()) for each in (after, before)))
+    spec = known.spec
+    assert spec.observation_size == 7
+    assert spec.team == Team(("walker", "sitter"), (5, 4), (2, 1))
+    assert spec.sensed_size == ERRAND.sensed_size + 2
+    with pytest.raises(
+        ValueError, match=r"^counting is a single-agent environment; only a team needs the agent's index\.$"
+    ):
+        identify(counting())
+
+
+def test_the_index_is_there_after_an_automatic_reset() -> None:
+    environment = identify(errand())
+    bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
+    _, steps = followed(auto_reset.auto_reset(environment, bank), jnp.zeros((2, 2)), 2 * ERRAND_LENGTH)
+    np.testing.assert_array_equal(steps.observation[..., :2], np.broadcast_to(np.eye(2), (8, 2, 2)))
+    assert steps.observation[:, 1, 2].tolist() == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0]
+    assert steps.final_observation[:, 1, 2].tolist() == [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("world", [counting, errand])
+def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(world: Callable[[], Environment]) -> None:
+    environment, size = world(), world().spec.observation_size
+    agents = (2,) if environment.spec.team else ()
+    memory = jnp.arange(3.0 * (2 if agents else 1)).reshape(*agents, 3) + 1.0
+    action = jnp.full((*agents, 2), 0.5)
+    remembers = remembering(environment, 3)
+    assert remembers.spec == environment.spec._replace(observation_size=size + 3, memory_size=3)
+    assert remembers.spec.sensed_size == environment.spec.sensed_size
+    bank = compiled(lambda key: auto_reset.start_bank(remembers, key, 2))(jax.random.key(0))
+    plain_bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
+    first, steps = followed(auto_reset.auto_reset(remembers, bank), ActionWithCarry(action, memory), 8)
+    plain_first, plain = followed(auto_reset.auto_reset(environment, plain_bank), action, 8)
+    assert not np.asarray(first.observation[..., size:]).any()
+    np.testing.assert_array_equal(first.observation[..., :size], plain_first.observation)
+    np.testing.assert_array_equal(steps.final_observation[..., size:], np.broadcast_to(memory, (8, *memory.shape)))
+    over = np.all(np.asarray(plain.terminated | plain.truncated).reshape(8, -1), axis=1).tolist()
+    assert 1 <= sum(over) < 8
+    for time in range(8):
+        shown = np.asarray(steps.observation)[time, ..., size:]
+        np.testing.assert_array_equal(shown, np.zeros_like(shown) if over[time] else memory)
+    np.testing.assert_array_equal(steps.observation[..., :size], plain.observation)
+    np.testing.assert_array_equal(steps.final_observation[..., :size], plain.final_observation)
+    np.testing.assert_array_equal(steps.reward, plain.reward)
+
+
+def test_a_world_without_a_memory_to_keep_stays_as_it_is() -> None:
+    environment = counting()
+    assert remembering(environment, 0) is environment
+
+
+@pytest.mark.parametrize(
+    ("environment", "size", "message"),
+    [
+        (counting(), -1, r"^memory_size must not be negative, got -1\.$"),
+        (remembering(counting(), 2), 2, r"^counting has a memory already; pass an environment without a memory\.$"),
+        (
+            skills(registry.make("point_room"), 2),
+            2,
+            r"^point_room has skills already; pass an environment without skills\.$",
+        ),
+    ],
+)
+def test_a_memory_that_cannot_be_kept_is_an_error(environment: Environment, size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        remembering(environment, size)

@@ -1,0 +1,95 @@
+"""Full episodes to be judged by: what counts, what does not, and what is not a number."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.learners.base import genotype
+from tests.learners.recording import (
+    LENGTH,
+    LIFETIMES,
+    SPY,
+    TINY,
+    Life,
+    changed,
+    compiled,
+    counting,
+    life,
+    sac_in_the_room,
+)
+from tests.tiny import assert_equal
+
+
+@pytest.fixture(scope="module")
+def counted() -> Life:
+    return life(SPY, counting(), TINY)
+
+
+@pytest.fixture(scope="module")
+def real() -> Life:
+    return sac_in_the_room()
+
+
+def evaluated(place: Life, seed: int = 0, **patched: Any) -> Any:
+    given = genotype(place.member)._replace(**patched)
+    return compiled(place.learner.evaluate)(given, place.bank, jax.random.key(seed))
+
+
+def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
+    # Reward 1 per step until the lifetime or the clock; a later step would add 1000 and a NaN.
+    lifetimes = np.asarray(counted.bank[1].observation[:6, 0])
+    assert set(lifetimes) == set(LIFETIMES)
+    expected = np.minimum(lifetimes, LENGTH)
+    judged = evaluated(counted)
+    assert judged.returns.tolist() == expected.tolist()
+    assert judged.lengths.tolist() == expected.tolist()
+    assert judged.lengths.dtype == jnp.int32
+    assert float(judged.fitness) == pytest.approx(expected.mean(), rel=1e-6)
+
+
+def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:
+    # Times 1..n have the mean (n + 1) / 2; then the mean over the episodes.
+    steps = np.minimum(np.asarray(counted.bank[1].observation[:6, 0]), LENGTH)
+    expected = np.mean((steps + 1) / 2)
+    np.testing.assert_allclose(evaluated(counted).descriptor, [expected, 2 * expected], rtol=1e-6)
+
+
+def test_a_task_without_descriptor_has_one_of_size_zero() -> None:
+    plain = life(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
+    judged = evaluated(plain)
+    assert judged.descriptor.shape == (0,)
+    assert judged.returns.shape == (3,)
+    assert np.isfinite(judged.fitness)
+
+
+def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Life) -> None:
+    judged = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
+    assert np.isnan(judged.fitness)
+    assert np.isfinite(judged.returns).all()  # the world did not notice
+
+
+def test_a_broken_network_is_not_taken_for_a_return_of_zero(real: Life) -> None:
+    params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), real.member.state.params)
+    judged = evaluated(real, params=params)
+    assert np.isnan(judged.fitness)
+    assert np.isfinite(judged.descriptor).all()
+
+
+def test_evaluation_is_deterministic_and_stores_nothing(real: Life) -> None:
+    before = jax.tree.map(np.array, real.member)
+    assert_equal(evaluated(real, seed=0), evaluated(real, seed=1))  # the room and `act` are deterministic
+    assert_equal(jax.tree.map(np.array, real.member), before)
+
+
+def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Life) -> None:
+    given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
+    given = given._replace(params=given.params.at[1].set(jnp.nan))
+    keys = jax.random.split(jax.random.key(0), 2)
+    judged = compiled(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
+    alone = evaluated(counted)
+    assert np.isfinite(np.asarray(judged.fitness)).tolist() == [True, False]
+    assert judged.returns[0].tolist() == alone.returns.tolist()
+    assert float(judged.fitness[0]) == float(alone.fitness)

@@ -1,0 +1,320 @@
+"""The life of an off-policy member: collect, warm up, normalise, restart, adopt.
+
+`lives` tells of the world and the agents. SAC stands in where real parameters matter.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import normalize
+from rookery.learners.base import genotype
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.types import Genotype
+from tests.learners.recording import (
+    LENGTH,
+    LIFETIMES,
+    OWN_ACTION,
+    SPY,
+    TINY,
+    Life,
+    changed,
+    compiled,
+    counting,
+    life,
+    sac_in_the_room,
+    stored,
+)
+from tests.tiny import assert_equal
+
+
+@pytest.fixture(scope="module")
+def counted() -> Life:
+    return life(SPY, counting(), TINY)
+
+
+@pytest.fixture(scope="module")
+def warmed() -> Life:
+    return life(SPY, counting(), changed(TINY, warmup_steps=58))
+
+
+@pytest.fixture(scope="module")
+def real() -> Life:
+    return sac_in_the_room()
+
+
+# --- what is collected
+
+
+def test_stored_rows_hold_true_successors_and_true_ends(counted: Life) -> None:
+    rows = stored(counted.generations(2)[0], TINY.num_envs)
+    lifetime, time = rows.observation[..., 0], rows.observation[..., 1]
+    assert rows.observation.shape == (24, 4, 2)
+    assert set(np.unique(lifetime)) == set(LIFETIMES)
+    np.testing.assert_array_equal(rows.next_observation, np.stack([lifetime, time + 1], axis=-1))
+    np.testing.assert_array_equal(rows.terminated, time + 1 >= lifetime)
+    assert (rows.reward == 1.0).all()
+    ended = rows.terminated | (time + 1 >= LENGTH)
+    cut = ended & ~rows.terminated
+    assert cut.any()
+    assert (lifetime[cut] == 9.0).all()
+    # What follows an end is a start of the bank; what follows anything else is its successor, over generations too.
+    np.testing.assert_array_equal(time[1:][ended[:-1]], 0.0)
+    np.testing.assert_array_equal(rows.observation[1:][~ended[:-1]], rows.next_observation[:-1][~ended[:-1]])
+
+
+def test_acting_goes_on_where_the_last_generation_stopped(counted: Life) -> None:
+    member, _ = counted.generations(1)
+    rows = stored(member, TINY.num_envs)
+    last = np.asarray(member.env_state.observation)
+    over = rows.terminated[-1] | (rows.next_observation[-1, :, 1] >= LENGTH)
+    np.testing.assert_array_equal(last[~over], rows.next_observation[-1][~over])
+    np.testing.assert_array_equal(last[over, 1], 0.0)
+    np.testing.assert_array_equal(last[:, 1], member.env_state.state.time)
+
+
+def test_updates_are_counted_and_read_nothing_that_was_not_stored(counted: Life) -> None:
+    diary = counted.generations(2)[0].state
+    assert int(diary.updates) == 2 * 48 * 0.5
+    assert bool(diary.in_order)
+    assert float(diary.least[0]) == 2.0  # an unwritten row would be 0
+    assert bool(diary.fresh)
+
+
+def test_metrics_are_means_over_updates_and_steps(counted: Life) -> None:
+    _, metrics = counted.generations(2)
+    assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(24, 48)))
+    assert float(metrics["reward"]) == 1.0
+    assert float(metrics["broken_steps"]) == 0.0
+
+
+def test_generations_share_one_compilation(real: Life) -> None:
+    real.generations(3)
+    assert real.traces["step"] == 1
+
+
+def test_other_keys_give_other_lives_and_equal_keys_equal_ones(real: Life) -> None:
+    zero = jnp.int32(0)
+    one, same, other = (real.step(real.member, real.bank, jax.random.key(seed), zero)[0] for seed in (0, 0, 1))
+    assert_equal(one, same)
+    assert (np.asarray(one.buffer.rows.action[:32]) != np.asarray(other.buffer.rows.action[:32])).all()
+
+
+def test_every_key_is_consumed_once(real: Life) -> None:
+    def lifetime(key: jax.Array) -> Any:
+        keys = jax.random.split(key, 5)
+        bank = real.learner.start_states(keys[0])
+        member = real.learner.init(keys[1], real.member.hyper, bank)
+        member, _ = real.learner.step(member, bank, keys[2], jnp.int32(1))
+        member = real.learner.restart(member, bank, keys[3], jnp.asarray(True))
+        return real.learner.evaluate(genotype(member), bank, keys[4]).fitness
+
+    with jax.debug_key_reuse(True):  # raises where a key is used again
+        assert np.isfinite(compiled(lifetime)(jax.random.key(0)))
+
+
+def test_the_caller_keeps_its_member(real: Life) -> None:
+    before = jax.tree.map(np.array, real.member)
+    real.generations(1)
+    assert_equal(jax.tree.map(np.array, real.member), before)
+
+
+def test_a_full_buffer_stays_full_and_forgets_the_oldest(real: Life) -> None:
+    sizes, positions = [], []
+    for generations in (1, 2, 3):
+        buffer = real.generations(generations)[0].buffer
+        sizes.append(int(buffer.size))
+        positions.append(int(buffer.position))
+    assert sizes == [32, 64, 80]
+    assert positions == [32, 64, 96 - 80]
+
+
+def test_what_a_member_without_finite_actions_does_is_not_stored(counted: Life) -> None:
+    broken = counted.member._replace(state=counted.member.state._replace(params=jnp.full((2,), jnp.nan)))
+    member, _ = counted.generations(1, broken)
+    assert int(member.buffer.size) == 0
+    assert not np.asarray(member.buffer.rows.action).any()
+
+
+# --- warm-up
+
+
+def test_warm_up_acts_uniformly_and_exactly_as_long_as_it_should(warmed: Life) -> None:
+    # 58 steps at four at a time: 15 rounds begin before the 58th step; then the spy's own action, 0.9.
+    rows = stored(warmed.generations(2)[0], TINY.num_envs)
+    own = (rows.action == np.float32(OWN_ACTION)).all(axis=(1, 2))
+    assert own.tolist() == [False] * 15 + [True] * 9
+    uniform = np.sort(rows.action[:15].ravel().astype(np.float64))
+    assert len(np.unique(uniform)) == len(uniform) == 120
+    expected = (uniform + 1) / 2
+    distance = np.abs(expected - (np.arange(120) + 0.5) / 120).max()
+    assert distance < 1.95 / np.sqrt(120)  # exceeded once in a thousand seeds by a uniform law
+
+
+def test_updates_begin_after_warm_up_and_count_from_zero(warmed: Life) -> None:
+    member, metrics = warmed.generations(1)
+    assert int(member.state.updates) == 0
+    assert float(metrics["index"]) == 0.0
+    member, metrics = warmed.generations(2)
+    assert int(member.state.updates) == 9 * 2
+    assert bool(member.state.in_order)
+    assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(18)))  # not thinned by rounds of no update
+
+
+def test_warm_up_does_not_come_back_after_two_billion_steps(warmed: Life) -> None:
+    generation = jnp.int32(45_000_000)  # x 48 = 2.16e9 steps, more than an int32 holds
+    member, _ = warmed.step(warmed.member, warmed.bank, jax.random.key(0), generation)
+    assert int(member.state.updates) == 24
+    assert (stored(member, TINY.num_envs).action == np.float32(OWN_ACTION)).all()
+
+
+def test_no_parameter_moves_during_warm_up(real: Life) -> None:
+    member, metrics = real.generations(1)
+    assert_equal(member.state, real.member.state)
+    assert all(float(metrics[name]) == 0.0 for name in ("critic_loss", "actor_loss", "alpha"))
+    later, metrics = real.generations(2)
+    for part in later.state.params._fields:
+        before, after = getattr(member.state.params, part), getattr(later.state.params, part)
+        assert any((a != b).any() for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)), part
+    assert float(metrics["critic_loss"]) > 0.0
+
+
+# --- normalisation
+
+
+def test_statistics_are_those_of_the_observations_collected(real: Life) -> None:
+    member, _ = real.generations(2)
+    seen = stored(member, 4).observation.reshape(-1, 2).astype(np.float64)
+    assert float(member.normalizer.count) == len(seen) == 64
+    np.testing.assert_allclose(member.normalizer.mean, seen.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(member.normalizer.squares / 64, seen.var(axis=0), rtol=1e-4)
+
+
+def test_the_agent_learns_from_normalised_observations() -> None:
+    # The only update is in the last of 12 rounds, so the statistics are those of all rows stored.
+    config = changed(TINY, warmup_steps=44, updates_per_step=0.25, normalize_observations=True)
+    member, _ = life(SPY, counting(), config).generations(1)
+    assert int(member.state.updates) == 1
+    rows = jax.tree.map(lambda leaf: leaf.reshape(48, -1).astype(np.float64), stored(member, 4))
+    mean, std = rows.observation.mean(axis=0), rows.observation.std(axis=0)
+    pairs = (rows.observation, member.state.least), (rows.next_observation, member.state.least_next)
+    for raw, least in pairs:
+        shown = np.clip((raw - mean) / std, -5.0, 5.0)
+        for number in range(2):
+            assert np.isclose(least[number], shown[:, number], rtol=1e-3, atol=1e-4).any()
+            assert not np.isclose(least[number], raw[:, number], rtol=1e-3, atol=1e-4).any()
+
+
+def test_evaluation_sees_through_the_genotypes_own_statistics(real: Life) -> None:
+    member, _ = real.generations(2)
+    own = genotype(member)
+    assert own.normalizer is member.normalizer
+    shifted = own._replace(normalizer=own.normalizer._replace(mean=own.normalizer.mean + 1.0))
+    evaluator = compiled(real.learner.evaluate)
+    one, other = (evaluator(candidate, real.bank, jax.random.key(0)).returns for candidate in (own, shifted))
+    assert (np.asarray(one) != np.asarray(other)).all()
+
+
+# --- restart and adopt
+
+
+def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> None:
+    member, _ = counted.generations(1)
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), member)
+    restart = compiled(jax.vmap(counted.learner.restart, in_axes=(0, None, 0, 0)))
+    after = restart(both, counted.bank, jax.random.split(jax.random.key(5), 2), jnp.asarray([False, True]))
+    assert_equal(after.buffer.rows, both.buffer.rows)
+    assert after.buffer.size.tolist() == [48, 0]
+    assert after.buffer.position.tolist() == [48, 0]
+    assert_equal(jax.tree.map(lambda leaf: leaf[0], after), member)
+    assert after.env_state.observation[1, :, 1].tolist() == [0.0] * 4
+    assert after.env_state.state.time[1].tolist() == [0] * 4
+    for old, new in zip(
+        jax.tree.leaves(both._replace(env_state=None, buffer=None)),
+        jax.tree.leaves(after._replace(env_state=None, buffer=None)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(old, new)
+    assert (np.asarray(both.env_state.observation[1, :, 1]) > 0).any()  # or there was nothing to begin anew
+
+
+def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws(counted: Life) -> None:
+    keys = jax.random.split(jax.random.key(6), 8)
+    restart = compiled(jax.vmap(counted.learner.restart, in_axes=(None, None, 0, None)))
+    starts = np.asarray(restart(counted.member, counted.bank, keys, jnp.asarray(True)).env_state.observation[..., 0])
+    assert set(np.unique(starts)) == set(LIFETIMES)
+    assert len(np.unique(starts, axis=0)) > 4
+
+
+def test_an_adopted_genotype_lives_on_the_slots_data_with_a_fresh_start(real: Life) -> None:
+    member, _ = real.generations(2)
+    donor, _ = real.step(member, real.bank, jax.random.key(77), jnp.int32(2))
+    hyper = donor.hyper._replace(discount=jnp.float32(0.5))
+    given = Genotype(donor.state.params, hyper, donor.normalizer)
+    adopted = real.learner.load_genotype(member, given)
+    assert_equal(adopted.state.params, donor.state.params)
+    assert_equal(adopted.state.target_critic, donor.state.params.critic)
+    for part in ("policy", "critic", "log_alpha"):
+        for leaf in jax.tree.leaves(getattr(adopted.state, part).moments):
+            assert not np.asarray(leaf).any()
+    assert_equal(adopted.hyper, hyper)
+    assert_equal(adopted.normalizer, donor.normalizer)
+    assert_equal((adopted.buffer, adopted.env_state), (member.buffer, member.env_state))
+
+
+# --- construction
+
+
+def test_what_a_learner_says_of_itself(counted: Life) -> None:
+    assert counted.learner.steps_per_generation == 48
+    assert counted.learner.spec == counting().spec
+    assert counted.member.normalizer is None
+    assert (TINY.iterations, TINY.updates) == (12, 2)
+
+
+def test_a_newborn_has_no_data_and_stands_at_starts_of_the_bank(real: Life) -> None:
+    assert int(real.member.buffer.size) == 0
+    assert_equal(real.member.normalizer, normalize.init(2))
+    starts = {tuple(start) for start in np.asarray(real.bank[1].observation).tolist()}
+    assert {tuple(now) for now in np.asarray(real.member.env_state.observation).tolist()} <= starts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, r"^num_envs must be at least 1, got 0\.$"),
+        ({"steps_per_generation": 0}, r"^steps_per_generation must be at least 1, got 0\.$"),
+        ({"batch_size": -3}, r"^batch_size must be at least 1, got -3\.$"),
+        ({"eval_episodes": 0}, r"^eval_episodes must be at least 1, got 0\.$"),
+        (
+            {"num_envs": 8, "steps_per_generation": 30},
+            r"^steps_per_generation must be a multiple of num_envs \(8\), got 30; use 24 or 32\.$",
+        ),
+        ({"num_envs": 8, "steps_per_generation": 3}, r"\(8\), got 3; use 8\.$"),
+        (
+            {"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.3},
+            r"^updates_per_step x num_envs must be a whole number of at least 1, got 0\.3 x 4 = 1\.2; "
+            r"use updates_per_step 0\.25\.$",
+        ),
+        (
+            {"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.0},
+            r"got 0\.0 x 4 = 0; use updates_per_step 0\.25\.$",
+        ),
+        ({"buffer_size": 24}, r"^buffer_size must be at least num_envs \(25\), got 24\.$"),
+        ({"warmup_steps": -1}, r"^warmup_steps must not be negative, got -1\.$"),
+        ({"start_states": 9}, r"^start_states must be at least eval_episodes \(10\), got 9\.$"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_answered(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OffPolicyConfig(**options)
+
+
+def test_discrete_actions_are_answered() -> None:
+    world = counting()
+    world = world._replace(spec=world.spec._replace(discrete=True))
+    with pytest.raises(ValueError, match=r"^off-policy learning needs continuous actions, but counting has discrete"):
+        off_policy(SPY, world)

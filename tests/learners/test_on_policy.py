@@ -1,0 +1,338 @@
+"""The life of an on-policy agent in a world whose every step is known, led by one that writes down what it is given."""
+
+import dataclasses
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.agents import multi_agent, ppo, sac
+from rookery.agents.base import Agent
+from rookery.agents.ppo import PpoConfig
+from rookery.envs.base import Environment, Step
+from rookery.learners.base import Learner, Member, genotype
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.types import PyTree, Transition
+from tests.agents.common import compiled
+from tests.learners.fixed_agents import CONFIG, ENVS, LOG_PROB, STEPS, SpyHyper, spy
+from tests.learners.recording import SPY_SPEC, counting
+from tests.learners.rollouts import ELSEWHERE, ERRAND, PAY, errand
+from tests.tiny import assert_equal
+
+# --- a team's life
+
+
+class Life(NamedTuple):
+    learner: Learner
+    bank: PyTree
+    born: Member
+    members: list[Member]  # after each generation
+    metrics: list[dict]
+
+    def heard(self, generation: int) -> Transition:
+        """What the agents were given, `[I, T, E, ...]`."""
+        return jax.tree.map(np.asarray, self.members[generation].state.batch)
+
+
+@cache
+def life() -> Life:
+    """Three generations of one rollout each, in episodes of four steps."""
+    learner = on_policy(multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), CONFIG)
+    bank = compiled(learner.start_states)(jax.random.key(0))
+    born = compiled(learner.init)(jax.random.key(1), jax.tree.map(jnp.float32, SpyHyper()), bank)
+    born = born._replace(state=born.state._replace(params=jnp.asarray([1.0, -0.5])))
+    step, members, metrics, member = compiled(learner.step), [], [], born
+    for generation in range(3):
+        member, told = step(member, bank, jax.random.key(10 + generation), jnp.int32(generation))
+        members.append(member)
+        metrics.append(told)
+    return Life(learner, bank, born, members, metrics)
+
+
+TIMES = [[0, 1, 2], [3, 0, 1], [2, 3, 0]]  # what each rollout begins its steps at, by generation
+
+
+def test_environments_go_on_where_they_were() -> None:
+    # The first rollout is seen as it is; later ones by their deviation from what had been seen, which turns no order.
+    first = life().heard(0)
+    for env in range(ENVS):
+        assert first.observation[1, :, env, 0].tolist() == TIMES[0]
+        assert first.next_observation[1, :, env, 0].tolist() == [1, 2, 3]
+    for generation in (1, 2):
+        seen = life().heard(generation).observation[1, :, 0, 0]
+        np.testing.assert_allclose(seen, deviations(generation, TIMES[generation]), rtol=1e-5, atol=1e-6)
+    # The step from time 3 ends in time 4, not in the next episode's 0.
+    after = life().heard(1).next_observation[1, :, 0, 0]
+    np.testing.assert_allclose(after, deviations(1, [4, 1, 2]), rtol=1e-5, atol=1e-6)
+
+
+def deviations(generation: int, times: list[int]) -> np.ndarray:
+    """What the sitter is shown of times, by what had been seen before a generation."""
+    count, mean, squares = (np.asarray(leaf)[1] for leaf in life().members[generation - 1].normalizer)
+    return (np.asarray(times) - mean[0]) / np.sqrt(squares[0] / count)
+
+
+def test_an_agents_steps_count_until_its_own_end_and_again_in_the_next_episode() -> None:
+    counts = np.concatenate([life().heard(i).extras.counts for i in range(3)], axis=1)
+    ended = np.concatenate([life().heard(i).extras.ended for i in range(3)], axis=1)
+    terminated = np.concatenate([life().heard(i).terminated for i in range(3)], axis=1)
+    for env in range(ENVS):
+        assert counts[0, :, env].tolist() == [True, True, False, False, True, True, False, False, True]
+        assert ended[0, :, env].tolist() == [False, True, True, True, False, True, True, True, False]
+        assert terminated[0, :, env].tolist() == ended[0, :, env].tolist()
+        assert counts[1].all()
+        assert ended[1, :, env].tolist() == [False, False, False, True, False, False, False, True, False]
+        assert not terminated[1].any()
+
+
+def test_the_world_is_given_what_it_takes_and_the_agent_what_it_drew() -> None:
+    # The walker draws 3, the sitter -1.5; the world sees 1 and -1, and shows it beside the time.
+    first = life().heard(0)
+    np.testing.assert_array_equal(first.action[0], 3.0)
+    np.testing.assert_array_equal(first.action[1], -1.5)
+    np.testing.assert_array_equal(first.extras.log_prob, LOG_PROB)
+    np.testing.assert_array_equal(first.next_observation[0, :2, :, 1], 1.0)
+    np.testing.assert_array_equal(first.next_observation[1, :, :, 1], -1.0)
+    assert first.reward[0, :, 0].tolist() == [1.0, 1.0, 0.0]
+    assert first.reward[1, :, 0].tolist() == [-10.0] * 3
+
+
+def test_returns_accumulate_within_an_episode_across_rollouts() -> None:
+    accumulated = np.concatenate([life().heard(i).extras.accumulated for i in range(3)], axis=1)
+    sitter = [-10.0, -15.0, -17.5, -18.75]
+    for env in range(ENVS):
+        np.testing.assert_allclose(accumulated[1, :, env], [*sitter, *sitter, -10.0], rtol=1e-6)
+        np.testing.assert_allclose(accumulated[0, :, env], [1, 1.5, 0, 0, 1, 1.5, 0, 0, 1], rtol=1e-6)
+
+
+def test_observations_are_normalised_by_each_agents_own_steps_that_counted() -> None:
+    first, (after, *_) = life().heard(0), life().members
+    assert (first.observation[0, 2, :, 0] != ELSEWHERE).all()
+    for agent, rows in ((0, 2), (1, 3)):
+        seen = first.observation[agent, :rows].reshape(-1, 5)[:, :3]
+        assert float(after.normalizer.count[agent]) == rows * ENVS
+        np.testing.assert_allclose(after.normalizer.mean[agent], seen.mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after.normalizer.squares[agent] / len(seen), seen.var(axis=0), rtol=1e-5, atol=1e-6)
+    assert life().born.normalizer.mean.shape == (2, 3)
+    assert float(jnp.sum(life().born.normalizer.count)) == 0.0
+    # In the second rollout the walker sees 50 in its steps that do not count, and these are not learned from either.
+    assert life().members[2].normalizer.count.tolist() == [5.0 * ENVS, 9.0 * ENVS]
+    assert (np.asarray(life().members[2].normalizer.mean)[0] < 2.0).all()
+    # What there is to do is shown as it is.
+    np.testing.assert_array_equal(life().heard(1).observation[1, ..., 3:], np.broadcast_to([1.0, 0.0], (3, 2, 2)))
+
+
+def test_updates_are_counted_through_all_generations_and_metrics_belong_to_agents() -> None:
+    for generation, metrics in enumerate(life().metrics):
+        assert life().members[generation].state.step.tolist() == [generation] * 2
+        assert float(metrics["index/walker"]) == float(metrics["index/sitter"]) == generation
+        assert float(metrics["broken_steps"]) == 0.0
+    # Of the first rollout's steps that count: two of the walker's, three of the sitter's.
+    assert float(life().metrics[0]["reward"]) == pytest.approx((2 * 1.0 - 3 * 10.0) / 5)
+
+
+def test_a_restart_and_an_adoption_touch_what_they_should() -> None:
+    place = life()
+    member = place.members[2]
+    restart = compiled(place.learner.restart)
+    fresh = restart(member, place.bank, jax.random.key(0), jnp.asarray(True))
+    assert_equal(fresh._replace(env_state=()), member._replace(env_state=()))
+    assert fresh.env_state.lives.observation[:, 1, 0].tolist() == [0.0, 0.0]
+    assert fresh.env_state.counts.all()
+    assert not np.asarray(fresh.env_state.accumulated).any()
+    assert_equal(restart(member, place.bank, jax.random.key(0), jnp.asarray(False)), member)
+    adopted = place.learner.load_genotype(place.born, genotype(member))
+    assert_equal(genotype(adopted), genotype(member))
+    assert_equal(adopted.env_state, place.born.env_state)
+    assert adopted.state.step.tolist() == [-1, -1]
+
+
+# --- judged by full episodes
+
+
+@cache
+def evaluator_of(fitness: str | None) -> Any:
+    learner = on_policy(
+        multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), dataclasses.replace(CONFIG, fitness=fitness)
+    )
+    return compiled(learner.evaluate)
+
+
+def evaluated(params: list[float], fitness: str | None = None) -> Any:
+    given = genotype(life().members[0])._replace(params=jnp.asarray(params))
+    return evaluator_of(fitness)(given, life().bank, jax.random.key(0))
+
+
+def test_every_agent_is_told_how_its_own_episode_went() -> None:
+    judged = evaluated([0.5, -0.25])
+    expected = {
+        "return/walker": 2 * PAY[0] * 0.5,
+        "return/sitter": 4 * PAY[1] * -0.25,
+        "final_reward/walker": PAY[0] * 0.5,
+        "final_reward/sitter": PAY[1] * -0.25,
+        "terminated/walker": 1.0,
+        "terminated/sitter": 0.0,
+        "truncated/walker": 0.0,
+        "truncated/sitter": 1.0,
+    }
+    assert set(judged.episodes) == {"descriptors", *expected}
+    for name, value in expected.items():
+        np.testing.assert_allclose(judged.episodes[name], [value] * 2, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(judged.roles, [1.0, -10.0], rtol=1e-6)
+    np.testing.assert_allclose(judged.returns, [-4.5, -4.5], rtol=1e-6)
+    assert float(judged.fitness) == pytest.approx(-4.5)
+    assert judged.lengths.tolist() == [4, 4]
+    assert int(judged.broken) == 0
+
+
+def test_a_team_can_be_judged_by_one_of_its_agents() -> None:
+    judged = evaluated([0.5, -0.25], fitness="sitter")
+    assert float(judged.fitness) == pytest.approx(-10.0)
+    np.testing.assert_allclose(judged.roles, [1.0, -10.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_whose_actions_are_not_finite_is_told_apart(which: int) -> None:
+    params = [0.5, -0.25]
+    params[which] = np.nan
+    judged = evaluated(params)
+    assert np.isnan(judged.fitness)
+    assert np.isfinite(judged.roles).tolist() == [which != 0, which != 1]
+    assert float(judged.roles[1 - which]) == pytest.approx([1.0, -10.0][1 - which])
+
+
+# --- one agent alone
+
+
+def test_one_agent_alone_lives_the_same_life() -> None:
+    # Lifetimes of 2, 3 or 9 steps, the last cut short by the clock after 5; reward 1 per step.
+    config = OnPolicyConfig(ENVS, STEPS, 4, eval_episodes=2, start_states=12)
+    learner = on_policy(spy(SPY_SPEC, 0.3), counting(), config)
+    assert learner.steps_per_generation == 4 * ENVS * STEPS
+
+    def lived(key: jax.Array) -> tuple:
+        bank = learner.start_states(key)
+        member = learner.init(key, SpyHyper(), bank)
+        member, metrics = learner.step(member, bank, jax.random.fold_in(key, 1), jnp.int32(2))
+        return member, metrics, learner.evaluate(genotype(member), bank, key), bank
+
+    member, metrics, judged, bank = compiled(lived)(jax.random.key(0))
+    batch, lifetimes = member.state.batch, np.asarray(member.state.batch.observation[..., 0])
+    time = np.asarray(batch.next_observation[..., 1])
+    np.testing.assert_array_equal(batch.next_observation[..., 0], lifetimes)
+    np.testing.assert_array_equal(batch.terminated, time >= lifetimes)
+    np.testing.assert_array_equal(batch.extras.ended, (time >= lifetimes) | (time >= 5))
+    assert batch.extras.counts.all()
+    np.testing.assert_allclose(batch.extras.accumulated, 2.0 - 0.5 ** (time - 1.0), rtol=1e-6)
+    assert int(member.state.step) == 2 * 4 + 3
+    assert float(metrics["reward"]) == 1.0
+    assert float(metrics["index"]) == pytest.approx(np.mean([8, 9, 10, 11]))
+    expected = np.minimum(np.asarray(bank[1].observation)[:2, 0], 5.0)
+    np.testing.assert_array_equal(judged.returns, expected)
+    assert judged.roles == ()
+
+
+# --- mistakes
+
+
+CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
+
+
+@pytest.mark.parametrize(
+    ("agent", "environment", "options", "message"),
+    [
+        (sac.sac(SPY_SPEC), counting(), {}, r"^this agent learns off-policy, from stored transitions; use off_"),
+        (
+            multi_agent.independent(CONTINUOUS, ERRAND),
+            counting(),
+            {},
+            r"^counting is a single-agent environment; wrap it by rookery\.as_team",
+        ),
+        (
+            CONTINUOUS,
+            errand(),
+            {},
+            r"^errand is a multi-agent environment with 2 agents; use ippo, or wrap the agent by rookery\.indep",
+        ),
+        (
+            multi_agent.shared(CONTINUOUS, ERRAND),
+            errand(),
+            {"fitness": "fox"},
+            r"^fitness must name one of the agents walker, sitter; got 'fox'\.$",
+        ),
+        (
+            ppo.ppo(SPY_SPEC),
+            counting(),
+            {"fitness": "fox"},
+            r"^fitness names an agent of a team, but counting is a single-agent .*; leave it out, got 'fox'\.$",
+        ),
+        (
+            ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4)),
+            counting(),
+            {"num_envs": 2, "rollout_length": 9},
+            r"^minibatches must divide the 18 rows of a rollout.*, got 4; use 2 or 3 or 6\.$",
+        ),
+        (
+            ppo.ppo(SPY_SPEC, PpoConfig(minibatches=6)),
+            counting(),
+            {"num_envs": 2, "rollout_length": 3},
+            r"^minibatches must divide the 6 rows of a rollout.*, got 6; use 1 or 2 or 3\.$",
+        ),
+        (
+            ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True)),
+            counting(),
+            {"num_envs": 6, "rollout_length": 4},
+            r"^minibatches must divide the 6 sequences of a rollout.*, got 4; use 2 or 3 or 6\.$",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_an_error(
+    agent: Agent, environment: Environment, options: dict, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        on_policy(agent, environment, OnPolicyConfig(**options))
+
+
+def test_a_rollout_of_a_single_row_is_an_error_with_a_remedy() -> None:
+    agent = ppo.ppo(SPY_SPEC, PpoConfig(minibatches=1))
+    with pytest.raises(ValueError, match=r"[a-z0-9]\.$"):
+        on_policy(agent, counting(), OnPolicyConfig(num_envs=1, rollout_length=1))
+
+
+def test_a_recurrent_minibatch_of_a_single_step_is_an_error() -> None:
+    # An advantage normalised over itself is 0, and nothing would be learned.
+    agent = ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True))
+    with pytest.raises(ValueError, match=r"^minibatches "):
+        on_policy(agent, counting(), OnPolicyConfig(num_envs=4, rollout_length=1))
+
+
+def test_the_sequences_and_rows_of_agents_that_share_are_everybodys() -> None:
+    shared = multi_agent.shared(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+    assert on_policy(shared, errand(), OnPolicyConfig(num_envs=2, rollout_length=3)).team == "shared"
+    own = multi_agent.independent(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+    with pytest.raises(ValueError, match=r"^minibatches must divide the 6 rows"):
+        on_policy(own, errand(), OnPolicyConfig(num_envs=2, rollout_length=3))
+
+
+def test_agents_without_flags_of_their_own_are_an_error_that_says_how_they_may_come_and_go() -> None:
+    world = errand()
+    merged = world._replace(reset=lambda key: _with_one_flag(*world.reset(key)))
+    with pytest.raises(
+        ValueError, match=r"gives terminated of shape \(\) instead of \(2,\).*must stay set until the episode is over"
+    ):
+        on_policy(multi_agent.independent(spy(ERRAND), ERRAND), merged, CONFIG)
+
+
+def _with_one_flag(state: PyTree, step: Step) -> tuple[PyTree, Step]:
+    return state, step._replace(terminated=jnp.asarray(False))
+
+
+@pytest.mark.parametrize("name", ["num_envs", "rollout_length", "evaluate_every"])
+def test_counts_below_one_are_errors(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be at least 1, got 0\.$"):
+        dataclasses.replace(CONFIG, **{name: 0})
+    with pytest.raises(ValueError, match=r"^start_states must be at least eval_episodes"):
+        OnPolicyConfig(eval_episodes=5, start_states=4)

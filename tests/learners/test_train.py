@@ -1,0 +1,119 @@
+"""Whole lives: what a memory is good for, and training as one pure function."""
+
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.agents import multi_agent, ppo
+from rookery.agents.ppo import PpoConfig, PpoHyper
+from rookery.envs import base as envs
+from rookery.envs.base import Environment, EnvSpec, Step
+from rookery.learners.base import Learner, genotype
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.learners.train import train
+from tests.agents.common import compiled
+from tests.learners.fixed_agents import ENVS
+from tests.learners.rollouts import ERRAND, errand
+from tests.tiny import assert_equal
+
+# --- a world that only a memory can solve
+
+
+RECALL = EnvSpec("recall", observation_size=1, action_size=2, episode_length=3, discrete=True)
+
+
+def recall() -> Environment:
+    """The first observation, -1 or 1, says which action is right in the third step; the others are 0."""
+    return Environment(_cue, _answer, RECALL)
+
+
+class Recall(NamedTuple):
+    cue: jax.Array  # [] 0 or 1
+    time: jax.Array  # []
+
+
+def _cue(key: jax.Array) -> tuple[Recall, Step]:
+    cue = jax.random.bernoulli(key).astype(jnp.float32)
+    return Recall(cue, jnp.zeros(())), envs.first_step((2.0 * cue - 1.0)[None], jnp.zeros((0,)))
+
+
+def _answer(state: Recall, action: jax.Array, key: jax.Array) -> tuple[Recall, Step]:
+    del key
+    last = state.time == 2.0
+    reward = jnp.where(last & (action == state.cue.astype(jnp.int32)), 1.0, 0.0)
+    return state._replace(time=state.time + 1.0), envs.next_step(jnp.zeros((1,)), reward, last, jnp.zeros((0,)))
+
+
+def recalling(recurrent: bool) -> Learner:
+    config = PpoConfig(hidden_sizes=(), recurrent=recurrent, memory_size=8, minibatches=1, normalize_rewards=False)
+    life = OnPolicyConfig(32, 6, 40, normalize_observations=False, eval_episodes=16, start_states=16)
+    return on_policy(ppo.ppo(RECALL, config), recall(), life)
+
+
+def test_what_was_seen_long_ago_is_acted_on_with_a_memory() -> None:
+    hyper = PpoHyper(actor_lr=2e-2, critic_lr=2e-2, entropy_coefficient=0.0, discount=0.9)
+    _, judged, _ = compiled(lambda key: train(recalling(True), key, hyper, 1))(jax.random.key(0))
+    assert float(judged.fitness[-1]) == 1.0
+    assert float(judged.fitness[0]) < 0.8  # a newborn only guesses
+
+
+def test_without_a_memory_both_cues_are_answered_alike() -> None:
+    learner = recalling(False)
+
+    def judged(key: jax.Array) -> tuple:
+        bank = learner.start_states(key)
+        member = learner.init(key, PpoHyper(), bank)
+        bias = jnp.asarray([0.0, 1.0])  # whatever it has learned, what it sees last is 0
+        policy = member.state.params.policy
+        policy = policy._replace(
+            network=jax.tree.map(lambda leaf: leaf + bias.reshape((1,) * (leaf.ndim - 1) + (2,)), policy.network)
+        )
+        return bank, learner.evaluate(
+            genotype(member)._replace(params=member.state.params._replace(policy=policy)), bank, key
+        )
+
+    bank, evaluation = compiled(judged)(jax.random.key(0))
+    share = float(np.mean(np.asarray(bank[1].observation) > 0.0))
+    assert 0.2 < share < 0.8
+    assert float(evaluation.fitness) == pytest.approx(share)
+
+
+# --- a whole life as one function
+
+
+@cache
+def small() -> Learner:
+    config = PpoConfig(hidden_sizes=(4,), actor_epochs=1, critic_epochs=1, minibatches=2)
+    agent = multi_agent.independent(ppo.ppo(ERRAND, config), ERRAND)
+    return on_policy(agent, errand(), OnPolicyConfig(ENVS, 4, 2, eval_episodes=1, start_states=2))
+
+
+def test_lives_mapped_over_hyper_parameters_are_those_of_each_alone_and_begin_with_the_newborn() -> None:
+    learner, key, size = small(), jax.random.key(3), 3
+    hypers = jax.tree.map(lambda value: jnp.full((size,), value), PpoHyper(critic_lr=1e-2))
+    hypers = hypers._replace(actor_lr=jnp.asarray([0.0, 1e-2, 1e-1]))
+    lives = compiled(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
+    member, judged, metrics = lives(hypers)
+    assert judged.fitness.shape == (size, 3)
+    assert metrics["critic_loss/sitter"].shape == (size, 2)
+    assert len(set(np.asarray(judged.fitness[:, 0]).tolist())) == 1  # newborns differ in nothing that acts yet
+    np.testing.assert_array_equal(judged.fitness[0], judged.fitness[0, 0])  # a rate of 0 keeps the newborn's policy
+    finals = np.asarray(judged.fitness[:, -1])
+    assert len(set(finals.tolist())) == size
+    assert np.isfinite(finals).all()
+    assert member.state.policy.moments.count.tolist() == [[8, 8]] * size  # 2 generations x 2 updates x 2 minibatches
+    alone, expected, _ = lives(jax.tree.map(lambda leaf: jnp.stack([leaf[1]] * size), hypers))
+    np.testing.assert_allclose(judged.fitness[1], expected.fitness[0], rtol=1e-4)
+    assert_equal(
+        jax.tree.map(lambda leaf: leaf[0], alone.env_state.counts),
+        jax.tree.map(lambda leaf: leaf[1], member.env_state.counts),
+    )
+
+
+def test_a_life_of_no_generation_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^generations must be at least 1, got 0\.$"):
+        train(small(), jax.random.key(0), generations=0)

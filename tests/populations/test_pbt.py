@@ -1,0 +1,408 @@
+"""Population Based Training: the decision by hand, and the laws that inheritance must keep."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import hyperparams, trees
+from rookery.agents.sac import SPACE
+from rookery.populations import base, pb2
+from rookery.populations.base import Program
+from rookery.populations.config import PbtConfig, check_population, counts
+from rookery.populations.independent import seeds
+from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.pbt import pbt
+from rookery.populations.replay import replay
+from tests import tiny, walks
+
+
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("fraction", "size", "expected"), [(0.0, 10, 0), (0.04, 10, 0), (0.05, 10, 1), (0.25, 10, 3), (0.2, 16, 3)]
+    )
+    def test_a_fraction_rounds_to_the_nearest_count(self, fraction, size, expected):
+        assert counts(PbtConfig(replace_fraction=fraction, best_fraction=0.1), size)[1] == expected
+
+    def test_there_is_always_a_parent(self):
+        assert counts(PbtConfig(best_fraction=0.0, replace_count=1), 4)[0] == 1
+
+    def test_counts_win_over_fractions(self):
+        assert counts(PbtConfig(best_count=2, replace_count=5), 10) == (2, 5)
+
+    def test_too_many_is_an_error_with_both_counts(self):
+        with pytest.raises(ValueError, match="3 best and 6 replaced members together exceed the population of 8"):
+            counts(PbtConfig(best_count=3, replace_count=6), 8)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"replace_fraction": 1.5}, "replace_fraction must lie in"),
+            ({"best_count": 0}, "best_count must be at least 1"),
+            ({"replace_count": -1}, "replace_count must be at least 0"),
+            ({"burn_in": -1}, "burn_in must be at least 0"),
+            ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
+            ({"smooth": 0}, "smooth must be at least 1"),
+            ({"frequencies": (1, 0)}, "frequencies must be two or more, each at least 1"),
+            ({"frequencies": (10,)}, "frequencies must be two or more, each at least 1"),
+            ({"exploit": "luck"}, "exploit must be one of"),
+            ({"perturb": "shake"}, "perturb must be one of"),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            PbtConfig(**options)
+
+    @pytest.mark.parametrize(
+        ("options", "size", "message"),
+        [
+            ({"exploit": "tournament"}, 1, "a tournament needs a population of at least 2 members, got 1"),
+            ({"exploit": "multi-frequency"}, 12, "4 frequencies need .* a multiple of 4 from 16 on, got .* 12"),
+            ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, got .* 9"),
+            ({"best_count": 9}, 8, "9 best and 2 replaced members together exceed the population of 8"),
+        ],
+    )
+    def test_a_strategy_that_needs_more_members_says_how_many(self, options, size, message):
+        with pytest.raises(ValueError, match=message):
+            check_population(PbtConfig(**options), size)
+
+    def test_what_a_strategy_does_not_use_does_not_matter(self):
+        check_population(PbtConfig(exploit="none", best_count=9), 2)
+        check_population(PbtConfig(exploit="multi-frequency", frequencies=(1, 3)), 8)
+
+
+class TestPerturb:
+    @pytest.mark.parametrize("mode", ["perturb", "resample"])
+    def test_children_of_one_parent_differ_and_survivors_keep_theirs(self, mode):
+        hyper = jax.vmap(lambda _: hyperparams.sample(SPACE, jax.random.key(3)))(jnp.arange(6))  # six equal members
+        is_child = jnp.asarray([False, True, True, True, True, False])
+        config = PbtConfig(perturb=mode, resample_probability=1.0)
+        changed = perturb(config, SPACE, hyper, jax.random.key(0), is_child)
+        for name, domain in SPACE.domains.items():
+            values = getattr(changed, name)
+            assert len(set(values[1:5].tolist())) == 4, f"siblings share {name}"
+            assert values[0] == values[5] == getattr(hyper, name)[0]
+            assert ((values >= domain.low) & (values <= domain.high)).all()
+        assert jnp.array_equal(changed.tau, hyper.tau)  # does not evolve
+
+
+@pytest.fixture(scope="module")
+def life():
+    return tiny.learner()
+
+
+@pytest.fixture(scope="module")
+def program(life) -> Program:
+    return pbt(life, population_size=4, best_count=1, replace_count=2)
+
+
+@pytest.fixture(scope="module")
+def step(program):
+    return jax.jit(program.step)
+
+
+@pytest.fixture(scope="module")
+def start(program):
+    return jax.jit(program.init)(jax.random.key(0))
+
+
+def poison(state: base.ProgramState, member: int) -> base.ProgramState:
+    """Make one member's policy NaN."""
+    learned = state.members.state
+    params = jax.tree.map(lambda leaf: leaf.at[member].set(jnp.nan), learned.policy.params)
+    learned = learned._replace(policy=learned.policy._replace(params=params))
+    return state._replace(members=state.members._replace(state=learned))
+
+
+class TestProgram:
+    def test_members_start_different(self, start):
+        for name in SPACE.domains:
+            assert len(set(getattr(start.members.hyper, name).tolist())) == 4
+        kernel = jax.tree.leaves(start.members.state.policy.params)[1]
+        assert not jnp.array_equal(kernel[0], kernel[1])
+
+    def test_the_next_generation_tells_where_its_members_came_from(self, step, start):
+        state, first = step(start, jax.random.key(1))
+        expected = np.argsort(-first["fitness"], stable=True)
+        assert state.shared.parents[expected[0]] == expected[0]
+        assert (state.shared.parents[expected[2:]] == expected[0]).all()
+        _, second = step(state, jax.random.key(2))
+        assert first["parent"].tolist() == [0, 1, 2, 3]
+        assert second["parent"].tolist() == state.shared.parents.tolist()
+
+    def test_hyper_parameters_in_the_metrics_are_those_trained_with(self, step, start):
+        state, metrics = step(start, jax.random.key(1))
+        for name in SPACE.domains:
+            assert jnp.array_equal(metrics[f"hyper/{name}"], getattr(start.members.hyper, name))
+            assert not jnp.array_equal(metrics[f"hyper/{name}"], getattr(state.members.hyper, name))
+
+    def test_survivors_keep_moments_and_targets_children_take_all_of_their_parent(self, life, step, start):
+        key = jax.random.key(1)
+        state, _ = step(start, key)
+        unselected = pbt(life, population_size=4, exploit="none")
+        trained, _ = jax.jit(unselected.step)(start, key)  # the same generation without exploit
+        inherited = trees.take(trained.members.state, state.shared.parents)
+        tiny.assert_equal(state.members.state, inherited)
+        tiny.assert_equal(state.members.buffer, trained.members.buffer)  # data stays with the slot
+        tiny.assert_equal(state.members.env_state, trained.members.env_state)
+
+    def test_clones_of_one_parent_live_different_lives(self, step, start):
+        clones = start._replace(members=trees.take(start.members, jnp.zeros((4,), jnp.int32)))
+        state, metrics = step(clones, jax.random.key(5))
+        assert len(set(metrics["critic_loss"].tolist())) == 4
+        assert len({str(rows.tolist()) for rows in state.members.buffer.rows.action}) == 4
+
+    def test_a_diverged_member_is_counted_replaced_and_recovers(self, step, start):
+        state, metrics = step(poison(start, 1), jax.random.key(1))
+        assert jnp.isnan(metrics["fitness"]).tolist() == metrics["diverged"].tolist() == [False, True, False, False]
+        assert state.shared.parents[1] != 1
+        assert trees.all_finite(state.members)  # rows and environment states too
+        assert state.members.buffer.size.tolist() == [40, 0, 40, 40]
+        assert int(state.shared.parents[0]) != 1
+        state, metrics = step(state, jax.random.key(2))
+        assert jnp.isfinite(metrics["fitness"]).all()
+        assert state.members.buffer.size[1] == 40
+
+    def test_a_population_that_diverged_wholly_replaces_nobody(self, step, start):
+        broken = start
+        for member in range(4):
+            broken = poison(broken, member)
+        state, metrics = step(broken, jax.random.key(1))
+        assert not jnp.isfinite(metrics["fitness"]).any()
+        assert state.shared.parents.tolist() == [0, 1, 2, 3]
+
+    def test_the_callers_arrays_survive(self, step, start):
+        before = jax.tree.map(np.array, start)
+        step(start, jax.random.key(1))
+        tiny.assert_equal(start, before)
+
+    def test_members_are_judged_on_the_same_start_states(self, life, start):
+        twins = trees.take(start.members, jnp.zeros((2,), jnp.int32))
+        program = pbt(life, population_size=2, exploit="none")
+        state = base.ProgramState(twins, jax.jit(program.init)(jax.random.key(1)).shared)
+        metrics = jax.jit(program.evaluate)(state, jax.random.key(0))
+        assert jnp.array_equal(metrics["returns"][0], metrics["returns"][1])
+
+    def test_burn_in_replaces_only_what_diverged(self, life, start):
+        program = pbt(life, population_size=4, best_count=1, replace_count=2, burn_in=1)
+        step = jax.jit(program.step)
+        state, _ = step(start, jax.random.key(1))
+        assert state.shared.parents.tolist() == [0, 1, 2, 3]
+        poisoned, _ = step(poison(start, 2), jax.random.key(1))
+        assert poisoned.shared.parents[2] != 2
+        state, _ = step(state, jax.random.key(2))
+        assert int(jnp.sum(state.shared.parents != jnp.arange(4))) == 2
+
+    def test_keys_depend_on_the_member_alone(self):
+        few, many = base.member_keys(jax.random.key(0), 3), base.member_keys(jax.random.key(0), 8)
+        assert jnp.array_equal(jax.random.key_data(few), jax.random.key_data(many)[:3])
+
+    def test_a_member_does_not_depend_on_the_others(self, life, start):
+        key, bank = jax.random.key(7), life.start_states(jax.random.key(8))
+        alone = jax.jit(partial(tiny.train_and_evaluate, life))
+        together = jax.jit(
+            lambda m, k: base.vmap(partial(tiny.train_and_evaluate, life), (m, k), (bank, jnp.asarray(0)))
+        )
+        keys = base.member_keys(key, 4)
+        expected, _ = alone(trees.take(start.members, 2), keys[2], bank, jnp.asarray(0))
+        members, _ = together(start.members, keys)
+        for left, right in zip(jax.tree.leaves(expected), jax.tree.leaves(trees.take(members, 2)), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+class TestInherit:
+    def test_buffers_are_copied_only_when_asked(self, step, start):
+        state, _ = step(start, jax.random.key(1))
+        parents = jnp.asarray([0, 0, 2, 0])
+        kept, copied = inherit(state.members, parents), inherit(state.members, parents, buffers_too=True)
+        tiny.assert_equal(kept.buffer, state.members.buffer)
+        tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
+        tiny.assert_equal(copied.state, trees.take(state.members.state, parents))
+
+    def test_what_is_inherited_crosses_in_one_exchange(self, start):
+        exchanges = []
+
+        def move(tree, sources, in_place=False):
+            exchanges.append(len(jax.tree.leaves(tree)))
+            return trees.take(tree, sources)
+
+        members = inherit(start.members, jnp.asarray([0, 0, 2, 0]), move=move)
+        assert exchanges == [len(jax.tree.leaves((members.state, members.normalizer, members.hyper)))]
+        tiny.assert_equal(members.hyper, trees.take(start.members.hyper, jnp.asarray([0, 0, 2, 0])))
+
+    def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self, life, start):
+        program = pbt(life, population_size=4, best_count=1, replace_count=0, inherit_buffer=True)
+        state, _ = jax.jit(program.step)(poison(start, 1), jax.random.key(1))
+        assert state.members.buffer.size.tolist() == [40] * 4
+        parent = int(state.shared.parents[1])
+        tiny.assert_equal(trees.take(state.members.buffer, 1), trees.take(state.members.buffer, parent))
+
+    def test_buffers_are_copied_along_a_chain_of_parents(self, step, start):
+        state, _ = step(start, jax.random.key(1))
+        parents = jnp.asarray([1, 3, 0, 3])  # 2 takes 0, which takes 1, which takes 3
+        copied = jax.jit(partial(inherit, buffers_too=True))(state.members, parents)
+        tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
+
+    def test_hyper_parameters_may_come_from_somebody_else(self, start):
+        parents, donors = jnp.asarray([0, 0, 2, 0]), jnp.asarray([0, 2, 2, 3])
+        members = inherit(start.members, parents, donors)
+        tiny.assert_equal(members.state, trees.take(start.members.state, parents))
+        tiny.assert_equal(members.hyper, trees.take(start.members.hyper, donors))
+
+
+class TestStrategies:
+    """Each strategy in a whole program; its decision alone stands in `populations/test_selection.py`."""
+
+    def test_a_tournament_copies_only_the_better(self):
+        program = pbt(walks.learner(), population_size=4, exploit="tournament")
+        start = jax.jit(program.init)(jax.random.key(0))
+        state, metrics = jax.jit(program.step)(start, jax.random.key(1))
+        fitness, parents = metrics["fitness"], state.shared.parents
+        child = parents != jnp.arange(4)
+        assert child.any()
+        assert (fitness[parents] >= fitness)[child].all()
+
+    def test_migrants_bring_or_find_unperturbed_hyper_parameters(self):
+        program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
+        state = jax.jit(program.init)(jax.random.key(0))
+        step = jax.jit(program.step)
+        migrated = 0
+        for generation in range(4):
+            before = state.members.hyper
+            state, _ = step(state, jax.random.key(generation))
+            parents = np.asarray(state.shared.parents)
+            assert parents[4:].tolist() == [4, 5, 6, 7]  # not their generation
+            for child in np.flatnonzero(parents != np.arange(8)):
+                inherited = [a[child] == b[parents[child]] for a, b in zip(state.members.hyper, before, strict=True)]
+                if parents[child] >= 4:
+                    migrated += 1
+                    assert all(inherited)
+                else:
+                    assert not all(inherited)
+        assert migrated, "nobody migrated: the test says nothing"
+
+    def test_a_sub_population_that_diverged_wholly_comes_back_with_perturbed_copies(self):
+        program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
+        state = jax.jit(program.init)(jax.random.key(0))
+        for member in range(4, 8):
+            state = walks.poison(state, member)
+        state, metrics = jax.jit(program.step)(state, jax.random.key(1))
+        best = int(np.nanargmax(metrics["fitness"]))
+        assert state.shared.parents[4:].tolist() == [best] * 4
+        for name in walks.SPACE.domains:
+            assert len(set(getattr(state.members.hyper, name)[4:].tolist())) > 1, "clones"
+
+    def test_the_bandit_learns_from_every_member_and_proposes_for_children(self):
+        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=2, perturb="pb2")
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        assert not state.shared.history.valid.any()
+        fitness = []
+        for generation in range(3):
+            before = state.members.hyper
+            state, metrics = step(state, jax.random.key(generation))
+            fitness.append(np.asarray(metrics["fitness"]))
+            child = state.shared.parents != jnp.arange(4)
+            for name in walks.SPACE.domains:
+                new, old = getattr(state.members.hyper, name), getattr(before, name)
+                assert ((new != old) == child).all(), "children and nobody else are proposed for"
+        history = state.shared.history
+        assert int(history.valid.sum()) == 2 * 4  # the first generation has no gain
+        gains = np.sort(np.asarray(history.gain)[np.asarray(history.valid)])
+        assert np.isfinite(gains).all()
+        # A gain is measured from the fitness of the state that was trained on, so from that of the parent.
+        last = fitness[2] - fitness[1][np.asarray(metrics["parent"])]
+        for gain in last:
+            assert np.isclose(gains, gain, rtol=1e-4).any()
+
+    def test_smoothing_judges_by_the_lineages_last_evaluations(self):
+        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=1, smooth=2)
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        state, first = step(state, jax.random.key(1))
+        assert jnp.array_equal(first["smoothed_fitness"], first["fitness"])
+        _, second = step(state, jax.random.key(2))
+        expected = (second["fitness"] + first["fitness"][second["parent"]]) / 2
+        np.testing.assert_allclose(second["smoothed_fitness"], expected, rtol=1e-5)
+
+    def test_smoothing_does_not_hide_a_divergence(self):
+        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=0, smooth=3)
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        state, _ = step(state, jax.random.key(1))
+        state, metrics = step(walks.poison(state, 2), jax.random.key(2))
+        assert jnp.isnan(metrics["smoothed_fitness"]).tolist() == [False, False, True, False]
+        assert state.shared.parents[2] != 2
+        _, metrics = step(state, jax.random.key(3))
+        assert jnp.isfinite(metrics["smoothed_fitness"]).all()
+
+
+class TestReplay:
+    SCHEDULE: ClassVar = {"discount": np.asarray([0.9, 0.95]), "rate": np.asarray([1e-3, 1e-4])}
+
+    def test_members_follow_the_schedule_and_then_its_end(self):
+        program = replay(seeds(walks.learner(), population_size=2), self.SCHEDULE)
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        for generation, (discount, rate) in enumerate([(0.9, 1e-3), (0.95, 1e-4), (0.95, 1e-4)]):
+            state, metrics = step(state, jax.random.key(generation))
+            assert metrics["hyper/discount"].tolist() == [np.float32(discount)] * 2
+            assert metrics["hyper/rate"].tolist() == [np.float32(rate)] * 2
+            assert metrics["hyper/noise"].tolist() == [np.float32(0.5)] * 2  # not in the schedule: the default
+
+    def test_the_schedule_of_a_fixed_agent_changes_nothing(self):
+        plain = seeds(walks.learner())
+        same = replay(plain, {"discount": np.asarray([0.9])})
+        states = [
+            jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))[0]
+            for program in (plain, same)
+        ]
+        tiny.assert_equal(*states)
+
+    def test_a_mistake_is_a_sentence(self):
+        with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are rate, discount"):
+            replay(seeds(walks.learner()), {"noise_clip": np.ones(3)})
+        schedule: Any = rookery.Schedule({"rate": np.ones(3)}, 10, None)
+        with pytest.raises(TypeError, match=r"give at_steps\(schedule, steps_per_generation, generations\)"):
+            replay(seeds(walks.learner()), schedule)
+        with pytest.raises(ValueError, match="the schedule is empty"):
+            replay(seeds(walks.learner()), {})
+
+
+class TestSeeds:
+    def test_members_share_hyper_parameters_and_never_meet(self, life):
+        program = seeds(life, population_size=3)
+        state = jax.jit(program.init)(jax.random.key(0))
+        assert set(state.members.hyper.discount.tolist()) == {np.float32(0.99)}
+        state, metrics = jax.jit(program.step)(poison(state, 1), jax.random.key(1))
+        assert state.shared.parents.tolist() == [0, 1, 2]
+        assert metrics["diverged"].tolist() == [False, True, False]
+
+    def test_random_search_draws_from_the_space(self, life):
+        state = jax.jit(seeds(life, population_size=3, draw_hyper=True).init)(jax.random.key(0))
+        assert len(set(state.members.hyper.policy_lr.tolist())) == 3
+
+
+def test_options_and_config_exclude_each_other(life):
+    with pytest.raises(TypeError, match="either config or the keywords"):
+        pbt(life, config=PbtConfig(), burn_in=1)
+    with pytest.raises(ValueError, match="population_size must be at least 1"):
+        pbt(life, population_size=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2),
+        PbtConfig(exploit="tournament"),
+    ],
+)
+def test_every_strategy_continues_bit_equal(config, monkeypatch, tmp_path):
+    """All that decides the future is saved: the bandit's history and the recent evaluations too."""
+    monkeypatch.setattr(pb2, "FIT_STEPS", 4)  # how well it fits does not matter here
+    program = pbt(walks.learner(), None, 8, config)
+    whole = rookery.run(program, generations=6, quiet=True).state
+    options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}
+    rookery.run(program, generations=3, **options)
+    continued = rookery.run(program, generations=6, resume=True, **options).state
+    tiny.assert_equal(continued, whole)

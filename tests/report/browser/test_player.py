@@ -1,0 +1,166 @@
+"""The player of episodes, in a browser: what it shows of made-up episodes, and how it is handled."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rookery
+from tests.report.browser import chromium as browsing
+
+browsing.require()
+
+WEB = Path(rookery.__file__).parent / "report" / "web"
+KINDS = {"step": "Int32Array", "frames": "Int32Array", "visible": "Uint8Array"}
+HALF = 0.5**0.5
+
+
+def array(name: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
+    return {"type": KINDS.get(name, "Float32Array"), "shape": shape, "data": data}
+
+
+def arrays(**named: tuple[list[int], list[Any]]) -> dict[str, Any]:
+    return {name: array(name, *value) for name, value in named.items()}
+
+
+def plane() -> dict[str, Any]:
+    """Two bodies; of two episodes the second is one frame long. The second body vanishes after step 10."""
+    still = [0.0, 0.0, 0.5, 0.5]
+    return {
+        "kind": "plane",
+        "secondsPerStep": None,
+        "scenery": {"lower": [-1, -1], "upper": [1, 1], "bodies": ["hunter", "prey"], "radii": [0.1, 0.1]}
+        | {"walls": [], "goals": [[0.5, -0.5, 0.1]], "reaches": [0.3, 0.0]},
+        "names": ["hunter", "prey"],
+        "episodes": [
+            {"label": "<b>cell 7</b>", "cell": 7, "descriptor": [0.0, 1.0], "steps": 20},
+            {"label": "cell 9", "cell": 9, "descriptor": [1.0, 0.0], "steps": 0},
+        ],
+        "arrays": arrays(
+            step=([2, 3], [0, 10, 20, 0, 0, 0]),
+            frames=([2], [3, 1]),
+            position=([2, 3, 2, 2], [*still, 0.4, 0.0, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, *still * 3]),
+            heading=([2, 3, 2], [3.0, None, -3.0, None, -3.0, None, *[None] * 6]),
+            visible=([2, 3, 2], [1, 1, 1, 1, 1, 0, *[1] * 6]),
+            reward=([2, 3, 2], [0, 0, 1, -1, 4, -4, *[0] * 6]),
+        ),
+        "film": None,
+    }
+
+
+def bodies() -> dict[str, Any]:
+    """A capsule that turns by a right angle about z while it goes 2 m; its physics break at the end."""
+    floor = {"link": -1, "kind": "plane", "size": [0, 0], "position": [0, 0, 0], "rotation": [1, 0, 0, 0]}
+    solid = {"link": 0, "kind": "capsule", "size": [0.1, 0.4], "position": [0, 0, 0], "rotation": [1, 0, 0, 0]}
+    return {
+        "kind": "bodies",
+        "secondsPerStep": 0.05,
+        "shapes": [shape | {"colour": None, "role": "body"} for shape in (floor, solid)],
+        "names": ["return"],
+        "episodes": [{"label": "member 0", "member": 0, "descriptor": None, "steps": 20}],
+        "arrays": arrays(
+            step=([1, 3], [0, 10, 20]),
+            frames=([1], [3]),
+            position=([1, 3, 1, 3], [0, 0, 1, 2, 0, 1, None, None, None]),
+            # The second is minus the rotation meant, which is the same one: the way to it must be the short one.
+            rotation=([1, 3, 1, 4], [1, 0, 0, 0, -HALF, 0, 0, -HALF, None, None, None, None]),
+            reward=([1, 3, 1], [0, 1.25, 2.5]),
+        ),
+        "film": None,
+    }
+
+
+def page_text() -> str:
+    scripts = [WEB / "vendor" / "bodies.min.js", *sorted(WEB.glob("player*.js"))]
+    data = {"plane": plane(), "bodies": bodies()}
+    start = """
+      const players = {};
+      for (const [name, data] of Object.entries(DATA)) {
+        for (const array of Object.values(data.arrays)) {
+          array.data = globalThis[array.type].from(array.data, (value) => (value === null ? NaN : value));
+        }
+        players[name] = createPlayer(document.getElementById(name), data);
+      }"""
+    texts = [*(path.read_text() for path in scripts), f"const DATA = {json.dumps(data)};{start}"]
+    style = f"<style>{(WEB / 'player.css').read_text()}</style>"
+    hosts = "<div id=plane></div><div id=bodies></div>"
+    return f"<!doctype html><meta charset=utf-8>{style}{hosts}" + "".join(f"<script>{text}</script>" for text in texts)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing.launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, tmp_path: Path):
+    """Paused, as for somebody who asked for less motion."""
+    (tmp_path / "page.html").write_text(page_text())
+    address = (tmp_path / "page.html").as_uri()
+    with browsing.opened(browser, address, viewport={"width": 600, "height": 700}, reduced_motion="reduce") as page:
+        yield page
+
+
+def see(page: Any, name: str) -> None:
+    page.locator(f"#{name} .player-stage").scroll_into_view_if_needed()
+    page.wait_for_function(f"players.{name}.inSight && players.{name}.sized")
+
+
+def test_everything_moves_evenly_between_frames_and_turns_the_short_way(page: Any):
+    moment = "(() => {{ const e = players.{0}.episode, m = e.moment({1}); return [{2}]; }})()"
+    place = page.evaluate(moment.format("plane", 15, "e.position(0, m), e.heading(0, e.moment(5))"))
+    assert place[0] == pytest.approx([0.4, 0.4])
+    assert abs(place[1]) == pytest.approx(3.14159265, abs=1e-6)  # from 3 to -3 across the back, not through 0
+    turned = page.evaluate(moment.format("bodies", 5, "e.position(0, m), e.rotation(0, m)"))
+    assert turned[0] == pytest.approx([1.0, 0.0, 1.0])
+    assert turned[1] == pytest.approx([0.92387953, 0.0, 0.0, 0.38268343])  # half of a right angle
+
+
+def test_the_shown_step_is_told_with_the_returns_until_then_and_labels_are_text(page: Any):
+    see(page, "plane")
+    page.evaluate("players.plane.seek(12.5)")
+    host = page.locator("#plane")
+    assert host.get_attribute("data-frame") == "12.5"
+    assert host.locator(".player-time").text_content() == "step 12 of 20"
+    assert host.locator(".player-return").all_text_contents() == ["hunter1", "prey-1"]
+    assert host.get_attribute("data-label") == host.locator(".player-label").text_content() == "<b>cell 7</b>"
+    seen = "[10, 19, 20].map((time) => players.plane.episode.visible(1, players.plane.episode.frameAt(time)))"
+    assert page.evaluate(seen) == [True, True, False]
+
+
+def test_an_episode_is_found_by_its_cell_or_by_the_nearest_descriptor(page: Any):
+    assert page.evaluate("['cell', 'skill'].map((field) => players.plane.find(field, 9))") == [1, -1]
+    assert page.evaluate("[players.plane.nearest([0.8, 0.1]), players.bodies.nearest([0, 0])]") == [1, -1]
+    page.evaluate("players.plane.show(1)")
+    assert page.locator("#plane .player-count").text_content() == "2 of 2"
+
+
+@pytest.mark.parametrize("name", ["plane", "bodies"])
+def test_it_moves_when_played_and_stands_still_when_paused_or_out_of_sight(page: Any, name: str):
+    see(page, name)
+    stage, host = page.locator(f"#{name} .player-stage"), page.locator(f"#{name}")
+    assert host.get_attribute("data-playing") == "false"
+    before = stage.screenshot()
+    host.locator(".player-play").click()
+    page.wait_for_function(f"Number(document.getElementById('{name}').dataset.frame) > 2")
+    assert stage.screenshot() != before
+    page.locator(f"#{name} .player").press("Space")
+    assert host.get_attribute("data-playing") == "false"
+    page.locator(f"#{name} .player").press("Home")
+    page.locator(f"#{name} .player").press("ArrowRight")
+    assert host.get_attribute("data-frame") == "1"
+    page.evaluate(f"players.{name}.play()")
+    assert host.get_attribute("data-playing") == "true"
+    page.evaluate("document.body.style.paddingBottom = '3000px'; scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_function(f"document.getElementById('{name}').dataset.playing === 'false'")
+
+
+def test_broken_physics_are_not_drawn_and_a_destroyed_player_gives_its_context_back(page: Any):
+    see(page, "bodies")
+    drawn = "[10, 20].map((time) => (players.bodies.view.draw(time), players.bodies.view.links[0].visible))"
+    assert page.evaluate(drawn) == [True, False]
+    lost = "((context) => (players.bodies.destroy(), context.isContextLost()))"
+    assert page.evaluate(f"{lost}(players.bodies.view.renderer.getContext())") is True
+    assert page.locator("#bodies *").count() == 0

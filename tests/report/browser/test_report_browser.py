@@ -1,0 +1,229 @@
+"""The page of a run in a browser: all that it should show is there, can be handled, and fetches nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from rookery.storage.csv_log import read_csv
+from tests.report.browser import chromium as browsing
+from tests.report.browser.chromium import picture, see_everything, shown
+from tests.short_runs import KINDS
+
+browsing.require()
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+LEARNING = ["learning", "metrics"]
+SYSTEM = {"system": ["speed", "phases", "wrongs", "machine"]}
+HYPER = [f"hyper-{name}" for name in ("alpha_lr", "critic_lr", "discount", "policy_lr", "reward_scaling")]
+POPULATION = {"population": ["lineage", *HYPER]}
+SECTIONS = {  # section -> its pictures, in their order
+    "pbt-sac": {"episode": ["episodes"], "learning": LEARNING} | POPULATION | SYSTEM,
+    "me-pbt-sac": {
+        "repertoire": ["repertoire", "episodes"],
+        "learning": ["learning", "coverage", "qd_score", "metrics"],
+        **POPULATION,
+        **SYSTEM,
+    },
+    "diayn": {
+        "skills": ["skills", "episodes"],
+        "learning": ["learning", "true_return", "diversity_return", "metrics"],
+        **SYSTEM,
+    },
+    "ippo": {
+        "episode": ["episodes"],
+        "learning": ["learning", "median_fitness", "episode_length", "metrics"],
+        **SYSTEM,
+    },
+}
+HEADS = {
+    "pbt-sac": ("pbt-sac on inverted_pendulum", "Best fitness "),
+    "me-pbt-sac": ("me-pbt-sac on point_room", " cells covered, best "),
+    "diayn": ("diayn on point_room", "Discriminator accuracy "),
+    "ippo": ("ippo on pursuit_continuous", "Mean returns of 2 seeds: predator "),
+}
+
+
+@pytest.fixture(scope="module")
+def browser(short_runs: dict[str, Path]) -> "Iterator[Browser]":
+    """After the runs: training and the browser would want the same thread's loop."""
+    with browsing.launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: "Browser", short_runs: dict[str, Path], request: pytest.FixtureRequest) -> "Iterator[Page]":
+    """The page of the run whose kind is the test's parameter, with its episodes paused."""
+    with shown(browser, short_runs[request.param] / "report.html", reduced_motion="reduce") as page:
+        yield page
+
+
+def of(*kinds: str) -> Any:
+    return pytest.mark.parametrize("page", kinds, indirect=True)
+
+
+def written(page: "Page", value: float) -> str:
+    """A number as the page writes it."""
+    return page.evaluate("(value) => written(value)", value)
+
+
+COLOURS = """(canvas) => {
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  return new Set(new Uint32Array(data.buffer)).size;
+}"""
+
+
+def inked(page: "Page", selector: str) -> list[int]:
+    """How many colours each canvas has that the selector finds."""
+    return page.evaluate(f"[...document.querySelectorAll({selector!r})].map({COLOURS})")
+
+
+@of(*KINDS)
+def test_every_section_is_there_and_every_picture_is_drawn(page: "Page", request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.params["page"]
+    title, result = HEADS[kind]
+    assert page.locator("h1").text_content() == title == page.title()
+    assert result in str(page.locator(".result").text_content())
+    assert f"{kind}: finished, " in str(page.locator(".state").text_content())
+    assert f"rookery train {kind} --" in str(page.locator(".how code").text_content())
+    figures = "(section) => [...section.querySelectorAll('figure')].map((figure) => figure.dataset.name)"
+    found = page.evaluate(
+        f"[...document.querySelectorAll('section')].map((section) => [section.id, ({figures})(section)])"
+    )
+    assert dict(found) == SECTIONS[kind]
+    assert page.locator(".contents a").evaluate_all("(all) => all.map((link) => link.hash)") == [
+        f"#{i}" for i, _ in found
+    ]
+    see_everything(page)
+    colours = inked(page, ".chart canvas, canvas.lineage")
+    assert len(colours) >= sum(
+        name not in ("wrongs", "machine", "episodes", "repertoire") for _, names in found for name in names
+    )
+    assert min(colours) > 20  # axes, texts and their soft edges: a canvas that was only cleared has one
+
+
+@of("pbt-sac")
+def test_who_is_pointed_at_in_the_lineage_is_named(page: "Page", short_runs: dict[str, Path]) -> None:
+    table = read_csv(short_runs["pbt-sac"] / "lineage.csv")
+    born = next(row for row, parent in enumerate(table["parent"]) if parent != table["member"][row])
+    generation, member, parent = (int(table[name][born]) for name in ("generation", "member", "parent"))
+    figure = picture(page, "lineage")
+    canvas = figure.locator("canvas.lineage")
+    box = canvas.bounding_box()
+    assert box is not None
+    assert "Point at a member" in str(figure.locator(".details").text_content())
+    across = 34 + (generation + 0.5) / 3 * (box["width"] - 44)
+    canvas.hover(position={"x": across, "y": 8 + (member + 0.5) / 3 * (box["height"] - 34)})
+    told = str(figure.locator(".details").inner_text())
+    assert f"member {member}, generation {generation + 1}" in told
+    assert f"child of member {parent}" in told
+    values = {name.removeprefix("hyper-"): None for name in HYPER} | {"fitness": None}
+    assert all(f"{name} {written(page, float(table[name][born]))}" in told for name in values)
+    canvas.press("ArrowLeft")
+    assert f"member {member}, generation {generation}" in figure.locator(".details").inner_text()
+
+
+@of("pbt-sac", "ippo")
+def test_a_chart_tells_its_values_where_it_is_pointed_at(
+    page: "Page", request: pytest.FixtureRequest, short_runs: Any
+) -> None:
+    kind = request.node.callspec.params["page"]
+    metrics = read_csv(short_runs[kind] / "metrics.csv")
+    chart = picture(page, "learning").locator(".chart")
+    box = chart.bounding_box()
+    assert box is not None
+    assert chart.locator(".tip-head").count() == 0
+    chart.hover(position={"x": box["width"] - 30, "y": box["height"] / 2})
+    tip = chart.locator("div:has(> .tip-head)").last
+    tip.wait_for()
+    last = len(metrics["generation"])
+    assert str(tip.locator(".tip-head").text_content()).endswith(f"steps, generation {last}")
+    lines = {"best": "best_fitness", "median": "median_fitness"} if kind == "pbt-sac" else {}
+    lines |= {} if kind == "pbt-sac" else {agent: f"return/{agent}" for agent in ("predator", "prey")}
+    told = tip.inner_text()
+    assert all(f"{name} {written(page, float(metrics[column][-1]))}" in told for name, column in lines.items())
+
+
+def filled(page: "Page") -> list[int]:
+    cells = page.locator(".cells polygon:not(.empty)")
+    return sorted(int(index) for index in cells.evaluate_all("(all) => all.map((cell) => cell.dataset.index)"))
+
+
+@of("me-pbt-sac")
+def test_the_slider_shows_the_repertoire_of_a_generation(page: "Page", short_runs: dict[str, Path]) -> None:
+    history = read_csv(short_runs["me-pbt-sac"] / "cells.csv")
+    first = sorted({int(cell) for cell in history["cell"][history["generation"] == 0]})
+    last = sorted({int(cell) for cell in history["cell"]})
+    assert len(first) < len(last), "the run is too short to tell the generations apart"
+    assert filled(page) == last
+    page.get_by_role("slider", name="Generation").press("Home")
+    assert filled(page) == first
+    assert f"After generation 1: {len(first)} of 16 cells" in str(page.locator("#repertoire").text_content())
+    page.get_by_role("slider", name="Generation").press("End")
+    assert filled(page) == last
+
+
+@of("me-pbt-sac")
+def test_a_cell_plays_its_policy_and_an_empty_one_offers_the_nearest(page: "Page", short_runs: dict[str, Path]) -> None:
+    table = read_csv(short_runs["me-pbt-sac"] / "repertoire.csv")
+    occupied = np.flatnonzero(np.isfinite(table["fitness"]))
+    best, host = int(occupied[table["fitness"][occupied].argmax()]), page.locator(".player-host")
+    assert host.get_attribute("data-label") == f"cell {best}"
+    cell = next(int(cell) for cell in occupied if cell != best)
+    page.locator(f".cells polygon[data-index='{cell}']").click()
+    assert host.get_attribute("data-label") == f"cell {cell}"
+    told = str(page.locator(".chosen").text_content())
+    assert told.startswith(f"Cell {cell}: fitness {written(page, float(table['fitness'][cell]))}, descriptor (")
+    assert told.endswith("Its episode is shown.")
+    centroids = np.stack([table["centroid/0"], table["centroid/1"]], axis=1)
+    empty = next(int(cell) for cell in range(16) if cell not in occupied)
+    distances = np.hypot(*(centroids[occupied] - centroids[empty]).T)
+    near = {int(cell) for cell in occupied[np.isclose(distances, distances.min())]}
+    page.locator(f".cells polygon[data-index='{empty}']").click()
+    told = str(page.locator(".chosen").text_content())
+    assert any(told.startswith(f"Cell {empty} is empty; the nearest with an elite is cell {other}. ") for other in near)
+    assert host.get_attribute("data-label") in {f"cell {other}" for other in near}
+
+
+FIND = """([index, colour]) => {
+  const canvas = document.querySelectorAll('.chart canvas')[0];
+  const { width, height } = canvas;
+  const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+  const is = (x, y) => colour.every((part, i) => data[4 * (y * width + x) + i] === part);
+  for (let y = 3; y < height - 3; y++) for (let x = 3; x < width - 3; x++) {
+    if ([-2, -1, 0, 1, 2].every((i) => [-2, -1, 0, 1, 2].every((j) => is(x + i, y + j)))) return [x, y];
+  }
+  return null;
+}"""
+
+
+@of("diayn")
+def test_a_skill_plays_when_its_button_or_its_end_is_clicked(page: "Page") -> None:
+    host, figure = page.locator(".player-host"), picture(page, "skills")
+    assert host.get_attribute("data-label") == "skill 0"
+    figure.get_by_role("button", name="skill 1").click()
+    assert host.get_attribute("data-label") == "skill 1"
+    figure.scroll_into_view_if_needed()
+    place = page.evaluate(FIND, [0, [0, 114, 178]])  # the first of the colours, #0072b2, in a spot of 5 by 5 pixels
+    figure.locator(".chart").click(position={"x": place[0], "y": place[1]})
+    assert host.get_attribute("data-label") == "skill 0"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_picture_of_the_player_moves_and_stands_still_when_paused(browser: Any, short_runs: Any, kind: str) -> None:
+    with shown(browser, short_runs[kind] / "report.html", offline=True) as page:
+        canvas, host = page.locator(".player-stage canvas"), page.locator(".player-host")
+        canvas.scroll_into_view_if_needed()
+        page.locator(".player-host[data-playing=true]").wait_for()
+        before = canvas.screenshot()
+        assert any(canvas.screenshot() != before for _ in range(30))
+        page.get_by_role("button", name="Pause").click()
+        assert host.get_attribute("data-playing") == "false"
+        page.wait_for_timeout(100)  # the last picture that was asked for
+        frame, before = host.get_attribute("data-frame"), canvas.screenshot()
+        page.wait_for_timeout(300)
+        assert canvas.screenshot() == before
+        assert host.get_attribute("data-frame") == frame

@@ -1,0 +1,379 @@
+"""What a page shows of a run: quartiles, families, maps of a repertoire, skills; and of several runs side by side."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rookery.deploy.episodes import FORMAT, Episodes, write_episodes
+from rookery.report.sections.comparison import comparison_chapter
+from rookery.report.sections.repertoire import repertoire_chapter
+from rookery.report.sections.run import chapters
+from rookery.storage.csv_log import write_table
+from rookery.storage.run_dir import open_existing
+from tests.report.test_packing import unpacked
+from tests.written_runs import MEMBERS, METRICS, SQUARE, write, write_repertoire
+
+NAN, INF = float("nan"), float("inf")
+
+
+def told(path):
+    return chapters(open_existing(path))
+
+
+def numbers(part, *names):
+    return [unpacked(part[name]).tolist() for name in names]
+
+
+class TestLearning:
+    def test_independent_members_have_an_interval_over_their_own_steps_and_no_best(self, tmp_path):
+        config = {"kind": "sac", "draw_hyper": False, "population": 2}
+        page = told(write(tmp_path, config, members=MEMBERS))
+        learning = page["learning"]
+        assert numbers(learning, "env_steps") == [[50, 100, 150]]
+        assert (learning["best"], learning["seeds"]["count"], learning["seeds"]["points"]) == (None, 2, [0, 1, 2])
+        assert numbers(learning["seeds"], "value", "low", "high") == [[0.5, 1, 1.5], [0, -1, 1], [1, 3, 2]]
+        assert page["populations"][0]["winner"] is None
+        assert page["result"] == (
+            "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2), after 150 environment steps of each of 2 seeds"
+        )
+
+    def test_a_long_run_has_its_interval_at_points_that_it_names(self, tmp_path):
+        count = 400
+        steps = np.arange(1, count + 1) * 100.0
+        metrics = {name: steps if name == "env_steps" else np.ones(count) for name in METRICS}
+        generation, member = np.divmod(np.arange(2 * count), 2)
+        members = {"generation": generation, "member": member, "parent": member, "fitness": 1.0 * generation + member}
+        seeds = told(write(tmp_path, {"kind": "sac", "draw_hyper": False}, metrics, members))["learning"]["seeds"]
+        assert (len(seeds["points"]), seeds["points"][0], seeds["points"][-1]) == (150, 0, count - 1)
+        np.testing.assert_allclose(unpacked(seeds["value"]), np.asarray(seeds["points"]) + 0.5)
+
+    def test_quartiles_of_the_members_by_steps_and_by_the_clock(self, tmp_path):
+        learning = told(write(tmp_path, metrics=METRICS | {"seconds_tables": (0.5, 0.0, 1.0)}, members=MEMBERS))[
+            "learning"
+        ]
+        assert numbers(learning, "env_steps", "seconds") == [[100, 200, 300], [2.5, 5.5, 10.5]]
+        assert numbers(learning, "best") == [[1, 3, 2]]
+        assert numbers(learning, "lower", "median", "upper") == [[0.25, 0, 1.25], [0.5, 1, 1.5], [0.75, 2, 1.75]]
+        assert (learning["elite"], learning["agents"], learning["label"]) == (None, {}, "fitness")
+
+    def test_who_diverged_is_left_out_and_nobody_left_is_nothing(self, tmp_path):
+        members = MEMBERS | {"fitness": (NAN, -2.0, NAN, INF, 5.0, -INF)}
+        learning = told(write(tmp_path, members=members))["learning"]
+        for name in ("lower", "median", "upper"):
+            np.testing.assert_array_equal(unpacked(learning[name]), [-2.0, NAN, 5.0])
+
+    def test_a_single_member_has_no_quartiles(self, tmp_path):
+        alone = {"generation": (0, 1, 2), "member": (0,) * 3, "parent": (0,) * 3, "fitness": (1.0, 2.0, 3.0)}
+        assert "median" not in told(write(tmp_path, members=alone))["learning"]
+        assert "median" not in told(write(tmp_path))["learning"]
+
+    def test_elites_agents_and_what_fitness_is(self, tmp_path):
+        more = {"max_fitness": (1.0, 4.0, 4.0), "qd_score": (0.0,) * 3, "coverage": (1.0, 2.0, 3.0)}
+        config = {"diayn": {"fitness": "accuracy"}}
+        learning = told(write(tmp_path, config, METRICS | more | {"return/prey": (0.0, 0.0, 1.0)}))["learning"]
+        assert numbers(learning, "elite") == [[1, 4, 4]]
+        assert learning["agents"] == {"prey": "return/prey"}
+        assert learning["label"] == "discriminator accuracy"
+
+    def test_every_column_is_kept_in_full(self, tmp_path):
+        steps = (2.0**40 + 1, 2.0**40 + 2, 2.0**40 + 3)
+        kept = told(write(tmp_path, metrics=METRICS | {"env_steps": steps}))["metrics"]
+        assert set(kept) == {"generation", *METRICS}
+        assert numbers(kept, "env_steps", "generation", "seconds") == [list(steps), [0, 1, 2], [2, 3, 4]]
+
+
+class TestPopulation:
+    def test_the_family_and_what_evolves(self, tmp_path):
+        people = told(write(tmp_path, members=MEMBERS))["populations"][0]
+        assert numbers(people, "parents") == [[[0, 1], [0, 0], [0, 1]]]
+        assert numbers(people, "fitness") == [[[1, 0], [3, -1], [2, 1]]]
+        assert numbers(people, "descends") == [[[1, 0], [1, 1], [1, 1]]]
+        assert numbers(people, "winner") == [[0, 0, 0]]
+        assert people["evolves"] is True
+        assert list(people["hyper"]) == ["rate"], "tau is the same for all, and tells nothing"
+        np.testing.assert_array_equal(
+            unpacked(people["hyper"]["rate"]), np.array([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]], np.float32)
+        )
+
+    def test_who_survives_alone_is_not_bred_and_who_diverged_no_winner(self, tmp_path):
+        members = MEMBERS | {"parent": (0, 1) * 3, "fitness": (1.0,) * 4 + (NAN, NAN)}
+        people = told(write(tmp_path, members=members))["populations"][0]
+        assert (people["evolves"], people["winner"]) == (False, None)
+
+    def test_a_run_without_members(self, tmp_path):
+        assert told(write(tmp_path))["populations"] == []
+
+    def test_roles_of_a_team_that_breed_apart_are_agents(self, tmp_path):
+        people = {"parent": (0, 1, 2, 3, 0, 1, 0, 1), "fitness": (-1.0, 1.0, -2.0, 2.0, -1.0, 1.0, -3.0, 3.0)}
+        table = {"generation": (0,) * 4 + (1,) * 4, "member": (0, 1, 2, 3) * 2, **people, "rate": (0.1, 0.2) * 4}
+        returns = {"return/chaser": (0.0, 1.0), "return/chased": (0.0, -1.0)}
+        metrics = {name: values[:2] for name, values in METRICS.items()} | {"env_steps": (6.0, 12.0)} | returns
+        run = told(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, table))
+        chasers, chased = run["populations"]
+        assert (chasers["name"], chased["name"]) == ("chaser", "chased")
+        assert numbers(chasers, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 0], [[-1, -2], [-1, -3]]]
+        assert numbers(chased, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 1], [[1, 2], [1, 3]]]
+        assert "median" not in run["learning"], "of predators and prey together it would tell nothing"
+
+
+def area(corners):
+    x, y = corners.T
+    return abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
+
+
+def polygons(picture):
+    starts, points = unpacked(picture["starts"]), unpacked(picture["points"])
+    return [points[first:last] for first, last in pairwise(starts)]
+
+
+def holds(polygon, point):
+    """A convex polygon, or its edge, holds a point: it lies on one side of all edges."""
+    along, to = np.roll(polygon, -1, axis=0) - polygon, point - polygon
+    side = along[:, 0] * to[:, 1] - along[:, 1] * to[:, 0]
+    return bool((side >= -1e-6).all() or (side <= 1e-6).all())
+
+
+def drawn(path, centroids, config=None):
+    """The chapter of a repertoire of such centroids, within the unit cube."""
+    centroids = np.asarray(centroids, float)
+    size = centroids.shape[1]
+    limits = {"meaning": "place", "lower": [0.0] * size, "upper": [1.0] * size}
+    write(path, {"descriptor": limits, **(config or {})})
+    write_repertoire(path, centroids.tolist(), list(range(len(centroids))))
+    found = repertoire_chapter(open_existing(path))
+    assert found is not None
+    return found
+
+
+def grid(*counts):
+    axes = [(np.arange(count) + 0.5) / count for count in counts]
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+
+
+def random(cells, size):
+    return np.random.default_rng(size).random((cells, size))
+
+
+class TestMaps:
+    @pytest.mark.parametrize(
+        ("centroids", "axes"),
+        [
+            ([[0.7], [0.1], [0.3]], [(0, None)]),
+            (grid(4, 3), [(0, 1)]),
+            (random(50, 2), [(0, 1)]),
+            (grid(3, 2, 4), [(0, 1), (0, 2), (1, 2)]),
+            (random(60, 3), [(0, 1), (0, 2), (1, 2)]),
+            (random(300, 6), [(a, b) for a in range(5) for b in range(a + 1, 5)]),
+            ([[0.5, 0.5, 0.5]], [(0, 1), (0, 2), (1, 2)]),
+        ],
+    )
+    def test_polygons_cover_the_limits_once_and_hold_their_cells(self, tmp_path, centroids, axes):
+        centroids, found = np.asarray(centroids), drawn(tmp_path, centroids)
+        assert [picture["axes"] for picture in found["maps"]] == axes
+        for picture, (x, y) in zip(found["maps"], axes, strict=True):
+            tiles, of = polygons(picture), unpacked(picture["of"])
+            corners = np.concatenate(tiles)
+            assert [corners.min(), corners.max()] == pytest.approx([0.0, 1.0])
+            assert sum(map(area, tiles)) == pytest.approx(1.0, abs=1e-5)
+            assert len(of) == len(centroids)
+            for cell, polygon in enumerate(of):
+                place = [centroids[cell, x], 0.5 if y is None else centroids[cell, y]]
+                assert holds(tiles[polygon], place), (cell, polygon)
+
+    def test_a_strip_is_in_the_order_of_its_centroids(self, tmp_path):
+        (strip,) = drawn(tmp_path, [[0.75], [0.0], [0.25]])["maps"]
+        assert unpacked(strip["of"]).tolist() == [2, 0, 1]
+        np.testing.assert_allclose([tile[:2, 0] for tile in polygons(strip)], [[0, 0.125], [0.125, 0.5], [0.5, 1]])
+
+    def test_two_dimensions_have_a_polygon_for_each_cell(self, tmp_path):
+        (picture,) = drawn(tmp_path, random(20, 2))["maps"]
+        assert unpacked(picture["of"]).tolist() == list(range(20))
+
+    def test_a_grid_is_seen_in_its_own_columns(self, tmp_path):
+        first, second, third = drawn(tmp_path, grid(3, 2, 4))["maps"]
+        assert [len(polygons(picture)) for picture in (first, second, third)] == [6, 12, 8]
+        assert unpacked(first["of"]).tolist() == np.repeat(np.arange(6), 4).tolist()
+        assert np.bincount(unpacked(second["of"])).tolist() == [2] * 12
+
+    def test_others_in_about_as_many_tiles_as_a_quarter_of_the_cells(self, tmp_path):
+        tiles = [len(polygons(picture)) for picture in drawn(tmp_path, random(300, 6))["maps"]]
+        assert tiles == [9 * 9] * 10
+        assert len(polygons(drawn(tmp_path, random(8, 3))["maps"][0])) == 16
+
+
+class TestRepertoire:
+    def test_empty_cells_are_nothing_and_the_history_is_told(self, tmp_path):
+        write(tmp_path)
+        write_repertoire(tmp_path, SQUARE, [1.0, -INF, 2.0, NAN])
+        history = {"generation": (0, 0, 2), "cell": (0, 2, 2), "fitness": (1.0, 1.5, 2.0)}
+        write_table(tmp_path / "cells.csv", history)
+        found = repertoire_chapter(open_existing(tmp_path))
+        assert found is not None
+        np.testing.assert_array_equal(unpacked(found["fitness"]), [1.0, NAN, 2.0, NAN])
+        assert {name: unpacked(column).tolist() for name, column in found["history"].items()} == {
+            name: list(values) for name, values in history.items()
+        }
+        assert found["names"] == ["descriptor (1 of 2)", "descriptor (2 of 2)"]
+        assert found["limits"] == [[0.0, 0.0], [1.0, 1.0]]
+
+    def test_an_older_run_has_no_history_and_others_no_repertoire(self, tmp_path):
+        write(tmp_path)
+        assert repertoire_chapter(open_existing(tmp_path)) is None
+        write_repertoire(tmp_path)
+        found = repertoire_chapter(open_existing(tmp_path))
+        assert found is not None
+        assert found["history"] is None
+
+
+LIMITS = {"meaning": "final x, y", "lower": [-1.0, -1.0], "upper": [1.0, 1.0], "kind": "final"}
+
+
+class TestSkills:
+    def test_trajectories_keep_their_ends(self, tmp_path):
+        write(tmp_path, {"skills": {"num_skills": 2}, "descriptor": LIMITS})
+        long = np.arange(1001)
+        states = {"skill": np.repeat([1, 0], [1001, 2]), "episode": np.repeat([0, 1], [1001, 2])}
+        places = {
+            "step": [*long, 0, 1],
+            "descriptor/0": [*(long / 1000), 0.0, -1.0],
+            "descriptor/1": [*(-long / 1000), 0, 1],
+        }
+        write_table(tmp_path / "skills.csv", states | places)
+        skills = told(tmp_path)["skills"]
+        short, thinned = skills["trajectories"]
+        assert (short["skill"], thinned["skill"]) == (0, 1)
+        np.testing.assert_allclose(unpacked(short["points"]), [[0, 0], [-1, 1]], atol=1e-4)
+        points = unpacked(thinned["points"])
+        assert points.shape == (400, 2)
+        np.testing.assert_allclose(points[[0, -1]], [[0, 0], [1, -1]], atol=1e-4)
+        assert np.diff(points[:, 0]).max() < 0.0041, "they are thinned evenly"
+        assert skills["names"] == ["final x", "final y"]
+        assert skills["limits"] == [[-1, -1], [1, 1]]
+
+    def test_where_nobody_wrote_them_down_it_says_how(self, tmp_path):
+        write(tmp_path, {"skills": {"num_skills": 2}})
+        assert re.search(
+            r"skills\.csv is missing in it; `rookery evaluate .*` writes it", told(tmp_path)["skills"]["missing"]
+        )
+        assert told(write(tmp_path))["skills"] is None
+
+
+HEADER = {"format": FORMAT, "generation": 4, "seed": 1, "task": "t", "names": ["r"], "seconds_per_step": 0.05}
+
+
+class TestEpisodes:
+    def test_what_the_player_plays(self, tmp_path):
+        write(tmp_path)
+        assert told(tmp_path)["episodes"] is None
+        position = np.linspace(-1, 1, 2 * 3 * 1 * 2).reshape(2, 3, 1, 2).astype(np.float32)
+        arrays = {"position": position, "visible": np.ones((2, 3, 1), bool), "frames": np.array([3, 2], np.int32)}
+        arrays |= {
+            "heading": np.full((2, 3, 1), np.nan, np.float32),
+            "step": np.array([[0, 1, 2], [0, 1, 1]], np.int32),
+        }
+        arrays |= {"reward": np.zeros((2, 3, 1), np.float32)}
+        write_episodes(tmp_path, Episodes({**HEADER, "kind": "plane", "episodes": [{"cell": 3}]}, arrays))
+        found = told(tmp_path)["episodes"]
+        assert (found["kind"], found["secondsPerStep"], found["generation"], found["film"]) == ("plane", 0.05, 4, None)
+        assert {name: array["type"] for name, array in found["arrays"].items()} == {
+            "position": "i2",
+            "visible": "u1",
+            "frames": "i4",
+            "heading": "i2",
+            "step": "i4",
+            "reward": "f4",
+        }
+        np.testing.assert_allclose(unpacked(found["arrays"]["position"]), position, atol=2 / 65534)
+
+    def test_a_film_is_an_image(self, tmp_path):
+        write(tmp_path)
+        film = np.frombuffer(b"GIF89a", np.uint8)
+        write_episodes(tmp_path, Episodes({**HEADER, "kind": "film", "episodes": []}, {"film": film}))
+        assert told(tmp_path)["episodes"]["film"] == "data:image/gif;base64,R0lGODlh"
+
+
+class TestComparison:
+    def test_groups_of_one_environment_are_held_against_each_other(self, tmp_path):
+        best = {"good": [2.0, 4.0], "bad": [1.0, 1.0]}
+        for name, values in best.items():
+            for seed, value in enumerate(values):
+                metrics = METRICS | {"best_fitness": (0.0, 0.0, value)}
+                write(tmp_path / f"{name}{seed}", {"kind": name, "run": {"seed": seed}}, metrics)
+        found = comparison_chapter(sorted(tmp_path.iterdir()), resamples=20)
+        (room,) = found["environments"]
+        assert (room["name"], room["budget"], room["score"], found["notes"]) == (
+            "room",
+            300,
+            "best member's fitness",
+            [],
+        )
+        groups = {group["name"]: group for group in room["groups"]}
+        assert groups["good"]["runs"] == ["good0", "good1"]
+        assert (groups["good"]["scores"], groups["good"]["iqm"]["value"]) == ([2.0, 4.0], 3.0)
+        assert groups["bad"]["iqm"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+        assert numbers(groups["good"], "steps") == [[100, 200, 300]]
+        assert numbers(groups["good"]["curve"], "value") == [[0, 0, 3]]
+        (pair,) = room["pairs"]
+        assert (pair["first"], pair["second"], pair["value"], pair["clear"]) == ("good", "bad", 1.0, False)
+
+    def test_members_of_one_folder_are_runs_with_names_of_their_own(self, tmp_path):
+        config = {"kind": "sac", "draw_hyper": False, "population": 2}
+        path = write(tmp_path / "seeds", config, members=MEMBERS)
+        pbt = write(
+            tmp_path / "pbt", {"kind": "pbt-sac", "population": 2}, METRICS | {"env_steps": (50.0, 100.0, 150.0)}
+        )
+        (room,) = comparison_chapter([path, pbt], resamples=20)["environments"]
+        seeds, selected = room["groups"]
+        assert (seeds["runs"], seeds["scores"], seeds["chosen"]) == (["seeds:0", "seeds:1"], [2.0, 1.0], "")
+        assert (selected["runs"], selected["scores"], selected["chosen"]) == (["pbt"], [2.0], "best of 2")
+        assert numbers(seeds, "steps") == [[50, 100, 150]]
+
+    def test_environments_are_drawn_apart_and_that_is_said(self, tmp_path):
+        runs = [write(tmp_path / env, {"environment": {"env": env}}) for env in ("room", "maze")]
+        found = comparison_chapter(runs, resamples=20)
+        assert [environment["name"] for environment in found["environments"]] == ["room", "maze"]
+        assert all(not environment["pairs"] for environment in found["environments"])
+        assert "several environments" in found["notes"][0]
+
+
+DAMAGE = {
+    "metrics.csv": "generation,env_steps\n0,1\n",
+    "lineage.csv": "generation,member,parent,fitness\n0,0,0,1.0\n0,1,1\n",
+    "repertoire.csv": "cell,fitness,descriptor/0,centroid/0\n0,1.0,0.5,nan\n",
+    "cells.csv": "generation,cell\n0,1\n",
+    "episodes.npz": "PK\x03\x04 and no more",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_named_in_one_sentence(tmp_path, name):
+    write(tmp_path, members=MEMBERS)
+    write_repertoire(tmp_path)
+    (tmp_path / name).write_text(DAMAGE[name])
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / name))}[^\n]*; [^\n]*\.$"):
+        told(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "generation,env_steps\n", "generation,env_steps\n0,1"])
+def test_a_run_before_its_first_generation_is_refused(tmp_path, text):
+    write(tmp_path, metrics=None)
+    (tmp_path / "metrics.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"has no finished generation to report yet; wait for its first\.$"):
+        told(tmp_path)
+
+
+def test_what_a_kill_cut_short_is_left_out(tmp_path):
+    write(tmp_path, members=MEMBERS, journal=[{"event": "began", "at": "2026-01-02T03:04:05", "generation": 0}])
+    for name, half in (
+        ("metrics.csv", "3,400.0,1"),
+        ("lineage.csv", "3,0,0,1.0,0.1,0.5\n"),
+        ("journal.jsonl", '{"event": "en'),
+    ):
+        with open(tmp_path / name, "a") as file:
+            file.write(half)
+    found = told(tmp_path)
+    assert found["metrics"]["generation"]["shape"] == [3]
+    assert found["populations"][0]["fitness"]["shape"] == [3, 2]
+    assert [event["text"] for event in found["events"]] == ["started with generation 1"]

@@ -1,0 +1,247 @@
+"""Fresh episodes: which member they score, with which keys, and what is said of scores that were selected."""
+
+import dataclasses
+import itertools
+import json
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rookery.agents.sac import SacConfig
+from rookery.cli import app
+from rookery.deploy.evaluate import evaluate, evaluation_key, fresh_fitness
+from rookery.experiments import build
+from rookery.experiments.cells import CellsConfig
+from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config_io import to_record
+from rookery.experiments.kinds import MapElitesRun, PbtSacRun, SacRun
+from rookery.experiments.on_policy_kinds import PbtIppoRun
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.qd.map_elites import repertoire_of
+from rookery.report.compare import Fresh, compare
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.csv_log import RunLog
+from tests.agents.common import compiled
+
+LIFE = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
+LIFE = dataclasses.replace(LIFE, eval_episodes=3, start_states=4)
+PARTS: dict[str, Any] = {
+    "environment": EnvironmentConfig(env="point_maze", episode_length=10, devices=1),
+    "learner": LIFE,
+    "agent": SacConfig(hidden_sizes=(8,)),
+}
+BEST = 1  # the member with the highest fitness in the written evaluations
+GENERATION = 1
+
+
+def write(path, config, fitness=(1.0, 9.0, 2.0), save=True):
+    """The folder of a run whose only checkpoint is its beginning; its tables say what is given."""
+    config = dataclasses.replace(config, run=RunConfig(seed=config.run.seed, generations=1, run_dir=str(path)))
+    program = build.build(config).program
+    with run_dir.create(path, to_record(config)) as opened, RunLog(opened) as log:
+        if save:
+            with Checkpointer(opened.checkpoints, keep=1) as checkpoints:
+                checkpoints.save(GENERATION, compiled(program.init)(jax.random.key(config.run.seed)), {})
+        steps = {"env_steps": program.steps_per_generation, "best_fitness": max(fitness)}
+        if program.table is not None:
+            log.write(0, {**steps, "max_fitness": max(fitness)}, {})
+        else:
+            members = {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)}
+            log.write(0, steps, members)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Name -> folder."""
+    path = tmp_path_factory.mktemp("runs")
+    return {
+        "seeds": write(path / "seeds", SacRun(population=3, **PARTS)),
+        "drawn": write(path / "drawn", SacRun(population=3, draw_hyper=True, **PARTS)),
+        "pbt": write(path / "pbt", PbtSacRun(population=3, **PARTS)),
+    }
+
+
+class TestKeys:
+    @pytest.mark.parametrize("seed", [0, 7])
+    def test_an_evaluation_shares_no_key_with_a_run_of_its_seed(self, seed):
+        def bits(keys):
+            return {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}
+
+        def descendants(key):
+            """The key, what programs split and fold it into, and what they split and fold these into."""
+            made = [key]
+            for _ in range(2):
+                made += list(itertools.chain(*(jax.random.split(one, 8) for one in made)))
+            return bits(made)
+
+        run = jax.random.key(seed)  # `runs.loop.run` splits it, and folds each generation into the second half
+        assert bits([run]) <= descendants(run)
+        assert not descendants(run) & descendants(evaluation_key(seed))
+
+    def test_evaluate_begins_with_that_key(self, runs):
+        _, metrics = evaluate(runs["seeds"], episodes=2, seed=5)
+        learner = dataclasses.replace(LIFE, eval_episodes=2)
+        built = build.build(SacRun(population=3, **{**PARTS, "learner": learner}))
+        state, _, _ = Checkpointer(runs["seeds"] / "checkpoints", read_only=True).restore(
+            compiled(built.program.init)(jax.random.key(0))
+        )
+        expected = compiled(built.program.evaluate)(state, evaluation_key(5))
+        np.testing.assert_allclose(metrics["returns"], expected["returns"], rtol=1e-5)
+        other = compiled(built.program.evaluate)(state, jax.random.key(5))
+        assert not np.allclose(metrics["returns"], other["returns"], rtol=1e-3)
+
+
+class TestWhoIsScored:
+    def test_each_independent_member(self, runs):
+        generation, fitness = fresh_fitness(runs["seeds"], episodes=3, seed=2)
+        _, metrics = evaluate(runs["seeds"], episodes=3, seed=2)
+        assert (generation, fitness.dtype, bool(metrics["independent"])) == (GENERATION, np.float64, True)
+        np.testing.assert_allclose(fitness, metrics["fitness"], rtol=1e-5)
+        assert len(set(fitness.tolist())) == 3
+
+    @pytest.mark.parametrize("kind", ["pbt", "drawn"])
+    def test_of_a_population_the_member_that_was_best_in_training_and_not_here(self, runs, kind):
+        _, fitness = fresh_fitness(runs[kind], episodes=3, seed=2)
+        _, metrics = evaluate(runs[kind], episodes=3, seed=2)
+        assert (int(metrics["best_member"]), bool(metrics["independent"])) == (BEST, False)
+        assert np.argmax(metrics["fitness"]) != BEST, "or the test says nothing"
+        np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
+
+    def test_of_a_repertoire_its_best_elite(self, tmp_path):
+        config = MapElitesRun(batch_size=8, environment=EnvironmentConfig(env="sphere"), cells=CellsConfig(grid=(3, 3)))
+        path = tmp_path / "run"
+        config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path)))
+        program = build.build(config).program
+        state, _ = compiled(program.step)(compiled(program.init)(jax.random.key(0)), jax.random.key(1))
+        best = float(np.asarray(repertoire_of(state).fitnesses).max())
+        with run_dir.create(path, to_record(config)) as opened, Checkpointer(opened.checkpoints, keep=1) as checkpoints:
+            checkpoints.save(GENERATION, state, {})
+        assert fresh_fitness(path, episodes=1)[1].tolist() == [pytest.approx(best, rel=1e-5)]
+
+
+class TestComparison:
+    def test_fresh_scores_take_the_place_of_the_runs_own(self, runs):
+        found = compare([runs["seeds"], runs["pbt"]], resamples=50, fresh=Fresh(3, seed=2))
+        seeds, pbt = found.rows
+        np.testing.assert_array_equal(seeds.scores, fresh_fitness(runs["seeds"], 3, 2)[1])
+        np.testing.assert_array_equal(pbt.scores, fresh_fitness(runs["pbt"], 3, 2)[1])
+        assert (seeds.env_steps, pbt.env_steps) == (40.0, 120.0)
+        (setting,) = found.settings.values()
+        assert (setting.fresh, setting.unequal) == (3, True)
+        text = " ".join(found.notes)
+        assert "of unequal environment steps (sac: 40; pbt-sac: 120): fresh episodes compare the performance" in text
+        assert "optimistic" not in text
+        assert "9" not in {f"{score:g}" for row in found.rows for score in row.scores}
+
+    def test_without_them_a_selected_score_is_said_to_be_optimistic(self, runs):
+        (note,) = compare([runs["pbt"], runs["drawn"]], resamples=50).notes
+        assert "pbt-sac point_maze, episode_length=10; sac point_maze, episode_length=10 is the highest of" in note
+        assert "optimistic; `rookery compare RUN ... --fresh 100` evaluates" in note
+        assert compare([runs["seeds"]], resamples=50).notes == []
+
+    def test_the_picture_says_so(self, runs, tmp_path):
+        picture = compare([runs["pbt"]], tmp_path / "a.png", 50, fresh=Fresh(2)).picture
+        assert picture is not None
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+class TestRefusals:
+    def test_a_column_of_the_runs_own_evaluations(self, runs):
+        with pytest.raises(ValueError, match=r"^fresh episodes give a fitness and no coverage; leave out --fresh or"):
+            compare([runs["pbt"]], score="coverage", fresh=Fresh(2))
+
+    def test_no_episodes(self, runs):
+        with pytest.raises(ValueError, match=r"^fresh must be at least 1 episode, got 0\.$"):
+            compare([runs["pbt"]], fresh=Fresh(0))
+
+    def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):
+        path = write(tmp_path / "young", SacRun(population=3, **PARTS), save=False)
+        monkeypatch.setattr("rookery.deploy.evaluate._restore", None)  # any evaluation would fail by this
+        with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
+            compare([runs["seeds"], path], fresh=Fresh(2))
+
+    def test_a_run_from_python(self, tmp_path):
+        path = write(tmp_path / "mine", SacRun(population=3, **PARTS))
+        content = json.loads((path / "config.json").read_text())
+        content["config"]["kind"] = "python"
+        (path / "config.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"mine was started from Python, so that its program [^\n]*\.$"):
+            fresh_fitness(path)
+
+    def test_roles_that_evolve_apart(self, tmp_path):
+        config = PbtIppoRun(population=4, member="agent", learner=OnPolicyConfig(num_envs=4, rollout_length=6))
+        with run_dir.create(tmp_path / "roles", to_record(config)):
+            pass
+        with pytest.raises(
+            ValueError, match=r"evolves the roles of a team separately, .* such as --score return/prey\.$"
+        ):
+            fresh_fitness(tmp_path / "roles")
+
+    def test_a_best_checkpoint_of_a_run_that_kept_none(self, runs):
+        with pytest.raises(ValueError, match=r"was trained without best_by; train with --best-by"):
+            compare([runs["seeds"]], fresh=Fresh(2, "best"))
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """`rookery` with these words: its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rookery.cli.app.keep_compiled_programs", lambda: None)
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["rookery", *map(str, words)])
+        code = 0
+        try:
+            app.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
+
+
+class TestCommands:
+    def test_compare_says_that_the_episodes_are_fresh(self, command, runs):
+        code, out, err = command("compare", runs["seeds"], runs["pbt"], "--fresh", 2, "--resamples", 50)
+        assert (code, err) == (0, "")
+        assert "point_maze, episode_length=10 over 2 fresh episodes" in out
+        assert "best of 3" in out
+
+    def test_flags_of_fresh_episodes_need_them(self, command, runs):
+        code, _, err = command("compare", runs["pbt"], "--seed", 3)
+        assert (code, "give --fresh, or leave them out" in err) == (1, True)
+
+    def test_another_librarys_environment_that_is_missing_is_named(self, command, tmp_path, monkeypatch):
+        path = write(tmp_path / "elsewhere", SacRun(population=3, **PARTS))
+        content = json.loads((path / "config.json").read_text())
+        content["config"]["environment"] |= {"env": "hopper", "episode_length": None}
+        (path / "config.json").write_text(json.dumps(content))
+        monkeypatch.setitem(sys.modules, "brax", None)
+        code, _, err = command("compare", path, "--fresh", 2)
+        assert code == 1
+        assert 'pip install "rookery[brax]"' in err
+        assert len(err.splitlines()) == 1
+
+    def test_evaluate_gives_independent_members_an_interval(self, command, runs):
+        code, out, err = command("evaluate", runs["seeds"], "--episodes", 3)
+        assert (code, err) == (0, "")
+        assert "3 independent members" in out
+        assert "95 % interval" in out
+        assert "optimistic" not in out
+
+    def test_evaluate_says_that_the_best_of_several_is_optimistic(self, command, runs):
+        code, out, _ = command("evaluate", runs["pbt"], "--episodes", 3, "--seed", 2)
+        _, metrics = evaluate(runs["pbt"], episodes=3, seed=2)
+        assert code == 0
+        assert (
+            "the first row is the best of 3 on these same episodes, which is optimistic; member 1 was the best" in out
+        )
+        assert f"{metrics['fitness'][BEST]:.4g}." in out

@@ -1,0 +1,293 @@
+"""Checkpoints: exact, asynchronous, whole or not at all."""
+
+import errno
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rookery.storage import leaf_specs, manifest
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from tests.storage.saved_states import assert_same, make_state, save_all
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A folder that holds the whole generations 1 and 2."""
+    save_all(tmp_path / "two", 1, 2)
+    return tmp_path / "two"
+
+
+def test_everything_comes_back_bit_equal(two):
+    state, metadata, generation = Checkpointer(two).restore(make_state(0))
+    assert (generation, metadata) == (2, {"made": 2})
+    assert_same(state, make_state(2))
+
+
+def test_an_older_generation_can_be_asked_for(two):
+    state, metadata, generation = Checkpointer(two).restore(make_state(0), generation=1)
+    assert (generation, metadata) == (1, {"made": 1})
+    assert_same(state, make_state(1))
+
+
+def test_metadata_floats_are_exact(tmp_path):
+    metadata = {"best": 1 / 3, "names": ["a", None], "low": float("-inf")}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"x": jnp.ones(1)}, metadata)
+        assert checkpointer.restore({"x": jnp.ones(1)})[1] == metadata
+
+
+def test_shardings_follow_the_template(tmp_path):
+    mesh = Mesh(np.array(jax.devices()[:2]), ("pop",))
+    split, everywhere = NamedSharding(mesh, PartitionSpec("pop")), NamedSharding(mesh, PartitionSpec())
+    state = {
+        "split": jax.device_put(jnp.arange(4.0), split),
+        "keys": jax.device_put(jax.random.split(jax.random.key(1), 4), split),
+        "replicated": jax.device_put(jnp.arange(3), everywhere),
+        "second": jax.device_put(jnp.ones(2), jax.devices()[1]),
+        "free": jnp.ones(3),
+        "empty": jax.device_put(jnp.zeros((0, 2)), everywhere),
+    }
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(3, state, {})
+        restored = checkpointer.restore(state)[0]
+        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        assert_same(restored, state)
+        assert_same(checkpointer.restore(abstract)[0], state)
+    for name, leaf in state.items():
+        assert restored[name].sharding == leaf.sharding, name
+        assert restored[name].committed == leaf.committed, name
+    # A leaf that was free to follow others still is: no "incompatible devices".
+    jax.jit(lambda a, b: a.sum() + b.sum())(restored["free"], restored["split"])
+
+
+def test_a_template_without_sharding_gives_uncommitted_arrays(two):
+    template = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x, make_state(0)
+    )
+    state = Checkpointer(two).restore(template)[0]
+    assert_same(state, make_state(2))
+    assert not any(leaf.committed for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
+
+
+def test_donation_right_after_save_cannot_reach_the_saved_data(tmp_path):
+    step = jax.jit(lambda tree: jax.tree.map(lambda x: -x - 1, tree), donate_argnums=0)
+    state = {str(i): jax.random.normal(jax.random.key(i), (300_000,)) for i in range(6)}
+    mutable = np.arange(300_000)
+    jax.block_until_ready(step(jax.tree.map(jnp.copy, state)))
+    expected = jax.tree.map(np.array, state)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"mutable": mutable, **state}, {})
+        mutable[:] = -1
+        template = state
+        for _ in range(20):
+            state = step(state)
+        jax.block_until_ready(state)
+        assert template["0"].is_deleted()
+        checkpointer.wait()
+        restored = checkpointer.restore({"mutable": mutable, **template})[0]
+    for name, array in {"mutable": np.arange(300_000), **expected}.items():
+        np.testing.assert_array_equal(np.asarray(restored[name]), array)
+
+
+def test_a_restored_state_can_be_donated(two):
+    state = Checkpointer(two).restore(make_state(0))[0].params
+    step = jax.jit(lambda tree: jax.tree.map(lambda x: x + x, tree), donate_argnums=0)
+    assert_same(step(state), jax.tree.map(lambda x: x + x, make_state(2).params))
+
+
+def test_save_returns_before_the_checkpoint_is_whole_and_the_next_waits(tmp_path, monkeypatch):
+    gate, write = threading.Event(), manifest.write
+
+    def slow_write(*arguments: Any) -> None:
+        gate.wait(10)
+        write(*arguments)
+
+    monkeypatch.setattr(manifest, "write", slow_write)
+    with Checkpointer(tmp_path, keep=5) as checkpointer:
+        checkpointer.save(1, make_state(1), {})
+        assert checkpointer.latest() is None
+        threading.Timer(0.2, gate.set).start()
+        checkpointer.save(2, make_state(2), {})
+        assert manifest.is_complete(tmp_path, 1)
+        checkpointer.wait()
+        assert checkpointer.latest() == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"counter": jnp.asarray(0, jnp.uint32)}, r"\.counter is int32 \[\] in the checkpoint and uint32 \[\] in the"),
+        ({"counter": jnp.zeros(2, jnp.int32)}, r"\.counter is int32 \[\] in the checkpoint and int32 \[2\]"),
+        ({"nothing": jnp.zeros(1)}, r"\.nothing is absent in the checkpoint and float32 \[1\]"),
+        (
+            {"params": {"kernel": jnp.zeros((4, 3))}},
+            r"\.params\['half'\] is bfloat16 \[4, 3\] .* and absent in the run",
+        ),
+        ({"keys": jax.random.split(jax.random.key(0, impl="rbg"), 3)}, r"\.keys is key<fry> \[3\] .* key<rbg> \[3\]"),
+        ({"empty": (jnp.zeros((0, 6)), *make_state(0).empty[1:])}, r"\.empty\[0\] is float32 \[0, 5\]"),
+        ({"python": (1, 7, 0.1)}, r"\.python\[0\] is Python bool"),
+    ],
+)
+def test_another_template_is_refused(two, change, message):
+    with pytest.raises(CheckpointError, match=message):
+        Checkpointer(two).restore(make_state(0)._replace(**change))
+
+
+def test_unreadable_though_whole_is_an_error_and_no_fallback(two, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise ValueError("a format of the future\nand pages more")
+
+    monkeypatch.setattr(orbax.checkpoint.StandardCheckpointer, "restore", fail)
+    message = "complete but could not be read: a format of the future; resume it with"
+    with pytest.raises(CheckpointError, match=message):
+        Checkpointer(two).restore(make_state(0))
+
+
+def test_leaves_and_metadata_that_cannot_be_stored_are_named(tmp_path):
+    checkpointer = Checkpointer(tmp_path)
+    with pytest.raises(CheckpointError, match=r"generation 4 .*\['name'\] is a str"):
+        checkpointer.save(4, {"name": "text"}, {})
+    with pytest.raises(CheckpointError, match="not JSON serializable"):
+        checkpointer.save(4, {"x": jnp.ones(1)}, {"bad": jnp.ones(1)})
+    with pytest.raises(ValueError, match="generation is -1"):
+        checkpointer.save(-1, {"x": jnp.ones(1)}, {})
+    with pytest.raises(ValueError, match="keep is 0"):
+        Checkpointer(tmp_path, keep=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_seen_before_writing(two, monkeypatch):
+    checkpointer = Checkpointer(two)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
+    with pytest.raises(CheckpointError, match="3 free; the newest complete one is of generation 2") as caught:
+        checkpointer.save(3, make_state(3), {})
+    assert str(two) in str(caught.value)
+    assert not list(two.glob("*3*"))
+
+
+def test_a_disk_that_fills_while_writing(two):
+    """The kernel refuses the write itself; then the next save succeeds."""
+    state = {"x": jax.random.normal(jax.random.key(0), (200_000,))}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpointer = Checkpointer(two)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+        checkpointer.save(3, state, {})
+        with pytest.raises(CheckpointError) as caught:
+            checkpointer.save(4, state, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = str(caught.value)
+    assert message == (
+        f"Could not write the checkpoint of generation 3 in {two}: File too large; "
+        "the newest complete one is of generation 2."
+    )
+    assert not list(two.glob("*3*")), "half a checkpoint was left"
+    checkpointer.save(4, state, {})
+    checkpointer.close()
+    assert checkpointer.latest() == 4
+
+
+def test_a_disk_that_fills_at_the_manifest(two, monkeypatch):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(manifest, "write_atomically", full)
+    checkpointer = Checkpointer(two)
+    checkpointer.save(3, make_state(3), {})
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        checkpointer.close()
+    checkpointer.close()  # raised once
+    assert not list(two.glob("*3*"))
+
+
+def test_an_error_in_the_block_is_not_hidden_by_one_of_the_save(two, monkeypatch):
+    monkeypatch.setattr(manifest, "write", lambda *_: 1 / 0)
+
+    def fail_twice() -> None:
+        with Checkpointer(two) as checkpointer:
+            checkpointer.save(3, make_state(3), {})
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        fail_twice()
+    assert "Could not write the checkpoint of generation 3" in caught.value.__notes__[0]
+
+
+def test_what_killed_runs_left_is_removed_by_the_next_writer_only(two):
+    left = two / "generation_00000003.orbax-checkpoint-tmp"
+    (left / "d").mkdir(parents=True)
+    with Checkpointer(two, read_only=True) as reader:
+        assert left.exists()
+        assert reader.restore(make_state(0))[2] == 2
+        with pytest.raises(CheckpointError, match="opened for reading"):
+            reader.save(4, make_state(4), {})
+    with warnings.catch_warnings(), Checkpointer(two) as writer:
+        assert not left.exists()
+        assert writer.latest() == 2
+
+
+def test_who_reads_beside_a_run_takes_the_next_when_one_is_deleted_meanwhile(two, monkeypatch):
+    read = Checkpointer._read
+
+    def read_too_late(self: Checkpointer, body: Any, targets: Any) -> Any:
+        if body["generation"] == 2:
+            save_all(two, 3)
+            shutil.rmtree(two / body["folder"], ignore_errors=True)
+            manifest.retire(two, 3, keep=1)
+        return read(self, body, targets)
+
+    monkeypatch.setattr(Checkpointer, "_read", read_too_late)
+    with Checkpointer(two, read_only=True) as reader:
+        state, _, generation = reader.restore(make_state(0))
+    assert generation == 3
+    assert_same(state, make_state(3))
+
+
+FAILING = """
+import resource, sys
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+assert not any("orbax" in name for name in sys.modules), "orbax is imported late"
+import jax
+
+state = {"x": jax.random.normal(jax.random.key(0), (200_000,))}
+checkpointer = Checkpointer(sys.argv[1])
+checkpointer.save(1, state, {})
+checkpointer.wait()
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+checkpointer.save(2, state, {})
+try:
+    checkpointer.wait()
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_the_terminal_stays_clean(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Could not write the checkpoint of generation 2")
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_copies_are_finished_before_the_next_program_begins():
+    arrays = {"large": jnp.zeros((4096, 1024)), "host": np.ones(3)}
+    copies = leaf_specs.copy(arrays)
+    assert copies["large"].is_ready()
+    assert copies["large"].unsafe_buffer_pointer() != arrays["large"].unsafe_buffer_pointer()

@@ -1,0 +1,170 @@
+"""The journal of a run: every start, every end, and what went wrong between them."""
+
+import datetime
+import os
+import signal
+import sys
+import warnings
+from functools import partial
+from typing import Any
+
+import jax
+import pytest
+
+from rookery.distributed import device_memory, mesh
+from rookery.distributed.device_memory import MemoryWarning, Usage
+from rookery.signals import Interrupted
+from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage.events import Journal, command_line, read_journal
+from rookery.storage.exit_reasons import Diverged, exit_reason
+from rookery.storage.run_dir import RunFolder
+from rookery.training.loop import run
+from tests.training.test_loop import walks
+
+COMMAND = ["rookery", "train", "pbt-sac", "--run-dir", "/data/run"]
+USAGE = partial(Usage, held=3, peak=10, used=None)
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path / "run")
+
+
+def journal_of(folder: RunFolder) -> list[tuple[str, Any]]:
+    """Each event, with what tells most of it."""
+    telling = {"began": "generation", "compiled": "event", "warned": "message", "ended": "why"}
+    return [(event["event"], event[telling[event["event"]]]) for event in read_journal(folder)]
+
+
+def test_every_start_and_every_end_is_told(folder, monkeypatch):
+    monkeypatch.setenv("ACCESS_TOKEN", "canary-of-the-environment")
+    options = {"run_dir": str(folder.path), "quiet": True}
+    run(walks(), generations=3, command=COMMAND, **options)
+    run(walks(), generations=5, resume=True, **options)
+    text = folder.journal_file.read_text()
+    run(walks(), generations=5, resume=True, **options)
+    assert folder.journal_file.read_text() == text, "a run that is over does not begin again"
+
+    compiled, finished = ("compiled", "compiled"), ("ended", "finished")
+    assert journal_of(folder) == [("began", 0), compiled, finished, ("began", 3), compiled, finished]
+    began, told, ended, again, *_, last = read_journal(folder)
+    assert began["command"] == COMMAND
+    assert "command" not in again, "Python started it"
+    assert began["versions"] | {"jax": jax.__version__} == again["versions"]
+    expected = {"devices": "1 cpu device", "kind": "cpu", "processes": 1, "memory": device_memory.machine()}
+    assert began["hardware"] | expected == again["hardware"]
+    assert set(began["hardware"]) == {*expected, "cpu", "cores", "system"}
+    assert 1 <= began["hardware"]["cores"] <= (os.cpu_count() or 1)
+    assert told["seconds"] > 0
+    assert (ended["generation"], last["generation"]) == (3, 5)
+    assert set(ended["memory"]) == {"planned", "peak", "used", "meaning"}
+    assert 0 < ended["memory"]["planned"] < ended["memory"]["peak"]
+    times = [datetime.datetime.fromisoformat(event["at"]) for event in (began, ended, again, last)]
+    assert times == sorted(times)
+    assert all(time.tzinfo for time in times)
+    assert "canary" not in text
+    assert str(folder.path.parent) not in text
+
+
+def test_how_a_run_ended_before_its_time(folder, monkeypatch):
+    def ask(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    options = {"run_dir": str(folder.path), "quiet": True, "generations": 9, "checkpoint_every": 2}
+    with pytest.raises(Interrupted):
+        run(walks(), after_save=ask, **options)
+    with pytest.raises(Diverged):
+        run(walks(diverge_at=5), resume=True, **options)
+
+    def refuse(checkpoints, *_):
+        raise CheckpointError(f"there is no space\nin {checkpoints.directory}, nor in /home/somebody/else")
+
+    monkeypatch.setattr(Checkpointer, "save", refuse)
+    with pytest.raises(CheckpointError, match="no space"):
+        run(walks(), resume=True, **options)
+    ends = [(event["generation"], event["why"]) for event in read_journal(folder) if event["event"] == "ended"]
+    failed = "failed: CheckpointError: there is no space in run/checkpoints, nor in else"
+    assert ends == [(3, "interrupted by SIGTERM"), (6, "diverged"), (6, failed)]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (None, "finished"),
+        (Interrupted(signal.SIGTERM, "stopped"), "interrupted by SIGTERM"),
+        (KeyboardInterrupt(), "interrupted by SIGINT"),
+        (Diverged("nobody is left"), "diverged"),
+        (ValueError("a\n b"), "failed: ValueError: a b"),
+        (MemoryError(), "failed: MemoryError"),
+        (OSError("x" * 300), "failed: OSError: " + "x" * 183),
+    ],
+)
+def test_an_end_in_one_line(error, told):
+    assert exit_reason(error) == told
+
+
+def test_a_damaged_checkpoint_and_too_little_memory_are_told(folder, monkeypatch):
+    options = {"run_dir": str(folder.path), "quiet": True, "checkpoint_every": 1}
+    run(walks(), generations=2, **options)
+    newest = max(folder.checkpoints.glob("generation_*.json"))
+    newest.write_text(newest.read_text()[:-20])
+    monkeypatch.setattr(device_memory, "available", lambda _: 1)
+    show = warnings.showwarning
+    with pytest.warns(CheckpointWarning, match="damaged"), pytest.warns(MemoryWarning, match="alone"):
+        run(walks(), generations=3, resume=True, **options)
+    assert warnings.showwarning is show
+    began, *warned, compiled, ended = journal_of(folder)[3:]
+    assert (began, compiled, ended) == (("began", 1), ("compiled", "compiled"), ("ended", "finished"))
+    assert [kind for kind, _ in warned] == ["warned", "warned"]
+    assert "damaged and was passed over" in warned[0][1]
+    assert "the run's state alone needs" in warned[1][1]
+
+
+def test_a_line_that_a_kill_cut_short_is_passed_over(folder):
+    folder.path.mkdir()
+    assert read_journal(folder) == [], "an older run has no journal"
+    folder.journal_file.write_text('{"event": "compiled", "seconds": 1.5}\n{"event": "ended", "why": "fini')
+    assert read_journal(folder) == [{"event": "compiled", "seconds": 1.5}]
+    with Journal(folder) as journal:
+        journal.begin(4, mesh.make_mesh(1), USAGE)
+        journal.reached = 6
+    assert journal_of(folder) == [("compiled", "compiled"), ("began", 4), ("ended", "finished")]
+    assert read_journal(folder)[-1]["generation"] == 6
+    assert folder.journal_file.read_text().count("fini") == 2, "nothing is ever cut"
+
+
+def test_who_never_began_leaves_no_line(folder):
+    with pytest.raises(ValueError, match="too early"), Journal(folder):
+        raise ValueError("too early")
+    assert not folder.journal_file.exists()
+
+
+def test_what_ended_the_run_matters_more_than_its_journal(folder):
+    def unreadable():
+        raise OSError("no space left")
+
+    def live(error: Exception | None) -> None:
+        with Journal(folder) as journal:
+            journal.begin(0, mesh.make_mesh(1), unreadable)
+            if error is not None:
+                raise error
+
+    folder.path.mkdir()
+    with pytest.raises(ValueError, match="the reason") as caught:
+        live(ValueError("the reason"))
+    assert caught.value.__notes__ == ["The journal has no end: no space left."]
+    with pytest.raises(OSError, match="no space left"):
+        live(None)
+
+
+def test_a_journal_that_cannot_be_written_stops_the_run(folder):
+    run(walks(), generations=1, run_dir=str(folder.path), quiet=True)
+    folder.journal_file.unlink()
+    folder.journal_file.mkdir()
+    with pytest.raises(IsADirectoryError):
+        run(walks(), generations=2, run_dir=str(folder.path), resume=True, quiet=True)
+
+
+def test_the_words_of_the_command_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/somebody/bin/rookery", "train", "pbt-sac"])
+    assert command_line() == ["rookery", "train", "pbt-sac"]
