@@ -1,1 +1,5 @@
-"""The command line `rookery`."""
+"""The command line."""
+
+from rookery.cli.app import main
+
+__all__ = ["main"]

@@ -24,9 +24,9 @@ from rich.console import Console
 
 from rookery.cli import commands, flags
 from rookery.distributed import device_memory
-from rookery.distributed import sync as processes
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
+from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.experiments import build, lineage, warm_start
 from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
@@ -40,10 +40,10 @@ from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
 from rookery.signals import Interrupted
 from rookery.storage import events
-from rookery.storage import run_dir as folder
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage.run_dir import open_existing
 from rookery.training import loop, run_writer
-from rookery.training import memory_plan as plan
+from rookery.training.memory_plan import remedy
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
     for flag, defaults in (("--replay-schedule", replay_defaults), ("--init-from", warm_start_defaults)):
         place = flags.index(flag) + 1 if flag in flags else len(words)
         if place < len(words) and not words[place].startswith("-"):
-            record = folder.open_existing(words[place]).config
+            record = open_existing(words[place]).config
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
             return functools.partial(defaults, run)
     return lambda kind: kind()
@@ -178,7 +178,7 @@ def main() -> None:
         group.leave()
     except (Interrupted, loop.Diverged) as stop:  # raised in every process after the same generation
         interrupted = isinstance(stop, Interrupted)
-        if processes.is_first():
+        if is_first():
             print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
         group.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
@@ -192,7 +192,7 @@ def main() -> None:
     except (ValueError, ImportError, MemoryError, CheckpointError) as error:
         group.await_lost_process(error)
         message = _as_typed(str(error), sys.argv[1:])
-        print(f"{'' if group.alone or processes.is_first() else group}error: {message}", file=sys.stderr)
+        print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
         sys.exit(1)
     except Exception as error:
@@ -224,7 +224,7 @@ def train(command: Train, group: ProcessGroup) -> None:
 
 def resume(command: Resume, group: ProcessGroup) -> None:
     """`rookery resume RUN`."""
-    record = folder.open_existing(command.run).config
+    record = open_existing(command.run).config
     config = from_record(record)
     changed = {"run_dir": str(command.run), "quiet": command.quiet, "live": command.live}
     if command.generations is not None:
@@ -239,13 +239,13 @@ def resume(command: Resume, group: ProcessGroup) -> None:
 
 def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
     built = build.build(config, schedule)  # turns CPU cores into devices, so JAX must not be initialised before
-    console = Console(quiet=config.run.quiet or not processes.is_first())
+    console = Console(quiet=config.run.quiet or not is_first())
     built = built._replace(program=warm_start.begin(config, built))
     console.print(_run_title(config, built), highlight=False, soft_wrap=True)
     console.print("compiling a generation, which train will find in the cache", highlight=False)
     planned = loop.plan(built.program, config.run, built.mesh)
     console.print(tables.plan_table(planned))
-    if message := plan.remedy(planned):
+    if message := remedy(planned):
         raise ValueError(message)
 
 
@@ -258,10 +258,10 @@ def _run_title(config: AnyRun, built: build.Built) -> str:
 
 def _run(config: AnyRun, schedule: lineage.Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
     group.set_run_dir(str(config.run.run_dir))
-    processes.check_alike({**to_record(config), **lineage.record_of(schedule), "resume": resume})
+    check_alike({**to_record(config), **lineage.record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
-    processes.connect(built.mesh)
-    console = Console(quiet=config.run.quiet or not processes.is_first())
+    connect(built.mesh)
+    console = Console(quiet=config.run.quiet or not is_first())
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=warm_start.begin(config, built))
     console.print(f"{_run_title(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
@@ -270,13 +270,13 @@ def _run(config: AnyRun, schedule: lineage.Schedule | None, group: ProcessGroup,
     try:
         result = loop.run(built.program, config.run, built.mesh, resume, record, words, after_save)
     except (Exception, Interrupted) as error:  # after a signal or a full disk, the report shows the progress so far
-        if processes.is_first() and not isinstance(error, ValueError):  # raised before there is any progress
+        if is_first() and not isinstance(error, ValueError):  # raised before there is any progress
             with contextlib.suppress(Exception):
                 write_report([str(config.run.run_dir)])
         raise
     assert result.run_dir is not None
     group.finish()
-    if not processes.is_first():
+    if not is_first():
         return
     outputs: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
     if page := _write_final_report(result.run_dir):
@@ -309,7 +309,7 @@ def _write_final_report(run_dir: Path) -> Path | None:
 
 def _has_checkpoint(config: AnyRun) -> bool:
     """Whether a run can be resumed from a checkpoint, so that the run in `init_from` is not needed any more."""
-    run_folder = folder.open_existing(str(config.run.run_dir))
+    run_folder = open_existing(str(config.run.run_dir))
     return not all(
         Checkpointer(path, read_only=True).empty for path in (run_folder.checkpoints, run_folder.interrupted)
     )
@@ -335,7 +335,7 @@ def _population_title(config: AnyRun) -> str:
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print rookery's warnings to the user as one line, without the position in the source code."""
     if issubclass(category, CheckpointWarning | device_memory.MemoryWarning | run_writer.AfterSaveWarning):
-        if not processes.is_first():
+        if not is_first():
             return
         print(f"warning: {message}", file=sys.stderr)
     else:

@@ -40,7 +40,7 @@ from rookery.envs.base import Environment
 from rookery.envs.rendering.scene import Picture
 from rookery.experiments import warm_start
 from rookery.storage import array_files
-from rookery.storage import run_dir as folder
+from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.types import PyTree
 
 FORMAT = 1
@@ -156,11 +156,11 @@ def write_episodes(run_dir: str | Path, episodes: Episodes) -> Path:
       RunFolderError: the folder is not a run.
       OSError: the file cannot be written.
     """
-    path = folder.open_existing(run_dir).episodes_file
+    path = open_existing(run_dir).episodes_file
     content = io.BytesIO()
     arrays: dict[str, Any] = {**episodes.arrays, "header": np.asarray(json.dumps(episodes.header))}
     np.savez_compressed(content, **arrays)
-    folder.write_atomically(path, content.getvalue())
+    write_atomically(path, content.getvalue())
     return path
 
 
@@ -172,7 +172,7 @@ def read_episodes(run_dir: str | Path) -> Episodes | None:
       ValueError: the file is damaged, or of another version.
     """
     try:
-        return array_files.read(folder.open_existing(run_dir).episodes_file, FORMAT, _complete, _DAMAGED)
+        return array_files.read(open_existing(run_dir).episodes_file, FORMAT, _complete, _DAMAGED)
     except FileNotFoundError:
         return None
 

@@ -20,11 +20,10 @@ from rookery.learners.base import Learner, genotype
 from rookery.populations.base import ProgramState, member_keys
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
-from rookery.storage import run_dir as folder
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Key
 
 
@@ -129,7 +128,7 @@ def check_fresh(run_dir: str | Path) -> None:
       ValueError: the folder is not a run, the run was started from Python, or the roles of its team evolve separately.
       CheckpointError: the run has no checkpoint yet.
     """
-    opened = folder.open_existing(run_dir)
+    opened = open_existing(run_dir)
     if opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(
             f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "
@@ -158,7 +157,7 @@ class _RestoredRun(NamedTuple):
 
 
 def _restore(run_dir: str | Path, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> _RestoredRun:
-    opened = folder.open_existing(run_dir)
+    opened = open_existing(run_dir)
     recorded = config_io.from_record(opened.config)
     part = "evaluation" if hasattr(recorded, "evaluation") else "learner"
     settings = getattr(recorded, part)

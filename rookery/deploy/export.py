@@ -17,7 +17,7 @@ from rookery.deploy import policy as policies
 from rookery.deploy.onnx import NoOnnxError
 from rookery.deploy.policy import Cell, Policy, ReferenceEpisode
 from rookery.experiments import warm_start
-from rookery.storage import run_dir as folder
+from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.versions import version
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -82,7 +82,7 @@ def export(
         contains other files.
       CheckpointError: the run has no complete checkpoint.
     """
-    path = _check_target(Path(folder.open_existing(run_dir).path / FOLDER if to is None else to))
+    path = _check_target(Path(open_existing(run_dir).path / FOLDER if to is None else to))
     policy = policies.choose(warm_start.open_origin(run_dir, checkpoint), cell, member, skill)
     reference = policies.reference_episode(policy, jax.random.key(0))
     _check_finite(policy, reference)
@@ -193,6 +193,6 @@ def _write(path: Path, files: Mapping[str, bytes], description: Mapping[str, Any
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        folder.write_atomically(path / _DESCRIPTION, text)
+        write_atomically(path / _DESCRIPTION, text)
     except OSError as error:
         raise ValueError(f"{path} cannot be written to: {error.strerror}; choose another folder.") from error

@@ -17,8 +17,8 @@ from rookery.qd.base import Scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Repertoire, empty
 from rookery.storage import array_files, leaf_specs
-from rookery.storage import run_dir as folder
 from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.run_dir import open_existing
 
 FORMAT = 1
 """Version of the file format; incremented whenever an older reader would misread a newer file."""
@@ -40,7 +40,7 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
         has no repertoire.
       CheckpointError: the run has no complete checkpoint, or the checkpoint does not match the program.
     """
-    opened = folder.open_existing(run_dir)
+    opened = open_existing(run_dir)
     if program is None and opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
     if program is None:

@@ -22,10 +22,10 @@ from rookery.populations.warm_start import begin_as
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import begin_from, repertoire_of
 from rookery.qd.scoring import learner_scoring
-from rookery.storage import run_dir as folder
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import open_existing
 from rookery.types import Genotype, Hyper
 
 
@@ -55,7 +55,7 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
       ValueError: the folder is no run directory, the run was started from Python, or `checkpoint` has another value.
       CheckpointError: the run has no such complete checkpoint.
     """
-    opened = folder.open_existing(run_dir)
+    opened = open_existing(run_dir)
     if opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(
             f"{opened.path} was started from Python; start from it there with begin_as(program, learner, genotype), "
@@ -127,7 +127,7 @@ def current_fitness(run_dir: str | Path, generation: int, state: ProgramState) -
     Returns:
       `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
     """
-    table = read_csv(folder.open_existing(run_dir).lineage_file)
+    table = read_csv(open_existing(run_dir).lineage_file)
     fitness = table["fitness"][table["generation"] == generation - 1]
     survives = np.asarray(state.shared.parents) == np.arange(len(fitness))
     return np.where(survives & np.isfinite(fitness), fitness, -np.inf)

@@ -23,12 +23,12 @@ from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
 from rookery.signals import Interrupted, Requests
-from rookery.storage import run_dir as folders
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
 from rookery.storage.exit_reasons import Diverged, lost, stopped, stopped_within
+from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations, Pause
@@ -199,7 +199,7 @@ def _columns(program: Program, metrics: Any) -> Iterable[str]:
 
 
 def restore(
-    folder: folders.RunFolder, checkpoints: Checkpointer, template: ProgramState, work: Callable[[], Work]
+    folder: RunFolder, checkpoints: Checkpointer, template: ProgramState, work: Callable[[], Work]
 ) -> StartPoint:
     """Restore the newest complete checkpoint of a run, or that of an interrupted generation, if it is newer.
 
@@ -237,9 +237,9 @@ def _latest(checkpoints: Checkpointer) -> int:
     return -1 if latest is None else latest
 
 
-def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
+def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     """Open the run directory: process 0 creates and locks it, and the others wait until it has."""
-    folder = _make(program, config, resume, record) if sync.is_first() else folders.RunFolder(str(config.run_dir))
+    folder = _make(program, config, resume, record) if sync.is_first() else RunFolder(str(config.run_dir))
     # On a file system that is not shared, a directory of the same path may contain an older run, so the processes
     # compare the owner that the lock file records.
     if not sync.file_matches_process_zero(folder.owner_file):
@@ -250,17 +250,17 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     return folder
 
 
-def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> folders.RunFolder:
+def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     run_dir = str(config.run_dir)
     described: dict[str, Any] = {INDEPENDENT: program.independent}
     described |= {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
-        folder = folders.open_existing(run_dir, write=True)
+        folder = open_existing(run_dir, write=True)
         folder.reconfigure({**(record or folder.config), **described})
         return folder
     from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
     from_python |= {"environment": {"env": program.task}} if program.task else {}
-    return folders.create(run_dir, {**(record or from_python), **described}, config.overwrite)
+    return create(run_dir, {**(record or from_python), **described}, config.overwrite)
 
 
 def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:

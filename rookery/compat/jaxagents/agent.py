@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from rookery import normalize
-from rookery.agents import minibatch as epochs
 from rookery.agents.base import Agent
+from rookery.agents.minibatch import UpdateSpec, epoch, guarded_epoch
 from rookery.agents.ppo import draw_noise
 from rookery.compat.records import Record, check, per_agent, static_field
 from rookery.hyperparams import Space
@@ -255,15 +255,15 @@ def _update(
     actor_key, critic_key = jax.random.split(noise)
 
     rows = partial(_cut, functions.actor_rows, converted, state, chosen)
-    spec = epochs.UpdateSpec(partial(_actor_loss, functions, state.actor), partial(_move, optimizers[0]), rows)
+    spec = UpdateSpec(partial(_actor_loss, functions, state.actor), partial(_move, optimizers[0]), rows)
     keys, initial = jax.random.split(actor_key, bindings.epochs[0]), (state.actor, jnp.asarray(False))
-    step_epoch = partial(epochs.guarded_epoch, spec, chosen.kl_threshold)
+    step_epoch = partial(guarded_epoch, spec, chosen.kl_threshold)
     (actor, _), (executed, of_actor) = jax.lax.scan(step_epoch, initial, keys)
 
     rows = partial(_cut, functions.critic_rows, converted, state, chosen)
-    spec = epochs.UpdateSpec(partial(_critic_loss, functions, state.critic), partial(_move, optimizers[1]), rows)
+    spec = UpdateSpec(partial(_critic_loss, functions, state.critic), partial(_move, optimizers[1]), rows)
     keys = jax.random.split(critic_key, bindings.epochs[1])
-    critic, of_critic = jax.lax.scan(partial(epochs.epoch, spec), state.critic, keys)
+    critic, of_critic = jax.lax.scan(partial(epoch, spec), state.critic, keys)
     metrics = {"actor_loss": normalize.mean_of(executed, of_actor["actor_loss"]), **jax.tree.map(jnp.mean, of_critic)}
     return TrainStates(actor, critic), metrics
 
