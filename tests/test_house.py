@@ -23,7 +23,7 @@ GROUPS += [["training"], ["deploy"], ["report"], ["compat"], ["cli"]]
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
-    "orbax": {"storage/checkpoint.py"},
+    "orbax": {"storage/checkpoint.py", "distributed/sync.py"},
     "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py"},
     "filelock": {"storage/run_dir.py"},
     "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
@@ -116,6 +116,11 @@ def test_a_dependency_is_named_in_its_own_files_only(package: str):
     assert users <= ONLY_IN[package]
 
 
+def test_no_private_module_of_jax_is_imported():
+    for path in FILES:
+        assert not [name for name in imports(parse(path)) if name.startswith("jax._src")], relative(path)
+
+
 def test_devices_are_named_in_few_files():
     for path in FILES:
         if relative(path) in DEVICE_FILES:
@@ -176,7 +181,6 @@ UNUSED_WORDS = re.compile(
 )
 ALLOWED = {"MPE_simple_world_comm_v3"}  # an environment of JaxMARL
 OLD_KEYS = {"storage/run_dir.py:world"}  # a key of configurations of format 1
-SOON_REMOVED = {f"distributed/{name}.py" for name in ("addresses", "door", "doorkeeper", "last_words")}
 DOCUMENTS = [*ROOT.parent.glob("*.md"), *ROOT.parent.glob("docs/*.md")]
 
 
@@ -194,9 +198,8 @@ def words_of(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_the_language_is_that_of_the_field(path: Path):
-    if relative(path) not in SOON_REMOVED:
-        found = {f"{relative(path)}:{word}": line for line, word in words_of(path) if UNUSED_WORDS.fullmatch(word)}
-        assert not found.keys() - OLD_KEYS, found
+    found = {f"{relative(path)}:{word}": line for line, word in words_of(path) if UNUSED_WORDS.fullmatch(word)}
+    assert not found.keys() - OLD_KEYS, found
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import re
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from rookery.distributed.last_words import LastWords, way_on
 from rookery.distributed.sync import by_process
 
 LOST = 75
@@ -16,6 +17,7 @@ LOST = 75
 _HEARTBEATS, _MESSAGES, _NAMES, _LEAVING = "rookery/alive", "rookery/words", "rookery/names", "rookery/leaving"
 _LEAVE_SECONDS = 24 * 3600  # at the final barrier; the heartbeats detect a process that ends meanwhile
 _DISK_SECONDS = 4.0  # for the look at the checkpoints, since a network file system may hang
+_MANIFEST = re.compile(r"generation_(\d+)\.json")
 
 
 class Watch:
@@ -23,8 +25,8 @@ class Watch:
 
     Process 0 watches all others, and the others watch process 0, so that the number of reads grows with the number of
     processes instead of its square. A process that detects a loss, or that fails, posts a message that all others
-    read. The threads run while the main thread waits in a collective. Where JAX detects the loss first, it aborts the
-    process, and `LastWords` prints the message.
+    read. The threads run while the main thread waits in a collective. JAX's own heartbeat has a longer time limit, since
+    it aborts a process with a C++ stack trace; JAX also aborts the other processes as soon as process 0 ends.
 
     A call to a coordinator that was stopped or disconnected does not return, so the checking thread never calls it.
     Time is counted in iterations of the checking thread: if all processes were suspended together, none counts as
@@ -36,15 +38,14 @@ class Watch:
       processes: the number of processes.
       name: this process as text, such as `pid 7 on host`.
       lost_after: seconds without a heartbeat after which a process counts as lost, above 0.
-      last_words: prints a message if this process is killed.
 
     Attributes:
-      run_dir: the run directory that messages name, see `set_run_dir`.
+      run_dir: the run directory, so that messages can name the command that continues the run.
     """
 
-    def __init__(self, store: Any, process: int, processes: int, name: str, lost_after: float, last_words: LastWords):
+    def __init__(self, store: Any, process: int, processes: int, name: str, lost_after: float):
         self._store, self._process, self._processes = store, process, processes
-        self._name, self._lost_after, self._last_words = name, lost_after, last_words
+        self._name, self._lost_after = name, lost_after
         self._interval = min(1.0, lost_after / 8)
         self._leaving = threading.Event()
         self._sent = self._now = 0
@@ -63,11 +64,6 @@ class Watch:
 
     def __str__(self) -> str:
         return f"process {self._process} of {self._processes}"
-
-    def set_run_dir(self, run_dir: str) -> None:
-        """Set the run directory, so that messages about a lost process can name the command that continues the run."""
-        self.run_dir = run_dir
-        self._last_words.run(run_dir)
 
     def wait(self) -> None:
         """Block until a lost process would have been detected, which ends this process."""
@@ -91,7 +87,6 @@ class Watch:
         if reason is not None:
             self._post(code, f"process {self._process} ({self._name}) stopped: {reason}")
             self._await_readers()
-        self._last_words.goodbye()
 
     def _repeat(self, action: Callable[[], None]) -> None:
         while not self._leaving.wait(self._interval):
@@ -137,9 +132,8 @@ class Watch:
         try:
             self._print(f"{self} stops: {reason}")
             if (run := self.run_dir) is not None:
-                _run_with_timeout(_DISK_SECONDS, lambda: self._print(way_on(run)))
+                _run_with_timeout(_DISK_SECONDS, lambda: self._print(newest_checkpoint(run)))
             self._await_readers()
-            self._last_words.goodbye()
         finally:  # even if stderr is closed
             os._exit(code)  # the main thread may wait in a collective forever
 
@@ -167,3 +161,17 @@ def _run_with_timeout(seconds: float, action: Callable[[], None]) -> None:
     thread = threading.Thread(target=attempt, name="rookery-attempt", daemon=True)
     thread.start()
     thread.join(seconds)
+
+
+def newest_checkpoint(run: str) -> str:
+    """A sentence that names the newest checkpoint of a run and the command that continues it."""
+    try:
+        names = os.listdir(os.path.join(run, "checkpoints"))
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        return f"the checkpoints in {run} cannot be read ({(error.strerror or str(error)).lower()})"
+    saved = [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]
+    if not saved:
+        return f"no checkpoint was saved yet in {run}"
+    return f"the newest checkpoint is of generation {max(saved)}; continue with: rookery resume {shlex.quote(run)}"

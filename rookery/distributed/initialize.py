@@ -18,9 +18,9 @@ from typing import Any
 
 import jax
 
-from rookery.distributed import door, sync
+from rookery.distributed import sync
 from rookery.distributed.heartbeat import Watch
-from rookery.distributed.last_words import LastWords
+from rookery.distributed.mesh import use_cores
 from rookery.signals import Interrupted
 
 NOT_CONNECTED = 74
@@ -98,7 +98,7 @@ class ProcessGroup:
     def set_run_dir(self, run_dir: str | os.PathLike[str]) -> None:
         """Set the run directory, so that messages about a lost process can name the command that continues the run."""
         if self._watch is not None:
-            self._watch.set_run_dir(str(run_dir))
+            self._watch.run_dir = str(run_dir)
 
     def leave(self) -> None:
         """Disconnect in order, together with all other processes: waits for them."""
@@ -167,27 +167,42 @@ def join(config: ProcessesConfig) -> ProcessGroup:
         "heartbeat_timeout_seconds": max(60, int(3 * config.lost_after)),
     }
     if config.coordinator is not None:
-        assert config.num_processes is not None
-        assert config.process_id is not None
-        door.meet(config.coordinator, config.num_processes, config.process_id, config.connect_timeout)
+        host, _ = host_and_port(config.coordinator)
         options |= {
             "coordinator_address": config.coordinator,
             "num_processes": config.num_processes,
             "process_id": config.process_id,
             "cluster_detection_method": "deactivate",
         }
-        if door.host_and_port(config.coordinator)[0] in ("localhost", "127.0.0.1"):
+        if host in ("localhost", "127.0.0.1"):
             options["coordinator_bind_address"] = config.coordinator  # instead of all network interfaces
-    with _at_most(config.connect_timeout):
+    use_cores(None)  # before the first call that starts a backend
+    with _at_most(config.connect_timeout, config.coordinator):
         try:
             jax.distributed.initialize(**options)
         except (ValueError, RuntimeError) as error:
             raise ValueError(_why_not(error)) from error
-    runtime = sync.runtime()
-    last_words = LastWords(runtime.process_id, runtime.num_processes, runtime.coordinator_address)
-    name = f"pid {os.getpid()} on {socket.gethostname()}"
-    number = runtime.process_id, runtime.num_processes
-    return ProcessGroup(Watch(runtime.client, *number, name, config.lost_after, last_words))
+        name = f"pid {os.getpid()} on {socket.gethostname()}"
+        number = jax.process_index(), jax.process_count()
+    return ProcessGroup(Watch(sync.key_value_store(), *number, name, config.lost_after))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split `HOST:PORT`; an IPv6 address is written in brackets, `[::1]:1234`, and returned without them.
+
+    Raises:
+      ValueError: the address has another form, or the port is not in 1 to 65535.
+    """
+    host, _, digits = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if bracketed else host
+    valid = plain != "" and not set(plain) & set("/@[] \t\n" if bracketed else ":/@[] \t\n")
+    if not (valid and digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535):
+        raise ValueError(
+            f"the coordinator {address!r} is not HOST:PORT: give a name or an IP address and a port from 1 to 65535, "
+            "such as node1:1234, 10.0.0.1:1234 or [::1]:1234."
+        )
+    return plain, int(digits)
 
 
 @contextlib.contextmanager
@@ -233,12 +248,11 @@ def _of_runtime(error: BaseException | None) -> bool:
 
 
 @contextlib.contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
+def _at_most(seconds: float, coordinator: str | None) -> Iterator[None]:
     """End the process with a message if the block lasts longer; JAX would abort it without a useful one."""
 
     def give_up() -> None:
-        address = sync.runtime().coordinator_address
-        where = f" at {address}" if address else ""
+        where = f" at {coordinator}" if coordinator else ""
         sys.stderr.write(
             f"error: the processes of the run did not all connect{where} within {seconds:g} s; check that all of them "
             "were started and can reach it, or set a larger --connect-timeout.\n"

@@ -39,7 +39,7 @@ def here() -> Mesh:
     return Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
 
 
-def use_cores(population_size: int, processes: int = 1) -> int:
+def use_cores(population_size: int | None) -> int:
     """Configure JAX to expose CPU cores as devices, the largest number that divides the population.
 
     Members then train in parallel. A single CPU device leaves cores idle between small matrix products: two cores as
@@ -48,8 +48,8 @@ def use_cores(population_size: int, processes: int = 1) -> int:
     TPUs.
 
     Args:
-      population_size: members of all processes together.
-      processes: the number of processes that share the population; each uses the cores assigned to it.
+      population_size: number of members; None for all cores that are assigned to this process, in a run over several
+        processes, which connect before the population is known.
 
     Returns:
       The number of devices requested, 0 if the setting was not changed.
@@ -57,11 +57,11 @@ def use_cores(population_size: int, processes: int = 1) -> int:
     by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if by_flag or "JAX_NUM_CPU_DEVICES" in os.environ:
         return 0
-    cores = os.cpu_count() or 1
-    if processes > 1 and hasattr(os, "sched_getaffinity"):  # the cores that a cluster assigned to this process
-        cores = len(os.sched_getaffinity(0))
-    share = max(population_size // processes, 1)
-    count = max(divisor for divisor in range(1, cores + 1) if share % divisor == 0)
+    if population_size is None:
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    else:
+        cores = os.cpu_count() or 1
+        count = max(divisor for divisor in range(1, cores + 1) if max(population_size, 1) % divisor == 0)
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # JAX has started

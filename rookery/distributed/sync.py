@@ -1,9 +1,9 @@
 """Host-side synchronisation of the processes of a run; every function is trivial in a run of one process.
 
-Messages go through the key-value store of JAX's coordinator, which any process may read and write at any time; it is
-the only undocumented part of JAX in use here. After `connect`, this module runs no collectives on the mesh: on several
-CPU devices a collective of the host could overlap one of a compiled program, and collectives that run in different
-orders deadlock.
+Messages go through the key-value store of JAX's coordinator, which any process may read and write at any time. After
+`connect`, this module runs no collectives on the mesh: on several CPU devices a collective of the host could overlap
+one of a compiled program, and collectives that run in different orders deadlock. Collectives also time out after
+seconds, while a process may wait much longer for another one that compiles.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 from rookery.distributed import mesh
 from rookery.trees import flatten_mapping
@@ -39,16 +40,20 @@ _Result = TypeVar("_Result")
 _barriers, _comparisons, _exchanges = itertools.count(), itertools.count(), itertools.count()
 
 
-def runtime() -> Any:
-    """JAX's state of the distributed runtime (`process_id`, `num_processes`, `client`), without starting a backend."""
-    from jax._src import distributed
-
-    return distributed.global_state
+def process_count() -> int:
+    """The number of processes of the run. In a run of one process the call does not start a JAX backend."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def key_value_store() -> Any:
-    """The client of the coordinator's key-value store; None in a run of one process."""
-    return runtime().client
+    """The client of the coordinator's key-value store.
+
+    JAX has no public name for it; Orbax, which synchronises its saves through it, has one.
+
+    Raises:
+      ValueError: the run has a single process.
+    """
+    return multihost.get_jax_distributed_client()
 
 
 def by_process(entries: Iterable[tuple[str, str]]) -> dict[int, str]:
@@ -57,13 +62,13 @@ def by_process(entries: Iterable[tuple[str, str]]) -> dict[int, str]:
 
 
 def is_first() -> bool:
-    """Whether this is process 0, which writes and prints. The call does not start a backend, which would block."""
-    return runtime().process_id == 0
+    """Whether this is process 0, which writes and prints. In a run of one process the call does not start a backend."""
+    return process_count() == 1 or jax.process_index() == 0
 
 
 def of_first(number: int) -> int:
     """The value of `number` in process 0; every process calls this and waits for the others."""
-    if runtime().num_processes == 1:
+    if process_count() == 1:
         return number
     return json.loads(_exchange(json.dumps(number))[0])
 
@@ -78,7 +83,7 @@ def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
     Returns:
       The largest signal number that any process received, or None; and `saves` of process 0.
     """
-    if runtime().num_processes == 1:
+    if process_count() == 1:
         return signum, saves
     messages = [json.loads(message) for message in _exchange(json.dumps([signum or 0, bool(saves)]))]
     return max(signum for signum, _ in messages) or None, messages[0][1]
@@ -86,7 +91,7 @@ def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
 
 def _exchange(message: str) -> list[str]:
     """The messages of all processes, by index; every process makes these calls in the same order, from one thread."""
-    store, count, process, number = key_value_store(), runtime().num_processes, runtime().process_id, next(_exchanges)
+    store, count, process, number = key_value_store(), process_count(), jax.process_index(), next(_exchanges)
     store.key_value_set(f"rookery/exchange/{number}/{process}", message)
 
     def read() -> list[str]:
@@ -147,7 +152,7 @@ def barrier(name: str | None = None) -> None:
     Args:
       name: a unique name of the barrier; by default barriers are counted.
     """
-    if runtime().num_processes == 1:
+    if process_count() == 1:
         return
     key = f"rookery/meeting/{next(_barriers) if name is None else name}"
     _run_interruptibly(lambda: key_value_store().wait_at_barrier(key, _TIMEOUT))
@@ -163,7 +168,7 @@ def connect(over: mesh.Mesh) -> None:
       ValueError: the processes have different numbers of devices.
     """
     check_alike({"devices": over.devices.size, "devices of a process": jax.local_device_count()})
-    if runtime().num_processes > 1:
+    if process_count() > 1:
         with _silenced_stdout():
             multihost_utils.process_allgather(np.zeros(1))  # first, since it waits for one device per process only
             mesh.connect_devices(over)
@@ -196,10 +201,10 @@ def check_alike(record: Mapping[str, Any]) -> None:
     Raises:
       ValueError: in every process; names the first process that differs from process 0, and the differences.
     """
-    if runtime().num_processes == 1:
+    if process_count() == 1:
         return
     text = json.dumps(flatten_mapping({**record, "version": versions(PACKAGES)}), sort_keys=True)
-    store, directory, process_index = key_value_store(), f"rookery/hash/{next(_comparisons)}", runtime().process_id
+    store, directory, process_index = key_value_store(), f"rookery/hash/{next(_comparisons)}", jax.process_index()
     store.key_value_set(f"{directory}/{process_index}", hashlib.sha256(text.encode()).hexdigest())
     barrier(directory)
     hashes = by_process(store.key_value_dir_get(directory))

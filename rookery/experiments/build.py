@@ -12,7 +12,7 @@ from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.distributed import layout, sync
+from rookery.distributed import layout
 from rookery.distributed.device_memory import available
 from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores
 from rookery.envs import registry
@@ -162,7 +162,7 @@ def _mesh(environment: EnvironmentConfig, **sizes: int) -> Mesh:
     if environment.devices is not None and environment.devices < 1:
         raise ValueError(f"devices must be at least 1, got {environment.devices}.")
     divisor = math.gcd(*sizes.values())
-    use_cores(divisor if environment.devices is None else environment.devices, sync.runtime().num_processes)
+    use_cores(divisor if environment.devices is None else environment.devices)
     mesh = mesh_for(divisor) if environment.devices is None else make_mesh(environment.devices)
     for name, size in sizes.items():
         check_population(size, mesh, name)

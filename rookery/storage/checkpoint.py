@@ -174,7 +174,7 @@ class Checkpointer:
           CheckpointWarning: a newer checkpoint is damaged and was skipped.
         """
         self.wait()
-        may_be_training = self._read_only and generation is None and sync.runtime().num_processes == 1
+        may_be_training = self._read_only and generation is None and sync.process_count() == 1
         for _ in range(_RESTORE_ATTEMPTS if may_be_training else 0):
             found = manifest.generations(self.directory)
             try:

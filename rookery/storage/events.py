@@ -160,7 +160,7 @@ def hardware(over: Mesh) -> dict[str, Any]:
         "cpu": _processor(),
         "cores": cores,
         "memory": device_memory.machine(),
-        "processes": sync.runtime().num_processes,
+        "processes": sync.process_count(),
         "system": platform.platform(),
     }
 

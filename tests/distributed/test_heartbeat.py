@@ -10,7 +10,6 @@ import pytest
 
 from rookery.distributed import heartbeat
 from rookery.distributed.heartbeat import LOST, Watch
-from rookery.distributed.last_words import LastWords
 
 LOST_AFTER = 0.16
 INTERVAL = LOST_AFTER / 8
@@ -58,16 +57,6 @@ class Ended(Exception):  # noqa: N818 - it says what happened
     """The process would be no more."""
 
 
-class Silent(LastWords):
-    """Last words without a child, that count the goodbyes."""
-
-    def __init__(self, goodbyes: list[int]):
-        self._goodbyes = goodbyes
-
-    def goodbye(self) -> None:
-        self._goodbyes.append(1)
-
-
 class ProcessGroup:
     """Watches on one board, and which of them ended their process."""
 
@@ -76,11 +65,10 @@ class ProcessGroup:
         self.codes: dict[str, int] = {}
         self.times: dict[str, float] = {}
         self.watches: list[Watch] = []
-        self.goodbyes: list[int] = []
 
     def join(self, process: int, processes: int = 2, lost_after: float = LOST_AFTER) -> Watch:
         who = f"pid {100 + process} on host{process}"
-        one = Watch(self.board, process, processes, who, lost_after, Silent(self.goodbyes))
+        one = Watch(self.board, process, processes, who, lost_after)
         for thread in one._threads:
             thread.name = str(one)
         self.watches.append(one)
@@ -138,7 +126,6 @@ def test_process_0_names_who_is_lost_and_all_others_hear_it(company, capsys):
     lost = "process 2 (pid 102 on host2) is lost: it sent no heartbeat for 0.16 s"
     expected = [f"rookery: process 0 of 3 stops: {lost}", f"rookery: process 1 of 3 stops: {lost}"]
     assert sorted(told(capsys)) == expected
-    assert len(company.goodbyes) == 2
 
 
 def test_process_0_stays_until_the_others_have_read_the_board(company):
@@ -267,7 +254,7 @@ def test_the_newest_checkpoint_and_the_way_on_are_named(company, capsys, tmp_pat
 
 def test_a_file_system_that_hangs_keeps_nobody(company, capsys, monkeypatch):
     disk = threading.Event()
-    monkeypatch.setattr(heartbeat, "way_on", lambda _: disk.wait(2 * SOON))
+    monkeypatch.setattr(heartbeat, "newest_checkpoint", lambda _: disk.wait(2 * SOON))
     monkeypatch.setattr(heartbeat, "_DISK_SECONDS", 0.1)
     first = company.join(0)
     first.run_dir = "runs/mine"

@@ -1,4 +1,4 @@
-"""What the processes of a run say to each other: where there is only one, nothing. Several are in test_distributed."""
+"""Synchronisation of the processes of a run, in a run of one process; `test_distributed.py` starts several."""
 
 import ctypes
 import os
@@ -11,21 +11,22 @@ from rookery.trees import flatten_mapping
 from rookery.versions import version, versions
 
 
-def test_who_is_alone_is_the_first_and_hears_itself():
+def test_a_single_process_is_process_zero():
     assert sync.is_first()
-    assert sync.key_value_store() is None
-    assert sync.runtime().num_processes in (None, 1)
+    assert sync.process_count() == 1
+    with pytest.raises(ValueError, match="not available"):
+        sync.key_value_store()
     assert sync.of_first(7) == 7
     assert sync.of_first(True) is True
 
 
 @pytest.mark.parametrize("signum", [None, 15])
 @pytest.mark.parametrize("saves", [False, True])
-def test_who_is_alone_agrees_with_itself(signum, saves):
+def test_a_single_process_agrees_with_itself(signum, saves):
     assert sync.agree(signum, saves) == (signum, saves)
 
 
-def test_who_is_alone_waits_for_nobody_and_is_alike():
+def test_a_single_process_does_not_wait():
     sync.barrier()
     sync.connect(mesh.make_mesh(1))
     sync.check_alike({"no JSON": object()})
@@ -46,18 +47,18 @@ def test_a_record_is_compared_field_by_field():
     }
 
 
-def test_versions_are_of_what_decides_the_numbers():
-    told = versions(sync.PACKAGES)
-    assert {"python", "rookery", "jax", "jaxlib", "numpy"} <= told.keys()
-    assert all(version[0].isdigit() for version in told.values())
-    assert version("a-package-that-nobody-has") == "unknown"
+def test_versions_of_the_packages_that_affect_results():
+    recorded = versions(sync.PACKAGES)
+    assert {"python", "rookery", "jax", "jaxlib", "numpy"} <= recorded.keys()
+    assert all(version[0].isdigit() for version in recorded.values())
+    assert version("a-package-that-does-not-exist") == "unknown"
 
 
-def test_what_libraries_print_is_hushed_and_what_python_prints_is_not(capfd):
+def test_output_of_libraries_is_discarded_and_that_of_python_is_not(capfd):
     library = ctypes.CDLL(None)
     print("before")
     with sync._silenced_stdout():
-        library.puts(b"of a library, held back")
+        library.puts(b"of a library, buffered")
         os.write(1, b"of a library, at once\n")
     print("after")
     library.puts(b"of a library, later")
@@ -67,23 +68,23 @@ def test_what_libraries_print_is_hushed_and_what_python_prints_is_not(capfd):
     assert err == ""
 
 
-def test_an_error_while_hushed_gives_the_output_back(capfd):
+def test_standard_output_is_restored_after_an_error(capfd):
     open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     with pytest.raises(KeyError), sync._silenced_stdout():
-        raise KeyError("while hushed")
+        raise KeyError("while silenced")
     print("after")
     assert capfd.readouterr().out == "after\n"
     if open_before is not None:
         assert len(os.listdir("/proc/self/fd")) == open_before
 
 
-def test_another_file_of_the_same_name_is_not_what_process_0_sees(tmp_path, monkeypatch):
+def test_a_file_with_other_content_than_in_process_0(tmp_path, monkeypatch):
     owner = tmp_path / ".owner.json"
-    assert sync.file_matches_process_zero(owner), "no file is no file, for all"
+    assert sync.file_matches_process_zero(owner), "missing in every process"
     owner.write_text('{"pid": 7}')
     assert sync.file_matches_process_zero(owner)
-    told = sync._checksum(owner)
-    monkeypatch.setattr(sync, "of_first", lambda _: told)
+    expected = sync._checksum(owner)
+    monkeypatch.setattr(sync, "of_first", lambda _: expected)
     owner.write_text('{"pid": 8}')
     assert not sync.file_matches_process_zero(owner, seconds=0.1)
     owner.unlink()
