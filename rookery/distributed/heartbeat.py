@@ -25,7 +25,7 @@ class Watch:
 
     Process 0 watches all others, and the others watch process 0, so that the number of reads grows with the number of
     processes instead of its square. A process that detects a loss, or that fails, posts a message that all others
-    read. The threads run while the main thread waits in a collective. JAX's own heartbeat has a longer time limit, since
+    read. The threads run while the main thread waits in a collective. JAX's heartbeat has a longer time limit, since
     it aborts a process with a C++ stack trace; JAX also aborts the other processes as soon as process 0 ends.
 
     A call to a coordinator that was stopped or disconnected does not return, so the checking thread never calls it.

@@ -167,7 +167,9 @@ def join(config: ProcessesConfig) -> ProcessGroup:
         "heartbeat_timeout_seconds": max(60, int(3 * config.lost_after)),
     }
     if config.coordinator is not None:
-        host, _ = host_and_port(config.coordinator)
+        host, port = host_and_port(config.coordinator)
+        if config.process_id == 0:
+            _check_port(port)
         options |= {
             "coordinator_address": config.coordinator,
             "num_processes": config.num_processes,
@@ -203,6 +205,17 @@ def host_and_port(address: str) -> tuple[str, int]:
             "such as node1:1234, 10.0.0.1:1234 or [::1]:1234."
         )
     return plain, int(digits)
+
+
+def _check_port(port: int) -> None:
+    """Check that process 0 can open the coordinator's port: JAX ends in a segmentation fault if it cannot."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise ValueError(
+            f"port {port} of {socket.gethostname()} cannot be opened ({(error.strerror or str(error)).lower()}); "
+            "choose another port for all processes, or end the run or the program that uses it."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -297,6 +297,12 @@ class TestFindingTheOthers:
         assert code == NOT_CONNECTED
         assert f"error: the processes of the run did not all connect at {where} within 2 s" in err
 
+    def test_the_port_is_in_use(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            with pytest.raises(ValueError, match=f"port {port} of .* cannot be opened .*choose another port"):
+                join(ProcessesConfig(coordinator=f"localhost:{port}", num_processes=2, process_id=0))
+
     def test_two_processes_with_one_id(self):
         where = f"127.0.0.1:{free_port()}"
         flags = ("--coordinator", where, "--num-processes", "3", "--process-id", "1", "--connect-timeout", "5")
