@@ -7,7 +7,7 @@ that member i survives.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,14 @@ from rookery.populations.config import PbtConfig, Timing, check_population, coun
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work
-from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Hyper, HyperT, Key, Metrics, PyTree, StateT
 
 
-class PbtBindings(NamedTuple):
+class PbtBindings(NamedTuple, Generic[StateT, HyperT]):
     """The static arguments of a PBT program."""
 
-    learner: Learner
-    space: Space
+    learner: Learner[StateT, HyperT]
+    space: Space[HyperT]
     config: PbtConfig
     population_size: int
     placement: Placement
@@ -48,6 +48,10 @@ class Shared(NamedTuple):
     """The observations of the PB2 bandit; () without one."""
 
 
+PbtState = ProgramState[Member[StateT, HyperT], Shared]
+"""The state of a PBT program."""
+
+
 class WorkOfMember(NamedTuple):
     """The temporary data of one member during a generation."""
 
@@ -57,7 +61,7 @@ class WorkOfMember(NamedTuple):
     """The training log of the member, see `Training`."""
 
 
-def create(bindings: PbtBindings, keys: Key, bank: Bank) -> ProgramState:
+def create(bindings: PbtBindings[StateT, HyperT], keys: Key, bank: Bank) -> PbtState[StateT, HyperT]:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     hyper_key, member_key = keys
@@ -69,7 +73,9 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> ProgramState:
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
 
 
-def begin(bindings: PbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+def begin(
+    bindings: PbtBindings[StateT, HyperT], state: PbtState[StateT, HyperT], bank: Bank, keys: Key
+) -> tuple[PbtState[StateT, HyperT], Work]:
     """Create the keys and the empty log of each member."""
     return state, prepare(bindings, state.members, bank, keys[0], keys[1:])
 
@@ -82,8 +88,12 @@ def prepare(bindings: PbtBindings, members: Member, bank: Bank, members_key: Key
 
 
 def advance(
-    bindings: PbtBindings, state: ProgramState, work: Work, first: Array | int, last: Array | int
-) -> tuple[ProgramState, Work]:
+    bindings: PbtBindings[StateT, HyperT],
+    state: PbtState[StateT, HyperT],
+    work: Work,
+    first: Array | int,
+    last: Array | int,
+) -> tuple[PbtState[StateT, HyperT], Work]:
     """Train every member for some iterations of the generation."""
     bank, _ = work.shared
     train = partial(_train, bindings.learner)
@@ -106,7 +116,9 @@ def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: 
     return evaluation, divisible(learner.step).summarize(work.log)
 
 
-def finish(bindings: PbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+def finish(
+    bindings: PbtBindings[StateT, HyperT], state: PbtState[StateT, HyperT], work: Work
+) -> tuple[PbtState[StateT, HyperT], Metrics]:
     """Evaluate every member, then exploit, inherit, perturb.
 
     Returns:
@@ -151,8 +163,12 @@ def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness:
 
 
 def exploit(
-    bindings: PbtBindings, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
-) -> tuple[Array, Member]:
+    bindings: PbtBindings[StateT, HyperT],
+    shared: Shared,
+    members: Member[StateT, HyperT],
+    fitness: Array,
+    keys: tuple[Key, Key],
+) -> tuple[Array, Member[StateT, HyperT]]:
     """Select parents and replace members.
 
     Args:
@@ -187,8 +203,8 @@ def exploit(
 
 
 def _proposal(
-    space: Space, member: Array, history: pb2.History, generation: Array, hyper: Hyper, *rest: Array
-) -> Hyper:
+    space: Space[HyperT], member: Array, history: pb2.History, generation: Array, hyper: HyperT, *rest: Array
+) -> HyperT:
     """One member's row of all proposals. Every device computes all of them: a sum over devices would change bits."""
     return trees.take(pb2.propose(history, space, generation, hyper, *rest), member)
 
@@ -221,7 +237,14 @@ def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, k
     return selection.truncation(fitness, key, best, jnp.where(active, replaced, 0))
 
 
-def restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
+def restart(
+    learner: Learner[StateT, HyperT],
+    keep_buffer: bool,
+    member: Member[StateT, HyperT],
+    key: Key,
+    needed: Array,
+    bank: Bank,
+) -> Member[StateT, HyperT]:
     """Discard the data of a diverged member; a buffer that was just inherited is the parent's and is kept."""
     fresh = learner.restart(member, bank, key, needed)
     return fresh._replace(buffer=member.buffer) if keep_buffer else fresh
@@ -261,13 +284,13 @@ def _evaluate_only(learner: Learner, member: Member, key: Key, bank: Bank) -> Ev
 
 
 def pbt(
-    learner: Learner,
-    space: Space | None = None,
+    learner: Learner[StateT, HyperT],
+    space: Space[HyperT] | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
     **options: Any,
-) -> Program:
+) -> Program[PbtState[StateT, HyperT]]:
     """Population Based Training of any learner.
 
     Args:
@@ -291,13 +314,13 @@ def pbt(
 
 
 def bind(
-    learner: Learner,
-    space: Space | None,
+    learner: Learner[StateT, HyperT],
+    space: Space[HyperT] | None,
     population_size: int,
     config: PbtConfig | None,
     placement: Placement,
     options: Mapping[str, Any],
-) -> PbtBindings:
+) -> PbtBindings[StateT, HyperT]:
     """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +12,27 @@ from rookery import trees
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
+from rookery.qd.repertoire import GenotypeT, Repertoire
 from rookery.qd.variation import VariationConfig, child
-from rookery.types import Evaluation, Key, Metrics, PyTree
+from rookery.types import Evaluation, Key, Metrics
 
 
-class EmitterBindings(NamedTuple):
+class EmitterBindings(NamedTuple, Generic[GenotypeT]):
     """The static arguments of the iso+line emitter."""
 
-    scoring: Scoring
+    scoring: Scoring[GenotypeT]
     batch_size: int
     variation: VariationConfig
     rows: Rows
 
 
 def iso_line(
-    scoring: Scoring,
+    scoring: Scoring[GenotypeT],
     batch_size: int,
     variation: VariationConfig | None = None,
     rows: Rows = HERE,
-) -> Emitter:
+) -> Emitter[EmitterState[tuple[()], tuple[()]], GenotypeT]:
     """Emitter of iso+line variations of two elites, drawn uniformly from the occupied cells.
 
     Source: Vassiliades 2018, arXiv:1804.03906. While the repertoire is empty it proposes initial genotypes.
@@ -55,19 +55,23 @@ def iso_line(
     return Emitter(_empty_state, partial(_ask, bindings), _ignore_evaluation, batch_size)
 
 
-def _empty_state(key: Key, bank: Bank) -> EmitterState:
+def _empty_state(key: Key, bank: Bank) -> EmitterState[tuple[()], tuple[()]]:
     del key, bank
     return EmitterState((), ())
 
 
-def _ignore_evaluation(state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def _ignore_evaluation(state: EmitterStateT, evaluation: Evaluation) -> tuple[EmitterStateT, Metrics]:
     del evaluation
     return state, {}
 
 
 def _ask(
-    bindings: EmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
-) -> tuple[EmitterState, PyTree, Metrics]:
+    bindings: EmitterBindings[GenotypeT],
+    state: EmitterStateT,
+    repertoire: Repertoire[GenotypeT],
+    bank: Bank,
+    key: Key,
+) -> tuple[EmitterStateT, GenotypeT, Metrics]:
     occupied = repertoire.occupied.any()
     return (
         state,
@@ -76,7 +80,7 @@ def _ask(
     )
 
 
-def vary(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+def vary(bindings: EmitterBindings[GenotypeT], repertoire: Repertoire[GenotypeT], bank: Bank, key: Key) -> GenotypeT:
     """Create children `[B, ...]` of 2 B parents; the repertoire must not be empty."""
     del bank
     parents_key, children_key = jax.random.split(key)
@@ -88,13 +92,15 @@ def vary(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key
     return jax.vmap(partial(child, config=bindings.variation))(first, second, keys)
 
 
-def _initial_genotypes(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+def _initial_genotypes(
+    bindings: EmitterBindings[GenotypeT], repertoire: Repertoire[GenotypeT], bank: Bank, key: Key
+) -> GenotypeT:
     del repertoire
     keys = member_keys(key, bindings.batch_size)
     return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
 
 
-def mix(emitters: Sequence[Emitter]) -> Emitter:
+def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tuple, tuple], GenotypeT]:
     """Combine several emitters: each proposes a part of the batch and receives the evaluation of that part only.
 
     The tables of a run describe the first emitter with a population; metrics of all others have the emitter's index as
@@ -136,8 +142,12 @@ def _split(state: EmitterState) -> list[EmitterState]:
 
 
 def _ask_all(
-    emitters: tuple[Emitter, ...], state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
-) -> tuple[EmitterState, PyTree, Metrics]:
+    emitters: tuple[Emitter[Any, GenotypeT], ...],
+    state: EmitterState[tuple, tuple],
+    repertoire: Repertoire[GenotypeT],
+    bank: Bank,
+    key: Key,
+) -> tuple[EmitterState[tuple, tuple], GenotypeT, Metrics]:
     keys = jax.random.split(key, len(emitters))
     parts = zip(emitters, _split(state), keys, strict=True)
     asked = [emitter.ask(part, repertoire, bank, key) for emitter, part, key in parts]
