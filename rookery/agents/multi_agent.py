@@ -5,13 +5,14 @@ rollouts `[T, E, I, ...]`.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rookery.agents.base import OnPolicyAgent
 from rookery.envs.base import EnvSpec, Team
-from rookery.types import Array, HyperT, Key, Metrics, ParamsT, PyTree, StateT, Transition
+from rookery.types import Array, Hyper, HyperT, Key, Metrics, ParamsT, PyTree, StateT, Transition
 
 AGENTS = 2  # the axis of a rollout
 
@@ -42,17 +43,12 @@ def independent(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) ->
     )
 
 
-def _init(agent: OnPolicyAgent[ParamsT, StateT, HyperT], count: int, key: Key) -> ParamsT:
+def _init(agent: OnPolicyAgent, count: int, key: Key) -> Any:
     return jax.vmap(agent.init)(jax.random.split(key, count))
 
 
 def _explore(
-    agent: OnPolicyAgent[ParamsT, StateT, HyperT],
-    count: int,
-    state: StateT,
-    hyper: HyperT,
-    observation: Array,
-    key: Key,
+    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore)(state, _per_agent(hyper, count), observation, jax.random.split(key, count))
 
@@ -63,13 +59,7 @@ def _per_agent(hyper: HyperT, count: int) -> HyperT:
 
 
 def _update(
-    agent: OnPolicyAgent[ParamsT, StateT, HyperT],
-    team: Team,
-    state: StateT,
-    hyper: HyperT,
-    batch: Transition,
-    key: Key,
-    step: Array,
+    agent: OnPolicyAgent, team: Team, state: StateT, hyper: Hyper, batch: Transition, key: Key, step: Array
 ) -> tuple[StateT, Metrics]:
     """Update one agent after the other, each with a separate key.
 
@@ -85,7 +75,7 @@ def _update(
 
 
 def _update_one(
-    agent: OnPolicyAgent[ParamsT, StateT, HyperT], step: Array, inputs: tuple[StateT, HyperT, Transition, Key]
+    agent: OnPolicyAgent, step: Array, inputs: tuple[StateT, Hyper, Transition, Key]
 ) -> tuple[StateT, Metrics]:
     return agent.update(*inputs, step)
 
@@ -113,23 +103,13 @@ def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPo
 
 
 def _explore_shared(
-    agent: OnPolicyAgent[ParamsT, StateT, HyperT],
-    count: int,
-    state: StateT,
-    hyper: HyperT,
-    observation: Array,
-    key: Key,
+    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, jax.random.split(key, count))
 
 
 def _update_shared(
-    agent: OnPolicyAgent[ParamsT, StateT, HyperT],
-    state: StateT,
-    hyper: HyperT,
-    batch: Transition,
-    key: Key,
-    step: Array,
+    agent: OnPolicyAgent, state: StateT, hyper: Hyper, batch: Transition, key: Key, step: Array
 ) -> tuple[StateT, Metrics]:
     """Update with the agents as further environments, `[T, E I, ...]`."""
     folded = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[AGENTS + 1 :]), batch)

@@ -118,9 +118,7 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Me
     )
 
 
-def restart(
-    bindings: OffPolicyBindings, member: Member[StateT, HyperT], bank: Bank, key: Key, needed: Array
-) -> Member[StateT, HyperT]:
+def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Reset the environments and empty the buffer where `needed`, without rewriting stored rows."""
     fresh = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
     return member._replace(
@@ -253,19 +251,11 @@ def off_policy(
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
     bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
-    evaluator = rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward)
-    return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+    return rollout.bind_learner(
+        agent,
+        rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward),
         init=partial(init, bindings),
-        load_genotype=partial(rollout.load_genotype, agent),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.iterations),
-        evaluate=partial(rollout.evaluate, evaluator),
-        spec=spec,
-        space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=evaluator.episodes * spec.episode_length,
-        trace=partial(rollout.trace, evaluator),
-        evaluator=evaluator,
-        untrained_generations=config.untrained_generations,
-    )
+    )._replace(untrained_generations=config.untrained_generations)

@@ -113,9 +113,7 @@ def _statistics(bindings: OnPolicyBindings) -> normalize.RunningStatistics:
     return trees.stack([statistics] * len(spec.team.names))
 
 
-def restart(
-    bindings: OnPolicyBindings, member: Member[StateT, HyperT], bank: Bank, key: Key, needed: Array
-) -> Member[StateT, HyperT]:
+def restart(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Reset the environments where `needed`."""
     return member._replace(env_state=trees.where(needed, begin(bindings, bank, key), member.env_state))
 
@@ -210,22 +208,14 @@ def on_policy(
     environment = remembering(environment, agent.memory_size)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
-    evaluator = rollout.evaluator(agent.act, environment, config)._replace(role=role)
-    return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+    return rollout.bind_learner(
+        agent,
+        rollout.evaluator(agent.act, environment, config)._replace(role=role),
         init=partial(init, bindings),
-        load_genotype=partial(rollout.load_genotype, agent),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.evaluate_every),
-        evaluate=partial(rollout.evaluate, evaluator),
-        spec=environment.spec,
-        space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=evaluator.episodes * spec.episode_length,
-        trace=partial(rollout.trace, evaluator),
-        evaluator=evaluator,
-        team=agent.team,
-    )
+    )._replace(team=agent.team)
 
 
 def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:

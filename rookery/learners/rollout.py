@@ -13,7 +13,17 @@ from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvState, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
-from rookery.learners.base import SUMMARIES, Bank, EvaluationConfig, Evaluator, Member
+from rookery.learners.base import (
+    SUMMARIES,
+    Bank,
+    EvaluationConfig,
+    Evaluator,
+    InitFn,
+    Learner,
+    Member,
+    RestartFn,
+    StepFn,
+)
 from rookery.types import Array, Evaluation, Genotype, HyperT, Key, ParamsT, PyTree, StateT, Transition
 
 
@@ -161,6 +171,32 @@ def evaluator(
 def bank_size(evaluator: Evaluator) -> int:
     """K, start states per generation: as configured, and at least one for each episode of an evaluation."""
     return max(evaluator.config.start_states, evaluator.episodes)
+
+
+def bind_learner(
+    agent: Agent,
+    evaluator: Evaluator,
+    init: InitFn[StateT, HyperT],
+    restart: RestartFn[StateT, HyperT],
+    step: StepFn[StateT, HyperT],
+    steps_per_generation: int,
+) -> Learner[StateT, HyperT]:
+    """Build the learner of an agent from its training loop and its evaluator."""
+    environment = evaluator.environment
+    return Learner(
+        start_states=partial(auto_reset.start_bank, environment, size=bank_size(evaluator)),
+        init=init,
+        load_genotype=partial(load_genotype, agent),
+        restart=restart,
+        step=step,
+        evaluate=partial(evaluate, evaluator),
+        trace=partial(trace, evaluator),
+        evaluator=evaluator,
+        spec=environment.spec,
+        space=agent.space,
+        steps_per_generation=steps_per_generation,
+        evaluation_steps=evaluator.episodes * environment.spec.episode_length,
+    )
 
 
 def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:

@@ -61,21 +61,25 @@ class WorkOfMember(NamedTuple):
     """The training log of the member, see `Training`."""
 
 
-def create(bindings: PbtBindings[StateT, HyperT], keys: Key, bank: Bank) -> PbtState[StateT, HyperT]:
+def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
-    hyper_key, member_key = keys
-    hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
-    keys = base.member_keys(member_key, size)
-    members = bindings.placement.map(bindings.learner.init, (keys, hyper), (bank,))
+    members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
     recent = jnp.zeros((size, bindings.config.smooth))
     history = pb2.empty(bindings.space, size) if bindings.config.perturb == "pb2" else ()
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
 
 
-def begin(
-    bindings: PbtBindings[StateT, HyperT], state: PbtState[StateT, HyperT], bank: Bank, keys: Key
-) -> tuple[PbtState[StateT, HyperT], Work]:
+def init_members(
+    learner: Learner[StateT, HyperT], space: Space[HyperT], size: int, placement: Placement, keys: Key, bank: Bank
+) -> Member[StateT, HyperT]:
+    """Initialise `size` members, each with separate keys from `keys` `[2]`, for its hyper-parameters and for itself."""
+    hyper_keys, member_keys = (base.member_keys(key, size) for key in keys)
+    hyper = jax.vmap(partial(hyperparams.sample, space))(hyper_keys)
+    return placement.map(learner.init, (member_keys, hyper), (bank,))
+
+
+def begin(bindings: PbtBindings, state: PbtState, bank: Bank, keys: Key) -> tuple[PbtState, Work]:
     """Create the keys and the empty log of each member."""
     return state, prepare(bindings, state.members, bank, keys[0], keys[1:])
 
@@ -88,24 +92,21 @@ def prepare(bindings: PbtBindings, members: Member, bank: Bank, members_key: Key
 
 
 def advance(
-    bindings: PbtBindings[StateT, HyperT],
-    state: PbtState[StateT, HyperT],
-    work: Work,
-    first: Array | int,
-    last: Array | int,
-) -> tuple[PbtState[StateT, HyperT], Work]:
+    bindings: PbtBindings, state: PbtState, work: Work, first: Array | int, last: Array | int
+) -> tuple[PbtState, Work]:
     """Train every member for some iterations of the generation."""
-    bank, _ = work.shared
-    train = partial(_train, bindings.learner)
-    shared = (bank, state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
-    members, log = bindings.placement.map(train, (state.members, work.members), shared)
+    training = state.members, work.members.log, work.members.train_key
+    shared = (work.shared[0], state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
+    members, log = bindings.placement.map(partial(train_member, bindings.learner), training, shared)
     return state._replace(members=members), work._replace(members=work.members._replace(log=log))
 
 
-def _train(
-    learner: Learner, member: Member, work: WorkOfMember, bank: Bank, generation: Array, first: Array, last: Array
+def train_member(
+    learner: Learner, member: Member, log: PyTree, key: Key, bank: Bank, *when: Array
 ) -> tuple[Member, PyTree]:
-    return divisible(learner.step).advance(member, work.log, bank, work.train_key, generation, first, last)
+    """Train one member for some iterations; `when` is the generation, the first iteration and the one after the
+    last."""
+    return divisible(learner.step).advance(member, log, bank, key, *when)
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
@@ -116,9 +117,7 @@ def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: 
     return evaluation, divisible(learner.step).summarize(work.log)
 
 
-def finish(
-    bindings: PbtBindings[StateT, HyperT], state: PbtState[StateT, HyperT], work: Work
-) -> tuple[PbtState[StateT, HyperT], Metrics]:
+def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState, Metrics]:
     """Evaluate every member, then exploit, inherit, perturb.
 
     Returns:
@@ -163,12 +162,8 @@ def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness:
 
 
 def exploit(
-    bindings: PbtBindings[StateT, HyperT],
-    shared: Shared,
-    members: Member[StateT, HyperT],
-    fitness: Array,
-    keys: tuple[Key, Key],
-) -> tuple[Array, Member[StateT, HyperT]]:
+    bindings: PbtBindings, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
+) -> tuple[Array, Member]:
     """Select parents and replace members.
 
     Args:
@@ -237,14 +232,7 @@ def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, k
     return selection.truncation(fitness, key, best, jnp.where(active, replaced, 0))
 
 
-def restart(
-    learner: Learner[StateT, HyperT],
-    keep_buffer: bool,
-    member: Member[StateT, HyperT],
-    key: Key,
-    needed: Array,
-    bank: Bank,
-) -> Member[StateT, HyperT]:
+def restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
     """Discard the data of a diverged member; a buffer that was just inherited is the parent's and is kept."""
     fresh = learner.restart(member, bank, key, needed)
     return fresh._replace(buffer=member.buffer) if keep_buffer else fresh

@@ -51,7 +51,7 @@ def replay(
     return change_step(change_init(program, follow), follow)
 
 
-def _follow(schedule: Mapping[str, Array], state: PbtState[StateT, HyperT]) -> PbtState[StateT, HyperT]:
+def _follow(schedule: Mapping[str, Array], state: PbtState) -> PbtState:
     """Set the scheduled values of the next generation for all members."""
     hyper = state.members.hyper
     now = {

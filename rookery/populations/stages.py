@@ -8,7 +8,7 @@ Called as functions, `StagedInit` and `StagedStep` run their stages in sequence 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 
@@ -115,22 +115,11 @@ def change_step(
     return program._replace(step=replace(step, begin=partial(_begin_changed, step.begin, change)))
 
 
-def _create_changed(
-    create: Callable[[Key, Bank], ProgramStateT],
-    change: Callable[[ProgramStateT], ProgramStateT],
-    key: Key,
-    bank: Bank,
-) -> ProgramStateT:
+def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> Any:
     return change(create(key, bank))
 
 
-def _begin_changed(
-    begin: Callable[[ProgramStateT, Bank, Key], tuple[ProgramStateT, Work]],
-    change: Callable[[ProgramStateT], ProgramStateT],
-    state: ProgramStateT,
-    bank: Bank,
-    key: Key,
-) -> tuple[ProgramStateT, Work]:
+def _begin_changed(begin: Callable, change: Callable, state: Any, bank: Bank, key: Key) -> tuple[Any, Work]:
     return begin(change(state), bank, key)
 
 

@@ -15,7 +15,7 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
 from rookery.qd.repertoire import GenotypeT, Repertoire
 from rookery.qd.variation import VariationConfig, child
-from rookery.types import Evaluation, Key, Metrics
+from rookery.types import Evaluation, Key, Metrics, PyTree
 
 
 class EmitterBindings(NamedTuple, Generic[GenotypeT]):
@@ -66,12 +66,8 @@ def _ignore_evaluation(state: EmitterStateT, evaluation: Evaluation) -> tuple[Em
 
 
 def _ask(
-    bindings: EmitterBindings[GenotypeT],
-    state: EmitterStateT,
-    repertoire: Repertoire[GenotypeT],
-    bank: Bank,
-    key: Key,
-) -> tuple[EmitterStateT, GenotypeT, Metrics]:
+    bindings: EmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[EmitterState, PyTree, Metrics]:
     occupied = repertoire.occupied.any()
     return (
         state,
@@ -92,9 +88,7 @@ def vary(bindings: EmitterBindings[GenotypeT], repertoire: Repertoire[GenotypeT]
     return jax.vmap(partial(child, config=bindings.variation))(first, second, keys)
 
 
-def _initial_genotypes(
-    bindings: EmitterBindings[GenotypeT], repertoire: Repertoire[GenotypeT], bank: Bank, key: Key
-) -> GenotypeT:
+def _initial_genotypes(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
     del repertoire
     keys = member_keys(key, bindings.batch_size)
     return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
@@ -142,12 +136,8 @@ def _split(state: EmitterState) -> list[EmitterState]:
 
 
 def _ask_all(
-    emitters: tuple[Emitter[Any, GenotypeT], ...],
-    state: EmitterState[tuple, tuple],
-    repertoire: Repertoire[GenotypeT],
-    bank: Bank,
-    key: Key,
-) -> tuple[EmitterState[tuple, tuple], GenotypeT, Metrics]:
+    emitters: tuple[Emitter, ...], state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
+) -> tuple[EmitterState, PyTree, Metrics]:
     keys = jax.random.split(key, len(emitters))
     parts = zip(emitters, _split(state), keys, strict=True)
     asked = [emitter.ask(part, repertoire, bank, key) for emitter, part, key in parts]
