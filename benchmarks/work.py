@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import buffers, hyperparams
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import Environment, EnvSpec
@@ -52,7 +52,7 @@ def add_agents(made: argparse.ArgumentParser) -> None:
     made.add_argument("--agent", choices=PEERS, nargs="+", default=list(PEERS), help="(%(default)s)")
 
 
-def agent_of(shapes: Shapes, spec: EnvSpec) -> Agent:
+def agent_of(shapes: Shapes, spec: EnvSpec) -> OffPolicyAgent:
     """Rookery's agent."""
     if shapes.agent == "td3":
         return td3(spec, Td3Config(hidden_sizes=shapes.hidden_sizes, policy_delay=POLICY_DELAY))

@@ -9,7 +9,7 @@ program = rookery.pbt(learner, population_size=8)
 result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
-from rookery.agents.base import Agent
+from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
@@ -76,7 +76,9 @@ __all__ = [
     "LogUniform",
     "MePbtConfig",
     "Member",
+    "OffPolicyAgent",
     "OffPolicyConfig",
+    "OnPolicyAgent",
     "OnPolicyConfig",
     "OneMinusLog",
     "PbtConfig",

@@ -1,20 +1,23 @@
 """Search spaces: how a member's hyper-parameters are sampled, perturbed and clipped to their bounds.
 
-A `Hyper` is a NamedTuple of float scalars declared next to its agent. A `Space` defines which of its fields evolve, on
-which scale and between which bounds; the other fields keep their default values.
+A `Hyper` is a NamedTuple of float scalars declared next to its agent; the annotation of each field has its meaning and
+its domain (`Field`). A `Space` defines which of the fields evolve, on which scale and between which bounds; the other
+fields keep their default values.
 """
 
+import collections
 import difflib
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, get_type_hints
 
 import jax
 import jax.numpy as jnp
 
-from rookery.types import Array, Hyper, Key
+from rookery.types import Array, HyperT, Key
 
 FIXED = "fixed"
 
@@ -111,18 +114,27 @@ class OneMinusLog:
 
 
 class Field(NamedTuple):
-    """Static description of a hyper-parameter: its meaning, natural scale and valid values."""
+    """Static description of a hyper-parameter, in the annotation of a `Hyper`'s field.
+
+    For example `discount: Annotated[Scalar, Field("discount factor", OneMinusLog(0.9, 0.999))] = 0.99`.
+    """
 
     meaning: str
     """Description shown in the command line's help."""
-    scale: Callable[[float, float], Domain]
-    """Constructor of the domain that two bounds give: `Uniform`, `LogUniform` or `OneMinusLog`."""
+    domain: Domain | type[Domain]
+    """The domain in which it evolves by default; or, if it is fixed by default, only the scale: `Uniform`, `LogUniform`
+    or `OneMinusLog`."""
     low: float = 0.0
     """Lowest valid value."""
     high: float = math.inf
     """Highest valid value."""
     zero: bool = False
     """Whether the constant 0 is valid although the logarithmic scale excludes it."""
+
+    @property
+    def scale(self) -> Any:
+        """Constructor of the domain that two bounds give."""
+        return self.domain if isinstance(self.domain, type) else type(self.domain)
 
     @property
     def range(self) -> str:
@@ -132,10 +144,10 @@ class Field(NamedTuple):
         return f"{left}, {right}"
 
 
-class Space(NamedTuple):
+class Space(NamedTuple, Generic[HyperT]):
     """A search space: default values of all fields of a `Hyper`, and the domains of the fields that evolve."""
 
-    defaults: Hyper
+    defaults: HyperT
     """A `Hyper` of Python floats."""
     domains: Mapping[str, Domain]
     """Field name -> domain, for the fields that evolve."""
@@ -149,7 +161,57 @@ Choice = Domain | tuple[float, float] | float | str
 """How to choose a field: a domain; two bounds on the field's scale; a constant; or "fixed" for its default value."""
 
 
-def space(defaults: Hyper, domains: Mapping[str, Domain], fields: Mapping[str, Field] | None = None) -> Space:
+def declared(kind: type[HyperT]) -> Space[HyperT]:
+    """Return the default search space of a `Hyper`, from its defaults and the `Field` in each field's annotation.
+
+    A field without one keeps its default and cannot be chosen.
+
+    Raises:
+      ValueError: as in `space`.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    notes = ((name, note) for name, hint in hints.items() for note in getattr(hint, "__metadata__", ()))
+    fields = {name: note for name, note in notes if isinstance(note, Field)}
+    domains = {name: field.domain for name, field in fields.items() if not isinstance(field.domain, type)}
+    return space(kind(), domains, fields)
+
+
+def without(space: Space[HyperT], name: str) -> Space[HyperT]:
+    """Return the space in which the field `name` keeps its default and cannot be chosen."""
+    domains, fields = (
+        {other: given[other] for other in given if other != name} for given in (space.domains, space.fields)
+    )
+    return space._replace(domains=MappingProxyType(domains), fields=MappingProxyType(fields))
+
+
+def join(first: Space, second: Space) -> Space:
+    """Return the space of a `Hyper` that has the fields of both spaces' `Hyper`s, in this order.
+
+    The type of its `Hyper` is created here, since its fields are known only at run time; `select` converts it to the
+    type of either space. It is flat, so that flags, columns and stored leaves are named by their field alone.
+    """
+    kind = _joined_type(type(first.defaults), type(second.defaults))
+    # The fields of a space that declares none must still be available to `choose`.
+    fields = [given.fields or dict.fromkeys(given.defaults._fields, _ANY_VALUE) for given in (first, second)]
+    return space(
+        kind(**first.defaults._asdict(), **second.defaults._asdict()),
+        {**first.domains, **second.domains},
+        {**fields[0], **fields[1]},
+    )
+
+
+@functools.cache
+def _joined_type(first: Any, second: Any) -> Any:
+    """Cached, so that two joins of the same types give pytrees of equal structure."""
+    return collections.namedtuple("JoinedHyper", (*first._fields, *second._fields))
+
+
+def select(like: HyperT, hyper: Any) -> HyperT:
+    """Return the values that a joined `Hyper` has for the fields of `like`, as a `Hyper` of the type of `like`."""
+    return like._replace(**{name: getattr(hyper, name) for name in like._fields})
+
+
+def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, Field] | None = None) -> Space[HyperT]:
     """Declare a search space.
 
     Args:
@@ -169,7 +231,7 @@ def space(defaults: Hyper, domains: Mapping[str, Domain], fields: Mapping[str, F
     return Space(defaults, MappingProxyType(dict(domains)), fields)
 
 
-def choose(space: Space, **choices: Choice) -> Space:
+def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
     """Return the space with some fields chosen anew, as in `choose(agent.space, policy_lr=(1e-5, 1e-2),
     discount="fixed")`.
 
@@ -250,7 +312,7 @@ def _check_domain(name: str, domain: Domain, field: Field) -> None:
         _check_value(name, bound, field)
 
 
-def sample(space: Space, key: Key) -> Hyper:
+def sample(space: Space[HyperT], key: Key) -> HyperT:
     """Sample one member's hyper-parameters: evolving fields from separate keys within their bounds, the others default.
 
     Returns:
@@ -267,12 +329,14 @@ def draw(domain: Domain, key: Key) -> Array:
     return clip_value(domain, domain.at(jax.random.uniform(key)))
 
 
-def defaults(space: Space) -> Hyper:
+def defaults(space: Space[HyperT]) -> HyperT:
     """Return the default values as `[]` float32."""
     return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), space.defaults)
 
 
-def perturb(space: Space, hyper: Hyper, key: Key, factors: tuple[float, float], resample_probability: float) -> Hyper:
+def perturb(
+    space: Space[HyperT], hyper: HyperT, key: Key, factors: tuple[float, float], resample_probability: float
+) -> HyperT:
     """Perturb the hyper-parameters of one child: the "explore" step of PBT (Jaderberg 2017, arXiv:1711.09846, section
     4).
 
@@ -293,7 +357,7 @@ def perturb(space: Space, hyper: Hyper, key: Key, factors: tuple[float, float], 
     return hyper._replace(**changed)
 
 
-def clip(space: Space, hyper: Hyper) -> Hyper:
+def clip(space: Space[HyperT], hyper: HyperT) -> HyperT:
     """Clip every evolving field to its bounds."""
     return hyper._replace(**{name: clip_value(d, getattr(hyper, name)) for name, d in space.domains.items()})
 

@@ -13,9 +13,10 @@ transition; a leading axis over which a function is mapped is left out of its sh
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, Self
 
 import jax
+from typing_extensions import TypeVar
 
 Array = jax.Array
 Key = jax.Array
@@ -25,8 +26,36 @@ Scalar = jax.Array | float
 """A `[]` array, or a Python float where a default is declared."""
 
 PyTree = Any
-Hyper = Any
-"""A NamedTuple of float scalars, declared next to its agent: the hyper-parameters that can evolve."""
+
+
+class Hyper(Protocol):
+    """A NamedTuple of float scalars, declared next to its agent: the hyper-parameters that can evolve."""
+
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+    def _replace(self, **values: Any) -> Self: ...
+
+
+class HasParams(Protocol):
+    """The attribute that every agent's `State` has: its parameters."""
+
+    @property
+    def params(self) -> Any:
+        """The parameters that can be copied into other members."""
+        ...
+
+
+ParamsT = TypeVar("ParamsT", infer_variance=True)
+"""The parameters of an agent, a NamedTuple or any other pytree."""
+StateT = TypeVar("StateT", bound=HasParams, infer_variance=True)
+"""The learned state of a member."""
+HyperT = TypeVar("HyperT", bound=Hyper, infer_variance=True)
+"""The hyper-parameters of an agent."""
+AnyHyperT = TypeVar("AnyHyperT", infer_variance=True)
+"""The hyper-parameters of an agent, or () for a policy that is evolved without gradients."""
 
 Metrics = Mapping[str, Array]
 """Metric name -> `[]` or `[P]`. Names that start with `hyper/` are hyper-parameters."""
@@ -68,10 +97,10 @@ class Evaluation(NamedTuple):
     """`[I]`, mean return of each agent of a team; NaN for an agent whose action was not finite."""
 
 
-class Genotype(NamedTuple):
+class Genotype(NamedTuple, Generic[ParamsT, AnyHyperT]):
     """The part of a member that can be copied into another member: no optimiser state, target networks or data."""
 
-    params: PyTree
-    hyper: Hyper
+    params: ParamsT
+    hyper: AnyHyperT
     normalizer: PyTree
     """Observation statistics that the parameters were trained with, or None."""

@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ def population() -> Knobs:
 def test_defaults_are_scalars_of_float32() -> None:
     values = hyperparams.defaults(SPACE)
     assert all(isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32 and leaf.shape == () for leaf in values)
-    np.testing.assert_allclose(values, [0.25, 1e-3, 0.99, 7.0], rtol=1e-7)
+    np.testing.assert_allclose(list(map(float, values)), [0.25, 1e-3, 0.99, 7.0], rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", DOMAINS)
@@ -180,7 +180,7 @@ def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -
 
 def test_clip_moves_only_what_is_outside() -> None:
     clipped = hyperparams.clip(SPACE, Knobs(*(jnp.float32(x) for x in (-1.0, 1e-3, 1.5, 70.0))))
-    np.testing.assert_allclose(clipped, [0.0, 1e-3, 0.999, 70.0], rtol=1e-7)
+    np.testing.assert_allclose(list(map(float, clipped)), [0.0, 1e-3, 0.999, 70.0], rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,62 @@ class TestChoose:
             "discount": 0.95,
             "fixed": 7.0,
         }
+
+
+class Annotations(NamedTuple):
+    noise: Annotated[jax.Array | float, FIELDS["noise"]] = 0.25
+    rate: Annotated[jax.Array | float, hyperparams.Field("step size", LogUniform(1e-5, 1e-1), high=1.0)] = 1e-3
+    internal: jax.Array | float = 2.0
+
+
+class Added(NamedTuple):
+    extra: Annotated[jax.Array | float, hyperparams.Field("of the wrapper", Uniform(0.0, 9.0))] = 4.0
+
+
+class TestDeclarations:
+    def test_the_annotations_declare_defaults_domains_and_descriptions(self) -> None:
+        space = hyperparams.declared(Annotations)
+        assert space.defaults == Annotations(0.25, 1e-3, 2.0)
+        assert dict(space.domains) == {"rate": LogUniform(1e-5, 1e-1)}
+        assert {name: field.meaning for name, field in space.fields.items()} == {
+            "noise": "of actions",
+            "rate": "step size",
+        }
+        assert choose(space, noise=(0.1, 0.2)).domains["noise"] == Uniform(0.1, 0.2)
+        with pytest.raises(ValueError, match=r"^rate must lie in \(0, 1\], got 2\.$"):
+            choose(space, rate=2.0)
+
+    def test_a_field_that_declares_nothing_cannot_be_chosen(self) -> None:
+        with pytest.raises(ValueError, match=r"^'internal' is no hyper-parameter here"):
+            choose(hyperparams.declared(Annotations), internal=1.0)
+
+    def test_a_declared_interval_outside_of_the_valid_values_is_an_error(self) -> None:
+        class Wrong(NamedTuple):
+            rate: Annotated[jax.Array | float, hyperparams.Field("", LogUniform(1e-5, 2.0), high=1.0)] = 1e-3
+
+        with pytest.raises(ValueError, match=r"^rate must lie in \(0, 1\], got 2\.$"):
+            hyperparams.declared(Wrong)
+
+    def test_a_field_that_is_taken_out_keeps_its_default(self) -> None:
+        space = hyperparams.without(hyperparams.declared(Annotations), "rate")
+        assert (space.defaults, dict(space.domains), list(space.fields)) == (Annotations(), {}, ["noise"])
+
+    def test_joined_spaces_have_the_fields_of_both_in_order(self) -> None:
+        first, second = hyperparams.declared(Annotations), hyperparams.declared(Added)
+        space = hyperparams.join(first, second)
+        assert space.defaults._asdict() == {"noise": 0.25, "rate": 1e-3, "internal": 2.0, "extra": 4.0}
+        assert dict(space.domains) == {**first.domains, **second.domains}
+        assert dict(space.fields) == {**first.fields, **second.fields}
+        assert type(hyperparams.join(first, second).defaults) is type(space.defaults)
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(space.defaults)]
+        assert paths == [".noise", ".rate", ".internal", ".extra"]  # as checkpoints name them
+        hyper = space.defaults._replace(rate=0.5, extra=3.0)
+        assert hyperparams.select(Annotations(), hyper) == Annotations(rate=0.5)
+        assert hyperparams.select(Added(), hyper) == Added(3.0)
+
+    def test_every_field_of_a_space_without_descriptions_can_be_chosen_after_a_join(self) -> None:
+        space = hyperparams.join(SPACE, hyperparams.declared(Added))
+        assert choose(space, fixed=-1.0).defaults.fixed == -1.0
 
 
 def test_domains_of_different_scales_are_never_equal() -> None:

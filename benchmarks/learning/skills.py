@@ -75,7 +75,7 @@ GOOD = 0.9  # accuracy
 class Contender(NamedTuple):
     """Components of a contender."""
 
-    agent: rookery.Agent
+    agent: rookery.OffPolicyAgent
     environment: rookery.Environment
     learner: rookery.Learner
     program: rookery.Program

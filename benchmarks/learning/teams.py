@@ -33,7 +33,7 @@ import numpy as np
 import rookery
 from benchmarks import harness
 from rookery.agents import multi_agent
-from rookery.agents.base import Agent
+from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import identify
@@ -172,13 +172,15 @@ def our_run(
     return policy, {"seconds": seconds, "steps": steps.tolist(), "earned": curve.tolist()}
 
 
-def best_of_ours(agent: Agent, member: Member, observation: Array, key: Key) -> Array:
+def best_of_ours(agent: OnPolicyAgent, member: Member, observation: Array, key: Key) -> Array:
     del key
     return jax.vmap(agent.act, in_axes=(None, 0))(member.state.params, observation)
 
 
-def drawn_by_ours(agent: Agent, member: Member, observation: Array, key: Key) -> Array:
-    return rollout.explore(agent, member.state, member.hyper, observation, key)
+def drawn_by_ours(agent: OnPolicyAgent, member: Member, observation: Array, key: Key) -> Array:
+    keys = jax.random.split(key, observation.shape[0])
+    explore = jax.vmap(agent.explore, in_axes=(None, None, 0, 0))
+    return explore(member.state, member.hyper, observation, keys)[0]
 
 
 def against_random(

@@ -1,13 +1,16 @@
-"""The agent interface: `Agent(init, start, explore, act, noise, update)`, written for ONE member.
+"""The agent interface: `OffPolicyAgent` and `OnPolicyAgent`, written for ONE member.
 
-This docstring is the guide to writing an agent. An agent consists of six pure functions over three separate types:
+This docstring is the guide to writing an agent. An agent consists of pure functions over three separate types:
 
 - `Config`, a frozen dataclass: static settings that determine shapes. The factory (`sac.sac(spec, config)`) validates
   and binds it.
 - `Hyper`, a NamedTuple of `[]` leaves: traced, so that the members of a population can hold and change different
-  values.
+  values. The annotation of each field states its meaning and domain (`hyperparams.Field`).
 - `State`, a NamedTuple: the learned quantities. It contains `params`, the parameters that can be copied into other
   members.
+
+An off-policy agent (SAC, TD3) learns from batches of stored transitions. Its random numbers for an update are drawn
+beforehand, by `noise`. An on-policy agent (PPO) learns from its latest rollout; its update consumes a key.
 
 To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyper` and its space, `State`, losses,
 `update`, factory. Do not store a random key in the state, do not read a hyper-parameter from the config, and add the
@@ -15,16 +18,15 @@ agent to the test suite in `tests/agents/test_agents.py`, which checks both.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol
+
+from typing_extensions import TypeVar
 
 from rookery.envs.base import EnvSpec, Step
 from rookery.hyperparams import Space
-from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
+from rookery.types import Array, HyperT, Key, Metrics, ParamsT, PyTree, StateT, Transition
 
-Params = PyTree
-State = PyTree
-Noise = PyTree
-Extras = PyTree
+NoiseT = TypeVar("NoiseT", infer_variance=True)
 
 
 class RolloutExtras(NamedTuple):
@@ -40,48 +42,55 @@ class RolloutExtras(NamedTuple):
     """`[]`, discounted sum of the rewards of the episode so far."""
 
 
-class InitFn(Protocol):
+class InitFn(Protocol[ParamsT]):
     """Initialise parameters; the key is consumed."""
 
-    def __call__(self, key: Key) -> Params: ...
+    def __call__(self, key: Key) -> ParamsT: ...
 
 
-class StartFn(Protocol):
-    """Build a state from parameters, with new targets and optimisers. The only conversion of `Params` to `State`."""
+class StartFn(Protocol[ParamsT, StateT]):
+    """Build a state from parameters, with new targets and optimisers. The only conversion of parameters to a state."""
 
-    def __call__(self, params: Params) -> State: ...
+    def __call__(self, params: ParamsT) -> StateT: ...
 
 
-class ExploreFn(Protocol):
-    """Return an exploratory action `[A]` for an observation `[O]`, and the data to store with it.
+class ExploreFn(Protocol[StateT, HyperT]):
+    """Return an exploratory action `[A]` for an observation `[O]`; the key is consumed."""
 
-    The data are the log density `[]` for an on-policy agent, `()` for an off-policy agent. The key is consumed. For an
-    agent with a memory, the observation ends in the memory, and the action is an `ActionWithCarry`.
+    def __call__(self, state: StateT, hyper: HyperT, observation: Array, key: Key) -> Array: ...
+
+
+class SampleFn(Protocol[StateT, HyperT]):
+    """Draw an action `[A]` from the policy for an observation `[O]`; return it with its log density `[]`, in nats.
+
+    The key is consumed. For an agent with a memory, the observation ends in the memory, and the action is an
+    `ActionWithCarry`.
     """
 
-    def __call__(self, state: State, hyper: Hyper, observation: Array, key: Key) -> tuple[Array, Extras]: ...
+    def __call__(self, state: StateT, hyper: HyperT, observation: Array, key: Key) -> tuple[PyTree, Array]: ...
 
 
-class ActFn(Protocol):
-    """Return the deterministic action `[A]` for an observation `[O]`, for evaluation; takes parameters, not a state."""
+class ActFn(Protocol[ParamsT]):
+    """Return the deterministic action `[A]` for an observation `[O]`, for evaluation; takes parameters, not a state.
 
-    def __call__(self, params: Params, observation: Array) -> Array: ...
+    For an agent with a memory, the observation ends in the memory, and the action is an `ActionWithCarry`.
+    """
+
+    def __call__(self, params: ParamsT, observation: Array) -> PyTree: ...
 
 
-class NoiseFn(Protocol):
+class NoiseFn(Protocol[NoiseT]):
     """Draw all random numbers that an update consumes, leaves `[batch_size, ...]`, independently for each row.
 
     It is separate from `update` so that a block of U updates draws its noise in one call for U x B rows and splits it
-    into batches (1.1 to 1.35 times as fast). For an on-policy agent, which shuffles all rows in every epoch, the noise
-    is the key itself.
+    into batches (1.1 to 1.35 times as fast).
     """
 
-    def __call__(self, key: Key, batch_size: int) -> Noise: ...
+    def __call__(self, key: Key, batch_size: int) -> NoiseT: ...
 
 
-class UpdateFn(Protocol):
-    """Apply one gradient update from a batch `[B, ...]`; for an on-policy agent, all epochs over a rollout `[T, E,
-    ...]`.
+class UpdateFn(Protocol[StateT, HyperT, NoiseT]):
+    """Apply one gradient update from a batch `[B, ...]`.
 
     Args:
       state: the state before the update.
@@ -96,8 +105,27 @@ class UpdateFn(Protocol):
     """
 
     def __call__(
-        self, state: State, hyper: Hyper, batch: Transition, noise: Noise, step: Array
-    ) -> tuple[State, Metrics]: ...
+        self, state: StateT, hyper: HyperT, batch: Transition, noise: NoiseT, step: Array
+    ) -> tuple[StateT, Metrics]: ...
+
+
+class RolloutUpdateFn(Protocol[StateT, HyperT]):
+    """Apply one update: all epochs over a rollout `[T, E, ...]`, whose extras are `RolloutExtras`.
+
+    Args:
+      state: the state before the update.
+      hyper: the member's hyper-parameters.
+      batch: the transitions of the rollout.
+      key: consumed.
+      step: as in `UpdateFn`.
+
+    Returns:
+      The new state, and metrics `[]`.
+    """
+
+    def __call__(
+        self, state: StateT, hyper: HyperT, batch: Transition, key: Key, step: Array
+    ) -> tuple[StateT, Metrics]: ...
 
 
 class KeepFn(Protocol):
@@ -106,19 +134,19 @@ class KeepFn(Protocol):
     def __call__(self, step: Step) -> PyTree: ...
 
 
-class ObserveFn(Protocol):
+class ObserveFn(Protocol[StateT]):
     """Update the state from the latest steps `[E, ...]`; called before these steps can be sampled for learning."""
 
-    def __call__(self, state: State, steps: Step) -> State: ...
+    def __call__(self, state: StateT, steps: Step) -> StateT: ...
 
 
-class MeasureFn(Protocol):
+class MeasureFn(Protocol[ParamsT]):
     """Return further quantities that an evaluation sums over the steps of an episode: name -> `[]`.
 
     `step.final_observation` is preprocessed like the observations that the agent acts on.
     """
 
-    def __call__(self, params: Params, step: Step) -> Mapping[str, Array]: ...
+    def __call__(self, params: ParamsT, step: Step) -> Mapping[str, Array]: ...
 
 
 class ConcludeFn(Protocol):
@@ -138,36 +166,51 @@ class ConcludeFn(Protocol):
     ) -> tuple[Array, Mapping[str, Array]]: ...
 
 
-class IntrinsicReward(NamedTuple):
+class IntrinsicReward(NamedTuple, Generic[ParamsT, StateT]):
     """The functions that a learner calls for an agent that computes its own reward."""
 
     keep: KeepFn
-    observe: ObserveFn
-    measure: MeasureFn
+    observe: ObserveFn[StateT]
+    measure: MeasureFn[ParamsT]
     conclude: ConcludeFn
 
 
-class Agent(NamedTuple):
-    """A learning algorithm for one member."""
+class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
+    """A learning algorithm for one member that learns from stored transitions."""
 
-    init: InitFn
-    start: StartFn
-    explore: ExploreFn
-    act: ActFn
-    noise: NoiseFn
-    update: UpdateFn
-    space: Space
+    init: InitFn[ParamsT]
+    start: StartFn[ParamsT, StateT]
+    explore: ExploreFn[StateT, HyperT]
+    act: ActFn[ParamsT]
+    noise: NoiseFn[NoiseT]
+    update: UpdateFn[StateT, HyperT, NoiseT]
+    space: Space[HyperT]
     """The default search space; its `defaults` are the default hyper-parameters."""
-    intrinsic_reward: IntrinsicReward | None = None
+    intrinsic_reward: IntrinsicReward[ParamsT, StateT] | None = None
     """None: the agent learns from the environment's reward, and its return is the fitness."""
+
+
+class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
+    """A learning algorithm for one member, or for the agents of a team, that learns from its latest rollout."""
+
+    init: InitFn[ParamsT]
+    start: StartFn[ParamsT, StateT]
+    explore: SampleFn[StateT, HyperT]
+    act: ActFn[ParamsT]
+    update: RolloutUpdateFn[StateT, HyperT]
+    space: Space[HyperT]
+    """The default search space; its `defaults` are the default hyper-parameters, among them `discount`."""
+    minibatches: int
+    """Number of minibatches that each epoch splits a rollout into, at least 1."""
     memory_size: int = 0
     """Size of the memory that is carried from step to step, see `envs/wrappers/recurrence.py`."""
     team: str = ""
     """How the agents of a team share parameters, "independent" or "shared"; empty for a single agent."""
-    minibatches: int = 0
-    """Number of minibatches of a rollout for an on-policy agent; 0 for an off-policy agent."""
     normalize: bool = False
-    """Whether an on-policy agent normalises observations by default."""
+    """Whether the agent normalises observations by default."""
+
+
+Agent = OffPolicyAgent | OnPolicyAgent
 
 
 def check_hidden_sizes(
@@ -206,12 +249,3 @@ def check_continuous(spec: EnvSpec, agent: str) -> None:
     """
     if spec.discrete:
         raise ValueError(f"{agent} needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
-
-
-class HasParams(Protocol):
-    """The attribute that every agent's `State` has: its parameters."""
-
-    @property
-    def params(self) -> Params:
-        """The parameters that can be copied into other members."""
-        ...

@@ -7,23 +7,21 @@ reward: Kumar 2020, "One Solution is Not All You Need" (arXiv:2010.14484).
 Deviation: the temperature of SAC is learned, unless `SacConfig.fix_alpha` is set; Eysenbach 2018 keeps it at 0.1.
 """
 
-import collections
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
-from rookery.agents.base import Agent, IntrinsicReward, check_hidden_sizes
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.hyperparams import Field, LogUniform, Space, Uniform
-from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
+from rookery.hyperparams import Field, LogUniform, Space
+from rookery.types import Array, Hyper, Key, Metrics, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
@@ -100,13 +98,11 @@ class DiaynState(NamedTuple):
 class DiaynBindings(NamedTuple):
     """The static arguments that DIAYN's functions are bound to."""
 
-    agent: Agent
+    agent: OffPolicyAgent
     skill: SkillSpec
     config: DiaynConfig
     discriminator: networks.Network
     """Features -> S outputs."""
-    hyper: type
-    """Type of the wrapped agent's hyper-parameters."""
 
 
 class Guess(NamedTuple):
@@ -118,8 +114,12 @@ class Guess(NamedTuple):
     """1 for a correct prediction, else 0; on a sphere (1 + cosine) / 2 between predicted direction and skill."""
 
 
-DISCRIMINATOR_LR = Field("learning rate of the discriminator", LogUniform)
-DIVERSITY_SCALE = Field("weight of the diversity reward in SMERL", LogUniform)
+class DiaynHyper(NamedTuple):
+    """The hyper-parameter that DIAYN adds to those of the wrapped agent."""
+
+    discriminator_lr: Annotated[Scalar, Field("learning rate of the discriminator", LogUniform(3e-5, 3e-3))] = 3e-4
+
+
 DISCOUNT = 0.97  # for episodes of about 100 steps
 
 
@@ -129,26 +129,12 @@ def space(inner: Space, with_smerl: bool = True) -> Space:
 
     The default discount becomes 0.97, whatever the wrapped agent's default is.
     """
-    added = {"discriminator_lr": 3e-4, **({"diversity_scale": 1.0} if with_smerl else {})}
-    domains = {"discriminator_lr": LogUniform(3e-5, 3e-3), "diversity_scale": LogUniform(0.1, 10.0)}
-    fields = {"discriminator_lr": DISCRIMINATOR_LR, "diversity_scale": DIVERSITY_SCALE}
-    # The fields of a custom agent that declares none must still be available to `choose`.
-    inner_fields = inner.fields or dict.fromkeys(inner.defaults._fields, Field("", Uniform, low=-math.inf))
-    values = {**inner.defaults._asdict(), **added}
-    if "discount" in values:
-        values["discount"] = DISCOUNT
-    return hyperparams.space(
-        _hyper_type(type(inner.defaults), with_smerl)(**values),
-        {**inner.domains, **{name: domains[name] for name in added}},
-        {**inner_fields, **{name: fields[name] for name in added}},
-    )
-
-
-@functools.cache
-def _hyper_type(inner: Any, with_smerl: bool) -> Any:
-    """Cached, so that two calls of `diayn` with the same agent give pytrees of equal structure."""
-    added = ("discriminator_lr", "diversity_scale") if with_smerl else ("discriminator_lr",)
-    return collections.namedtuple("DiaynHyper", (*inner._fields, *added))  # its fields are known only at run time
+    joined = hyperparams.join(inner, hyperparams.declared(DiaynHyper))
+    if with_smerl:
+        joined = hyperparams.join(joined, hyperparams.declared(smerl.SmerlHyper))
+    if "discount" in joined.defaults._fields:
+        joined = joined._replace(defaults=joined.defaults._replace(discount=DISCOUNT))
+    return joined
 
 
 def guess(skill: SkillSpec, outputs: Array, chosen: Array) -> Guess:
@@ -207,11 +193,11 @@ def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
     return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
-def explore(
-    bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Array, key: Key
-) -> tuple[Array, PyTree]:
+def explore(bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Array, key: Key) -> Array:
     """Return the wrapped agent's exploratory action."""
-    return bindings.agent.explore(state.agent, inner_hyper(bindings.hyper, hyper), observation, key)
+    return bindings.agent.explore(
+        state.agent, hyperparams.select(bindings.agent.space.defaults, hyper), observation, key
+    )
 
 
 def act(bindings: DiaynBindings, params: DiaynParams, observation: Array) -> Array:
@@ -250,11 +236,14 @@ def update(
     reward = jax.lax.stop_gradient(reward)
     if bindings.config.smerl:
         diverse = smerl.near_best(_return_threshold(bindings.config), state.returns, chosen)
-        reward = batch.reward + hyper.diversity_scale * jnp.where(diverse, reward, 0.0)
+        scale = hyperparams.select(smerl.SmerlHyper(), hyper).diversity_scale
+        reward = batch.reward + scale * jnp.where(diverse, reward, 0.0)
         metrics["diverse"] = jnp.mean(diverse.astype(jnp.float32))
     batch = batch._replace(reward=reward, extras=())
-    agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper(bindings.hyper, hyper), batch, noise, step)
-    discriminator = gradients.adam(state.discriminator, gradient, hyper.discriminator_lr)
+    inner_hyper = hyperparams.select(bindings.agent.space.defaults, hyper)
+    agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper, batch, noise, step)
+    learning_rate = hyperparams.select(DiaynHyper(), hyper).discriminator_lr
+    discriminator = gradients.adam(state.discriminator, gradient, learning_rate)
     return DiaynState(agent, discriminator, state.returns), {**agent_metrics, **metrics}
 
 
@@ -297,11 +286,6 @@ def _return_threshold(config: DiaynConfig) -> smerl.ReturnThreshold:
     return smerl.ReturnThreshold(config.smerl_target, config.smerl_fraction, config.smerl_margin)
 
 
-def inner_hyper(kind: Any, hyper: Hyper) -> Hyper:
-    """Return the wrapped agent's hyper-parameters, which are the first fields; `kind` is their type."""
-    return kind(*hyper[: len(kind._fields)])
-
-
 def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
     """Return the wrapped agent's parameters for one skill, for the environment without skills: equal actions and
     values.
@@ -314,7 +298,9 @@ def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
     return networks.freeze_inputs(params.agent, spec.sensed_size, skill)
 
 
-def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Agent:
+def diayn(
+    agent: OffPolicyAgent, spec: EnvSpec, config: DiaynConfig | None = None
+) -> OffPolicyAgent[DiaynParams, DiaynState, Any, Any]:
     """Build DIAYN around an off-policy agent that was built for `spec`; with `smerl` in the config, SMERL.
 
     Args:
@@ -323,9 +309,12 @@ def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Age
       config: discriminator, reward and fitness.
 
     Raises:
-      ValueError: the environment has no skills, or no descriptor while `descriptor_full_state` is off.
+      ValueError: the agent learns on-policy; or the environment has no skills, or no descriptor while
+        `descriptor_full_state` is off.
     """
     config = config or DiaynConfig()
+    if not isinstance(agent, OffPolicyAgent):
+        raise ValueError("DIAYN needs an agent that learns from stored transitions, such as rookery.sac(spec).")
     if spec.skill is None:
         raise ValueError(f"DIAYN needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not config.descriptor_full_state:
@@ -340,9 +329,8 @@ def diayn(agent: Agent, spec: EnvSpec, config: DiaynConfig | None = None) -> Age
         config=config,
         # The last layer is so small that the initial discriminator is uniform and the first rewards are 0.
         discriminator=networks.mlp((size,), config.discriminator_hidden_sizes, spec.skill.size, output_scale=1e-12),
-        hyper=type(agent.space.defaults),
     )
-    return Agent(
+    return OffPolicyAgent(
         init=partial(init, bindings),
         start=partial(start, bindings),
         explore=partial(explore, bindings),

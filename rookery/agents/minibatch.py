@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import gradients, trees
-from rookery.agents.base import HasParams
 from rookery.gradients import Learned
-from rookery.types import Array, Key, Metrics, PyTree, Scalar
+from rookery.types import Array, HasParams, Key, Metrics, PyTree, Scalar
 
 TrainStateT = TypeVar("TrainStateT", bound=HasParams)
 

@@ -5,18 +5,19 @@ rollouts `[T, E, I, ...]`.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rookery.agents.base import Agent, Params, State
+from rookery.agents.base import OnPolicyAgent
 from rookery.envs.base import EnvSpec, Team
-from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
+from rookery.types import Array, Hyper, HyperT, Key, Metrics, ParamsT, PyTree, StateT, Transition
 
 AGENTS = 2  # the axis of a rollout
 
 
-def independent(agent: Agent, spec: EnvSpec) -> Agent:
+def independent(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPolicyAgent[ParamsT, StateT, HyperT]:
     """Build a team without sharing: each agent has separate parameters, optimisers, gradient clipping and early
     stopping.
 
@@ -42,31 +43,30 @@ def independent(agent: Agent, spec: EnvSpec) -> Agent:
     )
 
 
-def _init(agent: Agent, count: int, key: Key) -> Params:
+def _init(agent: OnPolicyAgent, count: int, key: Key) -> Any:
     return jax.vmap(agent.init)(jax.random.split(key, count))
 
 
 def _explore(
-    agent: Agent, count: int, state: State, hyper: Hyper, observation: Array, key: Key
+    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore)(state, _per_agent(hyper, count), observation, jax.random.split(key, count))
 
 
-def _per_agent(hyper: Hyper, count: int) -> Hyper:
+def _per_agent(hyper: HyperT, count: int) -> HyperT:
     """Broadcast hyper-parameters shared by the team, `[]`, to every agent, `[I]`."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), hyper)
 
 
 def _update(
-    agent: Agent, team: Team, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
-) -> tuple[State, Metrics]:
-    """Update one agent after the other. Each agent gets its own key, split from `noise`, the key of an on-policy
-    update.
+    agent: OnPolicyAgent, team: Team, state: StateT, hyper: Hyper, batch: Transition, key: Key, step: Array
+) -> tuple[StateT, Metrics]:
+    """Update one agent after the other, each with a separate key.
 
     On a CPU this is as fast as a batched update, whose matrix products would round differently on other device counts.
     """
     batch = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, AGENTS, 0), batch)
-    keys = jax.random.split(noise, len(team.names))
+    keys = jax.random.split(key, len(team.names))
     state, metrics = jax.lax.map(
         partial(_update_one, agent, step), (state, _per_agent(hyper, len(team.names)), batch, keys)
     )
@@ -74,11 +74,13 @@ def _update(
     return state, named
 
 
-def _update_one(agent: Agent, step: Array, inputs: tuple[State, Hyper, Transition, Key]) -> tuple[State, Metrics]:
+def _update_one(
+    agent: OnPolicyAgent, step: Array, inputs: tuple[StateT, Hyper, Transition, Key]
+) -> tuple[StateT, Metrics]:
     return agent.update(*inputs, step)
 
 
-def shared(agent: Agent, spec: EnvSpec) -> Agent:
+def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPolicyAgent[ParamsT, StateT, HyperT]:
     """Build a team that acts and learns with one set of parameters, from the transitions of all its agents.
 
     To let the agents behave differently, wrap the environment with `rookery.identify`, which adds an index to the
@@ -101,24 +103,24 @@ def shared(agent: Agent, spec: EnvSpec) -> Agent:
 
 
 def _explore_shared(
-    agent: Agent, count: int, state: State, hyper: Hyper, observation: Array, key: Key
+    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Array, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, jax.random.split(key, count))
 
 
 def _update_shared(
-    agent: Agent, state: State, hyper: Hyper, batch: Transition, noise: PyTree, step: Array
-) -> tuple[State, Metrics]:
+    agent: OnPolicyAgent, state: StateT, hyper: Hyper, batch: Transition, key: Key, step: Array
+) -> tuple[StateT, Metrics]:
     """Update with the agents as further environments, `[T, E I, ...]`."""
     folded = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[AGENTS + 1 :]), batch)
-    return agent.update(state, hyper, folded, noise, step)
+    return agent.update(state, hyper, folded, key, step)
 
 
-def _check(agent: Agent, spec: EnvSpec) -> Team:
+def _check(agent: OnPolicyAgent, spec: EnvSpec) -> Team:
     if spec.team is None:
         raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.as_team(environment).")
+    if not isinstance(agent, OnPolicyAgent):
+        raise ValueError("only on-policy agents can form a team; pass an on-policy agent such as rookery.ppo(spec).")
     if agent.team:
         raise ValueError("this agent is already a team; pass the agent that each member of the team uses.")
-    if not agent.minibatches:
-        raise ValueError("only on-policy agents can form a team; pass an on-policy agent such as rookery.ppo(spec).")
     return spec.team

@@ -23,7 +23,7 @@ from rookery.agents.actor_critic import (
     split_observation,
     unroll,
 )
-from rookery.agents.base import Agent
+from rookery.agents.base import OnPolicyAgent
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
 from rookery.envs.base import ActionWithCarry, EnvSpec
@@ -190,14 +190,8 @@ def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
     return ActionWithCarry(action, jnp.concatenate([memory, parts.critic_memory]))
 
 
-def draw_noise(key: Key, batch_size: int) -> Key:
-    """Return the key itself, from which the update draws a separate permutation for every epoch."""
-    del batch_size
-    return key
-
-
 def update(
-    nets: ActorCritic, config: PpoConfig, state: PpoState, hyper: PpoHyper, batch: Transition, noise: Key, step: Array
+    nets: ActorCritic, config: PpoConfig, state: PpoState, hyper: PpoHyper, batch: Transition, key: Key, step: Array
 ) -> tuple[PpoState, Metrics]:
     """Train for all epochs on one rollout (Schulman 2017, Algorithm 1).
 
@@ -208,7 +202,7 @@ def update(
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[T, E, ...]` with extras `RolloutExtras`; bootstraps from the true successor wherever
         `terminated` is False, also at a truncation and at the end of the rollout.
-      noise: a key; consumed.
+      key: consumed; each epoch shuffles the rows with a separate key.
       step: `[]`, updates before this one, for annealing the learning rates.
 
     Returns:
@@ -222,7 +216,7 @@ def update(
     state, rows = prepare_rows(nets, config, state, hyper, batch)
     count = rows.counts.shape[1]
     passes = settled(config, nets.spec)
-    keys = jax.random.split(noise, max(passes.actor_epochs, passes.critic_epochs))
+    keys = jax.random.split(key, max(passes.actor_epochs, passes.critic_epochs))
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
     rate_factor = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
@@ -275,7 +269,7 @@ def _value(nets: ActorCritic, critic: PyTree, observation: Array) -> Array:
     return nets.critic.apply(critic, parts.critic_memory, parts.sensed)[1][..., 0]
 
 
-def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> Agent:
+def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
     """Build PPO for an environment with continuous or discrete actions.
 
     For a team's environment, the result is the agent of one role; `rookery.independent` or `rookery.shared` builds the
@@ -301,12 +295,11 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> Agent:
         critic=build(output_size=1, output_gain=1.0),
         spec=spec,
     )
-    return Agent(
+    return OnPolicyAgent(
         init=partial(init, nets, config),
         start=start,
         explore=partial(explore, nets),
         act=partial(act, nets),
-        noise=draw_noise,
         update=partial(update, nets, config),
         space=usual(spec).space,
         memory_size=2 * memory_size,

@@ -5,11 +5,12 @@ The best defaults differ between continuous actions, discrete actions and teams:
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from rookery import distributions, hyperparams
 from rookery.agents.base import check_hidden_sizes
 from rookery.envs.base import EnvSpec
+from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Scalar
 
 
@@ -60,45 +61,27 @@ class PpoConfig:
 
 
 class PpoHyper(NamedTuple):
-    """Hyper-parameters that can evolve; each one changes the agent's update. `SPACE` describes them and the default
-    search space."""
+    """Hyper-parameters that can evolve; each one changes the agent's update."""
 
-    discount: Scalar = 0.99
-    gae_lambda: Scalar = 0.95
-    clip_epsilon: Scalar = 0.2
-    entropy_coefficient: Scalar = 0.01
-    value_coefficient: Scalar = 0.5
-    kl_threshold: Scalar = 0.1
-    actor_lr: Scalar = 2.5e-4
-    critic_lr: Scalar = 2.5e-4
-    max_grad_norm: Scalar = 0.5
+    discount: Annotated[Scalar, Field("discount factor of future rewards", OneMinusLog(0.9, 0.999))] = 0.99
+    gae_lambda: Annotated[Scalar, Field("lambda of generalised advantage estimation", OneMinusLog(0.8, 0.99))] = 0.95
+    clip_epsilon: Annotated[Scalar, Field("clipping range of the probability ratio around 1", Uniform(0.05, 0.4))] = 0.2
+    entropy_coefficient: Annotated[
+        Scalar, Field("weight of the policy's entropy bonus", LogUniform(1e-4, 1e-1), zero=True)
+    ] = 0.01
+    value_coefficient: Annotated[
+        Scalar, Field("weight of the critic's loss, applied before its gradient norm is clipped", LogUniform)
+    ] = 0.5
+    kl_threshold: Annotated[
+        Scalar,
+        Field("mean KL divergence from the acting policy, in nats, above which the policy's epochs stop", Uniform),
+    ] = 0.1
+    actor_lr: Annotated[Scalar, Field("learning rate of the policy", LogUniform(3e-5, 3e-3))] = 2.5e-4
+    critic_lr: Annotated[Scalar, Field("learning rate of the critic", LogUniform(3e-5, 3e-3))] = 2.5e-4
+    max_grad_norm: Annotated[Scalar, Field("maximum global norm of each network's gradient", LogUniform)] = 0.5
 
 
-_DOMAINS = {
-    "discount": hyperparams.OneMinusLog(0.9, 0.999),
-    "gae_lambda": hyperparams.OneMinusLog(0.8, 0.99),
-    "clip_epsilon": hyperparams.Uniform(0.05, 0.4),
-    "entropy_coefficient": hyperparams.LogUniform(1e-4, 1e-1),
-    "actor_lr": hyperparams.LogUniform(3e-5, 3e-3),
-    "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
-}
-_FIELDS = {
-    "discount": hyperparams.Field("discount factor of future rewards", hyperparams.OneMinusLog),
-    "gae_lambda": hyperparams.Field("lambda of generalised advantage estimation", hyperparams.OneMinusLog),
-    "clip_epsilon": hyperparams.Field("clipping range of the probability ratio around 1", hyperparams.Uniform),
-    "entropy_coefficient": hyperparams.Field("weight of the policy's entropy bonus", hyperparams.LogUniform, zero=True),
-    "value_coefficient": hyperparams.Field(
-        "weight of the critic's loss, applied before its gradient norm is clipped", hyperparams.LogUniform
-    ),
-    "kl_threshold": hyperparams.Field(
-        "mean KL divergence from the acting policy, in nats, above which the policy's epochs stop",
-        hyperparams.Uniform,
-    ),
-    "actor_lr": hyperparams.Field("learning rate of the policy", hyperparams.LogUniform),
-    "critic_lr": hyperparams.Field("learning rate of the critic", hyperparams.LogUniform),
-    "max_grad_norm": hyperparams.Field("maximum global norm of each network's gradient", hyperparams.LogUniform),
-}
-SPACE = hyperparams.space(PpoHyper(), _DOMAINS, _FIELDS)
+SPACE = hyperparams.declared(PpoHyper)
 
 
 class PpoDefaults(NamedTuple):
@@ -107,18 +90,14 @@ class PpoDefaults(NamedTuple):
     epochs: int
     minibatches: int
     normalize_observations: bool
-    space: hyperparams.Space
+    space: hyperparams.Space[PpoHyper]
 
 
 CONTINUOUS = PpoDefaults(
     epochs=10,
     minibatches=32,
     normalize_observations=True,
-    space=hyperparams.space(
-        PpoHyper(entropy_coefficient=0.0, actor_lr=3e-4, critic_lr=3e-4),
-        {name: domain for name, domain in _DOMAINS.items() if name != "entropy_coefficient"},
-        _FIELDS,
-    ),
+    space=hyperparams.choose(SPACE._replace(defaults=PpoHyper(actor_lr=3e-4, critic_lr=3e-4)), entropy_coefficient=0.0),
 )
 """Defaults of CleanRL's `ppo_continuous_action.py` (Huang 2022, JMLR 23), after Schulman 2017, Table 3: 10 epochs of 32
 minibatches over 2,048 steps, learning rate 3e-4, no entropy bonus, normalised observations and rewards.
@@ -130,7 +109,7 @@ DISCRETE = PpoDefaults(
     epochs=4,
     minibatches=16,
     normalize_observations=True,
-    space=hyperparams.space(PpoHyper(actor_lr=1e-3, critic_lr=1e-3), _DOMAINS, _FIELDS),
+    space=SPACE._replace(defaults=PpoHyper(actor_lr=1e-3, critic_lr=1e-3)),
 )
 """Defaults of CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs, minibatches of 128 steps, entropy bonus 0.01.
 

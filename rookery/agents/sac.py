@@ -5,15 +5,16 @@ Source: Haarnoja 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv:18
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
-from rookery.agents.base import Agent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.base import EnvSpec
+from rookery.hyperparams import Field, LogUniform, OneMinusLog
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 
@@ -48,37 +49,19 @@ class SacConfig:
 
 
 class SacHyper(NamedTuple):
-    """Hyper-parameters that can evolve; each one changes the update. `SPACE` describes them and the default search
-    space."""
+    """Hyper-parameters that can evolve; each one changes the update."""
 
-    discount: Scalar = 0.99
-    policy_lr: Scalar = 3e-4
-    critic_lr: Scalar = 3e-4
-    alpha_lr: Scalar = 3e-4
-    reward_scaling: Scalar = 1.0
-    tau: Scalar = 0.005
+    discount: Annotated[Scalar, Field("discount factor of future rewards", OneMinusLog(0.9, 0.999))] = 0.99
+    policy_lr: Annotated[Scalar, Field("learning rate of the policy", LogUniform(3e-5, 3e-3))] = 3e-4
+    critic_lr: Annotated[Scalar, Field("learning rate of the critics", LogUniform(3e-5, 3e-3))] = 3e-4
+    alpha_lr: Annotated[Scalar, Field("learning rate of the temperature", LogUniform(3e-5, 3e-3))] = 3e-4
+    reward_scaling: Annotated[Scalar, Field("factor that multiplies the reward", LogUniform(0.1, 10.0))] = 1.0
+    tau: Annotated[Scalar, Field("Polyak averaging rate of the target networks per update", LogUniform, high=1.0)] = (
+        0.005
+    )
 
 
-SPACE = hyperparams.space(
-    SacHyper(),
-    {
-        "discount": hyperparams.OneMinusLog(0.9, 0.999),
-        "policy_lr": hyperparams.LogUniform(3e-5, 3e-3),
-        "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
-        "alpha_lr": hyperparams.LogUniform(3e-5, 3e-3),
-        "reward_scaling": hyperparams.LogUniform(0.1, 10.0),
-    },
-    {
-        "discount": hyperparams.Field("discount factor of future rewards", hyperparams.OneMinusLog),
-        "policy_lr": hyperparams.Field("learning rate of the policy", hyperparams.LogUniform),
-        "critic_lr": hyperparams.Field("learning rate of the critics", hyperparams.LogUniform),
-        "alpha_lr": hyperparams.Field("learning rate of the temperature", hyperparams.LogUniform),
-        "reward_scaling": hyperparams.Field("factor that multiplies the reward", hyperparams.LogUniform),
-        "tau": hyperparams.Field(
-            "Polyak averaging rate of the target networks per update", hyperparams.LogUniform, high=1.0
-        ),
-    },
-)
+SPACE = hyperparams.declared(SacHyper)
 
 
 class SacParams(NamedTuple):
@@ -194,12 +177,12 @@ def start(params: SacParams) -> SacState:
     return SacState(policy, critic, log_alpha, target_critic=jax.tree.map(jnp.copy, params.critic))
 
 
-def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Array, key: Key) -> tuple[Array, tuple]:
-    """Sample an action `[A]` from the policy; no hyper-parameter is used and no additional data are stored."""
+def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Array, key: Key) -> Array:
+    """Sample an action `[A]` from the policy; no hyper-parameter is used."""
     del hyper
     outputs = nets.policy.apply(state.policy.params, observation)
     noise = jax.random.normal(key, (outputs.shape[-1] // 2,))
-    return distributions.tanh_normal_sample(outputs, noise)[0], ()
+    return distributions.tanh_normal_sample(outputs, noise)[0]
 
 
 def act(nets: SacNetworks, params: SacParams, observation: Array) -> Array:
@@ -262,7 +245,7 @@ def update(
     }
 
 
-def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
+def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacParams, SacState, SacHyper, SacNoise]:
     """Build soft actor-critic for an environment with continuous actions.
 
     Args:
@@ -280,17 +263,12 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> Agent:
         policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale),
         critic=networks.twin(networks.mlp(sizes, critic_sizes, 1)),
     )
-    space = SPACE
-    if config.fix_alpha:
-        domains = {name: domain for name, domain in SPACE.domains.items() if name != "alpha_lr"}
-        fields = {name: field for name, field in SPACE.fields.items() if name != "alpha_lr"}
-        space = hyperparams.space(SPACE.defaults, domains, fields)
-    return Agent(
+    return OffPolicyAgent(
         init=partial(init, nets, config),
         start=start,
         explore=partial(explore, nets),
         act=partial(act, nets),
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
-        space=space,
+        space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
     )

@@ -4,14 +4,21 @@ Source: Kumar 2020, "One Solution is Not All You Need: Few-Shot Extrapolation vi
 (arXiv:2010.14484).
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 
 from rookery.envs.base import SkillSpec, Step
-from rookery.types import Array
+from rookery.hyperparams import Field, LogUniform
+from rookery.types import Array, Scalar
 
 RATE = 0.2  # of the running means, which average about the last ten episodes
+
+
+class SmerlHyper(NamedTuple):
+    """The hyper-parameter that SMERL adds to those of the wrapped agent."""
+
+    diversity_scale: Annotated[Scalar, Field("weight of the diversity reward in SMERL", LogUniform(0.1, 10.0))] = 1.0
 
 
 class ReturnThreshold(NamedTuple):

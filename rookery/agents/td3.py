@@ -5,15 +5,16 @@ Source: Fujimoto 2018, "Addressing Function Approximation Error in Actor-Critic 
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, returns
-from rookery.agents.base import Agent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.base import EnvSpec
+from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
 
@@ -44,46 +45,25 @@ class Td3Config:
 
 
 class Td3Hyper(NamedTuple):
-    """Hyper-parameters that can evolve; each one changes the agent. `SPACE` describes them and the default search
-    space."""
+    """Hyper-parameters that can evolve; each one changes the agent."""
 
-    discount: Scalar = 0.99
-    policy_lr: Scalar = 3e-4
-    critic_lr: Scalar = 3e-4
-    exploration_noise: Scalar = 0.1
-    policy_noise: Scalar = 0.2
-    noise_clip: Scalar = 0.5
-    reward_scaling: Scalar = 1.0
-    tau: Scalar = 0.005
+    discount: Annotated[Scalar, Field("discount factor of future rewards", OneMinusLog(0.9, 0.999))] = 0.99
+    policy_lr: Annotated[Scalar, Field("learning rate of the policy", LogUniform(3e-5, 3e-3))] = 3e-4
+    critic_lr: Annotated[Scalar, Field("learning rate of the critics", LogUniform(3e-5, 3e-3))] = 3e-4
+    exploration_noise: Annotated[Scalar, Field("standard deviation of the exploration noise", Uniform(0.0, 0.2))] = 0.1
+    policy_noise: Annotated[
+        Scalar, Field("standard deviation of the noise on the target policy's actions", Uniform(0.0, 1.0))
+    ] = 0.2
+    noise_clip: Annotated[
+        Scalar, Field("clipping bound of the noise on the target policy's actions", Uniform(0.0, 1.0))
+    ] = 0.5
+    reward_scaling: Annotated[Scalar, Field("factor that multiplies the reward", LogUniform)] = 1.0
+    tau: Annotated[
+        Scalar, Field("Polyak averaging rate of the target networks per delayed update", LogUniform, high=1.0)
+    ] = 0.005
 
 
-SPACE = hyperparams.space(
-    Td3Hyper(),
-    {
-        "discount": hyperparams.OneMinusLog(0.9, 0.999),
-        "policy_lr": hyperparams.LogUniform(3e-5, 3e-3),
-        "critic_lr": hyperparams.LogUniform(3e-5, 3e-3),
-        "exploration_noise": hyperparams.Uniform(0.0, 0.2),
-        "policy_noise": hyperparams.Uniform(0.0, 1.0),
-        "noise_clip": hyperparams.Uniform(0.0, 1.0),
-    },
-    {
-        "discount": hyperparams.Field("discount factor of future rewards", hyperparams.OneMinusLog),
-        "policy_lr": hyperparams.Field("learning rate of the policy", hyperparams.LogUniform),
-        "critic_lr": hyperparams.Field("learning rate of the critics", hyperparams.LogUniform),
-        "exploration_noise": hyperparams.Field("standard deviation of the exploration noise", hyperparams.Uniform),
-        "policy_noise": hyperparams.Field(
-            "standard deviation of the noise on the target policy's actions", hyperparams.Uniform
-        ),
-        "noise_clip": hyperparams.Field(
-            "clipping bound of the noise on the target policy's actions", hyperparams.Uniform
-        ),
-        "reward_scaling": hyperparams.Field("factor that multiplies the reward", hyperparams.LogUniform),
-        "tau": hyperparams.Field(
-            "Polyak averaging rate of the target networks per delayed update", hyperparams.LogUniform, high=1.0
-        ),
-    },
-)
+SPACE = hyperparams.declared(Td3Hyper)
 
 
 class Td3Params(NamedTuple):
@@ -191,11 +171,11 @@ def start(params: Td3Params) -> Td3State:
     return Td3State(gradients.start(params.policy), gradients.start(params.critic), *targets)
 
 
-def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Array, key: Key) -> tuple[Array, tuple]:
-    """Return the policy's action with Gaussian noise, clipped to [-1, 1], `[A]`; no additional data are stored."""
+def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Array, key: Key) -> Array:
+    """Return the policy's action with Gaussian noise, clipped to [-1, 1], `[A]`."""
     action = _action(nets, state.policy.params, observation)
     noise = hyper.exploration_noise * jax.random.normal(key, action.shape)
-    return jnp.clip(action + noise, -1.0, 1.0), ()
+    return jnp.clip(action + noise, -1.0, 1.0)
 
 
 def act(nets: Td3Networks, params: Td3Params, observation: Array) -> Array:
@@ -264,7 +244,7 @@ def _action(nets: Td3Networks, params: PyTree, observation: Array) -> Array:
     return jnp.tanh(nets.policy.apply(params, observation))
 
 
-def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
+def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Params, Td3State, Td3Hyper, Array]:
     """Build TD3 for an environment with continuous actions.
 
     Args:
@@ -284,7 +264,7 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> Agent:
         critic=networks.twin(value),
         first_critic=networks.first_twin(value),
     )
-    return Agent(
+    return OffPolicyAgent(
         init=partial(init, nets),
         start=start,
         explore=partial(explore, nets),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -242,16 +242,16 @@ def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
       ValueError: the run optimises a scoring function, without an environment.
     """
     if isinstance(config, MapElitesRun):
-        evaluate: Any = build.scoring(config).evaluate
+        evaluator = build.scoring(config).evaluator
     else:
         assert built.learner is not None
-        evaluate = built.learner.evaluate
-    if not isinstance(evaluate.args[0], rollout.Evaluator):
+        evaluator = built.learner.evaluator
+    if evaluator is None:
         raise ValueError(
             f"{config.environment.env} is a scoring function without a policy; choose a run in an environment "
             "(`rookery envs`)."
         )
-    return evaluate.args[0]
+    return evaluator
 
 
 def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:

@@ -6,10 +6,10 @@ import math
 from typing import NamedTuple, TypeVar
 
 from rookery import hyperparams
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.agents.diayn import diayn
 from rookery.agents.multi_agent import independent, shared
-from rookery.agents.ppo import PpoConfig, ppo
+from rookery.agents.ppo import ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.distributed import layout
@@ -69,7 +69,7 @@ class Built(NamedTuple):
 _Learning = TypeVar("_Learning", bound=AgentRun | AnyMePbtRun)
 _OnPolicy = TypeVar("_OnPolicy", bound=AnyOnPolicyRun)
 
-_AGENTS = {SacConfig: sac, Td3Config: td3, PpoConfig: ppo}
+_OFF_POLICY_AGENTS = {SacConfig: sac, Td3Config: td3}
 
 
 def on_one_device(config: AnyRun) -> Built:
@@ -216,9 +216,9 @@ def _on_policy(config: _OnPolicy, environment: Environment, scheduled: bool) -> 
     return config, on_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
 
 
-def base_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> Agent:
-    """The agent of a run's config without wrappers for skills or teams."""
-    return _AGENTS[type(config.agent)](spec, config.agent)
+def base_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> OffPolicyAgent:
+    """The off-policy agent of a run's config without a wrapper for skills."""
+    return _OFF_POLICY_AGENTS[type(config.agent)](spec, config.agent)
 
 
 def scoring(config: MapElitesRun) -> Scoring:

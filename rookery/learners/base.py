@@ -5,19 +5,23 @@ states are drawn once per generation for the whole population (`start_states`) a
 every member is evaluated on the same start states.
 """
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, Protocol
 
-from rookery.envs.base import EnvSpec
+import jax.numpy as jnp
+
+from rookery.agents.base import ActFn, IntrinsicReward
+from rookery.envs.base import Environment, EnvSpec
 from rookery.hyperparams import Space
-from rookery.types import Array, Evaluation, Genotype, Hyper, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Metrics, PyTree, StateT
 
 
-class Member(NamedTuple):
+class Member(NamedTuple, Generic[StateT, HyperT]):
     """One member of a population. A child inherits the first three fields; the last two stay in the slot."""
 
-    state: PyTree
+    state: StateT
     """The agent's `State`."""
-    hyper: Hyper
+    hyper: HyperT
     """The member's hyper-parameters."""
     normalizer: PyTree
     """Running statistics of the observations, or None."""
@@ -37,25 +41,27 @@ class StartStatesFn(Protocol):
     def __call__(self, key: Key) -> Bank: ...
 
 
-class InitFn(Protocol):
+class InitFn(Protocol[StateT, HyperT]):
     """Initialise a member with the given hyper-parameters; the key is consumed."""
 
-    def __call__(self, key: Key, hyper: Hyper, bank: Bank) -> Member: ...
+    def __call__(self, key: Key, hyper: HyperT, bank: Bank) -> Member[StateT, HyperT]: ...
 
 
-class LoadGenotypeFn(Protocol):
+class LoadGenotypeFn(Protocol[StateT, HyperT]):
     """Load a genotype into a slot, with new targets and optimisers; the slot keeps its data. The only way to do so."""
 
-    def __call__(self, member: Member, genotype: Genotype) -> Member: ...
+    def __call__(self, member: Member[StateT, HyperT], genotype: Genotype[Any, HyperT]) -> Member[StateT, HyperT]: ...
 
 
-class RestartFn(Protocol):
+class RestartFn(Protocol[StateT, HyperT]):
     """Where `needed` (`[]` bool), reset environments and empty the buffer, for a slot whose member diverged."""
 
-    def __call__(self, member: Member, bank: Bank, key: Key, needed: Array) -> Member: ...
+    def __call__(
+        self, member: Member[StateT, HyperT], bank: Bank, key: Key, needed: Array
+    ) -> Member[StateT, HyperT]: ...
 
 
-class StepFn(Protocol):
+class StepFn(Protocol[StateT, HyperT]):
     """Train for one generation: repeatedly collect transitions, store them and learn.
 
     Args:
@@ -68,7 +74,9 @@ class StepFn(Protocol):
       The trained member, and metrics `[]`.
     """
 
-    def __call__(self, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]: ...
+    def __call__(
+        self, member: Member[StateT, HyperT], bank: Bank, key: Key, generation: Array
+    ) -> tuple[Member[StateT, HyperT], Metrics]: ...
 
 
 class EvaluateFn(Protocol):
@@ -88,18 +96,73 @@ class TraceFn(Protocol):
     def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]: ...
 
 
-class Learner(NamedTuple):
+SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Number of evaluation episodes and start states, and the summary of descriptors.
+
+    Raises:
+      ValueError: no episode, fewer start states than episodes, or an unknown summary.
+    """
+
+    eval_episodes: int = 10
+    """Full deterministic episodes per evaluation of a member in each generation (at least 1)."""
+    start_states: int = 64
+    """Start states drawn in each generation, from which episodes begin (at least eval_episodes)."""
+    eval_descriptor: Literal["mean", "median"] = "mean"
+    """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_evaluation(self)
+
+
+def check_evaluation(config: EvaluationConfig) -> None:
+    """Check the settings of an evaluation.
+
+    Raises:
+      ValueError: as in `EvaluationConfig`.
+    """
+    if config.eval_episodes < 1:
+        raise ValueError(f"eval_episodes must be at least 1, got {config.eval_episodes}.")
+    if config.start_states < config.eval_episodes:
+        raise ValueError(
+            f"start_states must be at least eval_episodes ({config.eval_episodes}), got {config.start_states}."
+        )
+    if config.eval_descriptor not in SUMMARIES:
+        raise ValueError(f"eval_descriptor must be one of {tuple(SUMMARIES)}, got {config.eval_descriptor!r}.")
+
+
+class Evaluator(NamedTuple):
+    """The static arguments of an evaluation."""
+
+    act: ActFn
+    """Parameters and observation -> action."""
+    environment: Environment
+    """The environment without automatic reset."""
+    config: EvaluationConfig
+    """The summary of descriptors, and the configured counts."""
+    episodes: int
+    """N."""
+    intrinsic_reward: IntrinsicReward | None = None
+    role: int | None = None
+    """Index of the agent of a team whose return is the fitness; None: the mean of all agents."""
+
+
+class Learner(NamedTuple, Generic[StateT, HyperT]):
     """The training loop of one member, as functions."""
 
     start_states: StartStatesFn
-    init: InitFn
-    load_genotype: LoadGenotypeFn
-    restart: RestartFn
-    step: StepFn
+    init: InitFn[StateT, HyperT]
+    load_genotype: LoadGenotypeFn[StateT, HyperT]
+    restart: RestartFn[StateT, HyperT]
+    step: StepFn[StateT, HyperT]
     evaluate: EvaluateFn
     spec: EnvSpec
     """Spec of the environment."""
-    space: Space
+    space: Space[HyperT]
     """The agent's default search space."""
     steps_per_generation: int
     """Environment steps of one member per generation."""
@@ -107,12 +170,14 @@ class Learner(NamedTuple):
     """Maximum number of environment steps of an evaluation."""
     trace: TraceFn | None = None
     """None if the episodes cannot be traced."""
+    evaluator: Evaluator | None = None
+    """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
     team: str = ""
-    """How the agents of a team share parameters, see `agents.base.Agent`."""
+    """How the agents of a team share parameters, see `agents.base.OnPolicyAgent`."""
     untrained_generations: int = 0
     """Initial generations of a run without any update, after which selection would be meaningless."""
 
 
-def genotype(member: Member) -> Genotype:
+def genotype(member: Member[StateT, HyperT]) -> Genotype[Any, HyperT]:
     """Return the part of a member that can be copied into another member."""
     return Genotype(member.state.params, member.hyper, member.normalizer)

@@ -2,27 +2,27 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rookery import buffers, normalize, trees
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
 from rookery.learners import rollout
-from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
+from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition
 
 BUFFER_SIZE = 1_000_000
 """Default number of transitions in a replay buffer: Haarnoja 2018 and Fujimoto 2018."""
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig(rollout.EvaluationConfig):
+class OffPolicyConfig(EvaluationConfig):
     """Trip counts and sizes of one member's training loop.
 
     Raises:
@@ -48,7 +48,7 @@ class OffPolicyConfig(rollout.EvaluationConfig):
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""
-        rollout.check_evaluation(self)
+        check_evaluation(self)
         for name in ("num_envs", "steps_per_generation", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -95,13 +95,13 @@ class OffPolicyConfig(rollout.EvaluationConfig):
 class OffPolicyBindings(NamedTuple):
     """The static arguments that the learner's functions are bound to."""
 
-    agent: Agent
+    agent: OffPolicyAgent
     environment: envs.Environment
     buffer: buffers.Buffer
     config: OffPolicyConfig
 
 
-def init(bindings: OffPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Member:
+def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Member[Any, HyperT]:
     """Initialise a member: new parameters, environments reset from the bank, an empty buffer."""
     agent_key, begin_key = jax.random.split(key)
     spec = bindings.environment.spec
@@ -233,7 +233,11 @@ def _update(
     return bindings.agent.update(state, member.hyper, batch, noise, step)
 
 
-def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyConfig | None = None) -> Learner:
+def off_policy(
+    agent: OffPolicyAgent[Any, StateT, HyperT, Any],
+    environment: envs.Environment,
+    config: OffPolicyConfig | None = None,
+) -> Learner[StateT, HyperT]:
     """Bind an off-policy agent (SAC, TD3, ...) to an environment.
 
     Raises:
@@ -244,21 +248,14 @@ def off_policy(agent: Agent, environment: envs.Environment, config: OffPolicyCon
     if spec.discrete:
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
     check_alone(spec)
-    if agent.minibatches:
+    if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
     bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
-    evaluator = rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward)
-    return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+    return rollout.bind_learner(
+        agent,
+        rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward),
         init=partial(init, bindings),
-        load_genotype=partial(rollout.load_genotype, agent),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.iterations),
-        evaluate=partial(rollout.evaluate, evaluator),
-        spec=spec,
-        space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=evaluator.episodes * spec.episode_length,
-        trace=partial(rollout.trace, evaluator),
-        untrained_generations=config.untrained_generations,
-    )
+    )._replace(untrained_generations=config.untrained_generations)

@@ -6,24 +6,24 @@ Environments continue from one rollout to the next. All functions support single
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.base import Agent, RolloutExtras
+from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.recurrence import remembering
 from rookery.learners import rollout
-from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, Hyper, Key, Metrics, PyTree, Transition
+from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(rollout.EvaluationConfig):
+class OnPolicyConfig(EvaluationConfig):
     """Trip counts and sizes of one member's training loop.
 
     Raises:
@@ -44,7 +44,7 @@ class OnPolicyConfig(rollout.EvaluationConfig):
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""
-        rollout.check_evaluation(self)
+        check_evaluation(self)
         for name in ("num_envs", "rollout_length", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -58,7 +58,7 @@ class OnPolicyConfig(rollout.EvaluationConfig):
 class OnPolicyBindings(NamedTuple):
     """The static arguments that the learner's functions are bound to."""
 
-    agent: Agent
+    agent: OnPolicyAgent
     environment: envs.Environment
     """The environment, wrapped to carry the agent's memory."""
     config: OnPolicyConfig
@@ -86,7 +86,7 @@ def start_actors(env_batch: rollout.EnvBatchState) -> Actors:
     return Actors(env_batch, jnp.ones(shape, bool), jnp.zeros(shape))
 
 
-def init(bindings: OnPolicyBindings, key: Key, hyper: Hyper, bank: Bank) -> Member:
+def init(bindings: OnPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Member[Any, HyperT]:
     """Initialise a member: new parameters, environments reset from the bank, no buffer."""
     agent_key, begin_key = jax.random.split(key)
     return Member(
@@ -132,8 +132,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
         observation=rollout.view(member.normalizer, rows.observation),
         next_observation=rollout.view(member.normalizer, rows.next_observation),
     )
-    noise = bindings.agent.noise(learn_key, rows.reward.size)
-    state, metrics = bindings.agent.update(member.state, member.hyper, batch, noise, count)
+    state, metrics = bindings.agent.update(member.state, member.hyper, batch, learn_key, count)
     counts = rows.extras.counts
     member = member._replace(
         state=state,
@@ -193,7 +192,9 @@ def _update_statistics(bindings: OnPolicyBindings, statistics: PyTree, observati
     return jax.vmap(normalize.update, in_axes=(0, 1, 1))(statistics, rows, counts.reshape(-1, counts.shape[-1]))
 
 
-def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfig | None = None) -> Learner:
+def on_policy(
+    agent: OnPolicyAgent[Any, StateT, HyperT], environment: envs.Environment, config: OnPolicyConfig | None = None
+) -> Learner[StateT, HyperT]:
     """Bind an on-policy agent (PPO, or a team of PPO agents) to an environment.
 
     Raises:
@@ -207,25 +208,18 @@ def on_policy(agent: Agent, environment: envs.Environment, config: OnPolicyConfi
     environment = remembering(environment, agent.memory_size)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
-    evaluator = rollout.evaluator(agent.act, environment, config)._replace(role=role)
-    return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
+    return rollout.bind_learner(
+        agent,
+        rollout.evaluator(agent.act, environment, config)._replace(role=role),
         init=partial(init, bindings),
-        load_genotype=partial(rollout.load_genotype, agent),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.evaluate_every),
-        evaluate=partial(rollout.evaluate, evaluator),
-        spec=environment.spec,
-        space=agent.space,
         steps_per_generation=config.steps_per_generation,
-        evaluation_steps=evaluator.episodes * spec.episode_length,
-        trace=partial(rollout.trace, evaluator),
-        team=agent.team,
-    )
+    )._replace(team=agent.team)
 
 
-def _check(agent: Agent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
-    if not agent.minibatches:
+def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:
+    if not isinstance(agent, OnPolicyAgent):
         raise ValueError("this agent learns off-policy, from stored transitions; use off_policy instead.")
     if spec.team is None and agent.team:
         raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.as_team(environment).")
@@ -259,7 +253,7 @@ def _check_flags(environment: envs.Environment) -> None:
             )
 
 
-def _check_minibatches(agent: Agent, config: OnPolicyConfig, agents_per_policy: int) -> None:
+def _check_minibatches(agent: OnPolicyAgent, config: OnPolicyConfig, agents_per_policy: int) -> None:
     """Check that minibatches are equally large and have at least two steps, as advantage normalisation requires."""
     sequences, length = config.num_envs * agents_per_policy, config.rollout_length
     unit = "sequences"

@@ -1,21 +1,30 @@
 """Acting in environments: steps for training, and full episodes for evaluation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.base import ActFn, Agent, IntrinsicReward
+from rookery.agents.base import ActFn, Agent, IntrinsicReward, OffPolicyAgent
 from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvState, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
-from rookery.learners.base import Bank, Member
-from rookery.types import Array, Evaluation, Genotype, Hyper, Key, PyTree, Transition
+from rookery.learners.base import (
+    SUMMARIES,
+    Bank,
+    EvaluationConfig,
+    Evaluator,
+    InitFn,
+    Learner,
+    Member,
+    RestartFn,
+    StepFn,
+)
+from rookery.types import Array, Evaluation, Genotype, HyperT, Key, ParamsT, PyTree, StateT, Transition
 
 
 class EnvBatchState(NamedTuple):
@@ -33,22 +42,22 @@ def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvB
     return EnvBatchState(state, step.observation)
 
 
-def load_genotype(agent: Agent, member: Member, genotype: Genotype) -> Member:
+def load_genotype(agent: Agent, member: Member[Any, HyperT], genotype: Genotype[Any, HyperT]) -> Member[Any, HyperT]:
     """Load a genotype into a member's slot: see `learners.base.LoadGenotypeFn`."""
     state = agent.start(genotype.params)
     return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
 
 
-class Actor(Protocol):
+class Actor(Protocol[ParamsT]):
     """An object that acts from parameters: an `Agent`, or a policy that is evolved without gradients."""
 
     @property
-    def act(self) -> ActFn:
+    def act(self) -> ActFn[ParamsT]:
         """Map parameters and an observation to an action."""
         ...
 
 
-def act(actor: Actor, genotype: Genotype, observation: Array) -> PyTree:
+def act(actor: Actor[ParamsT], genotype: Genotype[ParamsT, Any], observation: Array) -> PyTree:
     """Return a genotype's deterministic action `[A]` (or `[]` int32) for an observation `[O]`; for a team, the actions
     `[I, A]` of all agents for `[I, O]`.
 
@@ -78,11 +87,13 @@ def view(normalizer: PyTree, observation: Array) -> Array:
     return jnp.concatenate([sensed, observation[..., size:]], axis=-1)
 
 
-def explore(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+def explore(
+    agent: OffPolicyAgent[Any, StateT, HyperT, Any], state: StateT, hyper: HyperT, observation: Array, key: Key
+) -> Array:
     """Return exploratory actions `[E, A]` for observations `[E, O]`; one matmul per layer, since parameters are not
     mapped."""
     keys = jax.random.split(key, observation.shape[0])
-    return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, keys)[0]
+    return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, keys)
 
 
 def advance(
@@ -146,61 +157,6 @@ class LastStep(NamedTuple):
     """bool."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """Number of evaluation episodes and start states, and the summary of descriptors.
-
-    Raises:
-      ValueError: no episode, fewer start states than episodes, or an unknown summary.
-    """
-
-    eval_episodes: int = 10
-    """Full deterministic episodes per evaluation of a member in each generation (at least 1)."""
-    start_states: int = 64
-    """Start states drawn in each generation, from which episodes begin (at least eval_episodes)."""
-    eval_descriptor: Literal["mean", "median"] = "mean"
-    """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        check_evaluation(self)
-
-
-def check_evaluation(config: EvaluationConfig) -> None:
-    """Check the settings of an evaluation.
-
-    Raises:
-      ValueError: as in `EvaluationConfig`.
-    """
-    if config.eval_episodes < 1:
-        raise ValueError(f"eval_episodes must be at least 1, got {config.eval_episodes}.")
-    if config.start_states < config.eval_episodes:
-        raise ValueError(
-            f"start_states must be at least eval_episodes ({config.eval_episodes}), got {config.start_states}."
-        )
-    if config.eval_descriptor not in SUMMARIES:
-        raise ValueError(f"eval_descriptor must be one of {tuple(SUMMARIES)}, got {config.eval_descriptor!r}.")
-
-
-SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
-
-
-class Evaluator(NamedTuple):
-    """The static arguments of an evaluation."""
-
-    act: ActFn
-    """Parameters and observation -> action."""
-    environment: Environment
-    """The environment without automatic reset."""
-    config: EvaluationConfig
-    """The summary of descriptors, and the configured counts."""
-    episodes: int
-    """N."""
-    intrinsic_reward: IntrinsicReward | None = None
-    role: int | None = None
-    """Index of the agent of a team whose return is the fitness; None: the mean of all agents."""
-
-
 def evaluator(
     act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
 ) -> Evaluator:
@@ -215,6 +171,32 @@ def evaluator(
 def bank_size(evaluator: Evaluator) -> int:
     """K, start states per generation: as configured, and at least one for each episode of an evaluation."""
     return max(evaluator.config.start_states, evaluator.episodes)
+
+
+def bind_learner(
+    agent: Agent,
+    evaluator: Evaluator,
+    init: InitFn[StateT, HyperT],
+    restart: RestartFn[StateT, HyperT],
+    step: StepFn[StateT, HyperT],
+    steps_per_generation: int,
+) -> Learner[StateT, HyperT]:
+    """Build the learner of an agent from its training loop and its evaluator."""
+    environment = evaluator.environment
+    return Learner(
+        start_states=partial(auto_reset.start_bank, environment, size=bank_size(evaluator)),
+        init=init,
+        load_genotype=partial(load_genotype, agent),
+        restart=restart,
+        step=step,
+        evaluate=partial(evaluate, evaluator),
+        trace=partial(trace, evaluator),
+        evaluator=evaluator,
+        spec=environment.spec,
+        space=agent.space,
+        steps_per_generation=steps_per_generation,
+        evaluation_steps=evaluator.episodes * environment.spec.episode_length,
+    )
 
 
 def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:

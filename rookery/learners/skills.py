@@ -5,14 +5,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from rookery import hyperparams
 from rookery.agents import diayn
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.envs.base import EnvSpec
 from rookery.envs.wrappers.skills import listed
 from rookery.types import Genotype
 
 
-def freeze_skills(agent: Agent, spec: EnvSpec, genotype: Genotype) -> Genotype:
+def freeze_skills(agent: OffPolicyAgent, spec: EnvSpec, genotype: Genotype) -> Genotype:
     """Return one genotype per listed skill for the environment without skills, with equal actions and values.
 
     Args:
@@ -31,7 +32,7 @@ def freeze_skills(agent: Agent, spec: EnvSpec, genotype: Genotype) -> Genotype:
         raise ValueError(f"{spec.name} has no skills to freeze; pass the spec of an environment with skills.")
     skills = jnp.asarray(listed(spec.skill))
     params = jax.vmap(partial(diayn.freeze_skill, genotype.params, spec))(skills)
-    hyper = diayn.inner_hyper(type(agent.space.defaults), genotype.hyper)
+    hyper = hyperparams.select(agent.space.defaults, genotype.hyper)
     rest = Genotype((), hyper, genotype.normalizer)
     repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (skills.shape[0], *leaf.shape)), rest)
     return repeated._replace(params=params)

@@ -6,44 +6,53 @@ device; every leaf of `cells` is `[C, ...]` and is replicated, or sharded along 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
 from rookery.hyperparams import Space
 from rookery.populations.config import Timing
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
 
+MembersT = TypeVar("MembersT", infer_variance=True)
+"""The members of a population: `Member` with leaves `[P, ...]`, or () for a program without members that learn."""
+SharedT = TypeVar("SharedT", infer_variance=True)
+"""The replicated part of a program's state."""
 
-class ProgramState(NamedTuple):
+
+class ProgramState(NamedTuple, Generic[MembersT, SharedT]):
     """The complete state of a program between two generations."""
 
-    members: PyTree
+    members: MembersT
     """Leaves `[P, ...]`: the members of the population."""
-    shared: PyTree
+    shared: SharedT
     """Arrays that are replicated on every device."""
     cells: PyTree = ()
     """Leaves `[C, ...]`: the genotypes of a repertoire."""
 
 
-class InitFn(Protocol):
+ProgramStateT = TypeVar("ProgramStateT", bound=ProgramState, infer_variance=True)
+
+
+class InitFn(Protocol[ProgramStateT]):
     """Create the state before the first generation; the key is consumed."""
 
-    def __call__(self, key: Key) -> ProgramState: ...
+    def __call__(self, key: Key) -> ProgramStateT: ...
 
 
-class StepFn(Protocol):
+class StepFn(Protocol[ProgramStateT]):
     """Run one generation; the key is consumed. Metrics are `[]` or `[P]` and include `fitness` `[P]`.
 
     A program with a repertoire also reports `max_fitness` `[]`, which is -inf while the repertoire is empty.
     """
 
-    def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]: ...
+    def __call__(self, state: ProgramStateT, key: Key) -> tuple[ProgramStateT, Metrics]: ...
 
 
-class EvaluateProgramFn(Protocol):
+class EvaluateProgramFn(Protocol[ProgramStateT]):
     """Evaluate every member from fresh start states without changing the state; the key is consumed.
 
     Returns:
@@ -51,21 +60,21 @@ class EvaluateProgramFn(Protocol):
       `hyper/...`, and the additional metrics that an agent with an intrinsic reward records per episode.
     """
 
-    def __call__(self, state: ProgramState, key: Key) -> Metrics: ...
+    def __call__(self, state: ProgramStateT, key: Key) -> Metrics: ...
 
 
-class TableFn(Protocol):
+class TableFn(Protocol[ProgramStateT]):
     """The repertoire of a state as a table: column -> `[C]`; the column `fitness` is -inf where a cell is empty."""
 
-    def __call__(self, state: ProgramState) -> Mapping[str, Array]: ...
+    def __call__(self, state: ProgramStateT) -> Mapping[str, Array]: ...
 
 
-class Program(NamedTuple):
+class Program(NamedTuple, Generic[ProgramStateT]):
     """A population method bound to its learner."""
 
-    init: InitFn
-    step: StepFn
-    evaluate: EvaluateProgramFn
+    init: InitFn[ProgramStateT]
+    step: StepFn[ProgramStateT]
+    evaluate: EvaluateProgramFn[ProgramStateT]
     population_size: int
     steps_per_generation: int
     """Environment steps of the whole population."""
@@ -73,7 +82,7 @@ class Program(NamedTuple):
     """Hyper-parameter space, recorded in the run directory; None for a program without hyper-parameters."""
     batch_size: int | None = None
     """Genotypes evaluated per generation; None if they are the members of the population."""
-    table: TableFn | None = None
+    table: TableFn[ProgramStateT] | None = None
     """None for a program without a repertoire."""
     divides_cells: bool = False
     """Whether the repertoire is sharded over the devices by cells."""

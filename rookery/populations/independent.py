@@ -6,18 +6,20 @@ ranks last, and keeps its state, since replacing it would be selection.
 
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
-from rookery.populations import base
-from rookery.populations.pbt import PbtConfig, pbt
+from rookery.populations.base import Program
+from rookery.populations.config import PbtConfig
+from rookery.populations.pbt import PbtState, pbt
 from rookery.populations.sharding import ONE_DEVICE, Placement
+from rookery.types import HyperT, StateT
 
 
 def seeds(
-    learner: Learner,
-    space: Space | None = None,
+    learner: Learner[StateT, HyperT],
+    space: Space[HyperT] | None = None,
     population_size: int = 1,
     draw_hyper: bool = False,
     placement: Placement = ONE_DEVICE,
-) -> base.Program:
+) -> Program[PbtState[StateT, HyperT]]:
     """P members that train independently of each other.
 
     Args:

@@ -10,7 +10,7 @@ from rookery.hyperparams import Space
 from rookery.learners.base import Member
 from rookery.populations import base
 from rookery.populations.sharding import MoveFn, move_here
-from rookery.types import Array, Hyper, Key
+from rookery.types import Array, HyperT, Key, StateT
 
 
 class Perturbation(Protocol):
@@ -33,8 +33,12 @@ class Perturbation(Protocol):
 
 
 def inherit(
-    members: Member, parents: Array, donors: Array | None = None, buffers_too: bool = False, move: MoveFn = move_here
-) -> Member:
+    members: Member[StateT, HyperT],
+    parents: Array,
+    donors: Array | None = None,
+    buffers_too: bool = False,
+    move: MoveFn = move_here,
+) -> Member[StateT, HyperT]:
     """Copy the state, hyper-parameters and normaliser of its parent into every member; O(parameters).
 
     Args:
@@ -57,7 +61,7 @@ def inherit(
     return members._replace(buffer=buffer) if buffers_too else members
 
 
-def perturb(config: Perturbation, space: Space, hyper: Hyper, key: Key, is_child: Array) -> Hyper:
+def perturb(config: Perturbation, space: Space[HyperT], hyper: HyperT, key: Key, is_child: Array) -> HyperT:
     """Perturb the hyper-parameters of the children, each with its separate key; survivors keep theirs.
 
     Args:

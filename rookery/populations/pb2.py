@@ -27,7 +27,7 @@ import tinygp
 from rookery import gradients, hyperparams, trees
 from rookery.hyperparams import LogUniform, Space, Uniform
 from rookery.populations import base
-from rookery.types import Array, Hyper, Key, Scalar
+from rookery.types import Array, Hyper, HyperT, Key, Scalar
 
 BETA_COEFFICIENTS = (0.2, 0.4)  # c1 and c2 of beta = c1 log(c2 n), the authors' choice
 FIT_STEPS, FIT_RATE = 40, 0.1
@@ -98,12 +98,12 @@ class TimeVarying(tinygp.kernels.Kernel):
     length_scale: Scalar
     epsilon: Scalar
 
-    def evaluate(self, one: Points, other: Points) -> Array:
-        """The covariance `[]` of two single points; 0 unless both are present."""
-        distance = jnp.sum(jnp.square(one.place - other.place)) / jnp.square(self.length_scale)
-        forgotten = jnp.abs(one.time - other.time) * jnp.log1p(-self.epsilon)
+    def evaluate(self, X1: Any, X2: Any) -> Array:  # noqa: N803 - tinygp's names
+        """The covariance `[]` of two single `Points`; 0 unless both are present."""
+        distance = jnp.sum(jnp.square(X1.place - X2.place)) / jnp.square(self.length_scale)
+        forgotten = jnp.abs(X1.time - X2.time) * jnp.log1p(-self.epsilon)
         value = self.variance * jnp.exp(0.5 * (forgotten - distance))
-        return jnp.where(one.present & other.present, value, 0.0)
+        return jnp.where(X1.present & X2.present, value, 0.0)
 
 
 def empty(space: Space, population_size: int, rows: int = 256) -> History:
@@ -144,8 +144,8 @@ def record(history: History, space: Space, generation: Array, hyper: Hyper, befo
 
 
 def propose(
-    history: History, space: Space, generation: Array, hyper: Hyper, before: Array, is_child: Array, key: Key
-) -> Hyper:
+    history: History, space: Space[HyperT], generation: Array, hyper: HyperT, before: Array, is_child: Array, key: Key
+) -> HyperT:
     """Propose hyper-parameters for the children in sequence (Parker-Holder 2020, Alg. 2); survivors keep theirs.
 
     A child's proposal maximises `mean + sqrt(beta) deviation`, where the deviation is conditioned on the points of the
@@ -171,14 +171,14 @@ def propose(
     return jax.lax.cond(is_child.any(), partial(_propose, space), _keep, *operands)
 
 
-def _keep(history: History, generation: Array, hyper: Hyper, *_: Array) -> Hyper:
+def _keep(history: History, generation: Array, hyper: HyperT, *_: Array) -> HyperT:
     del history, generation
     return hyper
 
 
 def _propose(
-    space: Space, history: History, generation: Array, hyper: Hyper, before: Array, is_child: Array, key: Key
-) -> Hyper:
+    space: Space[HyperT], history: History, generation: Array, hyper: HyperT, before: Array, is_child: Array, key: Key
+) -> HyperT:
     data = observations(history)
     place = jnp.concatenate([context(history, before)[:, None], coordinates(space, hyper)], axis=1)
     pending = Points(jnp.full(before.shape, generation, jnp.float32), place, ~is_child)
@@ -191,7 +191,11 @@ def _propose(
 def coordinates(space: Space, hyper: Hyper) -> Array:
     """`hyper` `[P]` as points of the unit cube `[P, H]`."""
     fractions = [domain.fraction(getattr(hyper, name)) for name, domain in space.domains.items()]
-    return jnp.clip(jnp.stack(fractions, axis=1), 0.0, 1.0) if fractions else jnp.zeros((len(hyper[0]), 0))
+    return (
+        jnp.clip(jnp.stack(fractions, axis=1), 0.0, 1.0)
+        if fractions
+        else jnp.zeros((len(jax.tree.leaves(hyper)[0]), 0))
+    )
 
 
 def observations(history: History) -> Data:

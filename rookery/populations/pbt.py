@@ -7,7 +7,7 @@ that member i survives.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,14 @@ from rookery.populations.config import PbtConfig, Timing, check_population, coun
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work
-from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Hyper, HyperT, Key, Metrics, PyTree, StateT
 
 
-class PbtBindings(NamedTuple):
+class PbtBindings(NamedTuple, Generic[StateT, HyperT]):
     """The static arguments of a PBT program."""
 
-    learner: Learner
-    space: Space
+    learner: Learner[StateT, HyperT]
+    space: Space[HyperT]
     config: PbtConfig
     population_size: int
     placement: Placement
@@ -48,6 +48,10 @@ class Shared(NamedTuple):
     """The observations of the PB2 bandit; () without one."""
 
 
+PbtState = ProgramState[Member[StateT, HyperT], Shared]
+"""The state of a PBT program."""
+
+
 class WorkOfMember(NamedTuple):
     """The temporary data of one member during a generation."""
 
@@ -57,19 +61,25 @@ class WorkOfMember(NamedTuple):
     """The training log of the member, see `Training`."""
 
 
-def create(bindings: PbtBindings, keys: Key, bank: Bank) -> ProgramState:
+def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
-    hyper_key, member_key = keys
-    hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
-    keys = base.member_keys(member_key, size)
-    members = bindings.placement.map(bindings.learner.init, (keys, hyper), (bank,))
+    members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
     recent = jnp.zeros((size, bindings.config.smooth))
     history = pb2.empty(bindings.space, size) if bindings.config.perturb == "pb2" else ()
     return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
 
 
-def begin(bindings: PbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
+def init_members(
+    learner: Learner[StateT, HyperT], space: Space[HyperT], size: int, placement: Placement, keys: Key, bank: Bank
+) -> Member[StateT, HyperT]:
+    """Initialise `size` members, each with separate keys from `keys` `[2]`, for its hyper-parameters and for itself."""
+    hyper_keys, member_keys = (base.member_keys(key, size) for key in keys)
+    hyper = jax.vmap(partial(hyperparams.sample, space))(hyper_keys)
+    return placement.map(learner.init, (member_keys, hyper), (bank,))
+
+
+def begin(bindings: PbtBindings, state: PbtState, bank: Bank, keys: Key) -> tuple[PbtState, Work]:
     """Create the keys and the empty log of each member."""
     return state, prepare(bindings, state.members, bank, keys[0], keys[1:])
 
@@ -82,20 +92,21 @@ def prepare(bindings: PbtBindings, members: Member, bank: Bank, members_key: Key
 
 
 def advance(
-    bindings: PbtBindings, state: ProgramState, work: Work, first: Array | int, last: Array | int
-) -> tuple[ProgramState, Work]:
+    bindings: PbtBindings, state: PbtState, work: Work, first: Array | int, last: Array | int
+) -> tuple[PbtState, Work]:
     """Train every member for some iterations of the generation."""
-    bank, _ = work.shared
-    train = partial(_train, bindings.learner)
-    shared = (bank, state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
-    members, log = bindings.placement.map(train, (state.members, work.members), shared)
+    training = state.members, work.members.log, work.members.train_key
+    shared = (work.shared[0], state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
+    members, log = bindings.placement.map(partial(train_member, bindings.learner), training, shared)
     return state._replace(members=members), work._replace(members=work.members._replace(log=log))
 
 
-def _train(
-    learner: Learner, member: Member, work: WorkOfMember, bank: Bank, generation: Array, first: Array, last: Array
+def train_member(
+    learner: Learner, member: Member, log: PyTree, key: Key, bank: Bank, *when: Array
 ) -> tuple[Member, PyTree]:
-    return divisible(learner.step).advance(member, work.log, bank, work.train_key, generation, first, last)
+    """Train one member for some iterations; `when` is the generation, the first iteration and the one after the
+    last."""
+    return divisible(learner.step).advance(member, log, bank, key, *when)
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
@@ -106,7 +117,7 @@ def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: 
     return evaluation, divisible(learner.step).summarize(work.log)
 
 
-def finish(bindings: PbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState, Metrics]:
     """Evaluate every member, then exploit, inherit, perturb.
 
     Returns:
@@ -187,8 +198,8 @@ def exploit(
 
 
 def _proposal(
-    space: Space, member: Array, history: pb2.History, generation: Array, hyper: Hyper, *rest: Array
-) -> Hyper:
+    space: Space[HyperT], member: Array, history: pb2.History, generation: Array, hyper: HyperT, *rest: Array
+) -> HyperT:
     """One member's row of all proposals. Every device computes all of them: a sum over devices would change bits."""
     return trees.take(pb2.propose(history, space, generation, hyper, *rest), member)
 
@@ -261,13 +272,13 @@ def _evaluate_only(learner: Learner, member: Member, key: Key, bank: Bank) -> Ev
 
 
 def pbt(
-    learner: Learner,
-    space: Space | None = None,
+    learner: Learner[StateT, HyperT],
+    space: Space[HyperT] | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
     **options: Any,
-) -> Program:
+) -> Program[PbtState[StateT, HyperT]]:
     """Population Based Training of any learner.
 
     Args:
@@ -291,13 +302,13 @@ def pbt(
 
 
 def bind(
-    learner: Learner,
-    space: Space | None,
+    learner: Learner[StateT, HyperT],
+    space: Space[HyperT] | None,
     population_size: int,
     config: PbtConfig | None,
     placement: Placement,
     options: Mapping[str, Any],
-) -> PbtBindings:
+) -> PbtBindings[StateT, HyperT]:
     """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")

@@ -10,12 +10,15 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.populations.base import Program, ProgramState
+from rookery.populations.base import Program
+from rookery.populations.pbt import PbtState
 from rookery.populations.stages import change_init, change_step
-from rookery.types import Array
+from rookery.types import Array, HyperT, StateT
 
 
-def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Program:
+def replay(
+    program: Program[PbtState[StateT, HyperT]], schedule: Mapping[str, Array | np.ndarray]
+) -> Program[PbtState[StateT, HyperT]]:
     """Set the hyper-parameters of all members to the values of the schedule before every generation.
 
     Args:
@@ -48,7 +51,7 @@ def replay(program: Program, schedule: Mapping[str, Array | np.ndarray]) -> Prog
     return change_step(change_init(program, follow), follow)
 
 
-def _follow(schedule: Mapping[str, Array], state: ProgramState) -> ProgramState:
+def _follow(schedule: Mapping[str, Array], state: PbtState) -> PbtState:
     """Set the scheduled values of the next generation for all members."""
     hyper = state.members.hyper
     now = {

@@ -19,36 +19,36 @@ from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
-from rookery.types import Array, Evaluation, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT
 
 
 class RolePbtBindings(NamedTuple):
     """The static arguments of a PBT program of roles."""
 
-    each: pbt.PbtBindings
-    """The arguments of one role."""
+    role: pbt.PbtBindings
+    """The arguments of the PBT program of each role."""
     names: tuple[str, ...]
     """`[I]`, the names of the roles."""
 
     @property
-    def count(self) -> int:
+    def role_count(self) -> int:
         """I, the number of roles."""
         return len(self.names)
 
 
 def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
     """Create members with initial parameters; hyper-parameters are sampled separately for each role and member."""
-    size, space = bindings.each.population_size, bindings.each.space
+    size, space = bindings.role.population_size, bindings.role.space
     hyper_key, member_key = keys
-    keys = base.member_keys(hyper_key, size * bindings.count).reshape(size, bindings.count)
+    keys = base.member_keys(hyper_key, size * bindings.role_count).reshape(size, bindings.role_count)
     hyper = jax.vmap(jax.vmap(partial(hyperparams.sample, space)))(keys)
-    members = bindings.each.placement.map(
-        bindings.each.learner.init, (base.member_keys(member_key, size), hyper), (bank,)
+    members = bindings.role.placement.map(
+        bindings.role.learner.init, (base.member_keys(member_key, size), hyper), (bank,)
     )
-    recent = jnp.zeros((bindings.count, size, bindings.each.config.smooth))
-    history = pb2.empty(space, size) if bindings.each.config.perturb == "pb2" else ()
-    history = trees.stack([history] * bindings.count)
-    parents = jnp.arange(size * bindings.count, dtype=jnp.int32)
+    recent = jnp.zeros((bindings.role_count, size, bindings.role.config.smooth))
+    history = pb2.empty(space, size) if bindings.role.config.perturb == "pb2" else ()
+    history = trees.stack([history] * bindings.role_count)
+    parents = jnp.arange(size * bindings.role_count, dtype=jnp.int32)
     return ProgramState(members, pbt.Shared(jnp.zeros((), jnp.int32), parents, recent, history))
 
 
@@ -82,10 +82,10 @@ def _swap_axes(tree: PyTree) -> PyTree:
 
 def begin(bindings: RolePbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
     """Match the members of all roles into teams; they stay in the slots of their teams until `finish`."""
-    each, size = bindings.each, bindings.each.population_size
-    places = match(keys[0], size, bindings.count)
-    teams = permute_roles(state.members, places, each.placement.move)
-    work = pbt.prepare(each, teams, bank, keys[1], keys[2:])
+    one_role, size = bindings.role, bindings.role.population_size
+    places = match(keys[0], size, bindings.role_count)
+    teams = permute_roles(state.members, places, one_role.placement.move)
+    work = pbt.prepare(one_role, teams, bank, keys[1], keys[2:])
     return state._replace(members=teams), work._replace(shared=(*work.shared, places))
 
 
@@ -94,7 +94,7 @@ def advance(
 ) -> tuple[ProgramState, Work]:
     """Train every team for some iterations of the generation."""
     *shared, places = work.shared
-    state, work = pbt.advance(bindings.each, state, work._replace(shared=tuple(shared)), first, last)
+    state, work = pbt.advance(bindings.role, state, work._replace(shared=tuple(shared)), first, last)
     return state, work._replace(shared=(*work.shared, places))
 
 
@@ -112,27 +112,27 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
       The state of the next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters
       are `[P I]`, per member of a role; all others are `[P]`, per team of this generation.
     """
-    each, size = bindings.each, bindings.each.population_size
+    one_role, size = bindings.role, bindings.role.population_size
     bank, (exploit_key, restart_key), places = work.shared
-    evaluation, learned = each.placement.map(
-        partial(evaluate_member, each.learner), (state.members, work.members), (bank,)
+    evaluation, learned = one_role.placement.map(
+        partial(evaluate_member, one_role.learner), (state.members, work.members), (bank,)
     )
     inverse = jnp.argsort(places, axis=0)  # from the slots of the teams back to the slots of the roles
-    members = permute_roles(state.members, inverse, each.placement.move)
+    members = permute_roles(state.members, inverse, one_role.placement.move)
     valid = base.valid_fitness(evaluation.roles, evaluation.broken[:, None])
-    take = partial(each.placement.everywhere, partial(jnp.take_along_axis, axis=0))
+    take = partial(one_role.placement.everywhere, partial(jnp.take_along_axis, axis=0))
     fitness, diverged = take(valid, inverse), ~jnp.isfinite(take(evaluation.roles, inverse))
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
 
     shared, members, parents, smoothed = _exploit(bindings, state.shared, members, fitness, exploit_key)
-    if each.config.smooth > 1:
+    if one_role.config.smooth > 1:
         metrics["smoothed_fitness"] = smoothed.reshape(-1)
-    if each.config.exploit != "none":
-        clear = partial(pbt.restart, each.learner, False)
+    if one_role.config.exploit != "none":
+        clear = partial(pbt.restart, one_role.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
-        members = each.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
-    parents = (parents * bindings.count + jnp.arange(bindings.count)[None]).astype(jnp.int32).reshape(-1)
+        members = one_role.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
+    parents = (parents * bindings.role_count + jnp.arange(bindings.role_count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics
 
@@ -153,24 +153,24 @@ def _exploit(
       selection, `[P, I]`.
     """
     inherited = _swap_axes((members.state, members.hyper, members.normalizer))
-    roles = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.count)
+    roles = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.role_count)
     # `lax.map` and not `vmap`: under `vmap` the branch of the bandit would become a select.
-    selected = jax.lax.map(partial(_exploit_role, bindings.each, shared.generation), roles)
+    selected = jax.lax.map(partial(_exploit_role, bindings.role, shared.generation), roles)
     recent, history, inherited, parents, smoothed = selected
     state, hyper, normalizer = _swap_axes(inherited)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
     return shared._replace(recent=recent, history=history), members, parents.T, smoothed.T
 
 
-def _exploit_role(each: pbt.PbtBindings, generation: Array, role: tuple) -> tuple:
+def _exploit_role(bindings: pbt.PbtBindings, generation: Array, role: tuple) -> tuple:
     recent, history, inherited, fitness, key = role
     survivors = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
     before = pbt.Shared(generation, survivors, recent, history)
-    shared, smoothed = pbt.record_fitness(each, before, members.hyper, fitness)
+    shared, smoothed = pbt.record_fitness(bindings, before, members.hyper, fitness)
     parents = survivors
-    if each.config.exploit != "none":
-        parents, members = pbt.exploit(each, shared, members, smoothed, tuple(jax.random.split(key)))
+    if bindings.config.exploit != "none":
+        parents, members = pbt.exploit(bindings, shared, members, smoothed, tuple(jax.random.split(key)))
     inherited = members.state, members.hyper, members.normalizer
     return shared.recent[parents], shared.history, inherited, parents, smoothed
 
@@ -184,13 +184,13 @@ def _metrics(
 
 
 def pbt_roles(
-    learner: Learner,
-    space: Space | None = None,
+    learner: Learner[StateT, HyperT],
+    space: Space[HyperT] | None = None,
     population_size: int = 8,
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
     **options: Any,
-) -> Program:
+) -> Program[pbt.PbtState[StateT, HyperT]]:
     """Population Based Training of each role of a team.
 
     Args:
@@ -209,11 +209,11 @@ def pbt_roles(
       ValueError: the learner's agents are not independent, or an invalid configuration.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
     """
-    each = pbt.bind(learner, space, population_size, config, placement, options)
+    role = pbt.bind(learner, space, population_size, config, placement, options)
     if learner.team != "independent":
         raise ValueError(
             "roles need agents with separate parameters; use rookery.independent, or --parameters independent."
         )
     assert learner.spec.team is not None
-    bindings = RolePbtBindings(each, learner.spec.team.names)
-    return pbt.as_program(each, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
+    bindings = RolePbtBindings(role, learner.spec.team.names)
+    return pbt.as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))

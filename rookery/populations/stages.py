@@ -8,12 +8,12 @@ Called as functions, `StagedInit` and `StagedStep` run their stages in sequence 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 
-from rookery.learners.base import Bank
-from rookery.populations.base import InitFn, Program, ProgramState, StepFn
+from rookery.learners.base import Bank, StartStatesFn
+from rookery.populations.base import InitFn, Program, ProgramStateT, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 
 
@@ -26,52 +26,46 @@ class Work(NamedTuple):
     """Replicated on every device: start states and keys."""
 
 
-class StartStatesFn(Protocol):
-    """Sample the start states of a generation; the key is consumed."""
-
-    def __call__(self, key: Key) -> Bank: ...
-
-
-class AdvanceFn(Protocol):
+class AdvanceFn(Protocol[ProgramStateT]):
     """Train for the iterations `first` to `last - 1`; both are `[]` int32 or int, never batched."""
 
     def __call__(
-        self, state: ProgramState, work: Work, first: Array | int, last: Array | int
-    ) -> tuple[ProgramState, Work]: ...
+        self, state: ProgramStateT, work: Work, first: Array | int, last: Array | int
+    ) -> tuple[ProgramStateT, Work]: ...
 
 
 @dataclass(frozen=True, eq=False)
-class StagedInit:
+class StagedInit(Generic[ProgramStateT]):
     """An `InitFn` in two stages."""
 
     start_states: StartStatesFn
-    create: Callable[[Key, Bank], ProgramState]
+    create: Callable[[Key, Bank], ProgramStateT]
     """Keys and start states -> the state before the first generation; the keys are consumed."""
     keys: int
     """Number of keys `[keys]` passed to `create`; 0 to pass the key of the whole `InitFn`."""
 
-    def __call__(self, key: Key) -> ProgramState:
+    def __call__(self, key: Key) -> ProgramStateT:
         """Run both stages: the `InitFn`."""
         bank_key, keys = split(self, key)
         return self.create(keys, self.start_states(bank_key))
 
 
 @dataclass(frozen=True, eq=False)
-class StagedStep:
+class StagedStep(Generic[ProgramStateT]):
     """A `StepFn` in stages."""
 
     start_states: StartStatesFn
-    begin: Callable[[ProgramState, Bank, Key], tuple[ProgramState, Work]]
+    begin: Callable[[ProgramStateT, Bank, Key], tuple[ProgramStateT, Work]]
     """The stage before training; it consumes the keys of the whole remaining generation."""
-    advance: AdvanceFn
-    finish: Callable[[ProgramState, Work], tuple[ProgramState, Metrics]]
+    advance: AdvanceFn[ProgramStateT]
+    finish: Callable[[ProgramStateT, Work], tuple[ProgramStateT, Metrics]]
     """The stage after training: evaluation, selection, and the metrics of the generation."""
     iterations: int
     """Training iterations in a generation; 0 for a program without training."""
     keys: int
     """Number of keys `[keys]` passed to `begin`; 0 to pass the key of the whole `StepFn`."""
 
-    def __call__(self, state: ProgramState, key: Key) -> tuple[ProgramState, Metrics]:
+    def __call__(self, state: ProgramStateT, key: Key) -> tuple[ProgramStateT, Metrics]:
         """Run all stages: the `StepFn`."""
         bank_key, keys = split(self, key)
         state, work = self.begin(state, self.start_states(bank_key), keys)
@@ -91,12 +85,12 @@ def split(staged: StagedInit | StagedStep, key: Key) -> tuple[Key, Key]:
     return keys[0], keys[1:]
 
 
-def staged_init(init: InitFn) -> StagedInit:
+def staged_init(init: InitFn[ProgramStateT]) -> StagedInit[ProgramStateT]:
     """Return an `InitFn` in stages; a plain function becomes a single stage."""
     return init if isinstance(init, StagedInit) else StagedInit(_nothing, partial(_create, init), 0)
 
 
-def staged_step(step: StepFn) -> StagedStep:
+def staged_step(step: StepFn[ProgramStateT]) -> StagedStep[ProgramStateT]:
     """Return a `StepFn` in stages; a plain function becomes a single stage."""
     return (
         step
@@ -105,25 +99,27 @@ def staged_step(step: StepFn) -> StagedStep:
     )
 
 
-def change_init(program: Program, change: Callable[[ProgramState], ProgramState]) -> Program:
+def change_init(
+    program: Program[ProgramStateT], change: Callable[[ProgramStateT], ProgramStateT]
+) -> Program[ProgramStateT]:
     """Return the program with a pure function applied to its initial state."""
     init = staged_init(program.init)
     return program._replace(init=replace(init, create=partial(_create_changed, init.create, change)))
 
 
-def change_step(program: Program, change: Callable[[ProgramState], ProgramState]) -> Program:
+def change_step(
+    program: Program[ProgramStateT], change: Callable[[ProgramStateT], ProgramStateT]
+) -> Program[ProgramStateT]:
     """Return the program with a pure function applied to its state before each generation."""
     step = staged_step(program.step)
     return program._replace(step=replace(step, begin=partial(_begin_changed, step.begin, change)))
 
 
-def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> ProgramState:
+def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> Any:
     return change(create(key, bank))
 
 
-def _begin_changed(
-    begin: Callable, change: Callable, state: ProgramState, bank: Bank, key: Key
-) -> tuple[ProgramState, Work]:
+def _begin_changed(begin: Callable, change: Callable, state: Any, bank: Bank, key: Key) -> tuple[Any, Work]:
     return begin(change(state), bank, key)
 
 
@@ -132,22 +128,22 @@ def _nothing(key: Key) -> Bank:
     return ()
 
 
-def _create(init: InitFn, key: Key, bank: Bank) -> ProgramState:
+def _create(init: InitFn[ProgramStateT], key: Key, bank: Bank) -> ProgramStateT:
     del bank
     return init(key)
 
 
-def _keep(state: ProgramState, bank: Bank, key: Key) -> tuple[ProgramState, Work]:
+def _keep(state: ProgramStateT, bank: Bank, key: Key) -> tuple[ProgramStateT, Work]:
     del bank
     return state, Work(shared=key)
 
 
 def _advance_nothing(
-    state: ProgramState, work: Work, first: Array | int, last: Array | int
-) -> tuple[ProgramState, Work]:
+    state: ProgramStateT, work: Work, first: Array | int, last: Array | int
+) -> tuple[ProgramStateT, Work]:
     del first, last
     return state, work
 
 
-def _step(step: StepFn, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
+def _step(step: StepFn[ProgramStateT], state: ProgramStateT, work: Work) -> tuple[ProgramStateT, Metrics]:
     return step(state, work.shared)

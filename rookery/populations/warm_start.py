@@ -6,12 +6,12 @@ import jax
 
 from rookery.learners.base import Learner, Member, genotype
 from rookery.populations import base
-from rookery.populations.base import Program, ProgramState
+from rookery.populations.base import Program, ProgramStateT
 from rookery.populations.stages import change_init
 from rookery.types import Genotype, PyTree
 
 
-def begin_as(program: Program, learner: Learner, start: Genotype) -> Program:
+def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype) -> Program[ProgramStateT]:
     """Start all members of a program with the parameters and observation statistics of one genotype.
 
     Optimisers and target networks are initialised anew, and each member keeps its initial hyper-parameters.
@@ -33,7 +33,7 @@ def begin_as(program: Program, learner: Learner, start: Genotype) -> Program:
     return change_init(program, partial(_begin_as, learner, start))
 
 
-def _begin_as(learner: Learner, start: Genotype, state: ProgramState) -> ProgramState:
+def _begin_as(learner: Learner, start: Genotype, state: ProgramStateT) -> ProgramStateT:
     return state._replace(members=base.vmap(partial(_load_genotype, learner), (state.members,), (start,)))
 
 

@@ -4,42 +4,38 @@ MAP-Elites connects them: ask the emitter, evaluate, add to the repertoire, tell
 population between generations (`members`, sharded over devices like any population).
 """
 
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol
+
+from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
-from rookery.qd.repertoire import Repertoire
-from rookery.types import Evaluation, Key, Metrics, PyTree
+from rookery.learners.base import Bank, Evaluator, StartStatesFn
+from rookery.populations.base import MembersT, SharedT
+from rookery.qd.repertoire import GenotypeT, Repertoire
+from rookery.types import Evaluation, Key, Metrics
 
-Bank = PyTree
-"""Start states `[K, ...]` from which all genotypes of a generation are evaluated; `()` for a scoring function."""
 
-
-class InitGenotypeFn(Protocol):
+class InitGenotypeFn(Protocol[GenotypeT]):
     """Sample an initial genotype, which has no parent; the key is consumed."""
 
-    def __call__(self, key: Key, bank: Bank) -> PyTree: ...
+    def __call__(self, key: Key, bank: Bank) -> GenotypeT: ...
 
 
-class StartStatesFn(Protocol):
-    """Sample the start states of a generation; the key is consumed."""
-
-    def __call__(self, key: Key) -> Bank: ...
-
-
-class EvaluateFn(Protocol):
+class EvaluateFn(Protocol[GenotypeT]):
     """Evaluate one genotype; the key is consumed."""
 
-    def __call__(self, genotype: PyTree, bank: Bank, key: Key) -> Evaluation: ...
+    def __call__(self, genotype: GenotypeT, bank: Bank, key: Key) -> Evaluation: ...
 
 
-class Scoring(NamedTuple):
+class Scoring(NamedTuple, Generic[GenotypeT]):
     """The search problem: initial genotypes and their evaluation. All functions are for one genotype."""
 
     name: str
     """Name of the task."""
-    init_genotype: InitGenotypeFn
+    init_genotype: InitGenotypeFn[GenotypeT]
     start_states: StartStatesFn
-    evaluate: EvaluateFn
+    """The start states from which all genotypes of a generation are evaluated; () for a function."""
+    evaluate: EvaluateFn[GenotypeT]
     descriptor: DescriptorSpec
     qd_offset: float
     """The fitness that counts as 0 in the QD score."""
@@ -47,24 +43,29 @@ class Scoring(NamedTuple):
     """Maximum number of environment steps of an evaluation; 1 for a function."""
     bounds: tuple[float, float] | None = None
     """Lower and upper bound to which a genotype's floating-point numbers are clipped."""
+    evaluator: Evaluator | None = None
+    """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
 
 
-class EmitterState(NamedTuple):
+class EmitterState(NamedTuple, Generic[MembersT, SharedT]):
     """The state of an emitter between two generations."""
 
-    members: PyTree
+    members: MembersT
     """Leaves `[P, ...]`, the population that the emitter keeps between generations; () without one."""
-    shared: PyTree
+    shared: SharedT
     """Small arrays that are replicated on every device."""
 
 
-class EmitterInitFn(Protocol):
+EmitterStateT = TypeVar("EmitterStateT", bound=EmitterState, infer_variance=True)
+
+
+class EmitterInitFn(Protocol[EmitterStateT]):
     """Create the state before the first generation; the key is consumed."""
 
-    def __call__(self, key: Key, bank: Bank) -> EmitterState: ...
+    def __call__(self, key: Key, bank: Bank) -> EmitterStateT: ...
 
 
-class AskFn(Protocol):
+class AskFn(Protocol[EmitterStateT, GenotypeT]):
     """Propose B genotypes `[B, ...]`; the key is consumed. If the repertoire is empty, it proposes initial genotypes.
 
     Returns:
@@ -72,26 +73,26 @@ class AskFn(Protocol):
     """
 
     def __call__(
-        self, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
-    ) -> tuple[EmitterState, PyTree, Metrics]: ...
+        self, state: EmitterStateT, repertoire: Repertoire[GenotypeT], bank: Bank, key: Key
+    ) -> tuple[EmitterStateT, GenotypeT, Metrics]: ...
 
 
-class TellFn(Protocol):
+class TellFn(Protocol[EmitterStateT]):
     """Receive the evaluation `[B, ...]` of the proposals; the fitness of a rejected proposal is NaN.
 
     Returns:
       The state, and metrics `[]` or `[P]`; an emitter with a population reports its `fitness` `[P]`.
     """
 
-    def __call__(self, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]: ...
+    def __call__(self, state: EmitterStateT, evaluation: Evaluation) -> tuple[EmitterStateT, Metrics]: ...
 
 
-class Emitter(NamedTuple):
+class Emitter(NamedTuple, Generic[EmitterStateT, GenotypeT]):
     """Proposes new genotypes and receives their evaluation."""
 
-    init: EmitterInitFn
-    ask: AskFn
-    tell: TellFn
+    init: EmitterInitFn[EmitterStateT]
+    ask: AskFn[EmitterStateT, GenotypeT]
+    tell: TellFn[EmitterStateT]
     batch_size: int
     """B, the number of proposals per generation."""
     population_size: int = 0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +12,27 @@ from rookery import trees
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
+from rookery.qd.repertoire import GenotypeT, Repertoire
 from rookery.qd.variation import VariationConfig, child
 from rookery.types import Evaluation, Key, Metrics, PyTree
 
 
-class EmitterBindings(NamedTuple):
+class EmitterBindings(NamedTuple, Generic[GenotypeT]):
     """The static arguments of the iso+line emitter."""
 
-    scoring: Scoring
+    scoring: Scoring[GenotypeT]
     batch_size: int
     variation: VariationConfig
     rows: Rows
 
 
 def iso_line(
-    scoring: Scoring,
+    scoring: Scoring[GenotypeT],
     batch_size: int,
     variation: VariationConfig | None = None,
     rows: Rows = HERE,
-) -> Emitter:
+) -> Emitter[EmitterState[tuple[()], tuple[()]], GenotypeT]:
     """Emitter of iso+line variations of two elites, drawn uniformly from the occupied cells.
 
     Source: Vassiliades 2018, arXiv:1804.03906. While the repertoire is empty it proposes initial genotypes.
@@ -55,12 +55,12 @@ def iso_line(
     return Emitter(_empty_state, partial(_ask, bindings), _ignore_evaluation, batch_size)
 
 
-def _empty_state(key: Key, bank: Bank) -> EmitterState:
+def _empty_state(key: Key, bank: Bank) -> EmitterState[tuple[()], tuple[()]]:
     del key, bank
     return EmitterState((), ())
 
 
-def _ignore_evaluation(state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def _ignore_evaluation(state: EmitterStateT, evaluation: Evaluation) -> tuple[EmitterStateT, Metrics]:
     del evaluation
     return state, {}
 
@@ -76,7 +76,7 @@ def _ask(
     )
 
 
-def vary(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
+def vary(bindings: EmitterBindings[GenotypeT], repertoire: Repertoire[GenotypeT], bank: Bank, key: Key) -> GenotypeT:
     """Create children `[B, ...]` of 2 B parents; the repertoire must not be empty."""
     del bank
     parents_key, children_key = jax.random.split(key)
@@ -94,7 +94,7 @@ def _initial_genotypes(bindings: EmitterBindings, repertoire: Repertoire, bank: 
     return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
 
 
-def mix(emitters: Sequence[Emitter]) -> Emitter:
+def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tuple, tuple], GenotypeT]:
     """Combine several emitters: each proposes a part of the batch and receives the evaluation of that part only.
 
     The tables of a run describe the first emitter with a population; metrics of all others have the emitter's index as

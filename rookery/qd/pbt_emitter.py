@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import hyperparams, trees
+from rookery import trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
-from rookery.populations import base, selection
+from rookery.populations import base, pbt, selection
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import ONE_DEVICE, Placement
@@ -135,9 +135,8 @@ class Shared(NamedTuple):
 def init(bindings: PbtEmitterBindings, key: Key, bank: Bank) -> EmitterState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
-    hyper_key, member_key = jax.random.split(key)
-    hyper = jax.vmap(partial(hyperparams.sample, bindings.space))(base.member_keys(hyper_key, size))
-    members = bindings.placement.map(bindings.learner.init, (base.member_keys(member_key, size), hyper), (bank,))
+    keys = jax.random.split(key)
+    members = pbt.init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
     shared = Shared(
         jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)), jnp.zeros((size,), bool)
     )
@@ -170,14 +169,10 @@ def advance(
 ) -> tuple[EmitterState, Work]:
     """Train every member for some iterations of the generation."""
     (keys, log), (bank, _) = work
-    span = (jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
-    train = partial(_train, bindings.learner)
-    members, log = bindings.placement.map(train, (state.members, log, keys), (bank, state.shared.generation, *span))
+    shared = (bank, state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
+    train = partial(pbt.train_member, bindings.learner)
+    members, log = bindings.placement.map(train, (state.members, log, keys), shared)
     return state._replace(members=members), work._replace(members=(keys, log))
-
-
-def _train(learner: Learner, member: Member, log: PyTree, key: Key, bank: Bank, *when: Array) -> tuple[Member, PyTree]:
-    return divisible(learner.step).advance(member, log, bank, key, *when)
 
 
 def propose(

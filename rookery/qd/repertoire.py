@@ -4,22 +4,26 @@ Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.
 one individual; a genotype whose fitness or descriptor is not finite is never added and does not affect others.
 """
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from typing_extensions import TypeVar
 
 from rookery import trees
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import centroids as cells
-from rookery.types import Array, Key, Metrics, PyTree
+from rookery.types import Array, Key, Metrics
+
+GenotypeT = TypeVar("GenotypeT", infer_variance=True)
+"""A genotype, or several with leaves `[C, ...]` or `[B, ...]`: `Genotype`, or any other pytree."""
 
 
-class Repertoire(NamedTuple):
+class Repertoire(NamedTuple, Generic[GenotypeT]):
     """C cells, each with the best genotype that was found for it."""
 
-    genotypes: PyTree
+    genotypes: GenotypeT
     """Leaves `[C, ...]`; zeros where a cell is empty."""
     fitnesses: Array
     """`[C]`; -inf where a cell is empty."""
@@ -47,18 +51,18 @@ class Added(NamedTuple):
     """`[B]` bool: its descriptor is outside of the limits, and it competed for the nearest cell."""
 
 
-class Elite(NamedTuple):
+class Elite(NamedTuple, Generic[GenotypeT]):
     """The elite of one cell."""
 
     cell: int
-    genotype: PyTree
+    genotype: GenotypeT
     fitness: Array
     """`[]`."""
     descriptor: Array
     """`[D]`."""
 
 
-def empty(genotype: PyTree, centroids: Array) -> Repertoire:
+def empty(genotype: GenotypeT, centroids: Array) -> Repertoire[GenotypeT]:
     """Create a repertoire without elites.
 
     Args:
@@ -72,14 +76,14 @@ def empty(genotype: PyTree, centroids: Array) -> Repertoire:
 
 
 def add(
-    repertoire: Repertoire,
-    genotypes: PyTree,
+    repertoire: Repertoire[GenotypeT],
+    genotypes: GenotypeT,
     fitnesses: Array,
     descriptors: Array,
     limits: tuple[Array, Array] | None = None,
     rows: Rows = HERE,
     find: cells.FindFn = cells.nearest,
-) -> tuple[Repertoire, Added]:
+) -> tuple[Repertoire[GenotypeT], Added]:
     """Add B genotypes: each cell keeps the best of them and of its elite (Mouret 2015, figure 2).
 
     Ties go to the elite, then to the lower index.
@@ -146,7 +150,7 @@ def draw(repertoire: Repertoire, key: Key, count: int) -> Array:
     return cell[drawn].astype(jnp.int32)
 
 
-def nearest(repertoire: Repertoire, descriptor: Array) -> Elite:
+def nearest(repertoire: Repertoire[GenotypeT], descriptor: Array) -> Elite[GenotypeT]:
     """The elite whose evaluated descriptor is nearest to `descriptor` `[D]` (Euclidean, ties to the lower cell).
 
     Raises:
@@ -164,7 +168,7 @@ def nearest(repertoire: Repertoire, descriptor: Array) -> Elite:
     return elite(repertoire, int(jnp.argmin(jnp.where(repertoire.occupied, distance, jnp.inf))))
 
 
-def best(repertoire: Repertoire) -> Elite:
+def best(repertoire: Repertoire[GenotypeT]) -> Elite[GenotypeT]:
     """The elite with the highest fitness.
 
     Raises:
@@ -175,7 +179,7 @@ def best(repertoire: Repertoire) -> Elite:
     return elite(repertoire, int(jnp.argmax(repertoire.fitnesses)))
 
 
-def elite(repertoire: Repertoire, cell: int) -> Elite:
+def elite(repertoire: Repertoire[GenotypeT], cell: int) -> Elite[GenotypeT]:
     """The elite of a cell.
 
     Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +18,21 @@ from rookery.envs.tasks.functions import Function
 from rookery.envs.wrappers import auto_reset
 from rookery.hyperparams import Space
 from rookery.learners import rollout
-from rookery.learners.base import Learner, genotype
+from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.qd.base import Bank, Scoring
-from rookery.types import Array, Evaluation, Genotype, Key, PyTree
+from rookery.qd.repertoire import GenotypeT
+from rookery.types import Array, Evaluation, Genotype, HyperT, Key, PyTree, StateT
 
 
 def function_scoring(
-    score: Callable[[PyTree, Key], tuple[Array, Array]],
-    init: Callable[[Key], PyTree],
+    score: Callable[[GenotypeT, Key], tuple[Array, Array]],
+    init: Callable[[Key], GenotypeT],
     lower: Sequence[float],
     upper: Sequence[float],
     qd_offset: float = 0.0,
     bounds: tuple[float, float] | None = None,
     name: str = "function",
-) -> Scoring:
+) -> Scoring[GenotypeT]:
     """Search problem with a user-defined function of a user-defined pytree.
 
     Args:
@@ -64,7 +65,7 @@ def function_scoring(
     )
 
 
-def named_scoring(function: Function) -> Scoring:
+def named_scoring(function: Function) -> Scoring[Array]:
     """Search problem of a benchmark function, e.g. `named_scoring(function("arm"))`."""
     score, descriptor = partial(_without_key, function.score), function.descriptor
     limits = descriptor.lower, descriptor.upper
@@ -77,7 +78,7 @@ def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array,
     return score(genotype)
 
 
-def _init_genotype(init: Callable[[Key], PyTree], key: Key, bank: Bank) -> PyTree:
+def _init_genotype(init: Callable[[Key], GenotypeT], key: Key, bank: Bank) -> GenotypeT:
     del bank
     return init(key)
 
@@ -88,7 +89,7 @@ def _no_start_states(key: Key) -> Bank:
 
 
 def _evaluate_function(
-    score: Callable[[PyTree, Key], tuple[Array, Array]], size: int, genotype: PyTree, bank: Bank, key: Key
+    score: Callable[[GenotypeT, Key], tuple[Array, Array]], size: int, genotype: GenotypeT, bank: Bank, key: Key
 ) -> Evaluation:
     del bank
     fitness, descriptor = (jnp.asarray(value, jnp.float32) for value in score(genotype, key))
@@ -138,8 +139,8 @@ def policy(spec: EnvSpec, config: PolicyConfig | None = None) -> Policy:
 def policy_scoring(
     environment: Environment,
     config: PolicyConfig | None = None,
-    evaluation: rollout.EvaluationConfig | None = None,
-) -> Scoring:
+    evaluation: EvaluationConfig | None = None,
+) -> Scoring[Genotype[PyTree, tuple[()]]]:
     """Search problem of deterministic policies of an environment, evolved without gradients.
 
     A genotype contains the parameters of `policy(environment.spec, config)`.
@@ -155,7 +156,7 @@ def policy_scoring(
     Raises:
       ValueError: the task has no descriptor.
     """
-    evaluation, spec = evaluation or rollout.EvaluationConfig(), environment.spec
+    evaluation, spec = evaluation or EvaluationConfig(), environment.spec
     evolved = policy(spec, config)
     evaluator = rollout.evaluator(evolved.act, environment, evaluation)
     return Scoring(
@@ -166,10 +167,11 @@ def policy_scoring(
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
         steps=evaluator.episodes * spec.episode_length,
+        evaluator=evaluator,
     )
 
 
-def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype:
+def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tuple[()]]:
     del bank
     return Genotype(evolved.init(key), (), None)
 
@@ -181,7 +183,9 @@ def _act(network: networks.Network, discrete: bool, params: PyTree, observation:
     return jnp.where(jnp.isfinite(output).all(), jnp.argmax(output), -1).astype(jnp.int32)
 
 
-def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
+def learner_scoring(
+    learner: Learner[StateT, HyperT], space: Space[HyperT] | None = None
+) -> Scoring[Genotype[Any, HyperT]]:
     """Search problem of the agents of a learner.
 
     A genotype contains an agent's parameters, hyper-parameters and observation statistics.
@@ -204,10 +208,11 @@ def learner_scoring(learner: Learner, space: Space | None = None) -> Scoring:
         descriptor=descriptor_of(learner.spec),
         qd_offset=worst_return(learner.spec),
         steps=learner.evaluation_steps,
+        evaluator=learner.evaluator,
     )
 
 
-def _init_agent(learner: Learner, space: Space, key: Key, bank: Bank) -> Genotype:
+def _init_agent(learner: Learner[Any, HyperT], space: Space[HyperT], key: Key, bank: Bank) -> Genotype[Any, HyperT]:
     hyper_key, init_key = jax.random.split(key)
     return genotype(learner.init(init_key, hyperparams.sample(space, hyper_key), bank))
 

@@ -3,29 +3,30 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic
 
 from rookery.populations.stages import Work
-from rookery.qd.base import AskFn, Bank, EmitterState
-from rookery.qd.repertoire import Repertoire
-from rookery.types import Array, Key, Metrics, PyTree
+from rookery.qd.base import AskFn, Bank, EmitterStateT
+from rookery.qd.repertoire import GenotypeT, Repertoire
+from rookery.types import Array, Key, Metrics
 
 
 @dataclass(frozen=True, eq=False)
-class StagedAsk:
+class StagedAsk(Generic[EmitterStateT, GenotypeT]):
     """An `AskFn` in stages."""
 
-    begin: Callable[[EmitterState, Repertoire, Bank, Key], tuple[EmitterState, Work]]
+    begin: Callable[[EmitterStateT, Repertoire[GenotypeT], Bank, Key], tuple[EmitterStateT, Work]]
     """The stage before training; it consumes the key of the whole call."""
-    advance: Callable[[EmitterState, Work, Array | int, Array | int], tuple[EmitterState, Work]]
+    advance: Callable[[EmitterStateT, Work, Array | int, Array | int], tuple[EmitterStateT, Work]]
     """Train for the iterations from the first number to the second, exclusive."""
-    propose: Callable[[EmitterState, Work, Repertoire], tuple[EmitterState, PyTree, Metrics]]
+    propose: Callable[[EmitterStateT, Work, Repertoire[GenotypeT]], tuple[EmitterStateT, GenotypeT, Metrics]]
     """The stage after training, which creates the proposals."""
     iterations: int
     """Training iterations in a generation; 0 for an emitter without training."""
 
     def __call__(
-        self, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
-    ) -> tuple[EmitterState, PyTree, Metrics]:
+        self, state: EmitterStateT, repertoire: Repertoire[GenotypeT], bank: Bank, key: Key
+    ) -> tuple[EmitterStateT, GenotypeT, Metrics]:
         """Run all stages: the `AskFn`."""
         state, work = self.begin(state, repertoire, bank, key)
         if self.iterations:
@@ -33,22 +34,24 @@ class StagedAsk:
         return self.propose(state, work, repertoire)
 
 
-def staged_ask(ask: AskFn) -> StagedAsk:
+def staged_ask(ask: AskFn[EmitterStateT, GenotypeT]) -> StagedAsk[EmitterStateT, GenotypeT]:
     """Return an `AskFn` in stages; a plain function becomes a single stage."""
     return ask if isinstance(ask, StagedAsk) else StagedAsk(_keep, _advance_nothing, partial(_ask, ask), 0)
 
 
-def _keep(state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[EmitterState, Work]:
+def _keep(state: EmitterStateT, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[EmitterStateT, Work]:
     del repertoire
     return state, Work(shared=(bank, key))
 
 
 def _advance_nothing(
-    state: EmitterState, work: Work, first: Array | int, last: Array | int
-) -> tuple[EmitterState, Work]:
+    state: EmitterStateT, work: Work, first: Array | int, last: Array | int
+) -> tuple[EmitterStateT, Work]:
     del first, last
     return state, work
 
 
-def _ask(ask: AskFn, state: EmitterState, work: Work, repertoire: Repertoire) -> tuple[EmitterState, PyTree, Metrics]:
+def _ask(
+    ask: AskFn[EmitterStateT, GenotypeT], state: EmitterStateT, work: Work, repertoire: Repertoire[GenotypeT]
+) -> tuple[EmitterStateT, GenotypeT, Metrics]:
     return ask(state, repertoire, *work.shared)

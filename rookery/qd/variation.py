@@ -1,12 +1,14 @@
 """Variation: create a child genotype from two parents."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from rookery.types import Array, Genotype, Key, PyTree, Scalar
+
+_Tree = TypeVar("_Tree")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Sigmas(NamedTuple):
     line_sigma: Scalar
 
 
-def iso_line(first: PyTree, second: PyTree, key: Key, config: VariationConfig | Sigmas) -> PyTree:
+def iso_line(first: _Tree, second: _Tree, key: Key, config: VariationConfig | Sigmas) -> _Tree:
     """`x1 + iso_sigma N(0, I) + line_sigma N(0, 1) (x2 - x1)` over all parameters of one pair of parents.
 
     Source: Vassiliades 2018, "Discovering the Elite Hypervolume by Leveraging Interspecies Correlation"
@@ -68,7 +70,7 @@ def _leaf(first: Array, second: Array, step: Array, key: Key, iso_sigma: Scalar)
     return first + iso_sigma * noise + step * (second - first)
 
 
-def child(first: PyTree, second: PyTree, key: Key, config: VariationConfig) -> PyTree:
+def child(first: _Tree, second: PyTree, key: Key, config: VariationConfig) -> _Tree:
     """Create one child by iso+line; hyper-parameters and observation statistics are copied from the first parent.
 
     Args:

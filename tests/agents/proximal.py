@@ -12,7 +12,7 @@ import numpy as np
 from rookery import gradients, networks
 from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic
-from rookery.agents.base import Agent
+from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState
 from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
@@ -45,7 +45,7 @@ class Mind(NamedTuple):
     """A variant with its compiled functions, and a rollout to learn from."""
 
     case: Case
-    agent: Agent
+    agent: OnPolicyAgent
     compiled_update: Callable[..., tuple[PpoState, dict]]
     explore: Callable[..., Any]
     act: Callable[..., Any]

@@ -17,7 +17,7 @@ import pytest
 
 from rookery import hyperparams
 from rookery.agents import diayn, sac, smerl, td3
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.agents.diayn import DiaynConfig, DiaynState
 from rookery.agents.sac import SacConfig
 from rookery.agents.td3 import Td3Config
@@ -32,7 +32,7 @@ MEMBERS = 3
 class Case(NamedTuple):
     """How the suite treats an agent."""
 
-    build: Callable[[EnvSpec], Agent]
+    build: Callable[[EnvSpec], OffPolicyAgent]
     targets: dict[str, str]  # path in the state -> path in the genome that it follows
     inert: frozenset[str] = frozenset()  # hyper-parameters that this configuration has no use for
     chosen: Mapping[str, float] = MappingProxyType({})  # values at which every other one has an effect
@@ -42,7 +42,7 @@ class Case(NamedTuple):
     reads_ends: bool = False  # whether it learns from the observation that an episode terminated in
 
 
-def diayn_of(inner: Callable[[EnvSpec], Agent], **options: Any) -> Callable[[EnvSpec], Agent]:
+def diayn_of(inner: Callable[[EnvSpec], OffPolicyAgent], **options: Any) -> Callable[[EnvSpec], OffPolicyAgent]:
     config = DiaynConfig(discriminator_hidden_sizes=(4,), **options)
     return lambda spec: diayn.diayn(inner(spec), spec, config)
 
@@ -90,7 +90,7 @@ class Mind(NamedTuple):
     """An agent with its compiled functions, and one batch to learn from."""
 
     case: Case
-    agent: Agent
+    agent: OffPolicyAgent
     update: Callable[..., tuple[PyTree, Any]]
     explore: Callable[..., Any]
     act: Callable[..., Any]
@@ -146,7 +146,7 @@ def test_actions_have_the_declared_shape_and_range(mind: Mind) -> None:
         observation = scale * mind.batch.observation[0]
         for action in (
             mind.act(mind.state.params, observation),
-            mind.explore(mind.state, mind.hyper, observation, jax.random.key(0))[0],
+            mind.explore(mind.state, mind.hyper, observation, jax.random.key(0)),
         ):
             assert action.shape == (mind.case.spec.action_size,)
             assert action.dtype == jnp.float32
@@ -162,7 +162,7 @@ def test_act_reads_the_observation_and_nothing_random(mind: Mind) -> None:
 def test_explore_differs_by_key_and_only_by_key(mind: Mind) -> None:
     observation = mind.batch.observation[0]
     one, same, other = (
-        mind.explore(mind.state, mind.hyper, observation, jax.random.key(seed))[0].tolist() for seed in (0, 0, 1)
+        mind.explore(mind.state, mind.hyper, observation, jax.random.key(seed)).tolist() for seed in (0, 0, 1)
     )
     assert one == same
     assert one != other
@@ -224,7 +224,7 @@ def test_every_key_is_consumed_once(mind: Mind) -> None:
     def life(key: jax.Array) -> Any:
         keys = jax.random.split(key, 3)
         state = mind.agent.start(mind.agent.init(keys[0]))
-        action, _ = mind.agent.explore(state, mind.hyper, mind.batch.observation[0], keys[1])
+        action = mind.agent.explore(state, mind.hyper, mind.batch.observation[0], keys[1])
         return action, mind.agent.update(state, mind.hyper, mind.batch, mind.agent.noise(keys[2], BATCH), jnp.int32(0))
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
@@ -233,7 +233,7 @@ def test_every_key_is_consumed_once(mind: Mind) -> None:
 
 def test_every_hyper_parameter_changes_what_the_agent_does(mind: Mind) -> None:
     def outcome(hyper: Any) -> np.ndarray:
-        action = mind.explore(mind.state, hyper, mind.batch.observation[0], jax.random.key(0))[0]
+        action = mind.explore(mind.state, hyper, mind.batch.observation[0], jax.random.key(0))
         return numbers((learn(mind, hyper), action))
 
     start = outcome(mind.hyper)

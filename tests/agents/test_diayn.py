@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rookery import gradients, hyperparams, networks
-from rookery.agents import diayn, sac, td3
-from rookery.agents.base import Agent
+from rookery.agents import diayn, ppo, sac, td3
+from rookery.agents.base import OffPolicyAgent
 from rookery.agents.diayn import DiaynConfig, DiaynState
 from rookery.envs.base import EnvSpec, SkillInfo, SkillSpec, first_step
 from rookery.envs.wrappers.skills import listed
@@ -206,7 +206,7 @@ def twin_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.A
         partial(td3.td3, config=td3.Td3Config(hidden_sizes=WIDE)),
     ],
 )
-def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSpec], Agent]) -> None:
+def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSpec], OffPolicyAgent]) -> None:
     agent, bare = diayn.diayn(build(SKILLED), SKILLED), build(SPEC)
     seen, action, skills = np.asarray([0.5, -1.5, 1.0]), np.asarray([0.3, -0.8]), np.eye(4)
 
@@ -285,3 +285,9 @@ def test_a_world_that_cannot_tell_skills_apart_is_answered() -> None:
         ValueError, match=r"^test has no descriptor .* turn on descriptor_full_state \(--descriptor-full"
     ):
         diayn.diayn(SPY, SPHERE)
+
+
+def test_an_agent_that_learns_on_policy_is_an_error() -> None:
+    agent: Any = ppo.ppo(SPEC)
+    with pytest.raises(ValueError, match=r"^DIAYN needs an agent that learns from stored transitions, such as rookery"):
+        diayn.diayn(agent, SKILLED)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rookery.agents import multi_agent, ppo, sac
-from rookery.agents.base import Agent
+from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, PpoHyper
 from rookery.envs.base import Team
 from rookery.types import PyTree, Transition
@@ -37,14 +37,14 @@ def of(tree: PyTree, agent: int) -> PyTree:
 class Crew(NamedTuple):
     """A team with its compiled functions, and a rollout to learn from."""
 
-    agent: Agent
+    agent: OnPolicyAgent
     compiled_update: Callable[..., tuple[Any, dict]]
     state: Any
     batch: Transition  # [T, E, I, ...]
-    noise: PyTree
+    key: jax.Array
 
     def update(self, hyper: PpoHyper = PAIR, **changed: Any) -> tuple[Any, dict]:
-        return self.compiled_update(self.state, hyper, self.batch._replace(**changed), self.noise, jnp.int32(0))
+        return self.compiled_update(self.state, hyper, self.batch._replace(**changed), self.key, jnp.int32(0))
 
 
 @cache
@@ -61,9 +61,9 @@ def single() -> Crew:
     return crew(agent, compiled(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
 
 
-def crew(agent: Agent, batch: Transition) -> Crew:
+def crew(agent: OnPolicyAgent, batch: Transition) -> Crew:
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
-    return Crew(agent, compiled(agent.update), state, batch, agent.noise(jax.random.key(2), STEPS * ENVS))
+    return Crew(agent, compiled(agent.update), state, batch, jax.random.key(2))
 
 
 def test_nobody_shares_anything() -> None:
@@ -107,8 +107,8 @@ def test_each_learns_what_it_would_alone_with_its_own_clip_and_rates() -> None:
     batch = team.batch._replace(reward=reward)
     for i, name in enumerate(TEAM.names):
         own = jax.tree.map(lambda leaf, i=i: leaf[:, :, i], batch)
-        noise = jax.random.split(team.noise)[i]
-        state, told = single().compiled_update(of(team.state, i), of(hyper, i), own, noise, jnp.int32(0))
+        key = jax.random.split(team.key)[i]
+        state, told = single().compiled_update(of(team.state, i), of(hyper, i), own, key, jnp.int32(0))
         np.testing.assert_allclose(numbers(of(together, i)), numbers(state), rtol=1e-3, atol=1e-5)
         assert set(metrics) == {f"{key}/{who}" for key in told for who in TEAM.names}
         for key, value in told.items():
@@ -167,11 +167,11 @@ def test_a_team_of_one_is_the_plain_agent() -> None:
     # Its hyper-parameters are given as the team's, `[]`.
     plain = single()
     team = multi_agent.independent(ppo.ppo(ALONE, CONFIG), ALONE)
-    noise = jax.random.split(plain.noise, 1)[0]
-    expected, told = plain.compiled_update(plain.state, HYPER, plain.batch, noise, jnp.int32(0))
+    key = jax.random.split(plain.key, 1)[0]
+    expected, told = plain.compiled_update(plain.state, HYPER, plain.batch, key, jnp.int32(0))
     state = jax.tree.map(lambda leaf: leaf[None], plain.state)
     batch = jax.tree.map(lambda leaf: leaf[:, :, None], plain.batch)
-    found, metrics = compiled(team.update)(state, HYPER, batch, plain.noise, jnp.int32(0))
+    found, metrics = compiled(team.update)(state, HYPER, batch, plain.key, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4, atol=1e-6)
     for name, value in told.items():
         np.testing.assert_allclose(metrics[f"{name}/agent"], value, rtol=1e-4, atol=1e-6)
@@ -184,7 +184,7 @@ def test_agents_that_share_learn_as_further_environments() -> None:
     plain = single()
     # The plain rollout's four environments as two of two agents: environment 2 e + i is agent i in environment e.
     batch = jax.tree.map(lambda leaf: leaf.reshape(STEPS, 2, 2, *leaf.shape[2:]), plain.batch)
-    found = compiled(agent.update)(plain.state, HYPER, batch, plain.noise, jnp.int32(0))
+    found = compiled(agent.update)(plain.state, HYPER, batch, plain.key, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(plain.update(HYPER)), rtol=1e-4, atol=1e-6)
     seen = jnp.stack([plain.batch.observation[0, 0]] * 2)
     action, log_prob = compiled(agent.explore)(plain.state, HYPER, seen, jax.random.key(0))

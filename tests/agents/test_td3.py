@@ -11,7 +11,7 @@ import pytest
 
 from rookery import hyperparams, networks
 from rookery.agents import sac, td3
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.agents.td3 import Td3Config, Td3Hyper, Td3Networks, Td3Params, Td3State
 from rookery.distributed import layout, mesh
 from rookery.envs import registry
@@ -148,11 +148,10 @@ def test_exploration_adds_noise_of_the_declared_size_and_stays_in_range() -> Non
     explore = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
     keys = jax.random.split(jax.random.key(1), 4_000)
     for size in (0.0, 0.1, 0.2):
-        action, stored = explore(state, hyper._replace(exploration_noise=jnp.float32(size)), observation, keys)
-        assert stored == ()
+        action = explore(state, hyper._replace(exploration_noise=jnp.float32(size)), observation, keys)
         np.testing.assert_allclose(np.mean(action, axis=0), quiet, atol=5 * size / np.sqrt(4_000) + 1e-6)
         np.testing.assert_allclose(np.std(action, axis=0), size, rtol=0.05, atol=1e-6)
-    action, _ = explore(state, hyper._replace(exploration_noise=jnp.float32(1e6)), observation, keys)
+    action = explore(state, hyper._replace(exploration_noise=jnp.float32(1e6)), observation, keys)
     assert set(np.unique(action)) == {-1.0, 1.0}
 
 
@@ -176,15 +175,15 @@ MAPS: dict[str, Callable[[], base.PopulationMap]] = {
 every_map = pytest.mark.parametrize("spread", MAPS)
 
 
-def small_td3(spec: EnvSpec) -> Agent:
+def small_td3(spec: EnvSpec) -> OffPolicyAgent:
     return td3.td3(spec, Td3Config(hidden_sizes=(8,)))
 
 
-def small_sac(spec: EnvSpec) -> Agent:
+def small_sac(spec: EnvSpec) -> OffPolicyAgent:
     return sac.sac(spec, sac.SacConfig(hidden_sizes=(8,)))
 
 
-def branches(build: Callable[[EnvSpec], Agent], spread: base.PopulationMap, own_counters: bool = False) -> int:
+def branches(build: Callable[[EnvSpec], OffPolicyAgent], spread: base.PopulationMap, own_counters: bool = False) -> int:
     """Conditionals in the compiled generation of a population, whose members share the counter or have their own."""
     environment = registry.make("probe_both")
     learner = off_policy(build(environment.spec), environment, LIFE)

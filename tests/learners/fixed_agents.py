@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.agents.base import Agent, RolloutExtras
+from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs.base import EnvSpec
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.types import Transition
@@ -37,10 +37,10 @@ class Heard(NamedTuple):
     batch: Transition  # of the last update
 
 
-def spy(spec: EnvSpec, first: float | None = None) -> Agent:
+def spy(spec: EnvSpec, first: float | None = None) -> OnPolicyAgent:
     """Newborns have the parameter `first`, or one drawn from [-1, 1]."""
     start, act = partial(_start, spec), partial(_act, spec)
-    return Agent(partial(_init, first), start, partial(_explore, spec), act, _noise, _update, SPACE, minibatches=1)
+    return OnPolicyAgent(partial(_init, first), start, partial(_explore, spec), act, _update, SPACE, minibatches=1)
 
 
 def _init(first: float | None, key: jax.Array) -> jax.Array:
@@ -63,9 +63,5 @@ def _explore(spec: EnvSpec, state: Heard, hyper: SpyHyper, observation: jax.Arra
     return jnp.full((spec.action_size,), 3.0) * state.params, jnp.float32(LOG_PROB)
 
 
-def _noise(key: jax.Array, batch_size: int) -> jax.Array:
-    return key
-
-
-def _update(state: Heard, hyper: SpyHyper, batch: Transition, noise: jax.Array, step: jax.Array) -> tuple[Heard, dict]:
+def _update(state: Heard, hyper: SpyHyper, batch: Transition, key: jax.Array, step: jax.Array) -> tuple[Heard, dict]:
     return state._replace(batch=batch, step=step), {"index": step.astype(jnp.float32)}

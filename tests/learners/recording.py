@@ -15,7 +15,7 @@ import numpy as np
 
 from rookery import hyperparams
 from rookery.agents import sac
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec, Step
@@ -117,9 +117,9 @@ def _spy_init(key: jax.Array) -> jax.Array:
     return jnp.full((2,), OWN_ACTION)
 
 
-def _spy_explore(state: Diary, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple]:
+def _spy_explore(state: Diary, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> jax.Array:
     del hyper, observation, key
-    return state.params, ()
+    return state.params
 
 
 def _spy_act(params: jax.Array, observation: jax.Array) -> jax.Array:
@@ -130,7 +130,9 @@ def _spy_noise(key: jax.Array, batch_size: int) -> jax.Array:
     return jax.random.normal(key, (batch_size,))
 
 
-SPY = Agent(_spy_init, _diary, _spy_explore, _spy_act, _spy_noise, _spy_update, hyperparams.space(NoHyper(), {}))
+SPY = OffPolicyAgent(
+    _spy_init, _diary, _spy_explore, _spy_act, _spy_noise, _spy_update, hyperparams.space(NoHyper(), {})
+)
 
 
 # --- an agent for worlds with skills: its action is what it is asked for
@@ -141,10 +143,10 @@ class Heard(NamedTuple):
     batch: Transition  # of the last update, as it was given
 
 
-def obedient(spec: EnvSpec, rows: int) -> Agent:
+def obedient(spec: EnvSpec, rows: int) -> OffPolicyAgent:
     """Updates come with `rows` rows; it draws no noise and has nothing to choose."""
     start, explore, act = partial(_heard, spec, rows), partial(_obey_exploring, spec), partial(_obey, spec)
-    return Agent(_obedient_init, start, explore, act, _silence, _hear, hyperparams.space(NoHyper(), {}))
+    return OffPolicyAgent(_obedient_init, start, explore, act, _silence, _hear, hyperparams.space(NoHyper(), {}))
 
 
 def _obedient_init(key: jax.Array) -> jax.Array:
@@ -157,10 +159,8 @@ def _heard(spec: EnvSpec, rows: int, params: jax.Array) -> Heard:
     return Heard(params, Transition(observation, action, jnp.zeros(rows), observation, jnp.zeros(rows, bool)))
 
 
-def _obey_exploring(
-    spec: EnvSpec, state: Heard, hyper: NoHyper, observation: jax.Array, key: jax.Array
-) -> tuple[jax.Array, tuple]:
-    return _obey(spec, state.params, observation), ()
+def _obey_exploring(spec: EnvSpec, state: Heard, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> jax.Array:
+    return _obey(spec, state.params, observation)
 
 
 def _obey(spec: EnvSpec, params: jax.Array, observation: jax.Array) -> jax.Array:
@@ -192,7 +192,7 @@ class Life(NamedTuple):
         return member, metrics
 
 
-def life(agent: Agent, environment: Environment, config: OffPolicyConfig) -> Life:
+def life(agent: OffPolicyAgent, environment: Environment, config: OffPolicyConfig) -> Life:
     learner = off_policy(agent, environment, config)
     traces: Counter = Counter()
 

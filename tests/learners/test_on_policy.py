@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from rookery.agents import multi_agent, ppo, sac
-from rookery.agents.base import Agent
 from rookery.agents.ppo import PpoConfig
 from rookery.envs.base import Environment, Step
 from rookery.learners.base import Learner, Member, genotype
@@ -290,7 +289,7 @@ CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
     ],
 )
 def test_what_does_not_fit_together_is_an_error(
-    agent: Agent, environment: Environment, options: dict, message: str
+    agent: Any, environment: Environment, options: dict, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         on_policy(agent, environment, OnPolicyConfig(**options))

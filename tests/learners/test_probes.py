@@ -58,10 +58,10 @@ TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
 class Case(NamedTuple):
     """How an agent is put to the test."""
 
-    build: Callable[[EnvSpec], Agent]
+    build: Callable[[EnvSpec], Any]
     hyper: Any
     value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genome, observation [1], action [1] -> estimates
-    live: Callable[[Agent, Environment], Learner] = partial(off_policy, config=LIFE)
+    live: Callable[[Any, Environment], Learner] = partial(off_policy, config=LIFE)
     of_states: bool = False  # whether values are of states alone
 
 

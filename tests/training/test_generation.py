@@ -130,7 +130,7 @@ def test_iterations_draw_from_keys_of_their_own():
         return member, jax.random.uniform(key)
 
     whole = training(keep, lambda log: log, 5)
-    member = Member((), (), (), (), ())
+    member = Member(walks.State(jnp.zeros(3), jnp.zeros(3)), walks.Hyper(), (), (), ())
     log = whole(member, (), jax.random.key(3), jnp.zeros((), jnp.int32))[1]
     strides = np.asarray(log).tolist()
     assert len(set(strides)) == 5

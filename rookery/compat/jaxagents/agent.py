@@ -1,7 +1,7 @@
 """On-policy agent built from user-defined networks, densities, losses and optimizers, for actors with one observation.
 
-The user defines functions of one joint observation, and losses of minibatches. `agent` builds an `Agent` from them that
-any on-policy learner can train in the environment of `team_environment`. One network serves all actors, another all
+The user defines functions of one joint observation, and losses of minibatches. `agent` builds an `OnPolicyAgent` from
+them that can be trained in the environment of `team_environment`. One network serves all actors, another all
 critics. Hyper-parameters are any user-defined pytree with the attribute `kl_threshold`, in nats.
 """
 
@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from rookery import normalize
-from rookery.agents.base import Agent
+from rookery.agents.base import OnPolicyAgent
 from rookery.agents.minibatch import UpdateSpec, epoch, guarded_epoch
-from rookery.agents.ppo import draw_noise
 from rookery.compat.records import Record, check, per_agent, static_field
 from rookery.hyperparams import Space
 from rookery.types import Array, Key, Metrics, PyTree, Transition
@@ -244,15 +243,15 @@ def rollouts(bindings: AgentBindings, state: TrainStates, hyper: Any, batch: Tra
 
 
 def _update(
-    bindings: AgentBindings, state: TrainStates, hyper: Hyper, batch: Transition, noise: Key, step: Array
+    bindings: AgentBindings, state: TrainStates, hyper: Hyper, batch: Transition, key: Key, step: Array
 ) -> tuple[TrainStates, Metrics]:
-    """Run all epochs of actors and critics on one rollout; see `agents.base.UpdateFn`."""
+    """Run all epochs of actors and critics on one rollout; see `agents.base.RolloutUpdateFn`."""
     del step
     chosen = hyper.user
     check(state.actor.opt_state != (), "these agents have no optimizer states; create them with init_optimizers.")
     functions, converted = bindings.functions, rollouts(bindings, state, chosen, batch)
     optimizers = functions.optimizers(chosen)
-    actor_key, critic_key = jax.random.split(noise)
+    actor_key, critic_key = jax.random.split(key)
 
     rows = partial(_cut, functions.actor_rows, converted, state, chosen)
     spec = UpdateSpec(partial(_actor_loss, functions, state.actor), partial(_move, optimizers[0]), rows)
@@ -291,16 +290,15 @@ def _move(optimizer: optax.GradientTransformation, training: TrainState, gradien
     return training.replace(params=params, opt_state=state, step=training.step + 1)
 
 
-def agent(bindings: AgentBindings) -> Agent:
+def agent(bindings: AgentBindings) -> OnPolicyAgent:
     """Build the agent from the result of `bind`; training states of `start` need `init_optimizers` before an update."""
-    return Agent(
+    return OnPolicyAgent(
         init=partial(init, bindings),
         start=partial(start, bindings),
         explore=partial(_explore, bindings),
         act=partial(act, bindings),
-        noise=draw_noise,
         update=partial(_update, bindings),
-        space=Space((), {}),
+        space=Space(Hyper((), jnp.ones(())), {}),
         team="shared",
         minibatches=bindings.minibatches,
     )

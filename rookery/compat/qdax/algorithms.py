@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery import buffers, hyperparams, types
 from rookery.agents import diayn, sac, td3
-from rookery.agents.base import Agent
+from rookery.agents.base import OffPolicyAgent
 from rookery.compat.qdax import off_policy, records
 from rookery.compat.qdax.env_batch import Batch, first_episodes, unroll
 from rookery.compat.qdax.env_batch import BatchState as State
@@ -122,7 +122,7 @@ class Learner:
         check_counts(action_size=action_size, **counts)
         self._agent(1 + getattr(config, "num_skills", 0))  # raises errors of the configuration at construction
 
-    def _agent(self, observation_size: int, descriptor_size: int = 1) -> Agent:
+    def _agent(self, observation_size: int, descriptor_size: int = 1) -> OffPolicyAgent:
         """Build the agent: SAC, TD3, or DIAYN with SAC."""
         config = self._config
         spec = envs.EnvSpec(type(self).__name__, observation_size, self._action_size, config.episode_length)
@@ -138,7 +138,7 @@ class Learner:
             agent = diayn.diayn(agent, spec, diayn.DiaynConfig(config.descriptor_full_state, True, sizes[1]))
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
-    def _init_state(self, key: Key, action_size: int, observation_size: int, agent: Agent) -> Any:
+    def _init_state(self, key: Key, action_size: int, observation_size: int, agent: OffPolicyAgent) -> Any:
         made_for, config = self._action_size, dict(vars(self._config))
         check(action_size == made_for, f"this algorithm was created for action_size {made_for}, got {action_size}.")
         values: Any = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, normalize
-from rookery.agents.base import Agent, IntrinsicReward
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent
 from rookery.buffers import Buffer, BufferState
 from rookery.compat.qdax.env_batch import Batch, BatchState, replace_env_state, start_states_of, unroll
 from rookery.compat.records import Record, check, check_counts, shared_count, split_key, typed_key
@@ -55,7 +55,7 @@ class Played(NamedTuple):
     """`[E, O]`, of the true successor."""
 
 
-def init_state(kind: type, agent: Agent, key: Key, hyper: Hyper, normalized_size: int = 0) -> Any:
+def init_state(kind: type, agent: OffPolicyAgent, key: Key, hyper: Hyper, normalized_size: int = 0) -> Any:
     """Initialise a training state.
 
     Args:
@@ -80,7 +80,7 @@ def resample(space: Space, training_state: Any) -> Any:
     )
 
 
-def explore_actions(agent: Agent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+def explore_actions(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
     """Exploring actions `[..., A]` for observations `[..., O]`; the key is consumed."""
     *leading, size = observation.shape
     action = rollout.explore(agent, state, hyper, observation.reshape(math.prod(leading), size), typed_key(key))
@@ -88,7 +88,7 @@ def explore_actions(agent: Agent, state: PyTree, hyper: Hyper, observation: Arra
 
 
 def play(
-    agent: Agent,
+    agent: OffPolicyAgent,
     batch: Batch,
     state: BatchState,
     training_state: Any,
@@ -149,7 +149,9 @@ def training_config(
     )
 
 
-def learn(agent: Agent, buffer: Buffer, training_state: Any, held: BufferState, batch_size: int) -> tuple[Any, Metrics]:
+def learn(
+    agent: OffPolicyAgent, buffer: Buffer, training_state: Any, held: BufferState, batch_size: int
+) -> tuple[Any, Metrics]:
     """Update once from a batch sampled from a buffer; returns the training state and metrics `[]`."""
     key, learn_key = split_key(training_state.key)
     bindings = off_policy.OffPolicyBindings(agent, None, buffer, training_config(batch_size))  # pyright: ignore[reportArgumentType] - learning needs no environment
@@ -160,7 +162,12 @@ def learn(agent: Agent, buffer: Buffer, training_state: Any, held: BufferState, 
 
 
 def train(
-    agent: Agent, batch: Batch, buffer: Buffer, config: off_policy.OffPolicyConfig, states: Any, *env_and_buffers: Any
+    agent: OffPolicyAgent,
+    batch: Batch,
+    buffer: Buffer,
+    config: off_policy.OffPolicyConfig,
+    states: Any,
+    *env_and_buffers: Any,
 ) -> tuple[Any, BatchState, BufferState, Metrics]:
     """Train a population: act, store transitions, and update; every call draws new start states for resets.
 
@@ -277,7 +284,7 @@ def do_iteration_fn(
     return training_state, env_state, replay_buffer, metrics
 
 
-def evaluator(agent: Agent, batch: Batch, states: Any, first: BatchState) -> Evaluation:
+def evaluator(agent: OffPolicyAgent, batch: Batch, states: Any, first: BatchState) -> Evaluation:
     """Evaluate a population `[P, ...]` in one full deterministic episode from each initial state `[P, E, ...]`.
 
     Raises:

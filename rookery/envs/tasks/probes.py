@@ -1,7 +1,7 @@
 """Probe environments: minimal environments with a known optimal value, each of which tests one part of an agent.
 
 Observations have size 1, actions one dimension in [-1, 1] (clipped). `discount` is the agent's; the values are those of
-plain returns, without the entropy bonus of maximum-entropy agents.
+plain returns, without the entropy bonus of maximum-entropy agents. An `episode_length` below 1 is a `ValueError`.
 
 | task | tested part of the agent | optimal value |
 |---|---|---|
@@ -13,8 +13,9 @@ plain returns, without the entropy bonus of maximum-entropy agents.
 | `probe_truncation` | bootstrapping after a truncation | 1 / (1 - `discount`) |
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,60 +35,34 @@ class _Outcome(NamedTuple):
     terminated: Array  # [] bool
 
 
-class _RuleFn(Protocol):
-    """Observation `[1]` and clipped action `[1]` -> the outcome of the step."""
-
-    def __call__(self, observation: Array, action: Array) -> _Outcome: ...
-
-
-class _StartFn(Protocol):
-    """Key -> the first observation `[1]`."""
-
-    def __call__(self, key: Key) -> Array: ...
+_RuleFn = Callable[[Array, Array], _Outcome]
+"""Observation `[1]` and clipped action `[1]` -> the outcome of the step."""
+_StartFn = Callable[[Key], Array]
+"""Key -> the first observation `[1]`."""
 
 
 def probe_value(episode_length: int = 1) -> Environment:
-    """One step, reward 1, terminated; the observation is always 0. V(0) = Q(0, a) = 1 for every action and discount.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
-    """
+    """One step, reward 1, terminated; the observation is always 0. V(0) = Q(0, a) = 1 for every action and discount."""
     return _probe("probe_value", _start_at_zero, _constant_reward_rule, episode_length)
 
 
 def probe_discount(episode_length: int = 2) -> Environment:
-    """Two steps, observations 0 and 1, rewards 0 and 1, terminated after the second step. V(0) = discount, V(1) = 1.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
-    """
+    """Two steps, observations 0 and 1, rewards 0 and 1, terminated after the second step. V(0) = discount, V(1) = 1."""
     return _probe("probe_discount", _start_at_zero, _delayed_reward_rule, episode_length)
 
 
 def probe_observation(episode_length: int = 1) -> Environment:
-    """One step, the reward is the observation, -1 or 1 with equal probability. V(o) = Q(o, a) = o for every action.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
-    """
+    """One step, the reward is the observation, -1 or 1 with equal probability. V(o) = Q(o, a) = o for every action."""
     return _probe("probe_observation", _start_at_random_sign, _observation_reward_rule, episode_length)
 
 
 def probe_action(episode_length: int = 1) -> Environment:
-    """One step, reward -(a - 0.5)^2; the observation is always 0. Q(0, a) is the reward; V(0) = 0 at a = 0.5.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
-    """
+    """One step, reward -(a - 0.5)^2; the observation is always 0. Q(0, a) is the reward; V(0) = 0 at a = 0.5."""
     return _probe("probe_action", _start_at_zero, _action_reward_rule, episode_length)
 
 
 def probe_both(episode_length: int = 1) -> Environment:
-    """One step, observation o = -1 or 1 with equal probability, reward -(a - 0.5 o)^2. V(o) = 0 at a = 0.5 o.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
-    """
+    """One step, observation o = -1 or 1 with equal probability, reward -(a - 0.5 o)^2. V(o) = 0 at a = 0.5 o."""
     return _probe("probe_both", _start_at_random_sign, _observation_and_action_reward_rule, episode_length)
 
 
@@ -96,9 +71,6 @@ def probe_truncation(episode_length: int = TRUNCATION_LENGTH) -> Environment:
 
     V(0) = Q(0, a) = 1 / (1 - discount), since an agent bootstraps after a truncation. An agent that treats truncation
     as termination estimates at most (1 - discount^5) / (1 - discount).
-
-    Raises:
-      ValueError: `episode_length` is below 1.
     """
     return _probe("probe_truncation", _start_at_zero, _never_terminated_rule, episode_length)
 
