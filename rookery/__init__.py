@@ -28,10 +28,10 @@ from rookery.experiments.lineage import Lineage, Schedule, at_steps, lineage
 from rookery.experiments.repertoire_io import load_repertoire, repertoire, save_repertoire
 from rookery.experiments.warm_start import skill_policies
 from rookery.hyperparams import LogUniform, OneMinusLog, Space, Uniform, choose, space
-from rookery.learners.base import Learner, Member, genotype
+from rookery.learners.base import EvaluationConfig, Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.learners.rollout import EvaluationConfig, act
+from rookery.learners.rollout import act
 from rookery.learners.skills import freeze_skills
 from rookery.learners.train import train
 from rookery.populations.base import Program

@@ -54,6 +54,8 @@ StateT = TypeVar("StateT", bound=HasParams, infer_variance=True)
 """The learned state of a member."""
 HyperT = TypeVar("HyperT", bound=Hyper, infer_variance=True)
 """The hyper-parameters of an agent."""
+GenotypeT = TypeVar("GenotypeT", infer_variance=True)
+"""A genotype, or several with leaves `[C, ...]` or `[B, ...]`: `Genotype`, or any other pytree."""
 AnyHyperT = TypeVar("AnyHyperT", infer_variance=True)
 """The hyper-parameters of an agent, or () for a policy that is evolved without gradients."""
 

@@ -1,4 +1,4 @@
-"""What must run in a process of its own, for the sake of other virtual devices."""
+"""Runs a module in a separate process, which may have other virtual devices."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command line, called in this process: without the seconds that a process of its own takes to start."""
+"""The command line, called in this process, which saves the start of a separate one."""
 
 import contextlib
 import io
@@ -25,9 +25,9 @@ def call(*words: str) -> tuple[int, str, str]:
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),  # puts back how they are shown, too, which the command changes
     ):
-        warnings.simplefilter("default", CheckpointWarning)  # of what the command tells its user, and goes on
+        warnings.simplefilter("default", CheckpointWarning)  # which the command shows to its user
         patched.setattr("sys.argv", ["rookery", *words])
-        patched.setattr(app, "keep_compiled_programs", lambda: None)  # the tests have a cache of their own
+        patched.setattr(app, "keep_compiled_programs", lambda: None)  # the tests have a separate cache
         try:
             app.main()
         except SystemExit as stop:

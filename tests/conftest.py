@@ -1,8 +1,8 @@
-"""Tests run hostile: two devices, strict dtypes, no silent rank promotion; warnings are errors (pyproject.toml).
+"""Tests run with two devices, strict dtypes, and no silent rank promotion; warnings are errors (pyproject.toml).
 
 They run side by side (pytest-xdist), a file at a time, with one compilation cache. Most of their time is compiling,
 so XLA optimises little here; what is compiled for a run
-has options of its own (`rookery.distributed.programs.compile_lowered`).
+has separate options (`rookery.distributed.programs.compile_lowered`).
 """
 
 import importlib.metadata
@@ -37,7 +37,7 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-# What takes longest comes first, so that no worker is left alone with it at the end.
+# The longest files come first, so that they do not run alone at the end.
 LONGEST = ("layouts", "resume", "distributed", "cli", "examples", "learning", "report_browser", "pbt", "probes")
 
 

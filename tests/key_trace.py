@@ -51,7 +51,7 @@ class Ledger:
             self._note("drawn from", path, ("drawn from", "split"))
 
     def derive(self, paths: Sequence[tuple]) -> None:
-        """Keys are made of others: each is made once, and of one from which nobody draws."""
+        """Keys are made of others: each is made once, and of one that is not drawn from."""
         for path in paths:
             self._note("derived", path, ("derived",))
             self._note("split", path[:-1], ("drawn from",))
@@ -74,7 +74,7 @@ class Ledger:
 
 
 def reused(function: Callable[[Any], Any]) -> list[str]:
-    """The keys that two consumers see in a function of one key, a sentence each."""
+    """The keys that are consumed twice in a function of one key, a sentence each."""
     closed, ledger = jax.make_jaxpr(function)(jax.random.key(0)), Ledger()
     _run(closed, [Keys([()], ())], ledger)
     return list(dict.fromkeys(ledger.conflicts))
@@ -90,8 +90,8 @@ def _run(closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Any], ledger: Ledger) 
 
     for equation in jaxpr.eqns:
         ledger.place = _place(equation) or ledger.place
-        told = _execute(equation, [read(variable) for variable in equation.invars], ledger)
-        values |= dict(zip(equation.outvars, told, strict=True))
+        outputs = _execute(equation, [read(variable) for variable in equation.invars], ledger)
+        values |= dict(zip(equation.outvars, outputs, strict=True))
     return [read(variable) for variable in jaxpr.outvars]
 
 
@@ -109,21 +109,21 @@ def _execute(equation: Any, given: list[Any], ledger: Ledger) -> list[Any]:
     known = all(isinstance(value, np.ndarray) for value in given)
     inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
     if name in RANDOM:
-        told = RANDOM[name](equation, given, ledger)
+        outputs = RANDOM[name](equation, given, ledger)
     elif name in LOOPS:
-        told = LOOPS[name](equation, given, ledger) if keys or known or _is_random(equation) else None
+        outputs = LOOPS[name](equation, given, ledger) if keys or known or _is_random(equation) else None
     elif inner is not None:
         worthwhile = keys or _is_random(equation) or not all(isinstance(value, Unknown) for value in given)
-        told = _run(inner, given, ledger) if worthwhile else None
+        outputs = _run(inner, given, ledger) if worthwhile else None
     elif keys and name not in MOVES:
         raise NotImplementedError(f"{name} of keys, in {ledger.place}.")
     elif keys:
-        told = _moved(equation, given)
+        outputs = _moved(equation, given)
     elif known and all(_is_worth_knowing(variable.aval) for variable in equation.outvars):
-        told = _arithmetic(equation, given)
+        outputs = _arithmetic(equation, given)
     else:
-        told = given if name == "convert_element_type" and isinstance(given[0], Unknown) else None
-    return [Unknown() for _ in equation.outvars] if told is None else told
+        outputs = given if name == "convert_element_type" and isinstance(given[0], Unknown) else None
+    return [Unknown() for _ in equation.outvars] if outputs is None else outputs
 
 
 def _is_worth_knowing(array: Any) -> bool:
@@ -144,8 +144,8 @@ def _arithmetic(equation: Any, given: list[Any]) -> list[np.ndarray]:
         others = [axis for axis in range(len(output.shape)) if axis not in params["broadcast_dimensions"]]
         return [np.broadcast_to(np.expand_dims(given[0], others), output.shape)]
     with jax.ensure_compile_time_eval():
-        told = equation.primitive.bind(*map(jnp.asarray, given), **params)
-    return list(map(np.asarray, told if equation.primitive.multiple_results else [told]))
+        outputs = equation.primitive.bind(*map(jnp.asarray, given), **params)
+    return list(map(np.asarray, outputs if equation.primitive.multiple_results else [outputs]))
 
 
 def _place(equation: Any) -> str:
@@ -222,8 +222,8 @@ def _moved(equation: Any, given: list[Any]) -> list[Any]:
     if any(isinstance(value, Unknown) for value in operands):
         cases = [value.paths for value in given if isinstance(value, Keys)]
         return [_some(equation, variable.aval.shape, cases) for variable in equation.outvars]
-    told = _arithmetic(equation, operands)
-    return [Keys([paths[number] for number in places.flat], places.shape) for places in told]
+    outputs = _arithmetic(equation, operands)
+    return [Keys([paths[number] for number in places.flat], places.shape) for places in outputs]
 
 
 def _some(equation: Any, shape: Sequence[int], cases: list[list[tuple]]) -> Keys:
@@ -241,9 +241,9 @@ def _scan(equation: Any, given: list[Any], ledger: Ledger) -> list[Any]:
     order = range(params["length"])
     stacked: list[list[Any]] = []
     for index in reversed(order) if params["reverse"] else order:
-        told = _run(params["jaxpr"], [*consts, *carry, *(_row(value, index) for value in rows)], ledger)
-        carry = told[: params["num_carry"]]
-        stacked.append(told[params["num_carry"] :])
+        outputs = _run(params["jaxpr"], [*consts, *carry, *(_row(value, index) for value in rows)], ledger)
+        carry = outputs[: params["num_carry"]]
+        stacked.append(outputs[params["num_carry"] :])
     if params["reverse"]:
         stacked.reverse()
     return [*carry, *map(_stack, zip(*stacked, strict=True))]
@@ -283,13 +283,13 @@ def _cond(equation: Any, given: list[Any], ledger: Ledger) -> list[Any]:
     if isinstance(index, np.ndarray):
         return _run(branches[int(np.clip(index, 0, len(branches) - 1))], operands, ledger)
     ledgers = [Ledger(ledger) for _ in branches]
-    told = [_run(branch, operands, own) for branch, own in zip(branches, ledgers, strict=True)]
+    outputs = [_run(branch, operands, own) for branch, own in zip(branches, ledgers, strict=True)]
     ledger.merge(ledgers)
     return [
         _some(equation, values[0].shape, [value.paths for value in values])
         if isinstance(values[0], Keys)
         else Unknown()
-        for values in zip(*told, strict=True)
+        for values in zip(*outputs, strict=True)
     ]
 
 

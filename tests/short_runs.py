@@ -23,7 +23,7 @@ KINDS = {
         f"--episode-length 60 --seeds 2 --generations 2 --rollout-length 6 --minibatches 2 --evaluate-every 1 {_TINY}"
     ),
 }
-"""Kind -> its flags. The first is a world of bodies in space, the others lie in the plane."""
+"""Kind -> its flags. The first is an environment with bodies in space, the others are planar."""
 
 
 def train_and_report(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""One contract for every buffer: what it holds, what it refuses, what it samples, and what an insert costs."""
+"""The contract of buffers: stored rows, refused rows, sampling, and the cost of an insert."""
 
 from collections import deque
 from functools import partial
@@ -14,7 +14,7 @@ from rookery.buffers import BufferState
 
 
 class Row(NamedTuple):
-    number: jax.Array  # [], tells rows apart
+    number: jax.Array  # [], identifies a row
     vector: jax.Array  # [2]
     flag: jax.Array  # [] bool
     count: jax.Array  # [] int32
@@ -46,7 +46,7 @@ def capacity(state: BufferState) -> int:
 
 
 def held(buffer: buffers.Buffer, state: BufferState) -> list[float]:
-    """The numbers of the rows that can be sampled, sorted; checks that no field left its row."""
+    """The numbers of the rows that can be sampled, sorted; checks that the fields of a row stay together."""
     taken = jax.tree.map(
         lambda leaf: np.asarray(leaf)[: int(state.size)], buffer.take(state, jnp.arange(capacity(state)))
     )
@@ -166,7 +166,7 @@ def test_types_are_preserved(make) -> None:
 
 
 @every_buffer
-def test_members_refuse_rows_of_their_own(make) -> None:
+def test_each_member_refuses_its_own_rows(make) -> None:
     buffer = make(3)
     states = jax.tree.map(lambda leaf: np.stack([leaf] * 3), buffer.init(ONE))
     batches = [(1, 2, np.nan), (np.nan, np.nan, np.nan), (4, np.inf, 5)], [(6, 7), (8, np.nan), (9, 10)]
@@ -209,7 +209,7 @@ def test_without_donation_the_callers_buffer_survives(make) -> None:
 
 
 @every_buffer
-def test_mistakes_are_answered(make) -> None:
+def test_invalid_arguments_are_errors(make) -> None:
     with pytest.raises(ValueError, match=r"^a buffer needs a capacity of at least 1 row, got 0\.$"):
         make(0)
     buffer, state = filled(make, 3)

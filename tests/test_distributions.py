@@ -116,10 +116,10 @@ def test_a_certain_choice_has_no_entropy_and_finite_numbers() -> None:
     assert np.isfinite(jax.grad(distributions.categorical_entropy)(logits)).all()
 
 
-# --- actions and dimensions that there are not
+# --- unavailable actions and dimensions
 
 
-def test_an_action_that_does_not_exist_has_no_probability_and_is_never_drawn() -> None:
+def test_an_unavailable_action_has_probability_zero_and_is_never_drawn() -> None:
     # Of logits log(0.2), log(0.3), log(0.5) without the second: 2/7 and 5/7.
     exists = jnp.asarray([True, False, True])
     logits = distributions.masked_logits(jnp.log(jnp.asarray([0.2, 0.3, 0.5])), exists)
@@ -132,13 +132,13 @@ def test_an_action_that_does_not_exist_has_no_probability_and_is_never_drawn() -
     assert set(np.asarray(drawn).tolist()) == {0, 2}
 
 
-def test_a_single_action_that_exists_is_certain_however_small_its_logit() -> None:
+def test_a_single_available_action_is_certain_however_small_its_logit() -> None:
     logits = distributions.masked_logits(jnp.asarray([50.0, -50.0, 80.0]), jnp.asarray([False, True, False]))
     assert float(distributions.categorical_log_prob(logits, jnp.asarray(1))) == 0.0
     assert float(distributions.categorical_entropy(logits)) == 0.0
 
 
-def test_masked_logits_have_gradients_where_actions_exist_and_none_elsewhere() -> None:
+def test_masked_logits_have_gradients_for_available_actions_only() -> None:
     def objective(logits: jax.Array) -> jax.Array:
         masked = distributions.masked_logits(logits, jnp.asarray([True, False, True]))
         entropy = distributions.categorical_entropy(masked)
@@ -150,7 +150,7 @@ def test_masked_logits_have_gradients_where_actions_exist_and_none_elsewhere() -
     assert float(slope[0]) != 0.0
 
 
-def test_a_dimension_that_does_not_exist_counts_in_neither_density_nor_entropy() -> None:
+def test_an_unavailable_dimension_has_no_effect_on_density_and_entropy() -> None:
     both, exists = outputs([0.3, -0.2], [0.1, -0.5]), jnp.asarray([False, True])
     value = jnp.asarray([jnp.float32(1e3), 0.7])
     alone = outputs([-0.2], [-0.5])
@@ -182,7 +182,7 @@ def direction(size: int) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
-def test_the_law_of_directions_that_the_others_are_held_against() -> None:
+def test_the_reference_for_the_density_of_directions() -> None:
     for concentration in (0.1, 1.0, 10.0, 50.0):
         sinh = math.log(math.sinh(concentration) / concentration)
         assert log_mean(3, concentration) == pytest.approx(sinh, rel=1e-9)

@@ -50,7 +50,7 @@ def test_the_first_step_is_the_rate_against_the_slope() -> None:
     np.testing.assert_allclose(learned.params, [0.5, 1.5, 1.0], rtol=1e-5)
 
 
-def test_every_member_has_a_rate_of_its_own_and_one_compilation_serves_all() -> None:
+def test_members_have_separate_rates_in_one_compilation() -> None:
     traces = []
 
     def step(learned: gradients.Learned, slope: dict, rate: jax.Array) -> gradients.Learned:
@@ -66,7 +66,7 @@ def test_every_member_has_a_rate_of_its_own_and_one_compilation_serves_all() -> 
     assert len(traces) == 1
 
 
-def test_a_start_has_moments_of_zero_and_keeps_the_parameters() -> None:
+def test_a_new_state_has_zero_moments_and_the_given_parameters() -> None:
     learned = gradients.start(parameters())
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(learned.moments))
     np.testing.assert_array_equal(learned.params["kernel"], parameters()["kernel"])
@@ -81,13 +81,13 @@ def test_polyak_by_hand() -> None:
     assert target["a"].tolist() == [1.0, -4.0]
 
 
-def test_the_epsilon_of_adam_stands_beside_the_slope() -> None:
+def test_the_epsilon_of_adam_is_added_to_the_slope() -> None:
     # rate x slope / (|slope| + epsilon), the first step: 0.5 x 3 / (3 + 1).
     learned = gradients.adam(gradients.start(jnp.asarray([1.0])), jnp.asarray([3.0]), jnp.float32(0.5), epsilon=1.0)
     np.testing.assert_allclose(learned.params, [1.0 - 0.375], rtol=1e-5)
 
 
-def test_a_long_gradient_is_made_as_long_as_the_limit() -> None:
+def test_a_gradient_above_the_limit_is_scaled_to_the_limit() -> None:
     # The norm over all leaves is 5: sqrt(3^2 + 4^2).
     tree = {"a": jnp.asarray([3.0, 0.0]), "b": jnp.asarray([[-4.0]])}
     short = gradients.clip_norm(tree, jnp.float32(0.5))
@@ -99,7 +99,7 @@ def test_a_long_gradient_is_made_as_long_as_the_limit() -> None:
         assert same["b"].tolist() == [[-4.0]]
 
 
-def test_a_gradient_of_zero_stays_and_each_member_has_a_limit_of_its_own() -> None:
+def test_a_zero_gradient_stays_and_members_have_separate_limits() -> None:
     slopes_of_two = jnp.asarray([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
     clipped = jax.vmap(gradients.clip_norm)(slopes_of_two, jnp.asarray([1.0, 10.0, 1.0]))
     np.testing.assert_allclose(clipped, [[0.6, 0.8], [3.0, 4.0], [0.0, 0.0]], rtol=1e-6)

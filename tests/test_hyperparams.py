@@ -80,7 +80,7 @@ def test_draws_are_uniform_on_the_declared_scale(population: Knobs, name: str) -
 
 
 @pytest.mark.parametrize("name", ["rate", "discount"])
-def test_the_check_of_uniformity_can_tell_the_scales_apart(name: str) -> None:
+def test_the_check_of_uniformity_distinguishes_the_scales(name: str) -> None:
     plain = np.random.default_rng(0).uniform(DOMAINS[name].low, DOMAINS[name].high, MEMBERS)
     assert uniformity_distance(TO_UNIT[name](plain)) > 0.3
 
@@ -137,7 +137,7 @@ def test_perturbations_are_clipped_to_the_bounds() -> None:
     np.testing.assert_allclose(np.unique(children.discount), [0.9, 0.928], rtol=1e-6)  # 1 - 0.09 x 1.25 = 0.8875
 
 
-def test_resampling_always_draws_afresh_from_the_whole_space() -> None:
+def test_resampling_draws_from_the_whole_space() -> None:
     children = perturbed(hyperparams.defaults(SPACE), seed=4, resample=1.0)
     for name, to_unit in TO_UNIT.items():
         draws = np.asarray(getattr(children, name), np.float64)
@@ -145,7 +145,7 @@ def test_resampling_always_draws_afresh_from_the_whole_space() -> None:
     assert np.asarray(children.fixed).tolist() == [7.0] * MEMBERS
 
 
-def test_each_field_is_resampled_on_its_own_with_the_given_probability() -> None:
+def test_each_field_is_resampled_independently_with_the_given_probability() -> None:
     children = perturbed(hyperparams.defaults(SPACE), seed=5, resample=0.25)
     scaled = {"noise": (0.2, 0.3125), "rate": (8e-4, 1.25e-3), "discount": (0.992, 0.9875)}
     fresh = np.stack(
@@ -178,7 +178,7 @@ def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -
     assert [float(x) for x in one] == [float(x) for x in other]
 
 
-def test_clip_moves_only_what_is_outside() -> None:
+def test_clip_changes_only_values_outside_the_bounds() -> None:
     clipped = hyperparams.clip(SPACE, Knobs(*(jnp.float32(x) for x in (-1.0, 1e-3, 1.5, 70.0))))
     np.testing.assert_allclose(list(map(float, clipped)), [0.0, 1e-3, 0.999, 70.0], rtol=1e-7)
 
@@ -197,12 +197,12 @@ def test_clip_moves_only_what_is_outside() -> None:
         ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount is drawn on the scale log\(1 - x\) .* below 1, got 1\.0\.$"),
     ],
 )
-def test_mistakes_in_a_space_are_answered(domains: dict, message: str) -> None:
+def test_invalid_spaces_are_errors(domains: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         hyperparams.space(Knobs(), domains)
 
 
-def test_a_space_cannot_be_changed_behind_its_back() -> None:
+def test_a_space_is_independent_of_the_given_mapping() -> None:
     domains = dict(DOMAINS)
     made = hyperparams.space(Knobs(), domains)
     domains.clear()
@@ -211,7 +211,7 @@ def test_a_space_cannot_be_changed_behind_its_back() -> None:
 
 class TestTheUnitInterval:
     @pytest.mark.parametrize("name", DOMAINS)
-    def test_fractions_lie_evenly_on_the_domains_own_scale(self, name: str) -> None:
+    def test_fractions_lie_evenly_on_the_domains_scale(self, name: str) -> None:
         fractions = jnp.linspace(0.0, 1.0, 11)
         values = DOMAINS[name].at(fractions)
         np.testing.assert_allclose(TO_UNIT[name](np.asarray(values, np.float64)), fractions, atol=2e-5)
@@ -228,12 +228,12 @@ DECLARED = hyperparams.space(Knobs(), DOMAINS, FIELDS)
 
 
 class TestChoose:
-    def test_bounds_are_meant_on_the_fields_own_scale(self) -> None:
+    def test_bounds_are_meant_on_the_fields_scale(self) -> None:
         made = hyperparams.choose(DECLARED, rate=(1e-4, 1e-2), fixed=(1.0, 9.0))
         assert made.domains == DOMAINS | {"rate": LogUniform(1e-4, 1e-2), "fixed": LogUniform(1.0, 9.0)}
         assert made.defaults == Knobs()
 
-    def test_a_domain_brings_its_own_scale(self) -> None:
+    def test_a_domain_has_its_scale(self) -> None:
         made = hyperparams.choose(DECLARED, rate=Uniform(1e-4, 1e-2))
         assert made.domains["rate"] == Uniform(1e-4, 1e-2)
 
@@ -269,7 +269,7 @@ class TestChoose:
             ({"noise": "loose"}, r"^noise must be two bounds, one value, a domain or 'fixed', got 'loose'\.$"),
         ],
     )
-    def test_mistakes_are_answered(self, choice: dict, message: str) -> None:
+    def test_invalid_choices_are_errors(self, choice: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             hyperparams.choose(DECLARED, **choice)
 
@@ -357,7 +357,7 @@ def test_a_perturbation_seldom_lands_on_a_bound(space) -> None:
 
 
 @pytest.mark.parametrize("agent", [sac, td3, ppo_settings], ids=lambda module: module.__name__)
-def test_an_agents_space_can_be_written_down_as_bounds(agent):
+def test_an_agents_space_can_be_recorded_as_bounds(agent):
     # A run's folder keeps bounds only, and a resumed run must draw on the same scales.
-    told = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(agent.SPACE).items()}
-    assert dict(choose(agent.SPACE, **told).domains) == dict(agent.SPACE.domains)
+    bounds = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(agent.SPACE).items()}
+    assert dict(choose(agent.SPACE, **bounds).domains) == dict(agent.SPACE.domains)

@@ -1,4 +1,4 @@
-"""No two consumers see one key, in any program that the library builds: their jaxprs are read, not compiled."""
+"""No key is consumed twice in any program of the library: their jaxprs are traced, not compiled."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ PREDATOR = dataclasses.replace(ON_POLICY, fitness="predator")
 
 
 def config_of(kind: str, **options: Any) -> Any:
-    """A run of this kind, as small as it gets."""
+    """The config of a minimal run of this kind."""
     config = KINDS[kind]()
     teams = "ippo" in kind
     tiny = {
@@ -61,21 +61,21 @@ def built(kind: str, **options: Any) -> Program:
 
 
 def reused_in(program: Program) -> list[str]:
-    """Keys that two consumers see in two generations and an evaluation, made as the run loop makes them."""
+    """Keys that are consumed twice in two generations and an evaluation, derived as the training loop derives them."""
     step = jax.jit(program.step)
 
-    def life(key):
+    def generations(key):
         first_key, run_key, examine_key = jax.random.split(key, 3)
         state = program.init(first_key)
         for generation in range(2):
             state, _ = step(state, jax.random.fold_in(run_key, generation))
         return state, program.evaluate(state, examine_key)
 
-    return key_trace.reused(life)
+    return key_trace.reused(generations)
 
 
 def _begun() -> Program:
-    """ME-PBT's emitter beside another one, begun with genotypes that are evaluated first."""
+    """ME-PBT's emitter mixed with another one, from initial genotypes that are evaluated first."""
     learner = walks.learner(descriptor=True)
     scoring = learner_scoring(learner)
     config = MePbtConfig(replace_fraction=0.5, best_fraction=0.5, sample_fraction=0.0)
@@ -105,7 +105,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_no_two_consumers_see_one_key(name):
+def test_no_key_is_consumed_twice(name):
     assert reused_in(PROGRAMS[name]()) == []
 
 
@@ -121,7 +121,7 @@ def loop(count, draw):
     return jax.lax.fori_loop(0, count, lambda i, total: total + draw(i), jnp.uint32(0))
 
 
-def test_the_trace_sees_every_reuse():
+def test_the_trace_finds_every_reuse():
     reuses = {
         "two draws": lambda key: (bits(key), bits(key)),
         "a draw and a split": lambda key: (bits(key), jax.random.split(key)),
@@ -135,7 +135,7 @@ def test_the_trace_sees_every_reuse():
     assert [name for name, function in reuses.items() if not key_trace.reused(function)] == []
 
 
-def test_the_trace_sees_no_reuse_where_there_is_none():
+def test_the_trace_finds_no_reuse_where_there_is_none():
     fine = {
         "a key for each turn": lambda key: loop(3, lambda i: bits(jax.random.fold_in(key, i))),
         "for each of unknown many": lambda key: loop(unknown(key), lambda i: bits(jax.random.fold_in(key, i))),
@@ -144,4 +144,4 @@ def test_the_trace_sees_no_reuse_where_there_is_none():
         ),
         "a key handed on": lambda key: jax.lax.scan(lambda k, _: (jax.random.split(k)[0], ()), key, length=3)[0],
     }
-    assert {name: told for name, function in fine.items() if (told := key_trace.reused(function))} == {}
+    assert {name: found for name, function in fine.items() if (found := key_trace.reused(function))} == {}

@@ -62,7 +62,7 @@ def test_equal_keys_give_equal_weights_and_other_keys_others() -> None:
     assert (one != other).all()
 
 
-def test_twins_have_weights_of_their_own_and_stand_side_by_side() -> None:
+def test_twins_have_separate_weights_and_their_outputs_are_stacked() -> None:
     single = networks.mlp([2, 1], [4], 1)
     pair = networks.twin(single)
     params = pair.init(jax.random.key(0))
@@ -75,7 +75,7 @@ def test_twins_have_weights_of_their_own_and_stand_side_by_side() -> None:
 
 
 def test_frozen_inputs_join_the_bias() -> None:
-    # Inputs 1 and 2 of four are constants: the same outputs from the other two, by hand and by the network.
+    # Inputs 1 and 2 of four are constant: the same outputs from the other two, by hand and by the network.
     network, smaller = networks.mlp([2, 2], [3], 1), networks.mlp([1, 1], [3], 1)
     params = network.init(jax.random.key(0))
     params["params"]["Dense_0"]["bias"] = jnp.asarray([0.5, -0.25, 1.0])
@@ -90,7 +90,7 @@ def test_frozen_inputs_join_the_bias() -> None:
     np.testing.assert_allclose(smaller.apply(frozen, seen, other), network.apply(params, *shown), rtol=1e-5, atol=1e-6)
 
 
-def test_freezing_leaves_what_is_no_network_as_it_is() -> None:
+def test_freezing_changes_only_networks() -> None:
     network = networks.mlp([3], [], 2)
     pair = networks.twin(network).init(jax.random.key(0))
     tree = {"pair": pair, "alpha": jnp.float32(0.5), "params": jnp.arange(3.0)}
@@ -98,7 +98,7 @@ def test_freezing_leaves_what_is_no_network_as_it_is() -> None:
     assert frozen["alpha"] is tree["alpha"]
     assert frozen["params"] is tree["params"]
     assert [dense(single)[0][0].shape for single in frozen["pair"]] == [(2, 2), (2, 2)]
-    assert dense(pair[0])[0][0].shape == (3, 2)  # the caller's own is untouched
+    assert dense(pair[0])[0][0].shape == (3, 2)  # the caller's tree is unchanged
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_size_below_one_is_an_error(sizes: tuple, message: str) -> None:
         networks.mlp(*sizes)
 
 
-# --- networks that may remember
+# --- networks with memory
 
 
 def test_a_core_without_memory_is_a_perceptron_of_tanh_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Running statistics equal NumPy's over everything seen, in whatever batches it came."""
+"""Running statistics equal NumPy's over all rows, for every division into batches."""
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ def test_leading_axes_are_normalised_row_by_row(rows: np.ndarray) -> None:
     np.testing.assert_allclose(normalize.normalize(statistics, observation), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_members_keep_statistics_of_their_own(rows: np.ndarray) -> None:
+def test_members_have_separate_statistics(rows: np.ndarray) -> None:
     one, two = rows[:30], rows[30:]
     start = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), normalize.init(3))
     both = jax.vmap(normalize.update)(start, jnp.asarray(np.stack([one, two]), jnp.float32))
@@ -88,7 +88,7 @@ def test_members_keep_statistics_of_their_own(rows: np.ndarray) -> None:
         assert_statistics(RunningStatistics(*(leaf[index] for leaf in both)), part)
 
 
-def test_rows_that_do_not_count_are_left_out(rows: np.ndarray) -> None:
+def test_masked_rows_are_left_out(rows: np.ndarray) -> None:
     counts = np.arange(60) % 3 != 0
     filled = np.where(counts[:, None], rows, 1e6)
     statistics = jax.jit(normalize.update)(normalize.init(3), jnp.asarray(filled, jnp.float32), jnp.asarray(counts))
@@ -98,7 +98,7 @@ def test_rows_that_do_not_count_are_left_out(rows: np.ndarray) -> None:
     assert_statistics(again, rows[counts])
 
 
-def test_a_batch_in_which_nothing_counts_changes_nothing(rows: np.ndarray) -> None:
+def test_a_batch_of_masked_rows_changes_nothing(rows: np.ndarray) -> None:
     before = seen(rows)
     after = normalize.update(before, jnp.ones((4, 3)), jnp.zeros(4, bool))
     for old, new in zip(before, after, strict=True):

@@ -18,7 +18,7 @@ def test_the_target_bootstraps_only_where_nothing_terminated() -> None:
     np.testing.assert_allclose(target, [10.0, 1.0, 2.5], rtol=1e-6)
 
 
-def test_a_value_behind_a_termination_cannot_reach_the_target() -> None:
+def test_a_value_after_a_termination_has_no_effect_on_the_target() -> None:
     values = jnp.asarray([jnp.nan, jnp.inf, -jnp.inf])
     target = returns.td_target(jnp.asarray([1.0, 2.0, 3.0]), jnp.ones(3, bool), jnp.asarray(0.99), values)
     assert target.tolist() == [1.0, 2.0, 3.0]
@@ -60,11 +60,11 @@ def test_advantages_by_hand(lambda_: float, expected: list[float]) -> None:
 
 
 def test_with_lambda_one_an_advantage_is_the_discounted_return_less_the_value() -> None:
-    # Time 2 earns 0 + 0.5 x 3 + 0.25 x 6, the last being the value where the clock ended it; its own value is 1.
+    # Time 2 earns 0 + 0.5 x 3 + 0.25 x 6, the last being the value at the time limit; its own value is 1.
     assert advantages(1.0)[2] == pytest.approx(1.5 + 1.5 - 1.0)
 
 
-def test_nothing_of_the_next_episode_reaches_an_advantage() -> None:
+def test_the_next_episode_has_no_effect_on_an_advantage() -> None:
     later = advantages(0.9, reward_t=[*REWARD[:4], 1e6, -1e6], value_t=[*VALUE[:4], 77.0, -5.0])
     np.testing.assert_array_equal(later[:4], advantages(0.9)[:4])
     second = advantages(0.9, reward_t=[*REWARD[:2], 1e6, 1e6, 0.0, 0.0])
@@ -72,14 +72,14 @@ def test_nothing_of_the_next_episode_reaches_an_advantage() -> None:
 
 
 @pytest.mark.parametrize(("time", "reaches"), [(1, False), (3, True), (5, True)])
-def test_only_a_termination_hides_the_successors_value(time: int, reaches: bool) -> None:
+def test_only_after_a_termination_the_successors_value_has_no_effect(time: int, reaches: bool) -> None:
     values = list(NEXT_VALUE)
     values[time] += 10.0
     change = advantages(0.5, value_tp1=values) - advantages(0.5)
     assert change[time] == (5.0 if reaches else 0.0)
 
 
-def test_every_environment_has_advantages_of_its_own() -> None:
+def test_environments_have_separate_advantages() -> None:
     columns = [jnp.asarray(values)[:, None] for values in (REWARD, TERMINATED, ENDED, VALUE, NEXT_VALUE)]
     other = [columns[0] * 7.0, ~columns[1], columns[2], columns[3] + 1.0, columns[4]]
     pair = [jnp.concatenate(sides, axis=1) for sides in zip(columns, other, strict=True)]

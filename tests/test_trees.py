@@ -1,4 +1,4 @@
-"""Pytrees with a leading axis: rows are chosen and written whole, and nothing else is touched."""
+"""Pytrees with a leading axis: whole rows are selected and written, and all others are unchanged."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ def assert_same(one: Pair, other: Pair) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_stack_makes_rows_that_take_gives_back() -> None:
+def test_take_returns_the_rows_that_stack_made() -> None:
     singles = [Pair(jnp.asarray([x, 10 * x]), jnp.asarray(x % 2 == 0)) for x in (1.0, 2.0, 3.0)]
     stacked = trees.stack(singles)
     assert_same(stacked, pair(1, 2, 3))
@@ -54,7 +54,7 @@ def test_where_with_a_condition_per_row_chooses_whole_rows_of_any_rank() -> None
     assert_same(trees.where(jnp.asarray([True, False, True]), pair(1, 2, 3), pair(4, 5, 6)), pair(1, 5, 3))
 
 
-def test_where_leaves_nothing_of_a_row_that_is_not_finite() -> None:
+def test_where_removes_all_of_a_non_finite_row() -> None:
     broken = Pair(jnp.full((2, 2), jnp.nan), jnp.asarray([False, False]))
     assert_same(trees.where(jnp.asarray([False, False]), broken, pair(4, 6)), pair(4, 6))
 
@@ -77,7 +77,7 @@ def test_scatter_drops_an_index_out_of_range() -> None:
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1.0, True), (np.nan, False), (np.inf, False), (-np.inf, False)])
-def test_all_finite_sees_one_bad_number_in_one_leaf(number: float, expected: bool) -> None:
+def test_all_finite_finds_one_non_finite_number_in_one_leaf(number: float, expected: bool) -> None:
     tree = {"a": jnp.zeros((2, 3)), "b": jnp.asarray([0.0, number]), "i": jnp.arange(3), "k": jax.random.key(0)}
     assert bool(trees.all_finite(tree)) is expected
 
@@ -87,6 +87,6 @@ def test_all_finite_is_true_without_any_inexact_number() -> None:
     assert bool(trees.all_finite(()))
 
 
-def test_all_finite_tells_rows_apart_under_vmap() -> None:
+def test_all_finite_is_separate_for_each_row_under_vmap() -> None:
     rows = Pair(jnp.asarray([[1.0, 2.0], [jnp.nan, 1.0], [1.0, jnp.inf]]), jnp.asarray([True, True, True]))
     assert jax.vmap(trees.all_finite)(rows).tolist() == [True, False, False]

@@ -1,4 +1,4 @@
-"""Tiny parts for tests: what is compiled is small, so that compiling is cheap."""
+"""Small learners for tests, which compile fast."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,7 @@ LIFE = OffPolicyConfig(
 
 
 def learner(env: str = "point_room", config: OffPolicyConfig = LIFE, **overrides: object) -> Learner:
-    """SAC with 8 hidden units on one of our own worlds."""
+    """SAC with 8 hidden units on a task of this package."""
     environment = registry.make(env, **{"episode_length": 10, **overrides})
     return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(8,))), environment, config)
 
@@ -40,8 +40,8 @@ def discoverer() -> Learner:
     environment = skills(registry.make("point_room", episode_length=10), 3)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(8,)))
     config = DiaynConfig(discriminator_hidden_sizes=(8,), smerl=True)
-    life = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)
-    return off_policy(diayn(agent, environment.spec, config), environment, life)
+    config_of_learner = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)
+    return off_policy(diayn(agent, environment.spec, config), environment, config_of_learner)
 
 
 TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)

@@ -1,4 +1,4 @@
-"""A life that costs nothing to compile: a member is one number that walks, and its fitness is where it stands.
+"""A learner that compiles fast: a member is a random walk, and its fitness is its position.
 
 For tests of what a population does with its members, where what the members learn does not matter.
 """
@@ -53,7 +53,7 @@ def _init(key: jax.Array, hyper: Hyper, bank: jax.Array) -> Member:
     return Member(_start(jax.random.normal(keys[0], (3,))), hyper, None, bank[:2], jax.random.normal(keys[1], (5,)))
 
 
-def _adopt(member: Member, genotype: Genotype) -> Member:
+def _load_genotype(member: Member, genotype: Genotype) -> Member:
     return member._replace(state=_start(genotype.params), hyper=genotype.hyper)
 
 
@@ -84,16 +84,18 @@ PLACE = DescriptorSpec("place x, y", "final", (-4.0, -4.0), (4.0, 4.0))
 
 
 def learner(descriptor: bool = False) -> Learner:
-    """A walker, which is described by its first two coordinates if asked for."""
+    """The learner; with `descriptor` the first two coordinates of a member are its descriptor."""
     spec = EnvSpec(
         "line", observation_size=1, action_size=1, episode_length=1, descriptor=PLACE if descriptor else None
     )
     evaluate = _evaluate_place if descriptor else _evaluate
-    return Learner(_start_states, _init, _adopt, _restart, _step, evaluate, spec, SPACE, steps_per_generation=10)
+    return Learner(
+        _start_states, _init, _load_genotype, _restart, _step, evaluate, spec, SPACE, steps_per_generation=10
+    )
 
 
 def poison(state, member: int):
-    """Let one member stand nowhere."""
+    """Set the position of one member to NaN."""
     learned = state.members.state
     learned = learned._replace(position=learned.position.at[member].set(jnp.nan))
     return state._replace(members=state.members._replace(state=learned))

@@ -1,4 +1,4 @@
-"""Run folders written by hand, every number of which is known."""
+"""Run directories with known contents."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
 from rookery.hyperparams import Space
-from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Metrics, PyTree, StateT
+from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Metrics, PyTree, StateT
 
 
 class Member(NamedTuple, Generic[StateT, HyperT]):
@@ -79,13 +79,13 @@ class StepFn(Protocol[StateT, HyperT]):
     ) -> tuple[Member[StateT, HyperT], Metrics]: ...
 
 
-class EvaluateFn(Protocol):
+class EvaluateFn(Protocol[GenotypeT]):
     """Run full deterministic episodes from the first N start states of the bank; stores no transitions."""
 
-    def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> Evaluation: ...
+    def __call__(self, genotype: GenotypeT, bank: Bank, key: Key) -> Evaluation: ...
 
 
-class TraceFn(Protocol):
+class TraceFn(Protocol[GenotypeT]):
     """Record the descriptors of the states that the evaluation's episodes visit.
 
     Returns:
@@ -93,7 +93,7 @@ class TraceFn(Protocol):
       reached before the episode ended.
     """
 
-    def __call__(self, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]: ...
+    def __call__(self, genotype: GenotypeT, bank: Bank, key: Key) -> tuple[Array, Array]: ...
 
 
 SUMMARIES = {"mean": jnp.mean, "median": jnp.median}
@@ -159,7 +159,7 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     load_genotype: LoadGenotypeFn[StateT, HyperT]
     restart: RestartFn[StateT, HyperT]
     step: StepFn[StateT, HyperT]
-    evaluate: EvaluateFn
+    evaluate: EvaluateFn[Genotype[Any, HyperT]]
     spec: EnvSpec
     """Spec of the environment."""
     space: Space[HyperT]
@@ -168,7 +168,7 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     """Environment steps of one member per generation."""
     evaluation_steps: int = 1
     """Maximum number of environment steps of an evaluation."""
-    trace: TraceFn | None = None
+    trace: TraceFn[Genotype[Any, HyperT]] | None = None
     """None if the episodes cannot be traced."""
     evaluator: Evaluator | None = None
     """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""

@@ -9,22 +9,16 @@ from typing import Generic, NamedTuple, Protocol
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
-from rookery.learners.base import Bank, Evaluator, StartStatesFn
+from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
-from rookery.qd.repertoire import GenotypeT, Repertoire
-from rookery.types import Evaluation, Key, Metrics
+from rookery.qd.repertoire import Repertoire
+from rookery.types import Evaluation, GenotypeT, Key, Metrics
 
 
 class InitGenotypeFn(Protocol[GenotypeT]):
     """Sample an initial genotype, which has no parent; the key is consumed."""
 
     def __call__(self, key: Key, bank: Bank) -> GenotypeT: ...
-
-
-class EvaluateFn(Protocol[GenotypeT]):
-    """Evaluate one genotype; the key is consumed."""
-
-    def __call__(self, genotype: GenotypeT, bank: Bank, key: Key) -> Evaluation: ...
 
 
 class Scoring(NamedTuple, Generic[GenotypeT]):
@@ -36,6 +30,7 @@ class Scoring(NamedTuple, Generic[GenotypeT]):
     start_states: StartStatesFn
     """The start states from which all genotypes of a generation are evaluated; () for a function."""
     evaluate: EvaluateFn[GenotypeT]
+    """Evaluates one genotype; the key is consumed."""
     descriptor: DescriptorSpec
     qd_offset: float
     """The fitness that counts as 0 in the QD score."""

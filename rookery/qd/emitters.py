@@ -13,9 +13,9 @@ from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
-from rookery.qd.repertoire import GenotypeT, Repertoire
+from rookery.qd.repertoire import Repertoire
 from rookery.qd.variation import VariationConfig, child
-from rookery.types import Evaluation, Key, Metrics, PyTree
+from rookery.types import Evaluation, GenotypeT, Key, Metrics, PyTree
 
 
 class EmitterBindings(NamedTuple, Generic[GenotypeT]):

@@ -9,15 +9,11 @@ from typing import Generic, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from typing_extensions import TypeVar
 
 from rookery import trees
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import centroids as cells
-from rookery.types import Array, Key, Metrics
-
-GenotypeT = TypeVar("GenotypeT", infer_variance=True)
-"""A genotype, or several with leaves `[C, ...]` or `[B, ...]`: `Genotype`, or any other pytree."""
+from rookery.types import Array, GenotypeT, Key, Metrics
 
 
 class Repertoire(NamedTuple, Generic[GenotypeT]):

@@ -20,8 +20,7 @@ from rookery.hyperparams import Space
 from rookery.learners import rollout
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.qd.base import Bank, Scoring
-from rookery.qd.repertoire import GenotypeT
-from rookery.types import Array, Evaluation, Genotype, HyperT, Key, PyTree, StateT
+from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, PyTree, StateT
 
 
 def function_scoring(

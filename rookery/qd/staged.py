@@ -7,8 +7,8 @@ from typing import Generic
 
 from rookery.populations.stages import Work
 from rookery.qd.base import AskFn, Bank, EmitterStateT
-from rookery.qd.repertoire import GenotypeT, Repertoire
-from rookery.types import Array, Key, Metrics
+from rookery.qd.repertoire import Repertoire
+from rookery.types import Array, GenotypeT, Key, Metrics
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What tests of agents share: a spec, batches, and quick compilation."""
+"""Shared parts of the tests of agents: specs, batches, and fast compilation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Transition:
-    """Rows of random numbers, the first two terminated; with skills as a curious agent is given them."""
+    """Rows of random numbers, the first two terminated; with skills in the form for an intrinsic reward."""
     keys = jax.random.split(key, 6)
     batch = Transition(
         observation=jax.random.normal(keys[0], (rows, spec.observation_size)),

@@ -23,7 +23,7 @@ MEMORY = 3
 
 
 class Case(NamedTuple):
-    """How the suite treats a variant."""
+    """The environment and the configuration of a variant."""
 
     spec: EnvSpec
     config: PpoConfig
@@ -41,8 +41,8 @@ def numbers(tree: PyTree) -> np.ndarray:
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
-class Mind(NamedTuple):
-    """A variant with its compiled functions, and a rollout to learn from."""
+class CompiledAgent(NamedTuple):
+    """A variant with its compiled functions, and a rollout for its update."""
 
     case: Case
     agent: OnPolicyAgent
@@ -63,7 +63,7 @@ class Mind(NamedTuple):
 
 
 @cache
-def mind_of(name: str) -> Mind:
+def compiled_agent(name: str) -> CompiledAgent:
     case = CASES[name]
     agent = ppo.ppo(case.spec, case.config)
     traces: Counter = Counter()
@@ -72,7 +72,7 @@ def mind_of(name: str) -> Mind:
         traces["update"] += 1
         return agent.update(*args)
 
-    return Mind(
+    return CompiledAgent(
         case=case,
         agent=agent,
         compiled_update=compiled(counted_update),
@@ -86,7 +86,7 @@ def mind_of(name: str) -> Mind:
 
 
 def steps_of(learned: gradients.Learned) -> np.ndarray:
-    """How many steps its optimiser has made."""
+    """Number of steps that its optimiser has made."""
     moments: Any = learned.moments
     return np.asarray(moments.count)
 

@@ -1,4 +1,4 @@
-"""One contract for every agent.
+"""The contract of off-policy agents.
 
 A new agent is one more entry of `AGENTS`.
 """
@@ -30,15 +30,15 @@ MEMBERS = 3
 
 
 class Case(NamedTuple):
-    """How the suite treats an agent."""
+    """An agent, and what the suite must know about it."""
 
     build: Callable[[EnvSpec], OffPolicyAgent]
-    targets: dict[str, str]  # path in the state -> path in the genome that it follows
-    inert: frozenset[str] = frozenset()  # hyper-parameters that this configuration has no use for
-    chosen: Mapping[str, float] = MappingProxyType({})  # values at which every other one has an effect
-    updates: int = 2  # after which everything has moved
+    targets: dict[str, str]  # path in the state -> path in the parameters that it follows
+    inert: frozenset[str] = frozenset()  # hyper-parameters without effect in this configuration
+    chosen: Mapping[str, float] = MappingProxyType({})  # values at which all others have an effect
+    updates: int = 2  # number after which all parameters have changed
     spec: EnvSpec = SPEC
-    prepare: Callable[[Any], Any] = lambda state: state  # what it must have lived through for all of it to count
+    prepare: Callable[[Any], Any] = lambda state: state  # sets the state in which all its parts have an effect
     reads_ends: bool = False  # whether it learns from the observation that an episode terminated in
 
 
@@ -48,7 +48,7 @@ def diayn_of(inner: Callable[[EnvSpec], OffPolicyAgent], **options: Any) -> Call
 
 
 def near_the_best(state: DiaynState) -> DiaynState:
-    """It has returned enough to be rewarded for diversity."""
+    """Set returns high enough for a diversity reward."""
     return state._replace(returns=smerl.Returns(jnp.asarray([9.5]), jnp.asarray([True]), jnp.float32(10.0)))
 
 
@@ -75,7 +75,7 @@ AGENTS = {
         updates=3,
     ),
     "diayn_sac": Case(diayn_of(SMALL_SAC), WRAPPED_SAC, spec=SKILLED),
-    "smerl_td3_sphere": Case(  # all that DIAYN can be beside the case above
+    "smerl_td3_sphere": Case(  # all options of DIAYN that the case above does not have
         diayn_of(SMALL_TD3, descriptor_full_state=True, smerl=True),
         WRAPPED_TD3,
         chosen=TD3_CHOSEN,
@@ -86,8 +86,8 @@ AGENTS = {
 }
 
 
-class Mind(NamedTuple):
-    """An agent with its compiled functions, and one batch to learn from."""
+class CompiledAgent(NamedTuple):
+    """An agent with its compiled functions, and one batch for its update."""
 
     case: Case
     agent: OffPolicyAgent
@@ -102,7 +102,7 @@ class Mind(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=AGENTS)
-def mind(request: pytest.FixtureRequest) -> Mind:
+def agent_case(request: pytest.FixtureRequest) -> CompiledAgent:
     case = AGENTS[request.param]
     agent = case.build(case.spec)
     traces: Counter = Counter()
@@ -111,7 +111,7 @@ def mind(request: pytest.FixtureRequest) -> Mind:
         traces["update"] += 1
         return agent.update(*args)
 
-    return Mind(
+    return CompiledAgent(
         case=case,
         agent=agent,
         update=compiled(counted_update),
@@ -125,11 +125,13 @@ def mind(request: pytest.FixtureRequest) -> Mind:
     )
 
 
-def learn(mind: Mind, hyper: Any = None, batch: Transition | None = None) -> PyTree:
+def learn(agent_case: CompiledAgent, hyper: Any = None, batch: Transition | None = None) -> PyTree:
     """The state after the case's updates from one batch."""
-    state = mind.state
-    for step in range(mind.case.updates):
-        state, _ = mind.update(state, hyper or mind.hyper, batch or mind.batch, mind.noise, jnp.int32(step))
+    state = agent_case.state
+    for step in range(agent_case.case.updates):
+        state, _ = agent_case.update(
+            state, hyper or agent_case.hyper, batch or agent_case.batch, agent_case.noise, jnp.int32(step)
+        )
     return state
 
 
@@ -141,155 +143,168 @@ def copied(tree: PyTree) -> PyTree:
     return jax.tree.map(np.array, tree)
 
 
-def test_actions_have_the_declared_shape_and_range(mind: Mind) -> None:
+def test_actions_have_the_declared_shape_and_range(agent_case: CompiledAgent) -> None:
     for scale in (1.0, 1e3):
-        observation = scale * mind.batch.observation[0]
+        observation = scale * agent_case.batch.observation[0]
         for action in (
-            mind.act(mind.state.params, observation),
-            mind.explore(mind.state, mind.hyper, observation, jax.random.key(0)),
+            agent_case.act(agent_case.state.params, observation),
+            agent_case.explore(agent_case.state, agent_case.hyper, observation, jax.random.key(0)),
         ):
-            assert action.shape == (mind.case.spec.action_size,)
+            assert action.shape == (agent_case.case.spec.action_size,)
             assert action.dtype == jnp.float32
             assert (np.abs(action) <= 1.0).all()
 
 
-def test_act_reads_the_observation_and_nothing_random(mind: Mind) -> None:
-    first, other = mind.batch.observation[:2]
-    assert mind.act(mind.state.params, first).tolist() == mind.act(mind.state.params, first).tolist()
-    assert mind.act(mind.state.params, first).tolist() != mind.act(mind.state.params, other).tolist()
+def test_act_depends_on_the_observation_and_is_deterministic(agent_case: CompiledAgent) -> None:
+    first, other = agent_case.batch.observation[:2]
+    assert (
+        agent_case.act(agent_case.state.params, first).tolist()
+        == agent_case.act(agent_case.state.params, first).tolist()
+    )
+    assert (
+        agent_case.act(agent_case.state.params, first).tolist()
+        != agent_case.act(agent_case.state.params, other).tolist()
+    )
 
 
-def test_explore_differs_by_key_and_only_by_key(mind: Mind) -> None:
-    observation = mind.batch.observation[0]
+def test_explore_depends_on_the_key(agent_case: CompiledAgent) -> None:
+    observation = agent_case.batch.observation[0]
     one, same, other = (
-        mind.explore(mind.state, mind.hyper, observation, jax.random.key(seed)).tolist() for seed in (0, 0, 1)
+        agent_case.explore(agent_case.state, agent_case.hyper, observation, jax.random.key(seed)).tolist()
+        for seed in (0, 0, 1)
     )
     assert one == same
     assert one != other
 
 
-def test_a_start_has_targets_equal_to_what_they_follow_and_no_memory(mind: Mind) -> None:
-    for target, followed in mind.case.targets.items():
-        assert_equal(attrgetter(target)(mind.state), attrgetter(followed)(mind.state.params))
-    old = learn(mind)
-    assert_equal(mind.agent.start(old.params).params, old.params)
-    fresh = compiled(mind.agent.start)(mind.state.params)
-    assert_equal(mind.case.prepare(fresh), mind.state)
+def test_a_new_state_has_targets_equal_to_the_parameters_and_no_optimiser_history(agent_case: CompiledAgent) -> None:
+    for target, followed in agent_case.case.targets.items():
+        assert_equal(attrgetter(target)(agent_case.state), attrgetter(followed)(agent_case.state.params))
+    old = learn(agent_case)
+    assert_equal(agent_case.agent.start(old.params).params, old.params)
+    fresh = compiled(agent_case.agent.start)(agent_case.state.params)
+    assert_equal(agent_case.case.prepare(fresh), agent_case.state)
 
 
-def test_no_key_is_stored(mind: Mind) -> None:
-    for leaf in jax.tree.leaves((mind.state.params, mind.state, learn(mind))):
+def test_no_key_is_stored(agent_case: CompiledAgent) -> None:
+    for leaf in jax.tree.leaves((agent_case.state.params, agent_case.state, learn(agent_case))):
         assert not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         assert not jnp.issubdtype(leaf.dtype, jnp.unsignedinteger)
 
 
-def test_members_start_from_weights_of_their_own(mind: Mind) -> None:
-    one, same, other = (numbers(compiled(mind.agent.init)(jax.random.key(seed))) for seed in (0, 0, 1))
+def test_initial_parameters_depend_on_the_key(agent_case: CompiledAgent) -> None:
+    one, same, other = (numbers(compiled(agent_case.agent.init)(jax.random.key(seed))) for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).any()
 
 
-def test_updates_are_pure(mind: Mind) -> None:
-    inputs = mind.state, mind.hyper, mind.batch, mind.noise
+def test_updates_are_pure(agent_case: CompiledAgent) -> None:
+    inputs = agent_case.state, agent_case.hyper, agent_case.batch, agent_case.noise
     before = copied(inputs)
-    first = mind.update(*inputs, jnp.int32(0))
+    first = agent_case.update(*inputs, jnp.int32(0))
     assert_equal(copied(inputs), before)
-    assert_equal(mind.update(*inputs, jnp.int32(0)), first)
+    assert_equal(agent_case.update(*inputs, jnp.int32(0)), first)
 
 
-def test_updates_are_finite_and_keep_structure_and_types(mind: Mind) -> None:
-    state, spec = mind.state, mind.case.spec
+def test_updates_are_finite_and_keep_structure_and_types(agent_case: CompiledAgent) -> None:
+    state, spec = agent_case.state, agent_case.case.spec
     stretch = jnp.where(jnp.arange(spec.observation_size) < spec.sensed_size, 10.0, 1.0)[None]
     for step in range(10):
-        batch = drawn_transitions(jax.random.key(100 + step), mind.case.spec)
+        batch = drawn_transitions(jax.random.key(100 + step), agent_case.case.spec)
         batch = batch._replace(reward=100.0 * batch.reward, observation=batch.observation * stretch)
-        noise = mind.agent.noise(jax.random.key(200 + step), BATCH)
-        state, metrics = mind.update(state, mind.hyper, batch, noise, jnp.int32(step))
+        noise = agent_case.agent.noise(jax.random.key(200 + step), BATCH)
+        state, metrics = agent_case.update(state, agent_case.hyper, batch, noise, jnp.int32(step))
         assert np.isfinite(numbers(state)).all()
         assert all(value.shape == () and np.isfinite(value) for value in metrics.values())
-    assert jax.tree.structure(state) == jax.tree.structure(mind.state)
-    for new, old in zip(jax.tree.leaves(state), jax.tree.leaves(mind.state), strict=True):
+    assert jax.tree.structure(state) == jax.tree.structure(agent_case.state)
+    for new, old in zip(jax.tree.leaves(state), jax.tree.leaves(agent_case.state), strict=True):
         assert (new.shape, new.dtype, new.weak_type) == (old.shape, old.dtype, old.weak_type)
-    assert (numbers(state.params) != numbers(mind.state.params)).any()
+    assert (numbers(state.params) != numbers(agent_case.state.params)).any()
 
 
-def test_noise_differs_by_key_and_has_no_two_equal_parts(mind: Mind) -> None:
-    one, same, other = (numbers(mind.agent.noise(jax.random.key(seed), BATCH)) for seed in (0, 0, 1))
+def test_noise_depends_on_the_key_and_has_no_equal_parts(agent_case: CompiledAgent) -> None:
+    one, same, other = (numbers(agent_case.agent.noise(jax.random.key(seed), BATCH)) for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).all()
     assert len(np.unique(one)) == len(one)
 
 
-def test_every_key_is_consumed_once(mind: Mind) -> None:
-    def life(key: jax.Array) -> Any:
+def test_every_key_is_consumed_once(agent_case: CompiledAgent) -> None:
+    def train(key: jax.Array) -> Any:
         keys = jax.random.split(key, 3)
-        state = mind.agent.start(mind.agent.init(keys[0]))
-        action = mind.agent.explore(state, mind.hyper, mind.batch.observation[0], keys[1])
-        return action, mind.agent.update(state, mind.hyper, mind.batch, mind.agent.noise(keys[2], BATCH), jnp.int32(0))
+        state = agent_case.agent.start(agent_case.agent.init(keys[0]))
+        action = agent_case.agent.explore(state, agent_case.hyper, agent_case.batch.observation[0], keys[1])
+        return action, agent_case.agent.update(
+            state, agent_case.hyper, agent_case.batch, agent_case.agent.noise(keys[2], BATCH), jnp.int32(0)
+        )
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        assert np.isfinite(numbers(compiled(life)(jax.random.key(0)))).all()
+        assert np.isfinite(numbers(compiled(train)(jax.random.key(0)))).all()
 
 
-def test_every_hyper_parameter_changes_what_the_agent_does(mind: Mind) -> None:
+def test_every_hyper_parameter_changes_the_update_or_the_action(agent_case: CompiledAgent) -> None:
     def outcome(hyper: Any) -> np.ndarray:
-        action = mind.explore(mind.state, hyper, mind.batch.observation[0], jax.random.key(0))
-        return numbers((learn(mind, hyper), action))
+        action = agent_case.explore(agent_case.state, hyper, agent_case.batch.observation[0], jax.random.key(0))
+        return numbers((learn(agent_case, hyper), action))
 
-    start = outcome(mind.hyper)
-    for name, value in mind.hyper._asdict().items():
-        changed = (outcome(mind.hyper._replace(**{name: value * 0.98})) != start).any()
-        assert changed != (name in mind.case.inert), name
-    assert mind.traces["update"] == 1  # hyper-parameters are leaves: other values compile nothing
+    start = outcome(agent_case.hyper)
+    for name, value in agent_case.hyper._asdict().items():
+        changed = (outcome(agent_case.hyper._replace(**{name: value * 0.98})) != start).any()
+        assert changed != (name in agent_case.case.inert), name
+    assert agent_case.traces["update"] == 1  # hyper-parameters are leaves: other values need no compilation
 
 
-def test_the_space_offers_what_has_an_effect_around_the_defaults(mind: Mind) -> None:
-    space = mind.agent.space
-    assert set(space.domains) <= set(space.defaults._fields) - mind.case.inert
+def test_the_space_contains_hyper_parameters_with_an_effect_and_their_defaults(agent_case: CompiledAgent) -> None:
+    space = agent_case.agent.space
+    assert set(space.domains) <= set(space.defaults._fields) - agent_case.case.inert
     for name, domain in space.domains.items():
         assert domain.low <= getattr(space.defaults, name) <= domain.high
 
 
-def test_members_side_by_side_learn_what_each_learns_alone(mind: Mind) -> None:
+def test_members_under_vmap_learn_the_same_as_alone(agent_case: CompiledAgent) -> None:
     def prepare(key: jax.Array) -> tuple:
-        hyper, batch = hyperparams.sample(mind.agent.space, key), transitions(key, mind.case.spec)
-        return mind.agent.start(mind.agent.init(key)), hyper, batch, mind.agent.noise(key, BATCH)
+        hyper, batch = hyperparams.sample(agent_case.agent.space, key), transitions(key, agent_case.case.spec)
+        return agent_case.agent.start(agent_case.agent.init(key)), hyper, batch, agent_case.agent.noise(key, BATCH)
 
     prepared = compiled(jax.vmap(prepare))(jax.random.split(jax.random.key(3), MEMBERS))
     states, *inputs = prepared
-    together = compiled(jax.vmap(mind.agent.update, in_axes=(0, 0, 0, 0, None)))
+    together = compiled(jax.vmap(agent_case.agent.update, in_axes=(0, 0, 0, 0, None)))
     both = states
-    for step in range(mind.case.updates):
+    for step in range(agent_case.case.updates):
         both, _ = together(both, *inputs, jnp.int32(step))
     for i in range(MEMBERS):
         state, *alone = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], prepared)
-        for step in range(mind.case.updates):
-            state, _ = mind.update(state, *alone, jnp.int32(step))
+        for step in range(agent_case.case.updates):
+            state, _ = agent_case.update(state, *alone, jnp.int32(step))
         member = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], both)
         np.testing.assert_allclose(numbers(member), numbers(state), rtol=1e-3, atol=1e-5)
 
 
-def test_a_donated_state_is_consumed_whole(mind: Mind) -> None:
-    state = jax.tree.map(jnp.copy, mind.state)
-    expected, _ = mind.update(state, mind.hyper, mind.batch, mind.noise, jnp.int32(0))
-    donated = compiled(mind.agent.update, donate_argnums=0)
-    started = mind.case.prepare(mind.agent.start(state.params))
-    found, _ = donated(started, mind.hyper, mind.batch, mind.noise, jnp.int32(0))
+def test_all_leaves_of_a_donated_state_are_deleted(agent_case: CompiledAgent) -> None:
+    state = jax.tree.map(jnp.copy, agent_case.state)
+    expected, _ = agent_case.update(state, agent_case.hyper, agent_case.batch, agent_case.noise, jnp.int32(0))
+    donated = compiled(agent_case.agent.update, donate_argnums=0)
+    started = agent_case.case.prepare(agent_case.agent.start(state.params))
+    found, _ = donated(started, agent_case.hyper, agent_case.batch, agent_case.noise, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-6)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
 
 
-def test_only_a_termination_hides_what_comes_next(mind: Mind) -> None:
-    elsewhere = mind.batch.next_observation + 1.0
-    terminated = mind.batch.terminated[:, None]
-    hidden = mind.batch._replace(next_observation=jnp.where(terminated, elsewhere, mind.batch.next_observation))
-    changed = (numbers(learn(mind, batch=hidden)) != numbers(learn(mind))).any()
-    assert changed == mind.case.reads_ends
-    seen = mind.batch._replace(next_observation=jnp.where(terminated, mind.batch.next_observation, elsewhere))
-    assert (numbers(learn(mind, batch=seen)) != numbers(learn(mind))).any()
+def test_only_after_a_termination_the_next_observation_has_no_effect(agent_case: CompiledAgent) -> None:
+    elsewhere = agent_case.batch.next_observation + 1.0
+    terminated = agent_case.batch.terminated[:, None]
+    hidden = agent_case.batch._replace(
+        next_observation=jnp.where(terminated, elsewhere, agent_case.batch.next_observation)
+    )
+    changed = (numbers(learn(agent_case, batch=hidden)) != numbers(learn(agent_case))).any()
+    assert changed == agent_case.case.reads_ends
+    seen = agent_case.batch._replace(
+        next_observation=jnp.where(terminated, agent_case.batch.next_observation, elsewhere)
+    )
+    assert (numbers(learn(agent_case, batch=seen)) != numbers(learn(agent_case))).any()
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_discrete_actions_are_answered(name: str) -> None:
+def test_discrete_actions_are_an_error(name: str) -> None:
     with pytest.raises(ValueError, match=r"needs continuous actions, but test has 2 discrete ones\.$"):
         AGENTS[name].build(AGENTS[name].spec._replace(discrete=True))

@@ -1,4 +1,4 @@
-"""DIAYN by hand: what is rewarded, what is learned to be recognised, and what the wrapped agent is given."""
+"""DIAYN: its reward, its discriminator's loss and the wrapped agent's data, against values computed by hand."""
 
 import math
 from collections.abc import Callable
@@ -32,8 +32,10 @@ def linear(kernel: Any, bias: Any) -> PyTree:
     return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}}
 
 
-def heard(spec: EnvSpec, params: PyTree, batch: Transition, config: DiaynConfig = LINEAR) -> tuple[DiaynState, dict]:
-    """What one update with this discriminator says; `state.agent.batch` is what the wrapped agent was given."""
+def diayn_update(
+    spec: EnvSpec, params: PyTree, batch: Transition, config: DiaynConfig = LINEAR
+) -> tuple[DiaynState, dict]:
+    """The result of one update with this discriminator; `state.agent.batch` is the batch of the wrapped agent."""
     rows = len(batch.reward)
     agent = diayn.diayn(obedient(spec, rows), spec, config)
 
@@ -51,26 +53,26 @@ def two_skills(extras: list[list[float]], chosen: list[int]) -> Transition:
     return batch._replace(extras=np.asarray(extras, np.float32))
 
 
-# --- what is rewarded
+# --- the reward
 
 
 def test_the_reward_is_the_log_ratio_of_posterior_and_prior() -> None:
     # Logits (x, y + 1): of (2, 0) log q = -log(1 + e^-1) and -log(1 + e); of (0, 3) -log(1 + e^4) and -log(1 + e^-4).
     batch = two_skills([[2.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 3.0]], [0, 1, 0, 1])
-    state, metrics = heard(TWO, linear(np.eye(2), [0.0, 1.0]), batch)
+    state, metrics = diayn_update(TWO, linear(np.eye(2), [0.0, 1.0]), batch)
     log_q = -np.log1p(np.exp([-1.0, 1.0, 4.0, -4.0]))
     given = state.agent.batch
     np.testing.assert_allclose(given.reward, log_q + math.log(2), rtol=1e-5)
     assert float(metrics["diversity_reward"]) == pytest.approx(np.mean(log_q) + math.log(2), rel=1e-5)
     assert float(metrics["discriminator_loss"]) == pytest.approx(-np.mean(log_q), rel=1e-5)
     assert float(metrics["discriminator_accuracy"]) == 0.5
-    assert_equal(given._replace(reward=batch.reward), batch._replace(extras=()))  # all else as it was
+    assert_equal(given._replace(reward=batch.reward), batch._replace(extras=()))  # all other fields are unchanged
 
 
-def test_the_prior_can_be_left_out_of_the_reward_alone() -> None:
+def test_without_the_prior_only_the_reward_changes() -> None:
     batch = two_skills([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [1, 1, 0, 1])
     config = DiaynConfig(discriminator_hidden_sizes=(), add_log_p_z=False)
-    state, metrics = heard(TWO, linear(np.eye(2), [0.0, 1.0]), batch, config)
+    state, metrics = diayn_update(TWO, linear(np.eye(2), [0.0, 1.0]), batch, config)
     log_q = -np.log1p(np.exp([1.0, -4.0, 1.0, -1.0]))
     np.testing.assert_allclose(state.agent.batch.reward, log_q, rtol=1e-5)
     assert float(metrics["diversity_reward"]) == pytest.approx(np.mean(log_q) + math.log(2), rel=1e-5)
@@ -78,11 +80,11 @@ def test_the_prior_can_be_left_out_of_the_reward_alone() -> None:
 
 @pytest.mark.parametrize("add_log_p_z", [True, False])
 def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
-    # Whatever it sees, it says the x axis with concentration 2: density ratio 2 cosine - log(sinh 2 / 2).
+    # For every input it predicts the x axis with concentration 2: density ratio 2 cosine - log(sinh 2 / 2).
     batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(0), SPHERE, 4))
     batch.observation[:, 3:] = [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]]
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=(), add_log_p_z=add_log_p_z)
-    state, metrics = heard(SPHERE, linear(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
+    state, metrics = diayn_update(SPHERE, linear(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
     cosine = np.asarray([1.0, -1.0, 0.0, 0.6])
     ratio = 2 * cosine - math.log(math.sinh(2.0) / 2.0)
     constant = 0.0 if add_log_p_z else math.log(4 * math.pi)
@@ -92,7 +94,7 @@ def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
 
 
 @pytest.mark.parametrize(("kind", "chance"), [("one-hot", 0.2), ("sphere", 0.5)])
-def test_a_newborn_rewards_nobody(kind: str, chance: float) -> None:
+def test_an_initial_discriminator_gives_a_reward_of_zero(kind: str, chance: float) -> None:
     def found(key: jax.Array, size: int) -> tuple:
         spec = SPEC._replace(observation_size=size + 5, skill=SkillSpec(kind, 5))
         agent = diayn.diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
@@ -101,23 +103,25 @@ def test_a_newborn_rewards_nobody(kind: str, chance: float) -> None:
         scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
         step = first_step(scale * jax.random.normal(key, (500, size + 5)), jnp.zeros((500, 0)))
         step = step._replace(pursued=SkillInfo(every[rows % len(every)], jnp.zeros(500)))
-        told = agent.intrinsic_reward.measure(agent.init(key), step)
-        return jnp.abs(told["diversity_return"]).max(), jnp.mean(told["accuracy"])
+        measured = agent.intrinsic_reward.measure(agent.init(key), step)
+        return jnp.abs(measured["diversity_return"]).max(), jnp.mean(measured["accuracy"])
 
     for reward, accuracy in compiled(lambda key: [found(key, size) for size in (2, 30)])(jax.random.key(0)):
         assert float(reward) < 1e-3
         assert float(accuracy) == pytest.approx(chance, abs=0.1)
 
 
-# --- what is learned to be recognised
+# --- the discriminator's loss
 
 
-def telling(tells: jax.Array, spec: EnvSpec, key: jax.Array) -> Transition:
-    """Rows in which state, successor or descriptor alone tells the skill: it is about 1 for skill 0, -1 for skill 1."""
+def rows_that_show_the_skill(carrier: jax.Array, spec: EnvSpec, key: jax.Array) -> Transition:
+    """Rows in which only state, successor or descriptor shows the skill: about 1 for skill 0, -1 for skill 1."""
     rows = 64
     skill = jnp.eye(2)[jnp.arange(rows) % 2]
     sign = skill[:, :1] - skill[:, 1:] + 0.1 * jax.random.normal(key, (rows, 1))
-    state, successor, descriptor = (jnp.broadcast_to(sign * tells[i], (rows, size)) for i, size in enumerate((3, 3, 2)))
+    state, successor, descriptor = (
+        jnp.broadcast_to(sign * carrier[i], (rows, size)) for i, size in enumerate((3, 3, 2))
+    )
     return Transition(
         observation=jnp.concatenate([state, skill], axis=1),
         action=jnp.zeros((rows, 2)),
@@ -135,24 +139,24 @@ def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool
     agent = diayn.diayn(obedient(spec, 64), spec, config)
     hyper = hyperparams.defaults(agent.space)._replace(discriminator_lr=jnp.float32(0.02))
 
-    def life(tells: jax.Array) -> dict:
+    def train(carrier: jax.Array) -> dict:
         def learn(state: DiaynState, key: jax.Array) -> tuple:
-            return agent.update(state, hyper, telling(tells, spec, key), jnp.zeros(64), jnp.int32(0))
+            return agent.update(state, hyper, rows_that_show_the_skill(carrier, spec, key), jnp.zeros(64), jnp.int32(0))
 
         state = agent.start(agent.init(jax.random.key(0)))
         return jax.lax.scan(learn, state, jax.random.split(jax.random.key(1), 40))[1]
 
-    told = compiled(jax.vmap(life))(jnp.eye(3))
+    measured = compiled(jax.vmap(train))(jnp.eye(3))
     learned = np.arange(3) == (1 if full_state else 2)
-    assert np.asarray(told["discriminator_accuracy"][:, -1]).tolist() == np.where(learned, 1.0, 0.5).tolist()
-    loss, reward = np.asarray(told["discriminator_loss"]), np.asarray(told["diversity_reward"])
+    assert np.asarray(measured["discriminator_accuracy"][:, -1]).tolist() == np.where(learned, 1.0, 0.5).tolist()
+    loss, reward = np.asarray(measured["discriminator_loss"]), np.asarray(measured["diversity_reward"])
     np.testing.assert_allclose(loss[:, 0], math.log(2), atol=1e-3)
     assert (loss[learned, -1] < 0.1).all()
     assert (loss[~learned, -1] > 0.69).all()
     np.testing.assert_allclose(reward, math.log(2) - loss, atol=1e-5)
 
 
-def test_the_discriminator_never_sees_the_skill_itself() -> None:
+def test_the_skill_is_no_input_of_the_discriminator() -> None:
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
     batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(1), SPHERE, 4))
     hidden, seen = batch.next_observation.copy(), batch.next_observation.copy()
@@ -160,12 +164,12 @@ def test_the_discriminator_never_sees_the_skill_itself() -> None:
     seen[:, 0] += 0.25
     every = [batch, batch._replace(next_observation=hidden), batch._replace(next_observation=seen)]
     known = linear(np.eye(3), np.zeros(3))
-    first, same, other = (heard(SPHERE, known, rows, config) for rows in every)
+    first, same, other = (diayn_update(SPHERE, known, rows, config) for rows in every)
     assert_equal((first[0].discriminator, first[1]), (same[0].discriminator, same[1]))
     assert (first[0].agent.batch.reward != other[0].agent.batch.reward).all()
 
 
-# --- what the wrapped agent does
+# --- the wrapped agent
 
 
 def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() -> None:
@@ -175,7 +179,7 @@ def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() ->
     skill = batch.observation[:, 3:]
 
     def both(key: jax.Array) -> tuple:
-        known = seen.init(key)  # one whose guesses differ
+        known = seen.init(key)  # a discriminator whose predictions differ
         state = agent.start(agent.init(key))._replace(discriminator=gradients.start(known))
         logits = seen.apply(known, batch.extras)
         reward = diayn.guess(SkillSpec("one-hot", 4), logits, skill).log_ratio
@@ -206,12 +210,12 @@ def twin_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.A
         partial(td3.td3, config=td3.Td3Config(hidden_sizes=WIDE)),
     ],
 )
-def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSpec], OffPolicyAgent]) -> None:
+def test_freezing_one_skill_keeps_actions_and_values(build: Callable[[EnvSpec], OffPolicyAgent]) -> None:
     agent, bare = diayn.diayn(build(SKILLED), SKILLED), build(SPEC)
     seen, action, skills = np.asarray([0.5, -1.5, 1.0]), np.asarray([0.3, -0.8]), np.eye(4)
 
     def both(key: jax.Array, seen: jax.Array, action: jax.Array, skill: jax.Array) -> tuple:
-        params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # biases are zero at birth
+        params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # initial biases are zero
         frozen, shown = diayn.freeze_skill(params, SKILLED, skill), jnp.concatenate([seen, skill])
         acted = bare.act(frozen, seen), agent.act(params, shown)
         valued = twin_value(frozen, SPEC, seen, action), twin_value(params.agent, SKILLED, shown, action)
@@ -223,7 +227,7 @@ def test_frozen_to_one_skill_it_acts_and_values_as_it_did(build: Callable[[EnvSp
     frozen_act, act, frozen_value, value, rest, frozen_rest = each(jax.random.key(0), *given)
     np.testing.assert_allclose(frozen_act, act, atol=1e-5)
     np.testing.assert_allclose(frozen_value, value, atol=1e-5)
-    assert len(np.unique(np.asarray(value)[:, 0].round(4))) == 4  # the skill counts
+    assert len(np.unique(np.asarray(value)[:, 0].round(4))) == 4  # the skill has an effect
     assert_equal(frozen_rest, rest)
 
 
@@ -244,7 +248,7 @@ def test_the_space_is_the_wrapped_agents_and_the_discriminators() -> None:
     assert type(diayn.diayn(sac.sac(SKILLED), SKILLED).space.defaults) is type(agent.space.defaults)
 
 
-def test_what_an_agent_of_ones_own_declares_nothing_of_can_be_chosen() -> None:
+def test_hyper_parameters_without_a_description_can_be_chosen() -> None:
     space = diayn.space(SPY.space)
     assert hyperparams.choose(space, weight=0.5).defaults.weight == 0.5
     assert hyperparams.describe(space) == {
@@ -271,12 +275,12 @@ def test_what_an_agent_of_ones_own_declares_nothing_of_can_be_chosen() -> None:
         ({"smerl_fraction": 0.5}, "have no effect without smerl"),
     ],
 )
-def test_mistakes_in_the_configuration_are_answered(options: dict, message: str) -> None:
+def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DiaynConfig(**options)
 
 
-def test_a_world_that_cannot_tell_skills_apart_is_answered() -> None:
+def test_an_environment_without_skills_or_descriptor_is_an_error() -> None:
     with pytest.raises(
         ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"
     ):

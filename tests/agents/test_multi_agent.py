@@ -1,4 +1,4 @@
-"""Teams: independent agents share nothing, agents that share everything are further environments of one."""
+"""Teams: independent agents share nothing; agents with shared parameters act as further environments of one agent."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -34,8 +34,8 @@ def of(tree: PyTree, agent: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[agent], tree)
 
 
-class Crew(NamedTuple):
-    """A team with its compiled functions, and a rollout to learn from."""
+class CompiledTeam(NamedTuple):
+    """A team with its compiled functions, and a rollout for its update."""
 
     agent: OnPolicyAgent
     compiled_update: Callable[..., tuple[Any, dict]]
@@ -48,26 +48,26 @@ class Crew(NamedTuple):
 
 
 @cache
-def foxes() -> Crew:
+def independent_pair() -> CompiledTeam:
     """Two independent agents."""
     agent = multi_agent.independent(ppo.ppo(TOGETHER, CONFIG), TOGETHER)
-    return crew(agent, compiled(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
+    return compiled_team(agent, compiled(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
 
 
 @cache
-def single() -> Crew:
-    """One agent alone, without a team; its rollout is `[T, E, ...]`."""
+def single() -> CompiledTeam:
+    """A single agent without a team; its rollout is `[T, E, ...]`."""
     agent = ppo.ppo(PARTIAL, CONFIG)
-    return crew(agent, compiled(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
+    return compiled_team(agent, compiled(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
 
 
-def crew(agent: OnPolicyAgent, batch: Transition) -> Crew:
+def compiled_team(agent: OnPolicyAgent, batch: Transition) -> CompiledTeam:
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
-    return Crew(agent, compiled(agent.update), state, batch, jax.random.key(2))
+    return CompiledTeam(agent, compiled(agent.update), state, batch, jax.random.key(2))
 
 
-def test_nobody_shares_anything() -> None:
-    state = foxes().state
+def test_independent_agents_have_separate_parameters_and_optimisers() -> None:
+    state = independent_pair().state
     assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(state))
     kernels = state.policy.params.network["params"]["Dense_0"]["kernel"]
     assert (kernels[0] != kernels[1]).all()
@@ -75,16 +75,16 @@ def test_nobody_shares_anything() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("what", ["reward", "observation", "log_prob", "hyper"])
-def test_what_one_lives_through_leaves_the_other_bit_equal(which: int, what: str) -> None:
-    team = foxes()
-    before, told = team.update()
+def test_the_data_of_one_agent_leave_the_other_bit_equal(which: int, what: str) -> None:
+    team = independent_pair()
+    before, expected_metrics = team.update()
     own = jnp.arange(2) == which
     if what == "hyper":
         after, metrics = team.update(PAIR._replace(critic_lr=jnp.where(own, 3e-3, 1e-2), actor_lr=PAIR.actor_lr * 1.0))
     elif what == "log_prob":
-        lived = team.batch.extras
+        extras = team.batch.extras
         after, metrics = team.update(
-            extras=lived._replace(log_prob=lived.log_prob + jnp.where(own, 0.1, 0.0).reshape(1, 1, 2))
+            extras=extras._replace(log_prob=extras.log_prob + jnp.where(own, 0.1, 0.0).reshape(1, 1, 2))
         )
     else:
         values = getattr(team.batch, what)
@@ -94,13 +94,13 @@ def test_what_one_lives_through_leaves_the_other_bit_equal(which: int, what: str
     assert_equal(of(after, 1 - which), of(before, 1 - which))
     assert (numbers(of(after, which)) != numbers(of(before, which))).any()
     other, changed = TEAM.names[1 - which], TEAM.names[which]
-    assert_equal(*({k: v for k, v in each.items() if k.endswith(other)} for each in (metrics, told)))
-    assert any(float(metrics[k]) != float(told[k]) for k in told if k.endswith(changed))
+    assert_equal(*({k: v for k, v in each.items() if k.endswith(other)} for each in (metrics, expected_metrics)))
+    assert any(float(metrics[k]) != float(expected_metrics[k]) for k in expected_metrics if k.endswith(changed))
 
 
-def test_each_learns_what_it_would_alone_with_its_own_clip_and_rates() -> None:
+def test_each_agent_learns_the_same_as_alone_with_separate_clipping_and_rates() -> None:
     # A common clip of both gradients' norm would make the second's steps shorter where the first's rewards are large.
-    team = foxes()
+    team = independent_pair()
     hyper = PAIR._replace(actor_lr=jnp.asarray([1e-2, 3e-3]), max_grad_norm=jnp.asarray([0.1, 0.5]))
     reward = team.batch.reward * jnp.asarray([[[1e3, 1.0]]])
     together, metrics = team.update(hyper, reward=reward)
@@ -108,15 +108,15 @@ def test_each_learns_what_it_would_alone_with_its_own_clip_and_rates() -> None:
     for i, name in enumerate(TEAM.names):
         own = jax.tree.map(lambda leaf, i=i: leaf[:, :, i], batch)
         key = jax.random.split(team.key)[i]
-        state, told = single().compiled_update(of(team.state, i), of(hyper, i), own, key, jnp.int32(0))
+        state, expected_metrics = single().compiled_update(of(team.state, i), of(hyper, i), own, key, jnp.int32(0))
         np.testing.assert_allclose(numbers(of(together, i)), numbers(state), rtol=1e-3, atol=1e-5)
-        assert set(metrics) == {f"{key}/{who}" for key in told for who in TEAM.names}
-        for key, value in told.items():
+        assert set(metrics) == {f"{key}/{agent_name}" for key in expected_metrics for agent_name in TEAM.names}
+        for key, value in expected_metrics.items():
             np.testing.assert_allclose(metrics[f"{key}/{name}"], value, rtol=1e-3, atol=1e-5)
 
 
-def test_one_stops_early_and_the_other_goes_on() -> None:
-    team = foxes()
+def test_early_stopping_is_separate_for_each_agent() -> None:
+    team = independent_pair()
     free, _ = team.update()
     state, metrics = team.update(PAIR._replace(kl_threshold=jnp.asarray([0.0, 1e6])))
     assert float(metrics["actor_epochs/fox"]) == 1.0
@@ -127,28 +127,28 @@ def test_one_stops_early_and_the_other_goes_on() -> None:
     assert_equal(of(state.critic, 0), of(free.critic, 0))
 
 
-def test_steps_after_an_agents_end_change_nothing_for_anybody() -> None:
-    # The fox of the first environment is done with its fourth step; the hare's life goes on.
-    team = foxes()
+def test_steps_after_the_end_of_an_agents_task_have_no_effect() -> None:
+    # The task of the first environment's fox ends with the fourth step; the hare's continues.
+    team = independent_pair()
     over = jnp.zeros((STEPS, ENVS, 2), bool).at[3:, 0, 0].set(True)
-    dead = jnp.zeros((STEPS, ENVS, 2), bool).at[4:, 0, 0].set(True)
-    lived = team.batch.extras._replace(ended=team.batch.extras.ended | over, counts=~dead)
-    given = {"terminated": team.batch.terminated | over, "extras": lived}
+    inactive = jnp.zeros((STEPS, ENVS, 2), bool).at[4:, 0, 0].set(True)
+    extras = team.batch.extras._replace(ended=team.batch.extras.ended | over, counts=~inactive)
+    given = {"terminated": team.batch.terminated | over, "extras": extras}
     before = team.update(**given)
-    wide, sensed = dead[..., None], dead[..., None] & (jnp.arange(5) < 3).reshape(1, 1, 1, 5)
+    wide, sensed = inactive[..., None], inactive[..., None] & (jnp.arange(5) < 3).reshape(1, 1, 1, 5)
     after = team.update(
         observation=jnp.where(sensed, 50.0, team.batch.observation),
         next_observation=jnp.where(sensed, -50.0, team.batch.next_observation),
-        reward=jnp.where(dead, 1e4, team.batch.reward),
+        reward=jnp.where(inactive, 1e4, team.batch.reward),
         action=jnp.where(wide, 0.5, team.batch.action),
         terminated=given["terminated"],
-        extras=lived._replace(log_prob=jnp.where(dead, -77.0, lived.log_prob)),
+        extras=extras._replace(log_prob=jnp.where(inactive, -77.0, extras.log_prob)),
     )
     assert_equal(after, before)
 
 
-def test_actions_are_each_ones_own_and_have_noise_of_their_own() -> None:
-    team = foxes()
+def test_agents_have_separate_policies_and_separate_noise() -> None:
+    team = independent_pair()
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 2), team.state)
     seen = jnp.stack([team.batch.observation[0, 0, 0]] * 2)
     explore, act = compiled(team.agent.explore), compiled(team.agent.act)
@@ -163,21 +163,21 @@ def test_actions_are_each_ones_own_and_have_noise_of_their_own() -> None:
     assert (own[0] != own[1]).any()
 
 
-def test_a_team_of_one_is_the_plain_agent() -> None:
+def test_a_team_of_one_agent_equals_the_single_agent() -> None:
     # Its hyper-parameters are given as the team's, `[]`.
     plain = single()
     team = multi_agent.independent(ppo.ppo(ALONE, CONFIG), ALONE)
     key = jax.random.split(plain.key, 1)[0]
-    expected, told = plain.compiled_update(plain.state, HYPER, plain.batch, key, jnp.int32(0))
+    expected, expected_metrics = plain.compiled_update(plain.state, HYPER, plain.batch, key, jnp.int32(0))
     state = jax.tree.map(lambda leaf: leaf[None], plain.state)
     batch = jax.tree.map(lambda leaf: leaf[:, :, None], plain.batch)
     found, metrics = compiled(team.update)(state, HYPER, batch, plain.key, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4, atol=1e-6)
-    for name, value in told.items():
+    for name, value in expected_metrics.items():
         np.testing.assert_allclose(metrics[f"{name}/agent"], value, rtol=1e-4, atol=1e-6)
 
 
-def test_agents_that_share_learn_as_further_environments() -> None:
+def test_agents_with_shared_parameters_learn_as_further_environments() -> None:
     spec = PARTIAL._replace(team=Team(("a", "b"), (3, 3), (2, 2)))
     agent = multi_agent.shared(ppo.ppo(spec, CONFIG), spec)
     assert agent.team == "shared"
@@ -196,7 +196,7 @@ def test_agents_that_share_learn_as_further_environments() -> None:
 
 
 @pytest.mark.parametrize("make", [multi_agent.independent, multi_agent.shared])
-def test_mistakes_are_answered(make: Callable) -> None:
+def test_invalid_teams_are_errors(make: Callable) -> None:
     agent = ppo.ppo(TOGETHER, CONFIG)
     with pytest.raises(ValueError, match=r"^test is a single-agent environment; wrap it by rookery\.as_team"):
         make(agent, SPEC)

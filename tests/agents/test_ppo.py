@@ -1,4 +1,4 @@
-"""What PPO learns from, how it acts, and the contract of every agent for one that learns from rollouts."""
+"""PPO: the rows of an update, its actions, and the contract of agents for an agent that learns from rollouts."""
 
 import math
 from functools import partial
@@ -19,42 +19,46 @@ from rookery.envs.base import ActionWithCarry, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Transition
 from tests.agents.common import compiled
-from tests.agents.proximal import CASES, MEMORY, Mind, layer, mind_of, nets_of, numbers, steps_of
+from tests.agents.proximal import CASES, MEMORY, CompiledAgent, compiled_agent, layer, nets_of, numbers, steps_of
 from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS
 from tests.tiny import assert_equal
 
 
 @pytest.fixture(params=CASES)
-def mind(request: pytest.FixtureRequest) -> Mind:
-    return mind_of(request.param)
+def agent_case(request: pytest.FixtureRequest) -> CompiledAgent:
+    return compiled_agent(request.param)
 
 
-# --- what an update learns from
+# --- the rows of an update
 
 
-def test_rates_fall_to_zero_and_then_nothing_moves() -> None:
-    mind = mind_of("continuous")  # over four updates
+def test_annealed_rates_fall_to_zero_and_then_parameters_stay() -> None:
+    agent_case = compiled_agent("continuous")  # over four updates
     moved = {}
     for step in (0, 2, 3, 4, 9):
-        state, _ = mind.update(step=step)
-        moved[step] = numbers(state.params) - numbers(mind.state.params)
+        state, _ = agent_case.update(step=step)
+        moved[step] = numbers(state.params) - numbers(agent_case.state.params)
         assert int(steps_of(state.policy)) == 4
-    slower, _ = mind.update(step=0, actor_lr=0.5e-2, critic_lr=0.5e-2)
-    np.testing.assert_allclose(moved[2], numbers(slower.params) - numbers(mind.state.params), rtol=1e-5, atol=1e-7)
-    slowest, _ = mind.update(step=0, actor_lr=0.25e-2, critic_lr=0.25e-2)
-    np.testing.assert_allclose(moved[3], numbers(slowest.params) - numbers(mind.state.params), rtol=1e-5, atol=1e-7)
+    slower, _ = agent_case.update(step=0, actor_lr=0.5e-2, critic_lr=0.5e-2)
+    np.testing.assert_allclose(
+        moved[2], numbers(slower.params) - numbers(agent_case.state.params), rtol=1e-5, atol=1e-7
+    )
+    slowest, _ = agent_case.update(step=0, actor_lr=0.25e-2, critic_lr=0.25e-2)
+    np.testing.assert_allclose(
+        moved[3], numbers(slowest.params) - numbers(agent_case.state.params), rtol=1e-5, atol=1e-7
+    )
     assert np.abs(moved[0]).max() > 1e-3
     assert not moved[4].any()
     assert not moved[9].any()
 
 
-def test_without_annealing_all_updates_are_alike() -> None:
-    mind = mind_of("discrete")
-    assert_equal(mind.update(step=0), mind.update(step=1_000))
+def test_without_annealing_the_step_has_no_effect() -> None:
+    agent_case = compiled_agent("discrete")
+    assert_equal(agent_case.update(step=0), agent_case.update(step=1_000))
 
 
-class Judged(NamedTuple):
-    mind: Mind
+class PreparedRollout(NamedTuple):
+    agent_case: CompiledAgent
     state: PpoState
     rows: Rows
     value: np.ndarray
@@ -62,95 +66,110 @@ class Judged(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def judged() -> Judged:
-    """What the continuous variant, whose rewards are normalised, makes of its rollout; its critic is linear."""
-    mind = mind_of("continuous")
+def prepared_rollout() -> PreparedRollout:
+    """The rows that the continuous variant prepares from its rollout, with normalised rewards and a linear critic."""
+    agent_case = compiled_agent("continuous")
     critic = layer([[0.5], [-1.0], [0.25]], [0.75])
-    state = mind.state._replace(critic=mind.state.critic._replace(params=critic))
+    state = agent_case.state._replace(critic=agent_case.state.critic._replace(params=critic))
     nets, hyper = nets_of(PARTIAL), PpoHyper(discount=0.5, gae_lambda=0.5)
-    learned_from = compiled(lambda batch: ppo.prepare_rows(nets, mind.case.config, state, hyper, batch))
-    state, given = learned_from(mind.batch)
+    learned_from = compiled(lambda batch: ppo.prepare_rows(nets, agent_case.case.config, state, hyper, batch))
+    state, given = learned_from(agent_case.batch)
     kernel = np.asarray([0.5, -1.0, 0.25])
-    values = [np.asarray(o)[..., :3] @ kernel + 0.75 for o in (mind.batch.observation, mind.batch.next_observation)]
-    return Judged(mind, state, given, *values)
+    values = [
+        np.asarray(o)[..., :3] @ kernel + 0.75
+        for o in (agent_case.batch.observation, agent_case.batch.next_observation)
+    ]
+    return PreparedRollout(agent_case, state, given, *values)
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_returns_that_counted(judged: Judged) -> None:
-    lived = judged.mind.batch.extras
-    counted = np.asarray(lived.accumulated)[np.asarray(lived.counts)]
+def test_rewards_are_divided_by_the_deviation_of_the_unmasked_returns(prepared_rollout: PreparedRollout) -> None:
+    extras = prepared_rollout.agent_case.batch.extras
+    counted = np.asarray(extras.accumulated)[np.asarray(extras.counts)]
     assert len(counted) == STEPS * ENVS - 1
-    assert float(judged.state.discounted.count) == len(counted)
-    np.testing.assert_allclose(judged.state.discounted.mean, [counted.mean()], rtol=1e-5)
-    reward = np.asarray(judged.mind.batch.reward) / counted.std()
-    steps = [jnp.asarray(each, jnp.float32) for each in (judged.value, judged.next_value)]
-    ends = judged.mind.batch.terminated, lived.ended
+    assert float(prepared_rollout.state.discounted.count) == len(counted)
+    np.testing.assert_allclose(prepared_rollout.state.discounted.mean, [counted.mean()], rtol=1e-5)
+    reward = np.asarray(prepared_rollout.agent_case.batch.reward) / counted.std()
+    steps = [jnp.asarray(each, jnp.float32) for each in (prepared_rollout.value, prepared_rollout.next_value)]
+    ends = prepared_rollout.agent_case.batch.terminated, extras.ended
     advantage = returns.gae(jnp.asarray(reward), *ends, *steps, discount=0.5, lambda_=0.5).reshape(1, -1)
-    np.testing.assert_allclose(judged.rows.advantage, advantage, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(judged.rows.value, judged.value.reshape(1, -1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(judged.rows.target, advantage + judged.value.reshape(1, -1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(prepared_rollout.rows.advantage, advantage, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(prepared_rollout.rows.value, prepared_rollout.value.reshape(1, -1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        prepared_rollout.rows.target, advantage + prepared_rollout.value.reshape(1, -1), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_normalised_rewards_are_clipped_and_their_statistics_persist() -> None:
-    mind = mind_of("continuous")
-    state, _ = mind.update()
+    agent_case = compiled_agent("continuous")
+    state, _ = agent_case.update()
     assert float(state.discounted.count) == STEPS * ENVS - 1
-    again, _ = mind.compiled_update(
-        state, jax.tree.map(jnp.float32, mind.hyper), mind.batch, jax.random.key(0), jnp.int32(1)
+    again, _ = agent_case.compiled_update(
+        state, jax.tree.map(jnp.float32, agent_case.hyper), agent_case.batch, jax.random.key(0), jnp.int32(1)
     )
     assert float(again.discounted.count) == 2 * (STEPS * ENVS - 1)
-    large = [mind.update(batch=mind.batch._replace(reward=scale * jnp.ones((STEPS, ENVS))))[0] for scale in (1e3, 1e4)]
+    large = [
+        agent_case.update(batch=agent_case.batch._replace(reward=scale * jnp.ones((STEPS, ENVS))))[0]
+        for scale in (1e3, 1e4)
+    ]
     assert_equal(*large)  # both are +10
 
 
-def test_every_row_keeps_its_own_numbers(judged: Judged) -> None:
-    batch, lived = judged.mind.batch, judged.mind.batch.extras
-    np.testing.assert_array_equal(judged.rows.observation[0], np.asarray(batch.observation).reshape(-1, 5))
-    np.testing.assert_array_equal(judged.rows.action[0], np.asarray(batch.action).reshape(-1, 2))
+def test_the_values_of_a_row_stay_together(prepared_rollout: PreparedRollout) -> None:
+    batch, extras = prepared_rollout.agent_case.batch, prepared_rollout.agent_case.batch.extras
+    np.testing.assert_array_equal(prepared_rollout.rows.observation[0], np.asarray(batch.observation).reshape(-1, 5))
+    np.testing.assert_array_equal(prepared_rollout.rows.action[0], np.asarray(batch.action).reshape(-1, 2))
     for name in ("log_prob", "counts"):
-        np.testing.assert_array_equal(getattr(judged.rows, name)[0], np.asarray(getattr(lived, name)).ravel())
+        np.testing.assert_array_equal(
+            getattr(prepared_rollout.rows, name)[0], np.asarray(getattr(extras, name)).ravel()
+        )
 
 
-def test_what_stands_behind_a_termination_is_not_read_and_what_stands_behind_a_truncation_is(mind: Mind) -> None:
-    plain, _ = mind.update()
-    for hidden, where in ((True, mind.batch.terminated), (False, mind.batch.extras.ended & ~mind.batch.terminated)):
-        elsewhere = jnp.where(where[..., None], mind.batch.next_observation + 1.0, mind.batch.next_observation)
-        other, _ = mind.update(batch=mind.batch._replace(next_observation=elsewhere))
+def test_the_successor_is_used_after_a_truncation_but_not_after_a_termination(agent_case: CompiledAgent) -> None:
+    plain, _ = agent_case.update()
+    for hidden, where in (
+        (True, agent_case.batch.terminated),
+        (False, agent_case.batch.extras.ended & ~agent_case.batch.terminated),
+    ):
+        elsewhere = jnp.where(
+            where[..., None], agent_case.batch.next_observation + 1.0, agent_case.batch.next_observation
+        )
+        other, _ = agent_case.update(batch=agent_case.batch._replace(next_observation=elsewhere))
         assert (numbers(other) == numbers(plain)).all() == hidden
 
 
-def test_a_step_that_does_not_count_is_not_learned_from(mind: Mind) -> None:
-    skipped = ~mind.batch.extras.counts  # the last of its environment: no advantage before it could read it but one
-    lived = mind.batch.extras
+def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
+    skipped = ~agent_case.batch.extras.counts  # the last of its environment: only one earlier advantage depends on it
+    extras = agent_case.batch.extras
     # The step before ended the agent's task, so that nothing reads what follows.
-    ended = lived.ended.at[4, 0].set(True)
-    terminated = mind.batch.terminated.at[4, 0].set(True)
-    over = mind.batch._replace(terminated=terminated, extras=lived._replace(ended=ended))
+    ended = extras.ended.at[4, 0].set(True)
+    terminated = agent_case.batch.terminated.at[4, 0].set(True)
+    over = agent_case.batch._replace(terminated=terminated, extras=extras._replace(ended=ended))
     wide = partial(jnp.where, skipped[..., None])
     shown = wide(-over.observation, over.observation)
-    if mind.case.spec.masked:
+    if agent_case.case.spec.masked:
         shown = shown.at[..., 3:].set(over.observation[..., 3:])
     other = over._replace(
         observation=shown,
         next_observation=wide(7.0 + over.next_observation, over.next_observation),
         reward=jnp.where(skipped, 99.0, over.reward),
         extras=over.extras._replace(
-            log_prob=jnp.where(skipped, -9.0, lived.log_prob),
-            accumulated=jnp.where(skipped, 999.0, lived.accumulated),
+            log_prob=jnp.where(skipped, -9.0, extras.log_prob),
+            accumulated=jnp.where(skipped, 999.0, extras.accumulated),
         ),
     )
-    assert_equal(mind.update(batch=other), mind.update(batch=over))
+    assert_equal(agent_case.update(batch=other), agent_case.update(batch=over))
 
 
 # --- actions
 
 
-def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(mind: Mind) -> None:
-    spec, seen = mind.case.spec, mind.batch.observation[0, 0]
+def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agent_case: CompiledAgent) -> None:
+    spec, seen = agent_case.case.spec, agent_case.batch.observation[0, 0]
     for action, log_prob in (
-        mind.explore(mind.state, mind.hyper, seen, jax.random.key(0)),
-        (mind.act(mind.state.params, seen), jnp.zeros(())),
+        agent_case.explore(agent_case.state, agent_case.hyper, seen, jax.random.key(0)),
+        (agent_case.act(agent_case.state.params, seen), jnp.zeros(())),
     ):
-        if mind.agent.memory_size:
+        if agent_case.agent.memory_size:
             assert isinstance(action, ActionWithCarry)
             assert action.memory.shape == (2 * MEMORY,)
         done = action.action if isinstance(action, ActionWithCarry) else action
@@ -159,17 +178,17 @@ def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(mind
         assert log_prob.shape == ()
 
 
-def test_the_log_density_is_that_of_a_standard_normal_around_the_mean_in_the_dimensions_that_exist() -> None:
-    mind = mind_of("continuous")
-    seen = mind.batch.observation[0, 0]
-    mean = mind.act(mind.state.params, seen)  # near 0 at birth, so that nothing was clipped
+def test_the_log_density_is_that_of_a_standard_normal_around_the_mean_in_the_available_dimensions() -> None:
+    agent_case = compiled_agent("continuous")
+    seen = agent_case.batch.observation[0, 0]
+    mean = agent_case.act(agent_case.state.params, seen)  # initially near 0, so that nothing was clipped
     assert (np.abs(mean) < 0.5).all()
-    action, log_prob = mind.explore(mind.state, mind.hyper, seen, jax.random.key(0))
-    expected = -0.5 * float(action[0] - mean[0]) ** 2 - 0.5 * math.log(2 * math.pi)  # the second does not exist
+    action, log_prob = agent_case.explore(agent_case.state, agent_case.hyper, seen, jax.random.key(0))
+    expected = -0.5 * float(action[0] - mean[0]) ** 2 - 0.5 * math.log(2 * math.pi)  # the second is not available
     assert float(log_prob) == pytest.approx(expected, rel=1e-4)
 
 
-def test_draws_spread_as_declared_and_may_lie_outside_what_the_world_takes() -> None:
+def test_samples_have_the_declared_deviation_and_may_exceed_the_action_bounds() -> None:
     agent = ppo.ppo(SPEC, PpoConfig(hidden_sizes=(), initial_std=2.0))
     state = agent.start(agent.init(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), 2_000)
@@ -179,23 +198,23 @@ def test_draws_spread_as_declared_and_may_lie_outside_what_the_world_takes() -> 
     assert (np.abs(action) > 1.0).any()
 
 
-def test_an_action_that_does_not_exist_is_never_taken() -> None:
-    mind = mind_of("discrete")
+def test_an_unavailable_action_is_never_taken() -> None:
+    agent_case = compiled_agent("discrete")
     bias = jnp.asarray([0.0, 5.0, 0.1])  # it would be the most probable one by far
-    network = mind.state.policy.params.network
+    network = agent_case.state.policy.params.network
     last = {**network["params"]["Dense_1"], "bias": bias}
     policy = Policy({"params": {**network["params"], "Dense_1": last}}, ())
-    state = mind.state._replace(policy=mind.state.policy._replace(params=policy))
+    state = agent_case.state._replace(policy=agent_case.state.policy._replace(params=policy))
     keys = jax.random.split(jax.random.key(1), 500)
-    seen = mind.batch.observation[0, 0]
+    seen = agent_case.batch.observation[0, 0]
     assert seen[3:].tolist() == [1.0, 0.0, 1.0]
-    draw = compiled(jax.vmap(mind.agent.explore, in_axes=(None, None, None, 0)))
+    draw = compiled(jax.vmap(agent_case.agent.explore, in_axes=(None, None, None, 0)))
     action, log_prob = draw(state, PpoHyper(), seen, keys)
     assert set(np.asarray(action).tolist()) == {0, 2}
     chances = {int(a): float(np.exp(p)) for a, p in zip(action, log_prob, strict=True)}
     assert sum(chances.values()) == pytest.approx(1.0, rel=1e-5)
-    assert int(mind.act(state.params, seen)) == 2
-    assert int(mind.act(state.params, seen.at[3:].set(jnp.asarray([1.0, 1.0, 1.0])))) == 1
+    assert int(agent_case.act(state.params, seen)) == 2
+    assert int(agent_case.act(state.params, seen.at[3:].set(jnp.asarray([1.0, 1.0, 1.0])))) == 1
 
 
 def test_actions_are_clipped_only_where_they_are_bounded() -> None:
@@ -207,12 +226,12 @@ def test_actions_are_clipped_only_where_they_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_policy_that_is_not_finite_says_so(mind: Mind, bad: float) -> None:
-    network = jax.tree.map(lambda leaf: jnp.full_like(leaf, bad), mind.state.params.policy.network)
-    params = mind.state.params._replace(policy=mind.state.params.policy._replace(network=network))
-    action = mind.act(params, mind.batch.observation[0, 0])
+def test_actions_of_a_policy_that_is_not_finite_are_marked(agent_case: CompiledAgent, bad: float) -> None:
+    network = jax.tree.map(lambda leaf: jnp.full_like(leaf, bad), agent_case.state.params.policy.network)
+    params = agent_case.state.params._replace(policy=agent_case.state.params.policy._replace(network=network))
+    action = agent_case.act(params, agent_case.batch.observation[0, 0])
     action = action.action if isinstance(action, ActionWithCarry) else action
-    if mind.case.spec.discrete:
+    if agent_case.case.spec.discrete:
         assert int(action) == -1
     else:
         assert not np.isfinite(action).all()
@@ -221,7 +240,7 @@ def test_a_policy_that_is_not_finite_says_so(mind: Mind, bad: float) -> None:
 # --- the contract
 
 
-def test_every_hyper_parameter_changes_what_the_agent_learns(mind: Mind) -> None:
+def test_every_hyper_parameter_changes_the_update(agent_case: CompiledAgent) -> None:
     pairs = {
         "discount": (0.99, 0.97),
         "gae_lambda": (0.95, 0.9),
@@ -235,43 +254,43 @@ def test_every_hyper_parameter_changes_what_the_agent_learns(mind: Mind) -> None
     }
     assert set(pairs) == set(PpoHyper._fields)
     of_critic = {"discount", "gae_lambda", "value_coefficient", "critic_lr", "max_grad_norm"}
-    of_critic |= {"clip_epsilon"} if mind.case.config.clip_value else set()
+    of_critic |= {"clip_epsilon"} if agent_case.case.config.clip_value else set()
     of_actor = set(pairs) - {"value_coefficient", "critic_lr"}
     for name, values in pairs.items():
         held: list[dict[str, Any]] = [{name: value} for value in values]
-        one, other = (mind.update(**changed)[0] for changed in held)
+        one, other = (agent_case.update(**changed)[0] for changed in held)
         changed = {
             part: (numbers(getattr(one, part)) != numbers(getattr(other, part))).any() for part in ("policy", "critic")
         }
         assert changed == {"policy": name in of_actor, "critic": name in of_critic}, name
-    assert mind.traces["update"] == 1  # hyper-parameters are leaves: other values compile nothing
+    assert agent_case.traces["update"] == 1  # hyper-parameters are leaves: other values need no compilation
 
 
-def test_each_network_has_a_clip_of_its_own() -> None:
-    # A critic's gradient a thousand times as long moves no policy.
-    mind = mind_of("discrete")
-    plain, _ = mind.update(max_grad_norm=0.1)
-    steep, _ = mind.update(max_grad_norm=0.1, value_coefficient=1e3)
+def test_gradients_of_each_network_are_clipped_separately() -> None:
+    # A critic gradient a thousand times as large does not change the policy.
+    agent_case = compiled_agent("discrete")
+    plain, _ = agent_case.update(max_grad_norm=0.1)
+    steep, _ = agent_case.update(max_grad_norm=0.1, value_coefficient=1e3)
     assert_equal(steep.policy, plain.policy)
 
 
-def test_updates_are_pure_and_keep_structure_and_types(mind: Mind) -> None:
-    before = jax.tree.map(np.array, (mind.state, mind.batch))
-    first = mind.update()
-    assert_equal(jax.tree.map(np.array, (mind.state, mind.batch)), before)
-    assert_equal(mind.update(), first)
-    assert (numbers(mind.update(seed=3)[0]) != numbers(first[0])).any()
+def test_updates_are_pure_and_keep_structure_and_types(agent_case: CompiledAgent) -> None:
+    before = jax.tree.map(np.array, (agent_case.state, agent_case.batch))
+    first = agent_case.update()
+    assert_equal(jax.tree.map(np.array, (agent_case.state, agent_case.batch)), before)
+    assert_equal(agent_case.update(), first)
+    assert (numbers(agent_case.update(seed=3)[0]) != numbers(first[0])).any()
     state, metrics = first
-    assert jax.tree.structure(state) == jax.tree.structure(mind.state)
-    for new, old in zip(jax.tree.leaves(state), jax.tree.leaves(mind.state), strict=True):
+    assert jax.tree.structure(state) == jax.tree.structure(agent_case.state)
+    for new, old in zip(jax.tree.leaves(state), jax.tree.leaves(agent_case.state), strict=True):
         assert (new.shape, new.dtype, new.weak_type) == (old.shape, old.dtype, old.weak_type)
     assert set(metrics) == {"actor_loss", "entropy", "kl", "clipped", "critic_loss", "value", "actor_epochs"}
     assert all(value.shape == () and np.isfinite(value) for value in metrics.values())
 
 
-def test_a_start_has_fresh_optimisers_and_statistics(mind: Mind) -> None:
-    old, _ = mind.update()
-    fresh = mind.agent.start(old.params)
+def test_a_new_state_has_new_optimisers_and_statistics(agent_case: CompiledAgent) -> None:
+    old, _ = agent_case.update()
+    fresh = agent_case.agent.start(old.params)
     assert_equal(fresh.params, old.params)
     assert not numbers((fresh.policy.moments, fresh.critic.moments, fresh.discounted)).any()
     for leaf in jax.tree.leaves((old.params, old)):
@@ -279,31 +298,31 @@ def test_a_start_has_fresh_optimisers_and_statistics(mind: Mind) -> None:
         assert not jnp.issubdtype(leaf.dtype, jnp.unsignedinteger)
 
 
-def test_members_start_from_weights_of_their_own(mind: Mind) -> None:
-    init = compiled(mind.agent.init)
+def test_initial_parameters_depend_on_the_key(agent_case: CompiledAgent) -> None:
+    init = compiled(agent_case.agent.init)
     one, same, other = (numbers(init(jax.random.key(seed))) for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).any()
 
 
 def test_every_key_is_consumed_once() -> None:
-    mind = mind_of("discrete")
+    agent_case = compiled_agent("discrete")
 
-    def life(key: jax.Array) -> Any:
+    def train(key: jax.Array) -> Any:
         keys = jax.random.split(key, 3)
-        state = mind.agent.start(mind.agent.init(keys[0]))
-        action, _ = mind.agent.explore(state, mind.hyper, mind.batch.observation[0, 0], keys[1])
-        return action, mind.agent.update(state, mind.hyper, mind.batch, keys[2], jnp.int32(0))
+        state = agent_case.agent.start(agent_case.agent.init(keys[0]))
+        action, _ = agent_case.agent.explore(state, agent_case.hyper, agent_case.batch.observation[0, 0], keys[1])
+        return action, agent_case.agent.update(state, agent_case.hyper, agent_case.batch, keys[2], jnp.int32(0))
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        jax.make_jaxpr(life)(jax.random.key(0))
-        assert np.isfinite(numbers(compiled(life)(jax.random.key(0)))).all()
+        jax.make_jaxpr(train)(jax.random.key(0))
+        assert np.isfinite(numbers(compiled(train)(jax.random.key(0)))).all()
 
 
 # --- memory
 
 
-def test_unrolling_is_stepping_and_forgets_where_an_episode_begins() -> None:
+def test_unrolling_equals_stepping_and_resets_the_memory_where_an_episode_begins() -> None:
     core = networks.core(2, (4,), 3, output_gain=1.0, memory_size=MEMORY)
     params = core.init(jax.random.key(0))
     observation = jax.random.normal(jax.random.key(1), (5, 2, 2))
@@ -319,18 +338,18 @@ def test_unrolling_is_stepping_and_forgets_where_an_episode_begins() -> None:
             np.testing.assert_allclose(outputs[time, column], expected, rtol=1e-4, atol=1e-6)
 
 
-def outspoken(mind: Mind) -> Mind:
-    """With a policy whose outputs are a hundred times those of a newborn."""
-    network = mind.state.policy.params.network
+def with_large_outputs(agent_case: CompiledAgent) -> CompiledAgent:
+    """Set a policy whose outputs are a hundred times those of an initial one."""
+    network = agent_case.state.policy.params.network
     last = {**network["params"]["Dense_1"], "kernel": 100.0 * network["params"]["Dense_1"]["kernel"]}
-    policy = mind.state.policy.params._replace(network={"params": {**network["params"], "Dense_1": last}})
-    return mind._replace(state=mind.state._replace(policy=mind.state.policy._replace(params=policy)))
+    policy = agent_case.state.policy.params._replace(network={"params": {**network["params"], "Dense_1": last}})
+    return agent_case._replace(state=agent_case.state._replace(policy=agent_case.state.policy._replace(params=policy)))
 
 
-def test_a_recurrent_rollout_is_learned_from_as_it_was_acted() -> None:
-    # Acting notes the memory, learning rolls it out again: the same log densities, so nothing has diverged yet.
-    mind = outspoken(mind_of("recurrent"))
-    agent = mind.agent
+def test_a_recurrent_update_reproduces_the_log_densities_of_the_rollout() -> None:
+    # Acting records the memory, the update unrolls it again: the same log densities, so the divergence is still 0.
+    agent_case = with_large_outputs(compiled_agent("recurrent"))
+    agent = agent_case.agent
     sensed = jax.random.normal(jax.random.key(3), (STEPS, ENVS, 3))
     ended = jnp.zeros((STEPS, ENVS), bool).at[2, 1].set(True)
 
@@ -339,30 +358,30 @@ def test_a_recurrent_rollout_is_learned_from_as_it_was_acted() -> None:
         action: Any
         seen = jnp.concatenate([shown, memory], axis=-1)
         action, log_prob = jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(
-            mind.state, mind.hyper, seen, jax.random.split(key, ENVS)
+            agent_case.state, agent_case.hyper, seen, jax.random.split(key, ENVS)
         )
         return jnp.where(ended[:, None], 0.0, action.memory), (seen, action, log_prob)
 
-    def lived() -> Transition:
+    def extras() -> Transition:
         memory = jax.random.uniform(jax.random.key(4), (ENVS, agent.memory_size))
         keys = jax.random.split(jax.random.key(5), STEPS)
         _, (seen, action, log_prob) = jax.lax.scan(act, memory, (sensed, ended, keys))
         truth = jnp.ones((STEPS, ENVS), bool)
         extras = RolloutExtras(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)))
-        return Transition(seen, action, mind.batch.reward, seen, ended, extras)
+        return Transition(seen, action, agent_case.batch.reward, seen, ended, extras)
 
-    batch = compiled(lived)()
-    _, metrics = mind.update(batch=batch, actor_lr=0.0)
+    batch = compiled(extras)()
+    _, metrics = agent_case.update(batch=batch, actor_lr=0.0)
     assert abs(float(metrics["kl"])) < 1e-6
     assert float(metrics["clipped"]) == 0.0
     shifted = batch._replace(extras=batch.extras._replace(ended=jnp.zeros_like(ended)))
-    assert float(mind.update(batch=shifted, actor_lr=0.0)[1]["kl"]) > 1e-4
+    assert float(agent_case.update(batch=shifted, actor_lr=0.0)[1]["kl"]) > 1e-4
 
 
-# --- what it is told
+# --- configuration
 
 
-def test_searches_where_its_specification_says() -> None:
+def test_the_default_search_space() -> None:
     domains = {
         "discount": OneMinusLog(0.9, 0.999),
         "gae_lambda": OneMinusLog(0.8, 0.99),
@@ -390,12 +409,12 @@ def test_searches_where_its_specification_says() -> None:
         ({"anneal_updates": -1}, r"^anneal_updates must not be negative, got -1\.$"),
     ],
 )
-def test_mistakes_are_answered(options: dict, message: str) -> None:
+def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PpoConfig(**options)
 
 
-def test_a_world_with_skills_or_a_memory_of_its_own_is_refused() -> None:
+def test_an_environment_with_skills_or_a_memory_is_an_error() -> None:
     for spec in (SPEC._replace(skill=SkillSpec("one-hot", 2)), SPEC._replace(memory_size=1)):
         with pytest.raises(
             ValueError, match=r"^PPO supports no environment with skills or a memory, but test has one;"

@@ -1,4 +1,4 @@
-"""What PPO does when its user says nothing: by the kind of actions, on record, and kept by a resume."""
+"""The defaults of PPO: they depend on the kind of actions, are recorded, and are kept when a run is resumed."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def built(kind: type[AnyOnPolicyRun], env: str, **options: Any) -> Built:
 
 
 def settings(made: Built) -> dict[str, Any]:
-    """What was open, as the run records it."""
+    """The settings without a fixed default, as the run records them."""
     config: Any = made.config
     assert made.space is not None
     return {
@@ -75,7 +75,7 @@ OF_TEAMS = {
         (PbtIppoRun, "pursuit_discrete", {**OF_TEAMS}),
     ],
 )
-def test_defaults_go_by_the_actions_and_are_on_record(kind, env, expected):
+def test_defaults_depend_on_the_actions_and_are_recorded(kind, env, expected):
     options = {"learner": OnPolicyConfig(fitness="prey")} if kind is PbtIppoRun else {}
     made = built(kind, env, **options)
     found = settings(made)
@@ -124,7 +124,7 @@ def test_a_run_recorded_when_the_settings_had_values_keeps_them():
         (OnPolicyConfig(num_envs=3), True, 3),
     ],
 )
-def test_minibatches_that_nobody_chose_divide_the_rollout(learner, recurrent, expected):
+def test_default_minibatches_divide_the_rollout(learner, recurrent, expected):
     config: Any = built(PpoRun, CONTINUOUS, learner=learner, agent=PpoConfig(recurrent=recurrent)).config
     assert config.agent.minibatches == expected
 
@@ -145,7 +145,7 @@ def test_entropy_evolves_only_where_actions_are_discrete():
         choose(space, entropy_coefficient=(0.0, 0.1))
 
 
-# --- rates that fall
+# --- annealing
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_entropy_evolves_only_where_actions_are_discrete():
         (IppoRun, TEAM, False, 0),
     ],
 )
-def test_rates_fall_over_the_whole_run_but_where_they_are_searched(kind, env, scheduled, updates):
+def test_rates_are_annealed_over_the_whole_run_unless_they_evolve(kind, env, scheduled, updates):
     config: Any = built(kind, env, run=RunConfig(generations=30)).config
     found = with_annealing(config, scheduled).anneal_updates
     assert (found, type(found)) == (updates, int)
 
 
-def test_a_run_that_is_resumed_with_more_generations_spreads_the_fall_over_them():
+def test_a_run_resumed_with_more_generations_anneals_over_all_of_them():
     config: Any = built(PpoRun, CONTINUOUS, run=RunConfig(generations=30)).config
     record = to_record(config)
     record["run"]["generations"] = 45
@@ -172,7 +172,7 @@ def test_a_run_that_is_resumed_with_more_generations_spreads_the_fall_over_them(
     assert with_annealing(resumed, scheduled=False).anneal_updates == 45 * 10
 
 
-def test_after_the_whole_run_nothing_moves():
+def test_after_the_whole_run_parameters_stay():
     short = OnPolicyConfig(num_envs=2, rollout_length=4, evaluate_every=1, eval_episodes=1, start_states=2)
     agent = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
     made = built(PpoRun, CONTINUOUS, learner=short, agent=agent, run=RunConfig(generations=4))

@@ -1,4 +1,4 @@
-"""PPO's losses by hand, and its epochs counted."""
+"""PPO's losses against values computed by hand, and the number of its epochs."""
 
 import math
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.agents.common import compiled
-from tests.agents.proximal import CASES, SMALL, Mind, layer, mind_of, nets_of, numbers, steps_of
+from tests.agents.proximal import CASES, SMALL, CompiledAgent, compiled_agent, layer, nets_of, numbers, steps_of
 from tests.learners.rollouts import ENVS, MASKED, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
 
 
 @pytest.fixture(params=CASES)
-def mind(request: pytest.FixtureRequest) -> Mind:
-    return mind_of(request.param)
+def agent_case(request: pytest.FixtureRequest) -> CompiledAgent:
+    return compiled_agent(request.param)
 
 
 # --- the losses by hand
@@ -48,7 +48,7 @@ def rows(action: list, log_prob: list, advantage: list, counts: list, **given: l
 
 
 RATIOS = np.asarray([1.5, 0.5, 1.5, 0.5, 1.1, 9.0])
-ADVANTAGES = np.asarray([3.0, 3.0, -1.0, -1.0, 1.0, 1e3])  # of those that count: mean 1, deviation sqrt(16 / 5)
+ADVANTAGES = np.asarray([3.0, 3.0, -1.0, -1.0, 1.0, 1e3])  # of the unmasked rows: mean 1, deviation sqrt(16 / 5)
 COUNTS = [True] * 5 + [False]
 ACTIONS = np.asarray([0, 1, 2, 0, 1, 2])
 
@@ -57,13 +57,15 @@ ACTIONS = np.asarray([0, 1, 2, 0, 1, 2])
 def surrogate() -> Callable[..., Any]:
     nets = nets_of(CHOICE)
 
-    def judged(hyper: PpoHyper, given: Rows) -> tuple:
+    def prepared_rollout(hyper: PpoHyper, given: Rows) -> tuple:
         slope, metrics = jax.grad(ppo.policy_loss, has_aux=True)(CHOOSER, nets, hyper, given)
         return metrics, slope.network["params"]["Dense_0"]["bias"]
 
-    judged = compiled(judged)
+    prepared_rollout = compiled(prepared_rollout)
     given = rows(ACTIONS.tolist(), (LOGITS[ACTIONS] - np.log(RATIOS)).tolist(), ADVANTAGES.tolist(), COUNTS)
-    return lambda hyper=DEFAULT, **changed: judged(jax.tree.map(jnp.float32, hyper), given._replace(**changed))
+    return lambda hyper=DEFAULT, **changed: prepared_rollout(
+        jax.tree.map(jnp.float32, hyper), given._replace(**changed)
+    )
 
 
 def test_the_clipped_objective_by_hand(surrogate: Callable) -> None:
@@ -75,7 +77,7 @@ def test_the_clipped_objective_by_hand(surrogate: Callable) -> None:
     assert float(metrics["clipped"]) == pytest.approx(4 / 5)
 
 
-def test_entropy_and_divergence_are_means_over_the_rows_that_count(surrogate: Callable) -> None:
+def test_entropy_and_divergence_are_means_over_the_unmasked_rows(surrogate: Callable) -> None:
     plain, _ = surrogate(PpoHyper(entropy_coefficient=0.0))
     metrics, _ = surrogate(PpoHyper(entropy_coefficient=0.5))
     entropy = -float(np.sum(np.exp(LOGITS) * LOGITS))
@@ -85,7 +87,7 @@ def test_entropy_and_divergence_are_means_over_the_rows_that_count(surrogate: Ca
     assert float(metrics["kl"]) == pytest.approx(np.mean(ratio - 1 - np.log(ratio)), rel=1e-5)
 
 
-def test_only_what_the_clip_leaves_free_has_a_slope(surrogate: Callable) -> None:
+def test_clipped_rows_have_no_gradient(surrogate: Callable) -> None:
     _, slope = surrogate(PpoHyper(clip_epsilon=0.2, entropy_coefficient=0.0))
     a, chances = math.sqrt(5 / 16), np.exp(LOGITS)
     # Rows 1 (ratio 0.5, better) and 2 (ratio 1.5, worse): d ratio / d logits = ratio (one-hot - probabilities).
@@ -93,7 +95,7 @@ def test_only_what_the_clip_leaves_free_has_a_slope(surrogate: Callable) -> None
     np.testing.assert_allclose(slope, -free / 5, rtol=1e-4, atol=1e-6)
 
 
-def test_rows_that_do_not_count_change_nothing_at_all(surrogate: Callable) -> None:
+def test_masked_rows_have_no_effect(surrogate: Callable) -> None:
     elsewhere = jnp.asarray([COUNTS])
     other = {
         "action": jnp.where(elsewhere, jnp.asarray([ACTIONS]), 1),
@@ -107,7 +109,7 @@ def surrogate_log_prob() -> jax.Array:
     return jnp.asarray([LOGITS[ACTIONS] - np.log(RATIOS)], jnp.float32)
 
 
-def test_a_minibatch_in_which_nothing_counts_teaches_nothing(surrogate: Callable) -> None:
+def test_a_minibatch_without_unmasked_rows_has_no_gradient(surrogate: Callable) -> None:
     metrics, slope = surrogate(counts=jnp.zeros((1, 6), bool))
     assert all(float(value) == 0.0 for value in metrics.values())
     assert not np.asarray(slope).any()
@@ -132,7 +134,9 @@ def test_a_small_divergence_is_neither_negative_nor_lost_in_rounding(surrogate: 
 
 @pytest.mark.parametrize("beyond", [-20.5, 2.5, 4.0])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_a_deviation_beyond_its_bound_is_led_back_whatever_the_advantages(beyond: float, sign: float) -> None:
+def test_the_gradient_returns_a_deviation_from_beyond_its_bound_whatever_the_advantages(
+    beyond: float, sign: float
+) -> None:
     spec = EnvSpec("reach", observation_size=1, action_size=1, episode_length=1)
     nets, bound = nets_of(spec), min(max(beyond, -20.0), 2.0)
     hyper = PpoHyper(entropy_coefficient=0.0)
@@ -197,16 +201,16 @@ def test_a_shuffle_is_a_permutation_and_differs_by_key() -> None:
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_every_epoch_sees_each_row_once_in_an_order_of_its_own(
-    recurrent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Both losses write down which rows they were given; their gradients are 0.
+def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both losses record the rows that they receive; their gradients are 0.
     seen: dict[str, list] = {"actor": [], "critic": []}
 
-    def spy(who: str, params: PyTree, *args: Any, rows: Rows, **kwargs: Any) -> tuple:
-        jax.debug.callback(lambda shown: seen[who].append(np.asarray(shown)), rows.observation[..., 0], ordered=False)
+    def spy(trained: str, params: PyTree, *args: Any, rows: Rows, **kwargs: Any) -> tuple:
+        jax.debug.callback(
+            lambda shown: seen[trained].append(np.asarray(shown)), rows.observation[..., 0], ordered=False
+        )
         zero = 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
-        return zero, {"kl": zero} if who == "actor" else {"critic_loss": zero}
+        return zero, {"kl": zero} if trained == "actor" else {"critic_loss": zero}
 
     monkeypatch.setattr(ppo, "policy_loss", partial(spy, "actor"))
     monkeypatch.setattr(ppo, "critic_loss", partial(spy, "critic"))
@@ -224,12 +228,12 @@ def test_every_epoch_sees_each_row_once_in_an_order_of_its_own(
             shown.clear()
         jax.block_until_ready(update(state, jax.random.key(seed)))
         jax.effects_barrier()
-        for who, (epochs, minibatches) in shapes.items():
-            assert len(seen[who]) == epochs * minibatches
-            parts = np.stack(seen[who]).reshape(epochs, minibatches, *seen[who][0].shape)
+        for trained, (epochs, minibatches) in shapes.items():
+            assert len(seen[trained]) == epochs * minibatches
+            parts = np.stack(seen[trained]).reshape(epochs, minibatches, *seen[trained][0].shape)
             for order in parts:
                 assert sorted(order.ravel().tolist()) == list(range(STEPS * ENVS))
-            if recurrent:  # whole sequences in their order
+            if recurrent:  # whole sequences in order of time
                 assert (np.diff(parts, axis=2) == ENVS).all()
                 assert parts.shape[2:] == (STEPS, ENVS // 2)
         orders.append(np.stack(seen["critic"]).reshape(3, -1))
@@ -240,12 +244,12 @@ def test_every_epoch_sees_each_row_once_in_an_order_of_its_own(
 
 @pytest.mark.parametrize(("name", "actor", "critic"), [("continuous", 2, 3), ("discrete", 3, 1), ("recurrent", 2, 3)])
 def test_exactly_the_gradient_steps_asked_for(name: str, actor: int, critic: int) -> None:
-    mind = mind_of(name)
-    state = mind.state
+    agent_case = compiled_agent(name)
+    state = agent_case.state
     for step in range(3):
         before = state
-        state, metrics = mind.compiled_update(
-            state, jax.tree.map(jnp.float32, mind.hyper), mind.batch, jax.random.key(step), jnp.int32(step)
+        state, metrics = agent_case.compiled_update(
+            state, jax.tree.map(jnp.float32, agent_case.hyper), agent_case.batch, jax.random.key(step), jnp.int32(step)
         )
         assert int(steps_of(state.policy)) == (step + 1) * actor * 2
         assert int(steps_of(state.critic)) == (step + 1) * critic * 2
@@ -254,32 +258,34 @@ def test_exactly_the_gradient_steps_asked_for(name: str, actor: int, critic: int
         assert (numbers(state.policy.params) != numbers(before.policy.params)).any()
 
 
-def test_a_policy_that_moved_too_far_stops_after_that_epoch_and_the_critic_goes_on(mind: Mind) -> None:
-    free, told = mind.update()
-    stopped, metrics = mind.update(kl_threshold=0.0)
+def test_a_policy_beyond_the_kl_threshold_stops_after_that_epoch_and_the_critic_continues(
+    agent_case: CompiledAgent,
+) -> None:
+    free, reported = agent_case.update()
+    stopped, metrics = agent_case.update(kl_threshold=0.0)
     assert float(metrics["actor_epochs"]) == 1.0
-    assert float(told["actor_epochs"]) == mind.case.config.actor_epochs
-    assert int(steps_of(stopped.policy)) == mind.case.config.minibatches
+    assert float(reported["actor_epochs"]) == agent_case.case.config.actor_epochs
+    assert int(steps_of(stopped.policy)) == agent_case.case.config.minibatches
     assert_equal(stopped.critic, free.critic)
     just_below, just_above = (float(metrics["kl"]) * factor for factor in (0.999, 1.001))
-    assert_equal(mind.update(kl_threshold=just_below)[0], stopped)
-    assert float(mind.update(kl_threshold=just_above)[1]["actor_epochs"]) >= 2.0
+    assert_equal(agent_case.update(kl_threshold=just_below)[0], stopped)
+    assert float(agent_case.update(kl_threshold=just_above)[1]["actor_epochs"]) >= 2.0
 
 
 def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
-    mind, hyper = mind_of("discrete"), jax.tree.map(jnp.float32, mind_of("discrete").hyper)
-    stopped, _ = mind.update(kl_threshold=0.0)
+    agent_case, hyper = compiled_agent("discrete"), jax.tree.map(jnp.float32, compiled_agent("discrete").hyper)
+    stopped, _ = agent_case.update(kl_threshold=0.0)
     # One epoch alone, in the order of the first of three.
     keys = jax.random.split(jax.random.key(2), 3)
     nets = ActorCritic(networks.core(3, (4,), 3, output_gain=0.01), networks.core(3, (4,), 1, output_gain=1.0), MASKED)
 
     def once(state: PpoState, batch: Transition) -> Any:
-        _, given = ppo.prepare_rows(nets, mind.case.config, state, hyper, batch)
+        _, given = ppo.prepare_rows(nets, agent_case.case.config, state, hyper, batch)
         order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
         loss = partial(ppo.policy_loss, nets=nets, hyper=hyper)
         move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)
         return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
 
-    learned, metrics = compiled(once)(mind.state, mind.batch)
+    learned, metrics = compiled(once)(agent_case.state, agent_case.batch)
     np.testing.assert_allclose(numbers(stopped.policy), numbers(learned), rtol=1e-5, atol=1e-7)
     assert float(metrics["kl"]) > 0.0

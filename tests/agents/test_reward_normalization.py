@@ -25,12 +25,12 @@ from tests.tiny import assert_equal
 
 DISCOUNT, STEPS, ENVS = 0.5, 4, 4
 PAY = (1.0, 2.0, 4.0)  # for the steps of an episode
-SPEC = EnvSpec("paid", observation_size=1, action_size=1, episode_length=100)
+SPEC = EnvSpec("timed_rewards", observation_size=1, action_size=1, episode_length=100)
 PARAMS = ppo.PpoParams(Policy(layer([[0.0]], [0.0]), jnp.zeros(1)), layer([[0.0]], [0.0]))
 
 
 class Reference:
-    """One return per environment, and all returns that there were."""
+    """The running return of each environment, and all returns so far."""
 
     def __init__(self, count: int):
         self.running, self.seen = np.zeros(count), []
@@ -45,7 +45,7 @@ class Reference:
         return float(np.sqrt(np.var(self.seen) + 1e-8))
 
 
-# --- what an update makes of a rollout
+# --- the rows of an update
 
 
 def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
@@ -63,45 +63,45 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
             before = reference.running
             reference.step(reward[time], ended[time])
             accumulated.append(reward[time] + DISCOUNT * before)
-        lived = RolloutExtras(
+        extras = RolloutExtras(
             jnp.zeros((6, 3)), jnp.asarray(ended), jnp.ones((6, 3), bool), jnp.float32(np.stack(accumulated))
         )
         nothing = jnp.zeros((6, 3, 1))
-        batch = Transition(nothing, nothing, jnp.asarray(reward), nothing, jnp.asarray(ended), lived)
+        batch = Transition(nothing, nothing, jnp.asarray(reward), nothing, jnp.asarray(ended), extras)
         state, rows = learned_from(state, hyper, batch)
         expected = np.clip(reward / reference.deviation, -10.0, 10.0).reshape(1, -1)
         np.testing.assert_allclose(rows.advantage, expected, rtol=1e-5, atol=1e-7)
     assert float(state.discounted.count) == 36.0
 
 
-def test_rewards_are_left_alone_where_it_is_switched_off() -> None:
+def test_rewards_are_unchanged_without_normalisation() -> None:
     nets, state = nets_of(SPEC), ppo.start(PARAMS)
     reward = jnp.asarray([[100.0, -3.0]])
-    lived = RolloutExtras(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
+    extras = RolloutExtras(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
     nothing = jnp.zeros((1, 2, 1))
-    batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), lived)
+    batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), extras)
     for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
         after, rows = ppo.prepare_rows(nets, off, state, PpoHyper(), batch)
         assert (rows.advantage != reward).any() == changed
         assert float(after.discounted.count) == (2.0 if changed else 0.0)
 
 
-# --- what the learner accumulates
+# --- the sums of the learner
 
 
-class Paid(NamedTuple):
+class TimedState(NamedTuple):
     time: jax.Array  # []
-    by_itself: jax.Array  # [] bool: the episode terminates, or else its clock ends it
+    by_itself: jax.Array  # [] bool: the episode terminates; otherwise its time limit ends it
 
 
-def paid() -> Environment:
-    """Pays by the time, for three steps; half of the episodes end by themselves and half by the clock."""
+def timed_rewards() -> Environment:
+    """Rewards depend on the time; after three steps half of the episodes terminate, the others reach the time limit."""
 
-    def reset(key: jax.Array) -> tuple[Paid, Step]:
-        state = Paid(jnp.zeros(()), jax.random.bernoulli(key))
+    def reset(key: jax.Array) -> tuple[TimedState, Step]:
+        state = TimedState(jnp.zeros(()), jax.random.bernoulli(key))
         return state, envs.first_step(jnp.zeros((1,)), jnp.zeros((0,)))
 
-    def step(state: Paid, action: jax.Array, key: jax.Array) -> tuple[Paid, Step]:
+    def step(state: TimedState, action: jax.Array, key: jax.Array) -> tuple[TimedState, Step]:
         del action, key
         reward = jnp.asarray(PAY)[state.time.astype(jnp.int32)]
         ended = (state.time >= 2.0) & state.by_itself
@@ -111,7 +111,7 @@ def paid() -> Environment:
     return time_limit.limit_episode(Environment(reset, step, SPEC), len(PAY))
 
 
-class Life(NamedTuple):
+class TwoRollouts(NamedTuple):
     learner: Learner
     step: Callable[..., tuple[Member, dict]]
     members: list[Member]  # before, and after each rollout
@@ -120,9 +120,9 @@ class Life(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def life() -> Life:
+def two_rollouts() -> TwoRollouts:
     """Two rollouts of two members that differ in their discount."""
-    environment = paid()
+    environment = timed_rewards()
     config = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
     rollouts = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=8)
     learner = on_policy(ppo.ppo(environment.spec, config), environment, rollouts)
@@ -139,15 +139,15 @@ def life() -> Life:
     for count in range(2):
         member, metrics = step(member, bank, jax.random.split(jax.random.key(2 + count)), jnp.int32(count))
         members.append(member)
-    return Life(learner, step, members, metrics, bank)
+    return TwoRollouts(learner, step, members, metrics, bank)
 
 
-def test_returns_end_with_the_episode_and_not_with_the_rollout(life: Life) -> None:
-    by_itself = life.members[0].env_state.lives.state.inner.by_itself
+def test_returns_are_reset_at_the_end_of_an_episode_and_not_of_a_rollout(two_rollouts: TwoRollouts) -> None:
+    by_itself = two_rollouts.members[0].env_state.lives.state.inner.by_itself
     assert by_itself.any()
     assert not by_itself.all()
     reference, plain, time = Reference(ENVS), [], 0
-    for member in life.members[1:]:
+    for member in two_rollouts.members[1:]:
         for _ in range(STEPS):
             reference.step(np.full(ENVS, PAY[time]), np.full(ENVS, time == 2))
             plain += [PAY[time]] * ENVS
@@ -160,22 +160,22 @@ def test_returns_end_with_the_episode_and_not_with_the_rollout(life: Life) -> No
         np.testing.assert_allclose(member.env_state.accumulated[0], reference.running, rtol=1e-6)
 
 
-def test_what_is_reported_and_evaluated_are_the_rewards_themselves(life: Life) -> None:
+def test_metrics_and_evaluations_use_unnormalised_rewards(two_rollouts: TwoRollouts) -> None:
     last = [PAY[time % 3] for time in range(STEPS, 2 * STEPS)]
-    np.testing.assert_allclose(life.metrics["reward"], [np.mean(last)] * 2, rtol=1e-6)
-    one = jax.tree.map(lambda leaf: leaf[0], life.members[-1])
-    judged = compiled(life.learner.evaluate)(genotype(one), life.bank, jax.random.key(3))
-    assert judged.returns.tolist() == [sum(PAY)]
-    assert float(judged.fitness) == sum(PAY)
+    np.testing.assert_allclose(two_rollouts.metrics["reward"], [np.mean(last)] * 2, rtol=1e-6)
+    one = jax.tree.map(lambda leaf: leaf[0], two_rollouts.members[-1])
+    prepared_rollout = compiled(two_rollouts.learner.evaluate)(genotype(one), two_rollouts.bank, jax.random.key(3))
+    assert prepared_rollout.returns.tolist() == [sum(PAY)]
+    assert float(prepared_rollout.fitness) == sum(PAY)
 
 
-def test_all_of_it_is_in_the_members_state(life: Life) -> None:
-    # What a checkpoint holds, and nothing else, gives the same bits again; training/test_resume.py kills processes.
-    stored = jax.tree.map(np.array, life.members[1])
-    again, _ = life.step(
-        jax.tree.map(jnp.asarray, stored), life.bank, jax.random.split(jax.random.key(3)), jnp.int32(1)
+def test_all_statistics_are_in_the_members_state(two_rollouts: TwoRollouts) -> None:
+    # The contents of a checkpoint suffice for the same bits; training/test_resume.py kills processes.
+    stored = jax.tree.map(np.array, two_rollouts.members[1])
+    again, _ = two_rollouts.step(
+        jax.tree.map(jnp.asarray, stored), two_rollouts.bank, jax.random.split(jax.random.key(3)), jnp.int32(1)
     )
-    assert_equal(again, life.members[2])
-    forgotten = stored._replace(state=stored.state._replace(discounted=life.members[0].state.discounted))
-    other, _ = life.step(forgotten, life.bank, jax.random.split(jax.random.key(3)), jnp.int32(1))
-    assert (numbers(other.state.critic) != numbers(life.members[2].state.critic)).any()
+    assert_equal(again, two_rollouts.members[2])
+    forgotten = stored._replace(state=stored.state._replace(discounted=two_rollouts.members[0].state.discounted))
+    other, _ = two_rollouts.step(forgotten, two_rollouts.bank, jax.random.split(jax.random.key(3)), jnp.int32(1))
+    assert (numbers(other.state.critic) != numbers(two_rollouts.members[2].state.critic)).any()

@@ -1,4 +1,4 @@
-"""SAC's losses and steps by hand: computed again in double precision, with NumPy alone."""
+"""SAC's losses and steps against values computed by hand and in double precision with NumPy."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def ordered(params: PyTree) -> np.ndarray:
 
 
 class Hand(NamedTuple):
-    """A state whose targets differ from the critics, three transitions, and the same as NumPy sees them."""
+    """A state whose targets differ from the critics, three transitions, and their NumPy copies."""
 
     state: SacState
     batch: Transition  # the second row is terminated
@@ -147,14 +147,12 @@ def test_critic_loss_and_its_slope_by_hand(hand: Hand, updated: tuple[SacState, 
         np.testing.assert_allclose(step[steep], -0.1 * np.sign(expected[steep]), rtol=1e-3)
 
 
-def test_policy_loss_and_its_slope_by_hand_follow_the_critics_just_learned(
-    hand: Hand, updated: tuple[SacState, dict]
-) -> None:
+def test_policy_loss_and_its_slope_by_hand_use_the_updated_critics(hand: Hand, updated: tuple[SacState, dict]) -> None:
     state, metrics = updated
     critics = [layers(critic) for critic in state.critic.params]
     loss = partial(policy_loss_by_hand, hand, hand.policy)
     assert float(metrics["actor_loss"]) == pytest.approx(loss(critics), rel=1e-4)
-    assert abs(loss(critics) - loss(hand.critics)) > 0.01  # or the line above could not tell which critics
+    assert abs(loss(critics) - loss(hand.critics)) > 0.01  # otherwise the line above could not distinguish the critics
     expected = slope(lambda: loss(critics), hand.policy)
     moments: Any = state.policy.moments
     np.testing.assert_allclose(10 * ordered(moments.mu), expected, rtol=1e-3, atol=1e-5)
@@ -211,7 +209,7 @@ def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: flo
     assert moved == pytest.approx(0.02 * direction, rel=1e-3)
 
 
-def test_without_a_learned_temperature_keeps_it() -> None:
+def test_a_fixed_temperature_is_unchanged() -> None:
     agent = sac.sac(SPEC, SacConfig(hidden_sizes=(4,), fix_alpha=True))
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     noise = agent.noise(jax.random.key(2), BATCH)
@@ -221,7 +219,7 @@ def test_without_a_learned_temperature_keeps_it() -> None:
     assert float(metrics["alpha"]) == 1.0
 
 
-def test_searches_where_its_specification_says() -> None:
+def test_the_default_search_space() -> None:
     rates = dict.fromkeys(("policy_lr", "critic_lr", "alpha_lr"), LogUniform(3e-5, 3e-3))
     domains = {"discount": OneMinusLog(0.9, 0.999), **rates, "reward_scaling": LogUniform(0.1, 10.0)}
     agent = sac.sac(SPEC, SacConfig(hidden_sizes=()))
@@ -238,6 +236,6 @@ def test_searches_where_its_specification_says() -> None:
         ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must all be at least 1, got \(8, 0\)\.$"),
     ],
 )
-def test_mistakes_are_answered(options: dict, message: str) -> None:
+def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SacConfig(**options)

@@ -1,4 +1,4 @@
-"""SMERL by hand: what is known of the skills' returns, which skills are good enough, and what they are rewarded for."""
+"""SMERL: statistics of the skills' returns, skills near the best, and their rewards, against hand-computed values."""
 
 import math
 from functools import partial
@@ -23,14 +23,14 @@ BEST = ReturnThreshold(None, 0.9, 0.0)  # within a tenth of the best
 
 
 def steps(skill: list[int], episode_return: list[float], ended: list[bool], truncated: bool = False) -> Step:
-    """One step in each of four environments; those that nothing is said of go on."""
+    """One step in each of four environments; those that are not given continue."""
     rest = 4 - len(skill)
     flags, never = np.asarray(ended + [False] * rest), np.zeros(4, bool)
-    told = np.asarray(episode_return + [99.0] * rest, np.float32)
+    returns_of_rows = np.asarray(episode_return + [99.0] * rest, np.float32)
     nothing = np.zeros((4, 1), np.float32)
     step = Step(nothing, nothing[:, 0], flags, flags, nothing, nothing, never)  # pyright: ignore[reportArgumentType]
     step = step._replace(terminated=never) if truncated else step._replace(truncated=never)
-    return step._replace(pursued=SkillInfo(np.eye(4, dtype=np.float32)[skill + [0] * rest], told))  # pyright: ignore
+    return step._replace(pursued=SkillInfo(np.eye(4, dtype=np.float32)[skill + [0] * rest], returns_of_rows))  # pyright: ignore
 
 
 record = compiled(partial(smerl.record, FOUR))
@@ -46,13 +46,13 @@ def near(threshold: ReturnThreshold, returns: Returns) -> list[bool]:
     return np.asarray(near_best(threshold, returns, np.eye(4, dtype=np.float32))).tolist()
 
 
-# --- what is known
+# --- statistics of returns
 
 
 def test_returns_are_running_means_over_the_episodes_that_ended() -> None:
     returns = smerl.init(FOUR)
     assert not np.asarray(returns.known).any()
-    # The first episode of a skill is its mean; two at once count together; who goes on does not count.
+    # The first episode of a skill is its mean; two at once are averaged; unfinished episodes are not counted.
     returns = record(returns, steps([0, 1, 1, 2], [4.0, 1.0, 3.0, 99.0], [True, True, True, False]))
     assert returns.mean.tolist() == [4.0, 2.0, 0.0, 0.0]
     assert returns.known.tolist() == [True, True, False, False]
@@ -67,7 +67,7 @@ def test_returns_are_running_means_over_the_episodes_that_ended() -> None:
     np.testing.assert_allclose(returns.best, 7.6, rtol=1e-6)
 
 
-def test_one_lucky_episode_sets_no_target() -> None:
+def test_a_single_high_return_does_not_set_the_target() -> None:
     returns = known([90.0, 100.0, 0.0, 0.0], 100.0)
     assert near(BEST, returns) == [True, True, False, False]
     lucky = record(returns, steps([2], [400.0], [True]))  # its mean becomes 80
@@ -81,7 +81,7 @@ def test_the_best_of_negative_returns_is_negative() -> None:
     assert float(record(returns, steps([1], [-200.0], [True])).best) == -100.0
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_non_finite_returns_are_ignored() -> None:
     before = known([1.0, 2.0, 3.0, 0.0], 3.0, unknown=(3,))
     broken = steps([0, 1, 3, 2], [math.nan, math.inf, -math.inf, 5.0], [True, True, True, True])
     after = record(before, broken)
@@ -90,7 +90,7 @@ def test_what_is_not_finite_is_left_out() -> None:
     np.testing.assert_allclose(after.best, 3.4, rtol=1e-6)
 
 
-def test_a_newborn_that_has_ended_no_episode_is_finite() -> None:
+def test_the_initial_statistics_are_finite() -> None:
     # A member whose state is not finite has diverged, and would be replaced.
     unfinished = record(smerl.init(FOUR), steps([0, 1], [7.0, math.nan], [False, True]))
     assert not np.asarray(unfinished.known).any()
@@ -98,7 +98,7 @@ def test_a_newborn_that_has_ended_no_episode_is_finite() -> None:
         assert all(np.isfinite(leaf).all() for leaf in returns)
 
 
-def test_all_of_a_sphere_is_one_entry() -> None:
+def test_all_skills_of_a_sphere_share_one_entry() -> None:
     step = steps([0, 1, 2], [2.0, 4.0, 50.0], [True, True, False])
     directions = step._replace(pursued=step.pursued._replace(skill=step.pursued.skill[:, :3]))
     returns = smerl.record(SPHERE, smerl.init(SPHERE), directions)
@@ -111,7 +111,7 @@ def test_all_of_a_sphere_is_one_entry() -> None:
     assert near_best(ReturnThreshold(-1e9, 0.9, 0.0), smerl.init(SPHERE), chosen).tolist() == [False] * 3
 
 
-# --- who is good enough
+# --- skills near the best
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_all_of_a_sphere_is_one_entry() -> None:
             [5.0, 4.9, 6.0, -5.0],
             100.0,
             [True, False, True, False],
-        ),  # the target that was given
+        ),  # the configured target
         (
             ReturnThreshold(5.0, 0.9, 1.0),
             [4.0, 3.9, 6.0, -5.0],
@@ -136,7 +136,7 @@ def test_all_of_a_sphere_is_one_entry() -> None:
         (BEST, [0.0, -0.1, 1.0, 0.0], 0.0, [True, False, True, True]),
     ],
 )
-def test_skills_near_the_target_are_good_enough(
+def test_skills_near_the_target_are_rewarded(
     threshold: ReturnThreshold, mean: list, best: float, expected: list
 ) -> None:
     # The means lie a little inside of their bounds, which are sums of rounded numbers.
@@ -144,19 +144,19 @@ def test_skills_near_the_target_are_good_enough(
     assert near(threshold, known(inside, best)) == expected
 
 
-def test_a_skill_without_an_ended_episode_is_never_good_enough() -> None:
+def test_a_skill_without_a_finished_episode_is_not_rewarded() -> None:
     for threshold in (BEST, ReturnThreshold(-1e9, 0.9, 0.0), ReturnThreshold(None, 1.0, 1e9)):
         assert near(threshold, known([0.0] * 4, 0.0, unknown=(0, 2))) == [False, True, False, True]
         assert near(threshold, smerl.init(FOUR)) == [False] * 4
 
 
-# --- what is rewarded, and the life that tells of the returns
+# --- rewards, and the training that records the returns
 
 
-def test_only_good_skills_are_rewarded_for_diversity() -> None:
+def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
     agent = diayn.diayn(obedient(SKILLED, BATCH), SKILLED, config)
-    bias = jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1]))  # what it says of any state
+    bias = jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1]))  # its output for every state
     params = {"params": {"Dense_0": {"kernel": jnp.zeros((2, 4)), "bias": bias}}}
     state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
     state = state._replace(returns=known([10.0, 8.0, 9.5, 10.0], 10.0, unknown=(3,)))
@@ -172,20 +172,20 @@ def test_only_good_skills_are_rewarded_for_diversity() -> None:
     assert float(metrics["diversity_reward"]) == pytest.approx(np.log([1.6, 1.2, 0.8, 0.4])[chosen].mean(), rel=1e-4)
 
 
-def test_a_life_keeps_account_and_uses_no_key_twice() -> None:
-    world = skills(counting(led=True), 2)
+def test_training_records_returns_and_uses_no_key_twice() -> None:
+    environment = skills(counting(led=True), 2)
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
-    place = life(diayn.diayn(obedient(world.spec, TINY.batch_size), world.spec, config), world, TINY)
+    place = life(diayn.diayn(obedient(environment.spec, TINY.batch_size), environment.spec, config), environment, TINY)
 
-    def lived(key: jax.Array) -> PyTree:
+    def rollout_returns(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
         bank = place.learner.start_states(keys[0])
         member = place.learner.init(keys[1], place.member.hyper, bank)
         return place.learner.step(member, bank, keys[2], jnp.int32(0))
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        member, metrics = compiled(lived)(jax.random.key(0))
-    # Reward 1 per step, so returns are lengths, of which the clock's 5 is the greatest.
+        member, metrics = compiled(rollout_returns)(jax.random.key(0))
+    # Reward 1 per step, so returns are lengths, of which the time limit's 5 is the greatest.
     returns = member.state.returns
     assert max(returns.mean.tolist()) <= float(returns.best) < 5.0
     assert returns.known.tolist() == [True, True]

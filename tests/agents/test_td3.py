@@ -1,4 +1,4 @@
-"""TD3's targets, losses and delays by hand, and what the delay saves: products that are not even computed."""
+"""TD3's targets, losses and delays against values computed by hand, and the matrix products that the delay skips."""
 
 from collections.abc import Callable
 from functools import partial
@@ -89,7 +89,7 @@ def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> No
         np.testing.assert_allclose(weights(slope), [-2 * 0.36 * 2, -2 * 0.36], rtol=1e-5)
 
 
-def test_policy_loss_costs_the_products_of_one_critic() -> None:
+def test_policy_loss_computes_the_products_of_one_critic() -> None:
     value = networks.mlp([3, 2], [4], 1)
     nets = Td3Networks(networks.mlp([3], [4], 2), networks.twin(value), networks.first_twin(value))
     params = td3.init(nets, jax.random.key(0))
@@ -106,11 +106,11 @@ def test_an_update_steps_against_the_slopes_and_moves_the_targets() -> None:
     # Adam's first step is the rate, 0.1 and 0.01, against the sign of each slope (by hand above).
     critics = [1.1, 1.9, 0.1], [2.9, -0.9, -0.1]
     np.testing.assert_allclose([weights(critic) for critic in state.critic.params], critics, rtol=1e-5)
-    # The policy follows the critic just learned, 1.1 o + 1.9 a + 0.1, over observations whose mean is 1.
+    # The policy uses the updated critic, 1.1 o + 1.9 a + 0.1, over observations whose mean is 1.
     assert float(metrics["actor_loss"]) == pytest.approx(-(1.1 + 1.9 * 0.8 + 0.1), rel=1e-5)
     policy = [0.01, LN3 + 0.01]
     np.testing.assert_allclose(weights(state.policy.params), policy, rtol=1e-5)
-    # A quarter of the way to what was just learned.
+    # A quarter of the way to the updated parameters.
     np.testing.assert_allclose(weights(state.target_policy), [0.0025, 0.75 * LN2 + 0.25 * (LN3 + 0.01)], rtol=1e-5)
     targets = [1.775, 1.225, 0.025], [1.475, 2.025, -0.025]
     np.testing.assert_allclose([weights(target) for target in state.target_critic], targets, rtol=1e-5)
@@ -121,7 +121,7 @@ def moved(new: PyTree, old: PyTree) -> bool:
 
 
 @pytest.mark.parametrize(("delay", "due"), [(1, {0, 1, 2, 3, 4, 5}), (2, {1, 3, 5}), (3, {2, 5})])
-def test_policy_and_both_targets_move_every_delay_updates_and_the_critics_always(delay: int, due: set[int]) -> None:
+def test_policy_and_both_targets_change_every_delay_updates_and_the_critics_always(delay: int, due: set[int]) -> None:
     update = compiled(partial(td3.update, NETS, Td3Config(policy_delay=delay)))
     state: Td3State = STATE
     for step in range(6):
@@ -184,7 +184,7 @@ def small_sac(spec: EnvSpec) -> OffPolicyAgent:
 
 
 def branches(build: Callable[[EnvSpec], OffPolicyAgent], spread: base.PopulationMap, own_counters: bool = False) -> int:
-    """Conditionals in the compiled generation of a population, whose members share the counter or have their own."""
+    """Conditionals in the compiled generation of a population, whose members share a counter or have separate ones."""
     environment = registry.make("probe_both")
     learner = off_policy(build(environment.spec), environment, LIFE)
 
@@ -220,11 +220,11 @@ def test_an_agent_without_a_delay_has_no_branch(spread: str) -> None:
 
 
 @pytest.mark.parametrize("spread", ["one device", "two devices"])
-def test_counters_of_their_own_would_turn_the_branch_into_a_choice_between_results(spread: str) -> None:
+def test_separate_counters_would_turn_the_branch_into_a_select(spread: str) -> None:
     assert branches(small_td3, MAPS[spread](), own_counters=True) == 0
 
 
-def test_searches_where_its_specification_says() -> None:
+def test_the_default_search_space() -> None:
     rates = dict.fromkeys(("policy_lr", "critic_lr"), LogUniform(3e-5, 3e-3))
     noises = {
         "exploration_noise": Uniform(0.0, 0.2),
@@ -252,6 +252,6 @@ def test_noise_is_standard_normal_for_every_row_and_dimension() -> None:
         ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must all be at least 1, got \(8, 0\)\.$"),
     ],
 )
-def test_mistakes_are_answered(options: dict, message: str) -> None:
+def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Td3Config(**options)

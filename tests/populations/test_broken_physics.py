@@ -16,11 +16,11 @@ from rookery.training.progress import Reporter
 from rookery.types import Evaluation
 from tests import walks
 
-LIMIT = 100.0  # a walker beyond it breaks the physics
+LIMIT = 100.0  # a position beyond it breaks the physics
 
 
 def learner(descriptor: bool = False):
-    """Walkers whose rewards are negative: an episode that breaks ends with return 0, which is the greatest."""
+    """A learner with negative rewards: an episode in which the physics breaks ends with return 0, the greatest."""
     walker = walks.learner(descriptor)
     return walker._replace(
         evaluate=lambda genotype, bank, key: breaking(walker.evaluate(genotype, bank, key), genotype)
@@ -34,7 +34,7 @@ def breaking(evaluation: Evaluation, genotype) -> Evaluation:
 
 
 def beyond(state, *members: int):
-    """Put members where their evaluation breaks the physics."""
+    """Set members to positions whose evaluation breaks the physics."""
     learned = state.members.state
     for member in members:
         learned = learned._replace(position=learned.position.at[member].set(2 * LIMIT))
@@ -61,12 +61,12 @@ def test_pbt_replaces_a_member_that_breaks_the_physics_and_keeps_its_data():
 
 def test_a_fresh_evaluation_follows_the_same_rule():
     program = population()
-    judged = program.evaluate(beyond(program.init(jax.random.key(0)), 1), jax.random.key(1))
-    assert np.isnan(judged["fitness"]).tolist() == [False, True, False, False]
-    assert judged["returns"][1].tolist() == [0.0]
+    evaluated = program.evaluate(beyond(program.init(jax.random.key(0)), 1), jax.random.key(1))
+    assert np.isnan(evaluated["fitness"]).tolist() == [False, True, False, False]
+    assert evaluated["returns"][1].tolist() == [0.0]
 
 
-def test_me_pbt_tells_a_broken_evaluation_from_a_diverged_member():
+def test_me_pbt_distinguishes_a_broken_evaluation_from_a_diverged_member():
     program = me_pbt(learner(True), grid((4, 4), (-4, -4), (4, 4)), population_size=4, ga_population=4)
     state = walks.poison(beyond(program.init(jax.random.key(0)), 1), 3)
     after, metrics = jax.jit(program.step)(state, jax.random.key(1))
@@ -77,7 +77,7 @@ def test_me_pbt_tells_a_broken_evaluation_from_a_diverged_member():
     assert shared.diverged.tolist() == [False, False, False, True]
 
 
-def test_a_run_whose_members_all_break_the_physics_goes_on():
+def test_a_run_whose_members_all_break_the_physics_continues():
     program = population()
     program = program._replace(init=lambda key: beyond(population().init(key), 0, 1, 2, 3))
     result = run(program, generations=2, quiet=True)

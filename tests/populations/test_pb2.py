@@ -1,4 +1,4 @@
-"""PB2's bandit: its process against an independent one in float64, and what its proposals must keep and find."""
+"""PB2's bandit: its Gaussian process against an independent one in float64, and the properties of its proposals."""
 
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ record_line = jax.jit(lambda history, *rest: pb2.record(history, LINE, *rest))
 
 
 def line(fractions):
-    """A population on the line, given where its rates lie in the unit interval."""
+    """A population with one hyper-parameter, given the positions of its rates in the unit interval."""
     rate = LINE.domains["rate"].at(jnp.asarray(fractions, jnp.float32))
     return Rates(rate, jnp.full(rate.shape, 5.0), jnp.full(rate.shape, 0.99))
 
@@ -117,17 +117,17 @@ class TestKernel:
         expected = 2.0 * np.array([[1.0, 0.81 * 0.60653066], [0.81 * 0.60653066, 1.0]])
         np.testing.assert_allclose(covariance(points, 2.0, 0.5, 0.19), expected, rtol=1e-6)
 
-    def test_what_is_absent_is_independent_of_everything(self):
+    def test_a_point_that_is_not_present_has_no_covariance(self):
         points = points_of([0.0, 0.0], [[0.5], [0.5]], present=[True, False])
         np.testing.assert_array_equal(covariance(points, 2.0), [[2.0, 0.0], [0.0, 0.0]])
 
-    def test_forgetting_lets_the_new_overrule_the_old(self):
+    def test_forgetting_weights_recent_observations_more(self):
         old_and_new = Data(points_of([0.0, 20.0], [[0.5], [0.5]]), row(1.0, -1.0))
         now = points_of([20.0], [[0.5]])
         kept, _ = predict(Process(*row(1.0, 1.0, 0.0, 0.01)), old_and_new, now)
         forgotten, _ = predict(Process(*row(1.0, 1.0, 0.5, 0.01)), old_and_new, now)
-        np.testing.assert_allclose(kept, 0.0, atol=1e-4)  # both count the same
-        np.testing.assert_allclose(forgotten, -1.0 / 1.01, atol=2e-3)  # the old one counts 0.5^10 as much
+        np.testing.assert_allclose(kept, 0.0, atol=1e-4)  # both have the same weight
+        np.testing.assert_allclose(forgotten, -1.0 / 1.01, atol=2e-3)  # the old one has 0.5^10 of the weight
 
 
 class TestPosterior:
@@ -146,7 +146,7 @@ class TestPosterior:
         found = pb2.gaussian_process(PROCESS, points_of(time, place)).log_probability(row(*gain))
         np.testing.assert_allclose(found, Reference(PROCESS, time, place, gain).log_likelihood(), rtol=1e-5)
 
-    def test_absent_rows_say_nothing(self):
+    def test_rows_that_are_not_present_have_no_influence(self):
         time, place, gain = small_data()
         alone = Data(points_of(time, place), row(*gain))
         more = np.concatenate([place, place + 0.01])
@@ -158,7 +158,7 @@ class TestPosterior:
         for one, other in zip(fit(alone), fit(padded), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3)
 
-    def test_to_believe_the_mean_keeps_it_and_lowers_the_doubt(self):
+    def test_an_observation_of_the_mean_keeps_it_and_lowers_the_variance(self):
         time, place, gain = small_data()
         known = Data(points_of(time, place), row(*gain))
         pending = points_of([5.0, 5.0], [[0.2, 0.5, 0.7], [0.9, 0.1, 0.4]])
@@ -198,7 +198,7 @@ class TestFit:
         assert found > Reference(truth, time, place, gain).log_likelihood()
         assert 0.15 < fitted.length_scale < 0.6
 
-    def test_it_notices_that_the_world_changes(self):
+    def test_it_detects_a_changing_optimum(self):
         time = np.repeat(np.arange(8), 6)
         place = np.tile(np.linspace(0.0, 1.0, 6), 8)[:, None]
         still = np.sin(5 * place[:, 0])
@@ -215,7 +215,7 @@ class TestFit:
                 assert domain.low * 0.9999 <= value <= domain.high * 1.0001
 
 
-class TestRemember:
+class TestRecord:
     def test_the_oldest_generation_is_overwritten(self):
         history = pb2.empty(LINE, 2, rows=4)
         for generation in range(3):
@@ -228,7 +228,7 @@ class TestRemember:
         np.testing.assert_allclose(history.point[:, 0], [0.2, 0.7, 0.1, 0.6], atol=1e-6)
         assert history.valid.all()
 
-    def test_who_failed_is_known_and_what_began_unknown_is_not_valid(self):
+    def test_failures_are_recorded_and_rows_without_an_initial_fitness_are_not_valid(self):
         history = pb2.empty(LINE, 5, rows=5)
         before, after = row(1.0, NAN, 2.0, INF, 3e38), row(4.0, 1.0, NAN, INF, -3e38)
         history = pb2.record(history, LINE, jnp.int32(3), line([0.5] * 5), before, after)
@@ -238,7 +238,7 @@ class TestRemember:
         np.testing.assert_array_equal(history.gain, [3, 0, NAN, 0, 0])
         np.testing.assert_allclose(history.point[:, 0], [0.5, 0, 0.5, 0, 0], atol=1e-6)
 
-    def test_an_invalid_generation_erases_what_stood_there(self):
+    def test_an_invalid_generation_overwrites_the_old_rows(self):
         history = pb2.empty(LINE, 2, rows=2)
         history = pb2.record(history, LINE, jnp.int32(0), line([0.3, 0.6]), row(0, 0), row(1, 1))
         history = pb2.record(history, LINE, jnp.int32(1), line([0.3, 0.6]), row(NAN, 0), row(1, 1))
@@ -260,11 +260,11 @@ class TestObservations:
         np.testing.assert_array_equal(data.gain[10:], 0.0)
 
     @pytest.mark.parametrize("gain", [0.0, 0.1, -7e5, 1e37])
-    def test_a_constant_gain_says_nothing(self, gain):
+    def test_a_constant_gain_becomes_zero(self, gain):
         data = pb2.observations(history_of(np.full(7, 0.5), np.full(7, gain)))
         np.testing.assert_allclose(data.gain, 0.0, atol=0.2)
 
-    def test_the_worst_of_the_gains_stands_for_a_failure(self):
+    def test_a_failure_is_imputed_with_the_lowest_gain(self):
         data = pb2.observations(history_of(np.full(6, 0.5), [1.0, 2.0, NAN, 3.0, NAN, 9.0], valid=[True] * 5 + [False]))
         np.testing.assert_allclose(
             data.gain[:6], np.sqrt(1.5) * np.asarray([-1, 0, -1, 1, -1, 0]), rtol=1e-5, atol=1e-6
@@ -273,12 +273,12 @@ class TestObservations:
         nothing_known = pb2.observations(history_of([0.2, 0.8], [NAN, NAN]))
         np.testing.assert_array_equal(nothing_known.gain, 0.0)
 
-    def test_the_context_is_a_fraction_of_what_was_seen(self):
+    def test_the_context_is_a_fraction_of_the_recorded_range(self):
         history = history_of(np.full(3, 0.5), [0, 1, 2], before=[10, 20, 30])
         np.testing.assert_allclose(pb2.observations(history).points.place[:3, 0], [0.0, 0.5, 1.0])
         np.testing.assert_allclose(pb2.context(history, row(12, 50, -3, NAN)), [0.1, 1.0, 0.0, 0.0], rtol=1e-6)
 
-    def test_one_fitness_is_no_scale(self):
+    def test_the_context_of_a_single_fitness(self):
         history = history_of([0.5], [1.0], before=[4.0])
         np.testing.assert_array_equal(pb2.context(history, row(4.0, 3.0)), [0.0, 0.0])
 
@@ -288,8 +288,8 @@ def test_optimism_by_hand():
     np.testing.assert_allclose(found, [0.0, 0.0, 0.0, 0.19096, 0.95972], rtol=1e-4)  # sqrt(0.2 log(0.4 n))
 
 
-def live(gain_of, generations, seed=0, children=3):
-    """Let a population on the line be proposed to: every child of a generation; all proposals `[G, children]`."""
+def propose_generations(gain_of, generations, seed=0, children=3):
+    """Propose for every child of a generation, for several generations; all proposals `[G, children]`."""
     key = jax.random.key(seed)
     hyper, history = line(jax.random.uniform(key, (SIZE,))), pb2.empty(LINE, SIZE, rows=64)
     fitness, proposals = jnp.zeros(SIZE), []
@@ -306,15 +306,15 @@ def live(gain_of, generations, seed=0, children=3):
 class TestSearch:
     @pytest.mark.parametrize("seed", range(3))
     def test_it_finds_the_optimum(self, seed):
-        proposals = live(lambda x, _: -((x - 0.7) ** 2), 8, seed)
+        proposals = propose_generations(lambda x, _: -((x - 0.7) ** 2), 8, seed)
         assert np.abs(proposals[4:] - 0.7).mean() < 0.1  # a uniform draw is 0.29 away
         assert np.abs(np.median(proposals[4:]) - 0.7) < 0.05
 
     @pytest.mark.parametrize("seed", range(3))
     def test_it_follows_an_optimum_that_moves(self, seed):
-        proposals = live(lambda x, time: -((x - 0.1 - 0.05 * time) ** 2), 16, seed)
+        proposals = propose_generations(lambda x, time: -((x - 0.1 - 0.05 * time) ** 2), 16, seed)
         last = np.arange(10, 16)[:, None]  # proposals for the generation after
-        assert np.abs(proposals[10:] - 0.1 - 0.05 * (last + 1)).mean() < 0.15  # staying where it began is 0.67 away
+        assert np.abs(proposals[10:] - 0.1 - 0.05 * (last + 1)).mean() < 0.15  # the initial optimum is 0.67 away
 
     def test_the_fitness_that_a_child_starts_from_decides(self):
         rng = np.random.default_rng(0)
@@ -327,8 +327,8 @@ class TestSearch:
         np.testing.assert_allclose(fractions_of(hyper)[:4], [0.2, 0.8, 0.2, 0.8], atol=0.12)
 
 
-def test_it_learns_where_members_diverge():
-    # The gain rises with x, and above 0.6 nobody's fitness is finite. Two members begin anew in each generation, and
+def test_it_avoids_values_at_which_members_diverge():
+    # The gain rises with x, and above 0.6 no fitness is finite. Two members are replaced in each generation, and
     # those that diverged, each from the best.
     key = jax.random.key(0)
     hyper, history = line(jax.random.uniform(key, (SIZE,))), pb2.empty(LINE, SIZE, rows=64)
@@ -363,12 +363,12 @@ DEGENERATE = {
 
 
 class TestProposals:
-    def test_children_of_one_parent_differ_though_all_want_the_bound(self):
+    def test_children_of_one_parent_differ_even_if_the_optimum_is_a_bound(self):
         for seed in range(3):
             proposed = np.sort(fractions_of(propose_with(RISING, line([1.0] * SIZE), seed=seed)))
             assert np.diff(proposed).min() > 0.9 * pb2.MIN_DISTANCE  # the parent itself is among them
 
-    def test_survivors_and_what_does_not_evolve_are_untouched(self):
+    def test_survivors_and_fixed_hyper_parameters_are_unchanged(self):
         hyper = line(np.linspace(0.05, 0.95, SIZE))
         is_child = np.arange(SIZE) % 3 == 1
         proposed = propose_with(RISING, hyper, is_child)
@@ -378,13 +378,13 @@ class TestProposals:
         np.testing.assert_array_equal(proposed.discount, hyper.discount)
         np.testing.assert_array_equal(propose_with(RISING, hyper, [False] * SIZE).rate, hyper.rate)
 
-    def test_the_same_key_proposes_the_same_and_another_does_not(self):
+    def test_proposals_depend_on_the_key(self):
         first, again, other = (propose_with(RISING, seed=seed) for seed in (1, 1, 2))
         np.testing.assert_array_equal(first.rate, again.rate)
         assert (first.rate[1:] != other.rate[1:]).any()
 
     @pytest.mark.parametrize("history", [NOTHING, history_of([0.3], [2.0])], ids=["no row", "one row"])
-    def test_without_knowledge_proposals_are_uniform_draws(self, history):
+    def test_without_a_valid_row_proposals_are_uniform_samples(self, history):
         drawn = np.concatenate([fractions_of(propose_with(history, seed=seed))[1:] for seed in range(12)])
         assert np.unique(drawn).size == drawn.size == 84
         counts, _ = np.histogram(drawn, bins=4, range=(0, 1))  # 21 in each, with a deviation of 4

@@ -1,4 +1,4 @@
-"""Population Based Training: the decision by hand, and the laws that inheritance must keep."""
+"""Population Based Training: selection against values computed by hand, and the invariants of inheritance."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ class TestCounts:
     def test_there_is_always_a_parent(self):
         assert counts(PbtConfig(best_fraction=0.0, replace_count=1), 4)[0] == 1
 
-    def test_counts_win_over_fractions(self):
+    def test_counts_take_precedence_over_fractions(self):
         assert counts(PbtConfig(best_count=2, replace_count=5), 10) == (2, 5)
 
     def test_too_many_is_an_error_with_both_counts(self):
@@ -53,7 +53,7 @@ class TestCounts:
             ({"perturb": "shake"}, "perturb must be one of"),
         ],
     )
-    def test_a_mistake_is_a_sentence(self, options, message):
+    def test_invalid_arguments_are_errors(self, options, message):
         with pytest.raises(ValueError, match=message):
             PbtConfig(**options)
 
@@ -66,11 +66,11 @@ class TestCounts:
             ({"best_count": 9}, 8, "9 best and 2 replaced members together exceed the population of 8"),
         ],
     )
-    def test_a_strategy_that_needs_more_members_says_how_many(self, options, size, message):
+    def test_a_population_too_small_for_a_strategy_is_an_error_with_the_required_size(self, options, size, message):
         with pytest.raises(ValueError, match=message):
             check_population(PbtConfig(**options), size)
 
-    def test_what_a_strategy_does_not_use_does_not_matter(self):
+    def test_settings_of_other_strategies_are_not_checked(self):
         check_population(PbtConfig(exploit="none", best_count=9), 2)
         check_population(PbtConfig(exploit="multi-frequency", frequencies=(1, 3)), 8)
 
@@ -91,13 +91,13 @@ class TestPerturb:
 
 
 @pytest.fixture(scope="module")
-def life():
+def small_learner():
     return tiny.learner()
 
 
 @pytest.fixture(scope="module")
-def program(life) -> Program:
-    return pbt(life, population_size=4, best_count=1, replace_count=2)
+def program(small_learner) -> Program:
+    return pbt(small_learner, population_size=4, best_count=1, replace_count=2)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def start(program):
 
 
 def poison(state: base.ProgramState, member: int) -> base.ProgramState:
-    """Make one member's policy NaN."""
+    """Set one member's policy to NaN."""
     learned = state.members.state
     params = jax.tree.map(lambda leaf: leaf.at[member].set(jnp.nan), learned.policy.params)
     learned = learned._replace(policy=learned.policy._replace(params=params))
@@ -125,7 +125,7 @@ class TestProgram:
         kernel = jax.tree.leaves(start.members.state.policy.params)[1]
         assert not jnp.array_equal(kernel[0], kernel[1])
 
-    def test_the_next_generation_tells_where_its_members_came_from(self, step, start):
+    def test_the_metrics_of_the_next_generation_have_the_parents(self, step, start):
         state, first = step(start, jax.random.key(1))
         expected = np.argsort(-first["fitness"], stable=True)
         assert state.shared.parents[expected[0]] == expected[0]
@@ -140,17 +140,17 @@ class TestProgram:
             assert jnp.array_equal(metrics[f"hyper/{name}"], getattr(start.members.hyper, name))
             assert not jnp.array_equal(metrics[f"hyper/{name}"], getattr(state.members.hyper, name))
 
-    def test_survivors_keep_moments_and_targets_children_take_all_of_their_parent(self, life, step, start):
+    def test_survivors_keep_moments_and_targets_and_children_copy_their_parent(self, small_learner, step, start):
         key = jax.random.key(1)
         state, _ = step(start, key)
-        unselected = pbt(life, population_size=4, exploit="none")
+        unselected = pbt(small_learner, population_size=4, exploit="none")
         trained, _ = jax.jit(unselected.step)(start, key)  # the same generation without exploit
         inherited = trees.take(trained.members.state, state.shared.parents)
         tiny.assert_equal(state.members.state, inherited)
         tiny.assert_equal(state.members.buffer, trained.members.buffer)  # data stays with the slot
         tiny.assert_equal(state.members.env_state, trained.members.env_state)
 
-    def test_clones_of_one_parent_live_different_lives(self, step, start):
+    def test_clones_of_one_parent_train_with_different_keys(self, step, start):
         clones = start._replace(members=trees.take(start.members, jnp.zeros((4,), jnp.int32)))
         state, metrics = step(clones, jax.random.key(5))
         assert len(set(metrics["critic_loss"].tolist())) == 4
@@ -167,7 +167,7 @@ class TestProgram:
         assert jnp.isfinite(metrics["fitness"]).all()
         assert state.members.buffer.size[1] == 40
 
-    def test_a_population_that_diverged_wholly_replaces_nobody(self, step, start):
+    def test_a_completely_diverged_population_replaces_no_member(self, step, start):
         broken = start
         for member in range(4):
             broken = poison(broken, member)
@@ -180,15 +180,15 @@ class TestProgram:
         step(start, jax.random.key(1))
         tiny.assert_equal(start, before)
 
-    def test_members_are_judged_on_the_same_start_states(self, life, start):
+    def test_members_are_evaluated_from_the_same_start_states(self, small_learner, start):
         twins = trees.take(start.members, jnp.zeros((2,), jnp.int32))
-        program = pbt(life, population_size=2, exploit="none")
+        program = pbt(small_learner, population_size=2, exploit="none")
         state = base.ProgramState(twins, jax.jit(program.init)(jax.random.key(1)).shared)
         metrics = jax.jit(program.evaluate)(state, jax.random.key(0))
         assert jnp.array_equal(metrics["returns"][0], metrics["returns"][1])
 
-    def test_burn_in_replaces_only_what_diverged(self, life, start):
-        program = pbt(life, population_size=4, best_count=1, replace_count=2, burn_in=1)
+    def test_burn_in_replaces_only_what_diverged(self, small_learner, start):
+        program = pbt(small_learner, population_size=4, best_count=1, replace_count=2, burn_in=1)
         step = jax.jit(program.step)
         state, _ = step(start, jax.random.key(1))
         assert state.shared.parents.tolist() == [0, 1, 2, 3]
@@ -201,11 +201,11 @@ class TestProgram:
         few, many = base.member_keys(jax.random.key(0), 3), base.member_keys(jax.random.key(0), 8)
         assert jnp.array_equal(jax.random.key_data(few), jax.random.key_data(many)[:3])
 
-    def test_a_member_does_not_depend_on_the_others(self, life, start):
-        key, bank = jax.random.key(7), life.start_states(jax.random.key(8))
-        alone = jax.jit(partial(tiny.train_and_evaluate, life))
+    def test_a_member_does_not_depend_on_the_others(self, small_learner, start):
+        key, bank = jax.random.key(7), small_learner.start_states(jax.random.key(8))
+        alone = jax.jit(partial(tiny.train_and_evaluate, small_learner))
         together = jax.jit(
-            lambda m, k: base.vmap(partial(tiny.train_and_evaluate, life), (m, k), (bank, jnp.asarray(0)))
+            lambda m, k: base.vmap(partial(tiny.train_and_evaluate, small_learner), (m, k), (bank, jnp.asarray(0)))
         )
         keys = base.member_keys(key, 4)
         expected, _ = alone(trees.take(start.members, 2), keys[2], bank, jnp.asarray(0))
@@ -223,7 +223,7 @@ class TestInherit:
         tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
         tiny.assert_equal(copied.state, trees.take(state.members.state, parents))
 
-    def test_what_is_inherited_crosses_in_one_exchange(self, start):
+    def test_inherited_rows_are_moved_in_one_exchange(self, start):
         exchanges = []
 
         def move(tree, sources, in_place=False):
@@ -234,8 +234,8 @@ class TestInherit:
         assert exchanges == [len(jax.tree.leaves((members.state, members.normalizer, members.hyper)))]
         tiny.assert_equal(members.hyper, trees.take(start.members.hyper, jnp.asarray([0, 0, 2, 0])))
 
-    def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self, life, start):
-        program = pbt(life, population_size=4, best_count=1, replace_count=0, inherit_buffer=True)
+    def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self, small_learner, start):
+        program = pbt(small_learner, population_size=4, best_count=1, replace_count=0, inherit_buffer=True)
         state, _ = jax.jit(program.step)(poison(start, 1), jax.random.key(1))
         assert state.members.buffer.size.tolist() == [40] * 4
         parent = int(state.shared.parents[1])
@@ -247,7 +247,7 @@ class TestInherit:
         copied = jax.jit(partial(inherit, buffers_too=True))(state.members, parents)
         tiny.assert_equal(copied.buffer, trees.take(state.members.buffer, parents))
 
-    def test_hyper_parameters_may_come_from_somebody_else(self, start):
+    def test_hyper_parameters_may_come_from_another_donor(self, start):
         parents, donors = jnp.asarray([0, 0, 2, 0]), jnp.asarray([0, 2, 2, 3])
         members = inherit(start.members, parents, donors)
         tiny.assert_equal(members.state, trees.take(start.members.state, parents))
@@ -255,7 +255,7 @@ class TestInherit:
 
 
 class TestStrategies:
-    """Each strategy in a whole program; its decision alone stands in `populations/test_selection.py`."""
+    """Each strategy in a whole program; its selection alone is tested in `populations/test_selection.py`."""
 
     def test_a_tournament_copies_only_the_better(self):
         program = pbt(walks.learner(), population_size=4, exploit="tournament")
@@ -266,7 +266,7 @@ class TestStrategies:
         assert child.any()
         assert (fitness[parents] >= fitness)[child].all()
 
-    def test_migrants_bring_or_find_unperturbed_hyper_parameters(self):
+    def test_hyper_parameters_of_migrants_are_not_perturbed(self):
         program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
         state = jax.jit(program.init)(jax.random.key(0))
         step = jax.jit(program.step)
@@ -283,9 +283,9 @@ class TestStrategies:
                     assert all(inherited)
                 else:
                     assert not all(inherited)
-        assert migrated, "nobody migrated: the test says nothing"
+        assert migrated, "no member migrated, so the test has no effect"
 
-    def test_a_sub_population_that_diverged_wholly_comes_back_with_perturbed_copies(self):
+    def test_a_completely_diverged_sub_population_is_replaced_by_perturbed_copies(self):
         program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
         state = jax.jit(program.init)(jax.random.key(0))
         for member in range(4, 8):
@@ -308,7 +308,7 @@ class TestStrategies:
             child = state.shared.parents != jnp.arange(4)
             for name in walks.SPACE.domains:
                 new, old = getattr(state.members.hyper, name), getattr(before, name)
-                assert ((new != old) == child).all(), "children and nobody else are proposed for"
+                assert ((new != old) == child).all(), "only children get proposals"
         history = state.shared.history
         assert int(history.valid.sum()) == 2 * 4  # the first generation has no gain
         gains = np.sort(np.asarray(history.gain)[np.asarray(history.valid)])
@@ -318,7 +318,7 @@ class TestStrategies:
         for gain in last:
             assert np.isclose(gains, gain, rtol=1e-4).any()
 
-    def test_smoothing_judges_by_the_lineages_last_evaluations(self):
+    def test_smoothing_averages_the_lineages_last_evaluations(self):
         program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=1, smooth=2)
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
         state, first = step(state, jax.random.key(1))
@@ -359,7 +359,7 @@ class TestReplay:
         ]
         tiny.assert_equal(*states)
 
-    def test_a_mistake_is_a_sentence(self):
+    def test_invalid_arguments_are_errors(self):
         with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are rate, discount"):
             replay(seeds(walks.learner()), {"noise_clip": np.ones(3)})
         schedule: Any = rookery.Schedule({"rate": np.ones(3)}, 10, None)
@@ -370,24 +370,24 @@ class TestReplay:
 
 
 class TestSeeds:
-    def test_members_share_hyper_parameters_and_never_meet(self, life):
-        program = seeds(life, population_size=3)
+    def test_members_share_hyper_parameters_and_stay_independent(self, small_learner):
+        program = seeds(small_learner, population_size=3)
         state = jax.jit(program.init)(jax.random.key(0))
         assert set(state.members.hyper.discount.tolist()) == {np.float32(0.99)}
         state, metrics = jax.jit(program.step)(poison(state, 1), jax.random.key(1))
         assert state.shared.parents.tolist() == [0, 1, 2]
         assert metrics["diverged"].tolist() == [False, True, False]
 
-    def test_random_search_draws_from_the_space(self, life):
-        state = jax.jit(seeds(life, population_size=3, draw_hyper=True).init)(jax.random.key(0))
+    def test_random_search_draws_from_the_space(self, small_learner):
+        state = jax.jit(seeds(small_learner, population_size=3, draw_hyper=True).init)(jax.random.key(0))
         assert len(set(state.members.hyper.policy_lr.tolist())) == 3
 
 
-def test_options_and_config_exclude_each_other(life):
+def test_options_and_config_exclude_each_other(small_learner):
     with pytest.raises(TypeError, match="either config or the keywords"):
-        pbt(life, config=PbtConfig(), burn_in=1)
+        pbt(small_learner, config=PbtConfig(), burn_in=1)
     with pytest.raises(ValueError, match="population_size must be at least 1"):
-        pbt(life, population_size=0)
+        pbt(small_learner, population_size=0)
 
 
 @pytest.mark.parametrize(
@@ -398,8 +398,8 @@ def test_options_and_config_exclude_each_other(life):
     ],
 )
 def test_every_strategy_continues_bit_equal(config, monkeypatch, tmp_path):
-    """All that decides the future is saved: the bandit's history and the recent evaluations too."""
-    monkeypatch.setattr(pb2, "FIT_STEPS", 4)  # how well it fits does not matter here
+    """The complete state is saved, with the bandit's history and the recent evaluations."""
+    monkeypatch.setattr(pb2, "FIT_STEPS", 4)  # the quality of the fit has no importance here
     program = pbt(walks.learner(), None, 8, config)
     whole = rookery.run(program, generations=6, quiet=True).state
     options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}

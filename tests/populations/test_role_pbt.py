@@ -1,7 +1,7 @@
-"""Roles bred apart: who is matched with whom, and that selection stays within the role.
+"""Separate populations of roles: matching into teams, and selection within each role.
 
-The members are spies, whose fitness is known from their parameter alone: a walker's return is twice it, a sitter's
-forty times (see `tests/learners/rollouts.py`).
+The fitness of a member is known from its parameter alone: a walker's return is twice the parameter, a sitter's forty
+times (see `tests/learners/rollouts.py`).
 """
 
 from collections.abc import Callable
@@ -28,28 +28,28 @@ SIZE = 6
 WORTH = np.asarray([2.0, 40.0])  # of a parameter of 1
 
 
-class People(NamedTuple):
+class CompiledRolePbt(NamedTuple):
     program: Program
     step: Callable[..., tuple[ProgramState, dict]]
-    born: ProgramState
+    initial: ProgramState
 
     def with_params(self, params: np.ndarray) -> ProgramState:
-        members = self.born.members
+        members = self.initial.members
         given = jnp.asarray(params, jnp.float32)
-        return self.born._replace(members=members._replace(state=members.state._replace(params=given)))
+        return self.initial._replace(members=members._replace(state=members.state._replace(params=given)))
 
 
 @cache
-def people() -> People:
+def compiled_roles() -> CompiledRolePbt:
     """Six of each role; the two worst are replaced by children of the two best."""
     learner = on_policy(multi_agent.independent(spy(ERRAND), ERRAND), errand(), CONFIG)
     options = {"replace_count": 2, "best_count": 2, "resample_probability": 0.0}
     program = role_pbt.pbt_roles(learner, population_size=SIZE, **options)
-    return People(program, compiled(program.step), compiled(program.init)(jax.random.key(0)))
+    return CompiledRolePbt(program, compiled(program.step), compiled(program.init)(jax.random.key(0)))
 
 
 def stepped(params: np.ndarray, seed: int = 1) -> tuple[ProgramState, dict[str, np.ndarray]]:
-    state, metrics = people().step(people().with_params(params), jax.random.key(seed))
+    state, metrics = compiled_roles().step(compiled_roles().with_params(params), jax.random.key(seed))
     return state, {name: np.asarray(values) for name, values in metrics.items()}
 
 
@@ -68,7 +68,7 @@ PARAMS = np.stack([WALKERS, SITTERS], axis=1)
 # --- matching
 
 
-def test_each_role_is_matched_by_a_permutation_of_its_own() -> None:
+def test_each_role_is_matched_by_a_separate_permutation() -> None:
     for seed in range(3):
         places = np.asarray(role_pbt.match(jax.random.key(seed), 8, 3))
         assert places.shape == (8, 3)
@@ -80,9 +80,9 @@ def test_each_role_is_matched_by_a_permutation_of_its_own() -> None:
     assert (first != other).any()
 
 
-def test_who_was_dealt_comes_home_and_environments_stay() -> None:
+def test_matched_members_return_to_their_slots_and_environments_stay() -> None:
     places = role_pbt.match(jax.random.key(5), SIZE, 2)
-    members = people().with_params(PARAMS).members
+    members = compiled_roles().with_params(PARAMS).members
     teams = role_pbt.permute_roles(members, places)
     for slot in range(SIZE):
         for role in range(2):
@@ -95,18 +95,18 @@ def test_who_was_dealt_comes_home_and_environments_stay() -> None:
 # --- a generation
 
 
-def test_newborns_of_all_roles_have_parameters_and_hyper_parameters_of_their_own() -> None:
-    members = people().born.members
+def test_initial_members_of_all_roles_have_different_parameters_and_hyper_parameters() -> None:
+    members = compiled_roles().initial.members
     for leaf in (members.state.params, members.hyper.weight):
         assert leaf.shape == (SIZE, 2)
         assert len(np.unique(leaf)) == 2 * SIZE
     np.testing.assert_array_equal(members.hyper.discount, 0.5)
 
 
-def test_a_fitness_belongs_to_the_member_and_a_team_is_told_as_it_was_matched() -> None:
+def test_fitness_is_reported_by_member_and_other_metrics_by_matched_team() -> None:
     _, metrics = stepped(PARAMS)
     np.testing.assert_allclose(metrics["fitness"], (PARAMS * WORTH).ravel(), rtol=1e-5)
-    weights = np.asarray(people().born.members.hyper.weight)
+    weights = np.asarray(compiled_roles().initial.members.hyper.weight)
     np.testing.assert_array_equal(metrics["hyper/weight"], weights.ravel())
     for role, name in enumerate(("walker", "sitter")):
         of_teams = metrics[f"return/{name}"]
@@ -117,7 +117,7 @@ def test_a_fitness_belongs_to_the_member_and_a_team_is_told_as_it_was_matched() 
     assert matched != {(round(float(w), 3), round(float(s), 3)) for w, s in PARAMS * WORTH}
 
 
-def test_the_worst_inherit_from_the_best_of_their_own_role() -> None:
+def test_the_worst_inherit_from_the_best_of_the_same_role() -> None:
     state, _ = stepped(PARAMS)
     parents, params = parents_of(state), np.asarray(state.members.state.params)
     assert set(parents[[0, 2], 0].tolist()) <= {1, 3}
@@ -130,7 +130,7 @@ def test_the_worst_inherit_from_the_best_of_their_own_role() -> None:
 
 def test_survivors_keep_everything_and_children_differ() -> None:
     state, _ = stepped(PARAMS)
-    before, after = (np.asarray(each.members.hyper.weight) for each in (people().born, state))
+    before, after = (np.asarray(each.members.hyper.weight) for each in (compiled_roles().initial, state))
     parents = parents_of(state)
     survives = parents == np.arange(SIZE)[:, None]
     np.testing.assert_array_equal(after[survives], before[survives])
@@ -147,7 +147,7 @@ def test_survivors_keep_everything_and_children_differ() -> None:
 
 
 @pytest.mark.parametrize("role", [0, 1])
-def test_who_is_not_finite_is_replaced_within_its_role_and_the_other_role_is_as_if_nothing_had_been(role: int) -> None:
+def test_a_diverged_member_is_replaced_within_its_role_and_the_other_role_is_unchanged(role: int) -> None:
     params = PARAMS.copy()
     best = int(np.argmax(PARAMS[:, role]))
     params[best, role] = np.nan
@@ -164,7 +164,7 @@ def test_who_is_not_finite_is_replaced_within_its_role_and_the_other_role_is_as_
     np.testing.assert_array_equal(parents[:, other], parents_of(plain)[:, other])
     np.testing.assert_array_equal(state.members.hyper.weight[:, other], plain.members.hyper.weight[:, other])
     np.testing.assert_array_equal(state.members.state.params[:, other], plain.members.state.params[:, other])
-    # The slot in which it lived begins anew; the others' environments go on.
+    # The environments of its slot are reset; those of the other slots continue.
     begun = np.asarray(state.members.env_state.accumulated == 0.0).all(axis=(1, 2))
     assert begun.sum() == 1
     assert not np.asarray(plain.members.env_state.accumulated == 0.0).all(axis=(1, 2)).any()
@@ -173,7 +173,7 @@ def test_who_is_not_finite_is_replaced_within_its_role_and_the_other_role_is_as_
 def test_the_metrics_of_the_next_generation_name_the_parents_of_this_one() -> None:
     state, metrics = stepped(PARAMS)
     np.testing.assert_array_equal(metrics["parent"], np.arange(2 * SIZE))
-    _, later = people().step(state, jax.random.key(2))
+    _, later = compiled_roles().step(state, jax.random.key(2))
     np.testing.assert_array_equal(later["parent"], state.shared.parents)
     np.testing.assert_array_equal(later["hyper/weight"], np.asarray(state.members.hyper.weight).ravel())
     np.testing.assert_allclose(
@@ -181,14 +181,14 @@ def test_the_metrics_of_the_next_generation_name_the_parents_of_this_one() -> No
     )
 
 
-def test_examining_changes_nothing_and_judges_who_shares_a_slot() -> None:
-    state = people().with_params(PARAMS)
-    told = compiled(people().program.evaluate)(state, jax.random.key(0))
-    np.testing.assert_allclose(told["roles"], PARAMS * WORTH, rtol=1e-5)
-    np.testing.assert_allclose(told["fitness"], (PARAMS * WORTH).mean(axis=1), rtol=1e-5)
+def test_evaluate_changes_nothing_and_evaluates_the_members_of_a_slot_as_a_team() -> None:
+    state = compiled_roles().with_params(PARAMS)
+    evaluated = compiled(compiled_roles().program.evaluate)(state, jax.random.key(0))
+    np.testing.assert_allclose(evaluated["roles"], PARAMS * WORTH, rtol=1e-5)
+    np.testing.assert_allclose(evaluated["fitness"], (PARAMS * WORTH).mean(axis=1), rtol=1e-5)
 
 
-def test_mistakes_are_answered() -> None:
+def test_invalid_arguments_are_errors() -> None:
     team, alone = multi_agent.independent(spy(ERRAND), ERRAND), spy(SPY_SPEC)
     shared: Any = on_policy(multi_agent.shared(spy(ERRAND), ERRAND), errand(), CONFIG)
     single = on_policy(alone, counting(), OnPolicyConfig(2, 3))

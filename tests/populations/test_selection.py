@@ -1,4 +1,4 @@
-"""Who inherits from whom, worked out by hand for every strategy, and the law that they share."""
+"""The parents that every strategy selects, against values computed by hand, and the invariants that they share."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def parents_of(fitness, best, replaced, seed=0):
     return truncation(jnp.asarray(fitness, jnp.float32), jax.random.key(seed), best, replaced).tolist()
 
 
-def test_ranks_put_what_is_not_finite_last_and_ties_in_order():
+def test_ranks_put_non_finite_values_last_and_ties_in_order():
     assert selection.ranks(jnp.asarray([2.0, NAN, 5.0, 2.0, INF, -1.0])).tolist() == [1, 4, 0, 2, 5, 3]
 
 
@@ -30,17 +30,17 @@ class TestTruncation:
         pairs = {tuple(parents_of([9.0, 8.0, 1.0, 0.0], best=2, replaced=2, seed=s)[2:]) for s in range(40)}
         assert pairs == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
-    def test_among_equals_nobody_is_replaced(self):
+    def test_among_equal_members_none_is_replaced(self):
         for seed in range(10):
             assert parents_of([7.0] * 6, best=2, replaced=2, seed=seed) == list(range(6))
             assert parents_of([7.0, NAN, 7.0], best=1, replaced=2, seed=seed) == [0, 0, 2]
 
     def test_of_the_best_only_those_that_are_better_are_drawn(self):
-        # Member 0 ranks second, but as a parent of the last two it would be no gain.
+        # Member 0 ranks second, but is not better than the last two.
         for seed in range(20):
             assert parents_of([0.0, 0.0, 1.0, 0.0, 0.0], best=2, replaced=2, seed=seed) == [0, 1, 2, 2, 2]
 
-    def test_nobody_is_replaced_for_a_count_of_zero(self):
+    def test_a_count_of_zero_replaces_no_member(self):
         assert parents_of([1.0, 2.0, 3.0], best=1, replaced=0) == [0, 1, 2]
 
     @pytest.mark.parametrize("replaced", range(6))
@@ -49,16 +49,16 @@ class TestTruncation:
         assert sum(parent != member for member, parent in enumerate(parents)) == replaced
 
     @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-    def test_what_is_not_finite_is_replaced_and_never_a_parent(self, bad):
+    def test_a_diverged_member_is_replaced_and_never_a_parent(self, bad):
         for seed in range(20):
             parents = parents_of([bad, 1.0, 2.0, bad], best=3, replaced=1, seed=seed)
             assert parents[1:3] == [1, 2]
             assert {parents[0], parents[3]} <= {1, 2}
 
-    def test_a_single_survivor_parents_everybody(self):
+    def test_a_single_finite_member_is_the_parent_of_all_others(self):
         assert parents_of([NAN, NAN, 0.0, NAN], best=2, replaced=1) == [2, 2, 2, 2]
 
-    def test_nothing_finite_replaces_nobody(self):
+    def test_without_finite_fitness_no_member_is_replaced(self):
         assert parents_of([NAN, INF, -INF], best=1, replaced=1) == [0, 1, 2]
 
     def test_a_population_of_one_survives(self):
@@ -75,28 +75,28 @@ class TestTournament:
             assert parents[2] in (1, 2, 3)
             assert parents[3] in (1, 3)
 
-    def test_every_rival_is_met_equally_often(self):
+    def test_every_rival_is_drawn_equally_often(self):
         fitness = jnp.asarray([0.0, 3.0, 2.0, 1.0])
         meet = jax.vmap(lambda key: tournament(fitness, key)[0])
         met = jnp.bincount(meet(jax.random.split(jax.random.key(0), 3_000)), length=4)
         assert met[0] == 0
         assert (abs(met[1:] - 1_000) < 150).all()  # five standard deviations
 
-    def test_of_two_the_better_stays(self):
+    def test_of_two_members_the_better_survives(self):
         assert tournament(jnp.asarray([1.0, 2.0]), jax.random.key(0)).tolist() == [1, 1]
 
-    def test_a_tie_replaces_nobody(self):
+    def test_a_tie_replaces_no_member(self):
         for seed in range(10):
             assert tournament(jnp.full((5,), 7.0), jax.random.key(seed)).tolist() == [0, 1, 2, 3, 4]
             parents = tournament(jnp.asarray([0.0, 0.0, 5.0, 0.0]), jax.random.key(seed)).tolist()
             assert all(parent in (member, 2) for member, parent in enumerate(parents))
 
-    def test_what_is_not_finite_always_finds_somebody(self):
+    def test_a_diverged_member_always_gets_a_finite_parent(self):
         for seed in range(20):
             parents = tournament(jnp.asarray([NAN, 1.0, NAN, INF]), jax.random.key(seed)).tolist()
             assert parents == [1, 1, 1, 1]
 
-    def test_before_its_time_only_what_is_not_finite_is_replaced(self):
+    def test_an_inactive_selection_replaces_only_diverged_members(self):
         parents = tournament(jnp.asarray([NAN, 1.0, 2.0]), jax.random.key(0), active=False).tolist()
         assert parents[1:] == [1, 2]
         assert parents[0] in (1, 2)
@@ -114,29 +114,29 @@ class TestMultiFrequency:
     def donors(self, parents, fitness=FITNESS):
         return donors(jnp.asarray(fitness), jnp.asarray(parents), self.FREQUENCIES).tolist()
 
-    def test_a_sub_population_waits_for_its_generation(self):
-        assert self.parents(generation=0) == [0, 1, 4, 0, 4, 5, 6, 7]  # 3 takes 0; the stranger 4 comes for 2
-        assert self.parents(generation=1) == [0, 1, 4, 0, 4, 5, 0, 4]  # 7 takes 4; the stranger 0 comes for 6
+    def test_a_sub_population_evolves_only_in_its_generations(self):
+        assert self.parents(generation=0) == [0, 1, 4, 0, 4, 5, 6, 7]  # 3 copies 0; the migrant 4 replaces 2
+        assert self.parents(generation=1) == [0, 1, 4, 0, 4, 5, 0, 4]  # 7 copies 4; the migrant 0 replaces 6
 
     def test_a_migrant_must_be_better(self):
         fitness = (10.0, 8.0, 3.0, 1.0, 100.0, 90.0, 80.0, 70.0)
         assert self.parents(fitness) == [0, 1, 4, 0, 4, 5, 6, 4]
 
-    def test_among_equals_nobody_is_replaced(self):
+    def test_among_equal_members_none_is_replaced(self):
         assert self.parents([7.0] * 8) == list(range(8))
         assert self.parents([7.0] * 7 + [NAN]) == [*range(7), 4]
 
-    def test_neither_an_elder_nor_a_stranger_replaces_an_equal(self):
-        # Of eight, the last two take the first two: 6 takes 0, but 1 is the equal of 7. The two before them wait for
-        # strangers: 4 takes the only one that is better, so that nobody comes for 5. Likewise among the other eight.
+    def test_neither_a_member_nor_a_migrant_replaces_an_equal_one(self):
+        # Of eight, the last two copy the first two: 6 copies 0, but 1 equals 7. The two before them are replaced by
+        # migrants: 4 by the only one that is better, so that none replaces 5. Likewise among the other eight.
         fitness = (1.0, *[0.0] * 7, 1.0, *[0.0] * 7)
         assert self.parents(fitness) == [0, 1, 2, 3, 8, 5, 0, 7, 8, 9, 10, 11, 0, 13, 8, 15]
 
-    def test_strangers_come_one_each_best_first(self):
+    def test_each_migrant_replaces_one_member_best_first(self):
         eight = (80.0, 70.0, 60.0, 50.0, 7.5, 4.0, 2.0, 1.0)
         other = (7.0, 6.0, 5.0, 0.9, 0.8, 0.7, 0.6, 0.5)
         parents = self.parents(eight + other)
-        # 4 is better than any stranger and stays; 5 takes the best of them; the last two take their own best two.
+        # 4 is better than any migrant and survives; 5 copies the best of them; the last two copy the group's best.
         assert parents[:8] == [0, 1, 2, 3, 4, 8, 0, 1]
         assert parents[8:] == [8, 9, 10, 11, 0, 1, 8, 9]
 
@@ -151,30 +151,30 @@ class TestMultiFrequency:
             5,
             4,
             4,
-        ]  # into the fast: the migrant's own (4); into the slow: their best's (4, not 0)
+        ]  # into the fast: the migrant's (4); into the slow: those of the best member there (4, not 0)
         assert self.donors(parents) == expected
         within = selection.within_subpopulation(jnp.asarray(parents), self.FREQUENCIES)
         assert within.tolist() == [1, 1, 0, 1, 1, 1, 0, 1]
 
-    def test_between_equal_intervals_only_weights_move(self):
+    def test_between_equal_intervals_only_parameters_migrate(self):
         parents = jnp.asarray([0, 1, 4, 0, 4, 5, 0, 4])
         assert donors(jnp.asarray(self.FITNESS), parents, (3, 3)).tolist() == [0, 1, 2, 0, 4, 5, 6, 4]
 
-    def test_what_is_not_finite_is_replaced_at_once(self):
+    def test_a_diverged_member_is_replaced_at_once(self):
         fitness = (10.0, 8.0, NAN, 1.0, NAN, 7.0, 5.0, 2.0)
         assert self.parents(fitness, generation=0)[4:] == [5, 5, 6, 7]  # not their generation, but 4 diverged
         assert self.parents(fitness, generation=0, active=False) == [0, 1, 0, 3, 5, 5, 6, 7]
 
-    def test_a_sub_population_that_diverged_wholly_starts_from_the_best_of_all(self):
+    def test_a_completely_diverged_sub_population_copies_the_best_of_all(self):
         fitness = (10.0, 8.0, 3.0, 1.0, NAN, NAN, INF, NAN)
         parents = self.parents(fitness, generation=0)
         assert parents[4:] == [0, 0, 0, 0]
         assert self.donors(parents, fitness)[4:] == [0, 0, 0, 0]
-        # Also where intervals are equal: nobody keeps the hyper-parameters that it fell with.
+        # Also where intervals are equal: no member keeps the hyper-parameters with which it diverged.
         assert donors(jnp.asarray(fitness), jnp.asarray(parents), (5, 5)).tolist()[4:] == [0, 0, 0, 0]
         assert self.parents([NAN] * 8) == list(range(8))
 
-    def test_more_diverged_than_the_quarters_hold(self):
+    def test_more_diverged_members_than_the_quarters_have_places(self):
         assert self.parents((NAN, NAN, NAN, 1.0, 9.0, 7.0, 5.0, 2.0), generation=0)[:4] == [3, 3, 3, 3]
 
 

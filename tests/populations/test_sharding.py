@@ -1,4 +1,4 @@
-"""Rows that move: by any sources, along chains of parents, and in circles."""
+"""Moved rows: from arbitrary sources, along chains of parents, and in cycles."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_a_forest_moves_in_place(seed):
     """Parents rank better than their children, so any lower number may be one; several generations deep."""
     rng = np.random.default_rng(seed)
     parents = np.asarray([rng.integers(0, member + 1) for member in range(SIZE)])
-    order = rng.permutation(SIZE)  # who is how good does not follow the slots
+    order = rng.permutation(SIZE)  # ranks are independent of the slots
     sources = np.empty(SIZE, int)
     sources[order] = order[parents]
     assert_moved(rows(), sources, in_place=True)
@@ -41,7 +41,7 @@ def test_a_chain_of_all_members_moves_in_place():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_everybody_may_take_the_place_of_somebody_else(seed):
+def test_every_row_may_come_from_any_other(seed):
     assert_moved(rows(), np.random.default_rng(seed).permutation(SIZE), in_place=False)
 
 
@@ -50,8 +50,8 @@ def test_small_populations(size):
     assert_moved(rows(size), np.zeros(size, int), in_place=True)
 
 
-def test_where_there_is_nothing_nothing_moves():
-    """As of the buffers of agents that forget their data."""
+def test_a_tree_without_leaves_is_unchanged():
+    """Such as the buffers of on-policy learners."""
     assert move_here((), jnp.arange(3), in_place=True) == ()
 
 

@@ -1,4 +1,4 @@
-"""Cells by hand, against brute force, and in their shares."""
+"""Cells: centroids computed by hand, the nearest centroid against brute force, and equal volumes."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ class TestGrid:
             ((), (), (), r"of one equal size >= 1"),
         ],
     )
-    def test_what_cannot_be_a_grid_is_refused(self, shape, lower, upper, sentence):
+    def test_invalid_grids_are_errors(self, shape, lower, upper, sentence):
         with pytest.raises(ValueError, match=sentence):
             grid(shape, lower, upper)
 
@@ -69,7 +69,7 @@ class TestNearest:
         assert index.dtype == jnp.int32
         expected = distances(descriptors, places)
         np.testing.assert_allclose(expected[np.arange(count), index], expected.min(axis=1), rtol=1e-5)
-        assert (np.asarray(index) == expected.argmin(axis=1)).mean() > 0.99  # but for what rounding makes a tie
+        assert (np.asarray(index) == expected.argmin(axis=1)).mean() > 0.99  # except for ties due to rounding
 
     def test_by_hand(self, variant):
         places = jnp.asarray([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]])
@@ -91,23 +91,23 @@ class TestNearest:
         places = jnp.asarray([[0.0, 0.0], [100.0, 1.0]])
         assert variant(jnp.asarray([[45.0, 1.0], [55.0, 0.0]]), places).tolist() == [0, 1]
 
-    def test_rows_that_are_not_finite_stay_valid_and_spoil_nobody(self, variant):
+    def test_non_finite_rows_get_a_valid_cell_and_do_not_affect_others(self, variant):
         places = jnp.asarray([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
         points = jnp.asarray([[NAN, 0.0], [1.1, 1.0], [INF, -INF], [1.9, 2.0], [NAN, NAN], [-INF, 0.0]])
         index = variant(points, places).tolist()
         assert (index[1], index[3]) == (1, 2)
         assert set(index) <= {0, 1, 2}
 
-    def test_a_single_cell_takes_all(self, variant):
+    def test_a_single_cell_contains_all_points(self, variant):
         assert variant(jnp.asarray([[5.0], [-7.0]]), jnp.asarray([[3.0]])).tolist() == [0, 0]
 
-    def test_a_batch_of_none(self, variant):
+    def test_an_empty_batch(self, variant):
         assert variant(jnp.zeros((0, 2)), jnp.zeros((3, 2))).shape == (0,)
 
 
 class TestCvt:
     @pytest.mark.parametrize(("cells", "size"), [(16, 1), (64, 2), (32, 4)])
-    def test_centroids_are_the_means_of_what_is_nearest_and_share_evenly(self, cells, size):
+    def test_centroids_are_the_means_of_their_nearest_points_with_equal_shares(self, cells, size):
         lower, upper = (-2.0,) * size, (4.0,) * size
         places = np.asarray(cvt(jax.random.key(0), cells, lower, upper))
         assert places.shape == (cells, size)
@@ -128,12 +128,12 @@ class TestCvt:
         places = np.sort(np.asarray(cvt(jax.random.key(1), 2, (0.0,), (1.0,)))[:, 0])
         np.testing.assert_allclose(places, [0.25, 0.75], atol=0.01)
 
-    def test_the_key_decides(self):
+    def test_centroids_depend_on_the_key(self):
         first, again, other = (cvt(jax.random.key(seed), 64, (0.0, 0.0), (1.0, 1.0), 2_000) for seed in (1, 1, 2))
         assert (first == again).all()
         assert not (first == other).any(axis=1).all()
 
-    def test_it_stops_when_centroids_stand_still(self):
+    def test_it_stops_when_centroids_do_not_change(self):
         settled, longer = (cvt(jax.random.key(0), 5, (0.0, 0.0), (1.0, 1.0), 200, count) for count in (1_000, 2_000))
         assert (settled == longer).all()
         fewer = cvt(jax.random.key(0), 5, (0.0, 0.0), (1.0, 1.0), 200, 1)
@@ -151,7 +151,7 @@ class TestCvt:
 
     def test_dimensions_differ_in_width(self):
         places = np.asarray(cvt(jax.random.key(0), 64, (0.0, 0.0), (64.0, 1.0)))
-        along = np.sort(places[:, 0])  # distances are not rescaled, so the cells stand in a row
+        along = np.sort(places[:, 0])  # distances are not rescaled, so the cells are in one row
         np.testing.assert_allclose(places[:, 1], 0.5, atol=0.1)
         assert np.diff(along).min() > 0.5
         assert np.diff(along).max() < 1.6
@@ -169,7 +169,7 @@ class TestCvt:
             (2, {"upper": (0.0,)}, r"finite limits, lower < upper"),
         ],
     )
-    def test_what_cannot_be_a_tessellation_is_refused(self, cells, options, sentence):
+    def test_invalid_tessellations_are_errors(self, cells, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             cvt(jax.random.key(0), cells, **{"lower": (0.0,), "upper": (1.0,), **options})
 
@@ -192,7 +192,7 @@ def test_half_way_between_two_cells_of_a_grid_belongs_to_the_lower():
     assert centroids.finder(cells)(jnp.asarray([[1.0], [2.0], [3.0]]), cells).tolist() == [0, 1, 2]
 
 
-def test_what_is_no_grid_is_searched_by_distance():
+def test_other_centroids_are_searched_by_distance():
     shuffled = centroids.grid((3, 3), (0, 0), (1, 1))[::-1]
     assert centroids.finder(shuffled) is centroids.nearest
     assert centroids.finder(centroids.cvt(jax.random.key(0), 9, (0, 0), (1, 1), 500)) is centroids.nearest

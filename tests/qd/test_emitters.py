@@ -1,4 +1,4 @@
-"""One contract for every emitter: batches, newborns before there are elites, keys, and rows of one's own."""
+"""The contract of emitters: batches, initial genotypes for an empty repertoire, keys, and rows of a mixture."""
 
 import jax
 import jax.numpy as jnp
@@ -63,11 +63,11 @@ def case(request):
 
 
 def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
-    """With `count` newborns in the middle of as many cells; fitness is the cell's number."""
+    """A repertoire with `count` initial genotypes at the centres of as many cells; fitness is the cell's number."""
     centroids = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
-    newborns = jax.vmap(scoring.init_genotype, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
-    whole = repertoires.empty(trees.take(newborns, 0), centroids)
-    rows = trees.take(newborns, jnp.arange(count))
+    genotypes_of_init = jax.vmap(scoring.init_genotype, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
+    whole = repertoires.empty(trees.take(genotypes_of_init, 0), centroids)
+    rows = trees.take(genotypes_of_init, jnp.arange(count))
     fitness = jnp.arange(count, dtype=jnp.float32)
     return jax.jit(repertoires.add)(whole, rows, fitness, centroids[:count])[0] if count else whole
 
@@ -100,7 +100,7 @@ class TestContract:
         for value in metrics.values():
             assert value.shape in ((), (emitter.population_size,))
 
-    def test_its_key_decides(self, case, elites):
+    def test_proposals_depend_on_the_key(self, case, elites):
         emitter, scoring, state, bank = case
         repertoire = repertoire_of(scoring, bank, elites)
         asked = emitter.ask(state, repertoire, bank, KEY)
@@ -108,7 +108,7 @@ class TestContract:
         other = emitter.ask(state, repertoire, bank, jax.random.key(1))
         assert not set(rows_of(asked[1])) & set(rows_of(other[1]))
 
-    def test_asking_and_telling_change_nothing_that_they_were_given(self, case, elites):
+    def test_ask_and_tell_do_not_change_their_arguments(self, case, elites):
         emitter, scoring, state, bank = case
         given = (state, repertoire_of(scoring, bank, elites), bank)
         before = jax.tree.map(np.array, given)
@@ -116,17 +116,17 @@ class TestContract:
         tiny.assert_equal(given, before)
         evaluation = evaluator(scoring, proposals, bank)
         before = jax.tree.map(np.array, (asked, evaluation))
-        told = emitter.tell(asked, evaluation)
+        after_tell = emitter.tell(asked, evaluation)
         tiny.assert_equal((asked, evaluation), before)
-        tiny.assert_equal(told, emitter.tell(asked, evaluation))
-        assert jax.tree.structure(told[0]) == jax.tree.structure(state)
-        assert ("fitness" in told[1]) == (emitter.population_size > 0)
+        tiny.assert_equal(after_tell, emitter.tell(asked, evaluation))
+        assert jax.tree.structure(after_tell[0]) == jax.tree.structure(state)
+        assert ("fitness" in after_tell[1]) == (emitter.population_size > 0)
         if emitter.population_size:
-            assert told[1]["fitness"].shape == (emitter.population_size,)
+            assert after_tell[1]["fitness"].shape == (emitter.population_size,)
 
 
 class TestIsoLine:
-    def test_a_single_elite_gives_children_of_its_own(self):
+    def test_a_single_elite_is_both_parents(self):
         emitter = compiled(iso_line(FUNCTION, 64, VariationConfig(0.01, 1.0)))
         repertoire = repertoire_of(FUNCTION, (), 1)
         _, proposals, _ = emitter.ask(EmitterState((), ()), repertoire, (), KEY)
@@ -151,8 +151,8 @@ class TestIsoLine:
             iso_line(FUNCTION, 0)
 
 
-def listening(offset: float, batch_size: int) -> Emitter:
-    """Proposes its own number; what it hears are its metrics, and its state adds them up."""
+def recording_emitter(offset: float, batch_size: int) -> Emitter:
+    """An emitter that proposes its number, reports the fitness that it receives, and sums it in its state."""
 
     def init(key, bank):
         del key, bank
@@ -170,8 +170,8 @@ def listening(offset: float, batch_size: int) -> Emitter:
 
 
 class TestMix:
-    def test_everybody_hears_of_their_own_rows_alone(self):
-        emitter = mix([listening(1.0, 2), listening(10.0, 3), listening(100.0, 1)])
+    def test_each_emitter_receives_the_evaluation_of_its_rows_only(self):
+        emitter = mix([recording_emitter(1.0, 2), recording_emitter(10.0, 3), recording_emitter(100.0, 1)])
         assert (emitter.batch_size, emitter.steps, emitter.population_size) == (6, 6, 0)
         state = emitter.init(KEY, ())
         assert state.shared == (1.0, 10.0, 100.0)
@@ -186,8 +186,8 @@ class TestMix:
         evaluation = Evaluation(
             fitness, jnp.zeros((6, 2)), fitness[:, None], jnp.ones((6, 1), jnp.int32), jnp.zeros(6, jnp.int32)
         )
-        state, told = emitter.tell(state, evaluation)
-        assert {name: float(value) for name, value in told.items()} == {
+        state, after_tell = emitter.tell(state, evaluation)
+        assert {name: float(value) for name, value in after_tell.items()} == {
             "heard": 3.0,
             "rows": 2.0,
             "1/heard": 28.0,
@@ -197,18 +197,18 @@ class TestMix:
         }
         assert [float(shared) for shared in state.shared] == [4.0, 38.0, 132.0]
 
-    def test_a_population_hears_of_its_members_and_not_of_its_neighbours_proposals(self):
+    def test_an_emitter_with_a_population_receives_the_evaluation_of_its_members_only(self):
         emitter, _ = SUITE["pbt and iso_line"]
         bank = AGENTS.start_states(KEY)
         state, proposals, _ = emitter.ask(emitter.init(KEY, bank), repertoire_of(AGENTS, bank, 3), bank, KEY)
-        _, told = emitter.tell(state, evaluator(AGENTS, proposals, bank))
+        _, after_tell = emitter.tell(state, evaluator(AGENTS, proposals, bank))
         positions = state.members[0].state.position
-        np.testing.assert_allclose(told["fitness"], jnp.sum(positions, axis=1), rtol=1e-6)
+        np.testing.assert_allclose(after_tell["fitness"], jnp.sum(positions, axis=1), rtol=1e-6)
         assert jnp.array_equal(proposals.params[6:10], positions)
 
-    def test_the_tables_are_those_of_the_first_population_wherever_it_stands(self):
-        alone, breeding = listening(1.0, 2), listening(10.0, 3)._replace(population_size=6)
-        emitter = mix([alone, breeding, listening(100.0, 1)._replace(population_size=4)])
+    def test_the_tables_are_those_of_the_first_emitter_with_a_population(self):
+        alone, breeding = recording_emitter(1.0, 2), recording_emitter(10.0, 3)._replace(population_size=6)
+        emitter = mix([alone, breeding, recording_emitter(100.0, 1)._replace(population_size=4)])
         assert emitter.population_size == 2, "what divides both"
         _, _, asked = emitter.ask(emitter.init(KEY, ()), repertoire_of(FUNCTION, (), 0), (), KEY)
         assert {name: float(value) for name, value in asked.items()} == {
@@ -217,12 +217,12 @@ class TestMix:
             "2/asked": 100.0,
         }
 
-    def test_equal_emitters_side_by_side_draw_differently(self):
+    def test_equal_emitters_in_a_mixture_draw_differently(self):
         emitter = compiled(mix([iso_line(FUNCTION, 4), iso_line(FUNCTION, 4)]))
         for elites in (0, 5):
             _, proposals, _ = emitter.ask(emitter.init(KEY, ()), repertoire_of(FUNCTION, (), elites), (), KEY)
             assert len(set(rows_of(proposals))) == 8
 
-    def test_of_nothing(self):
+    def test_a_mixture_of_no_emitters_is_an_error(self):
         with pytest.raises(ValueError, match="mix needs at least one emitter"):
             mix([])

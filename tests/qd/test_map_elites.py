@@ -1,4 +1,4 @@
-"""MAP-Elites as a program: on functions whose every number is known, on policies, and in a run folder."""
+"""MAP-Elites as a program: on functions with known values, on policies, and in a run directory."""
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +32,13 @@ TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"}
 
 
 def bowl(x, key):
-    """Best in the middle."""
+    """The optimum is in the middle."""
     del key
     return -jnp.sum(jnp.square(x)), x[:2]
 
 
 def half_bowl(x, key):
-    """Judges only one half of the space."""
+    """Fitness is finite in one half of the space only."""
     fitness, descriptor = bowl(x, key)
     return jnp.where(x[0] < 0, NAN, fitness), descriptor
 
@@ -71,7 +71,7 @@ def bowl_run():
 
 
 class TestProgram:
-    def test_every_elite_is_what_its_cell_says(self, bowl_run):
+    def test_the_stored_values_of_every_elite_are_those_of_its_genotype(self, bowl_run):
         repertoire = repertoire_of(bowl_run.state)
         x, occupied = np.asarray(repertoire.genotypes), np.asarray(repertoire.occupied)
         assert 24 < occupied.sum() < 64
@@ -82,7 +82,7 @@ class TestProgram:
         assert jnp.array_equal(home[occupied], np.flatnonzero(occupied))
         assert not x[~occupied].any()
 
-    def test_it_only_gets_better_and_counts_what_happens(self, bowl_run):
+    def test_fitness_never_falls_and_additions_are_counted(self, bowl_run):
         history = bowl_run.history
         assert history[0]["fitness"].shape == (24,)
         for name in ("coverage", "max_fitness", "qd_score"):
@@ -94,7 +94,7 @@ class TestProgram:
         assert all(metrics["rejected"] == metrics["outside"] == 0 for metrics in history)
         assert all(metrics["evaluation_steps"] == 24 for metrics in history)
 
-    def test_what_is_not_finite_is_counted_and_never_in_a_cell(self):
+    def test_non_finite_genotypes_are_counted_and_never_added(self):
         result = run(program_of(half_bowl), 6)
         repertoire = repertoire_of(result.state)
         for metrics in result.history:
@@ -103,11 +103,11 @@ class TestProgram:
         assert (repertoire.genotypes[:, 0] >= 0).all()
         assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
 
-    def test_a_first_generation_without_anything_finite_stops_the_run(self):
+    def test_a_first_generation_without_a_finite_fitness_stops_the_run(self):
         with pytest.raises(Diverged, match="nothing was finite in generation 1, and the repertoire is empty"):
             run(program_of(nothing), 2)
 
-    def test_a_genotype_that_is_not_finite_is_rejected_whatever_it_is_worth(self):
+    def test_a_non_finite_genotype_is_rejected_whatever_its_fitness(self):
         def init(key):
             return {"x": jax.random.uniform(key, (2,)), "unused": jnp.where(jax.random.bernoulli(key), NAN, 0.0)}
 
@@ -118,7 +118,7 @@ class TestProgram:
         assert 0 < result.history[0]["rejected"] < 24
         assert trees.all_finite(repertoire_of(result.state).genotypes)
 
-    def test_bounds_are_those_of_floating_point_numbers(self):
+    def test_bounds_apply_to_floating_point_leaves_only(self):
         def init(key):
             return {"x": init_genotype(key), "choice": jax.random.randint(key, (), 0, 9), "flag": jnp.asarray(True)}
 
@@ -138,37 +138,37 @@ class TestProgram:
             map_elites.map_elites(searched, jnp.zeros(shape))
 
 
-class TestExamine:
-    def test_every_elite_is_judged_by_itself_and_empty_cells_by_nobody(self, bowl_run):
+class TestEvaluate:
+    def test_every_elite_is_evaluated_and_no_empty_cell(self, bowl_run):
         program = program_of(bowl, batch=10)  # in batches that do not divide the elites
         before = jax.tree.map(np.array, bowl_run.state)
-        told = jax.jit(program.evaluate)(bowl_run.state, jax.random.key(5))
+        evaluated = jax.jit(program.evaluate)(bowl_run.state, jax.random.key(5))
         repertoire = repertoire_of(bowl_run.state)
         occupied = np.asarray(repertoire.occupied)
-        assert np.isnan(told["fitness"]).tolist() == (~occupied).tolist()
-        np.testing.assert_allclose(told["fitness"][occupied], repertoire.fitnesses[occupied], rtol=1e-5)
-        assert jnp.array_equal(told["descriptor"][occupied], repertoire.descriptors[occupied])
-        assert jnp.array_equal(told["stored_fitness"], repertoire.fitnesses)
+        assert np.isnan(evaluated["fitness"]).tolist() == (~occupied).tolist()
+        np.testing.assert_allclose(evaluated["fitness"][occupied], repertoire.fitnesses[occupied], rtol=1e-5)
+        assert jnp.array_equal(evaluated["descriptor"][occupied], repertoire.descriptors[occupied])
+        assert jnp.array_equal(evaluated["stored_fitness"], repertoire.fitnesses)
         for name in ("coverage", "qd_score", "max_fitness"):
-            np.testing.assert_allclose(told[f"corrected/{name}"], told[f"stored/{name}"], rtol=1e-5)
+            np.testing.assert_allclose(evaluated[f"corrected/{name}"], evaluated[f"stored/{name}"], rtol=1e-5)
         tiny.assert_equal(bowl_run.state, before)
 
-    def test_luck_does_not_last(self):
+    def test_a_fitness_by_chance_is_corrected(self):
         program = program_of(luck)
         state = run(program, 12).state
-        told = jax.jit(program.evaluate)(state, jax.random.key(5))
-        assert told["corrected/qd_score"] < told["stored/qd_score"] - 10.0
+        evaluated = jax.jit(program.evaluate)(state, jax.random.key(5))
+        assert evaluated["corrected/qd_score"] < evaluated["stored/qd_score"] - 10.0
         occupied = np.asarray(repertoire_of(state).occupied)
-        assert np.mean(told["stored_fitness"][occupied]) > np.mean(told["fitness"][occupied]) + 0.3
+        assert np.mean(evaluated["stored_fitness"][occupied]) > np.mean(evaluated["fitness"][occupied]) + 0.3
 
     def test_descriptors_are_those_of_the_new_episodes(self, bowl_run):
         crowded = bowl_run.state._replace(cells=jnp.full_like(bowl_run.state.cells, 0.3))
-        told = jax.jit(program_of(bowl, batch=10).evaluate)(crowded, jax.random.key(5))
+        evaluated = jax.jit(program_of(bowl, batch=10).evaluate)(crowded, jax.random.key(5))
         occupied = np.asarray(repertoire_of(crowded).occupied)
-        assert (told["descriptor"][occupied] == 0.3).all()
-        np.testing.assert_allclose(told["corrected/coverage"], 100 / 64, rtol=1e-6)
-        np.testing.assert_allclose(told["corrected/qd_score"], 3.0 - 0.27, rtol=1e-5)
-        assert told["stored/coverage"] > 50
+        assert (evaluated["descriptor"][occupied] == 0.3).all()
+        np.testing.assert_allclose(evaluated["corrected/coverage"], 100 / 64, rtol=1e-6)
+        np.testing.assert_allclose(evaluated["corrected/qd_score"], 3.0 - 0.27, rtol=1e-5)
+        assert evaluated["stored/coverage"] > 50
 
 
 class TestRunFolder:
@@ -207,7 +207,7 @@ FEW = EvaluationConfig(eval_episodes=3, start_states=3)
 
 
 def three_ways(episode_length: int = 4) -> Environment:
-    """Three actions; the reward is the action, the descriptor where the episode began."""
+    """Three actions; the reward is the action, the descriptor is the start state."""
 
     def reset(key):
         place = jax.random.uniform(key, (1,))
@@ -224,14 +224,14 @@ def three_ways(episode_length: int = 4) -> Environment:
 
 
 class TestScoring:
-    def test_policies_come_to_places_of_their_own(self):
+    def test_initial_policies_differ(self):
         searched = policy_scoring(registry.make("point_room", episode_length=10), PolicyConfig((4,)), FEW)
         emitter = iso_line(searched, 16, VariationConfig(0.5, 0.5))
         history = run(map_elites.map_elites(searched, GRID, emitter), 10).history
         assert history[-1]["coverage"] >= 2 * history[0]["coverage"] > 0
         assert history[-1]["evaluation_steps"] == 16 * 3 * 10
 
-    def test_a_task_without_a_descriptor_is_refused(self):
+    def test_a_task_without_a_descriptor_is_an_error(self):
         with pytest.raises(
             ValueError, match="probe_value has no descriptor, which quality diversity needs; tasks that have one"
         ):
@@ -239,7 +239,7 @@ class TestScoring:
         with pytest.raises(ValueError, match="line has no descriptor"):
             learner_scoring(walks.learner())
 
-    def test_a_layer_without_width(self):
+    def test_a_layer_width_of_zero_is_an_error(self):
         with pytest.raises(ValueError, match="at least 1"):
             PolicyConfig((4, 0))
 
@@ -252,9 +252,9 @@ class TestScoring:
         assert fitnesses <= {sum(actions) / 3 for actions in np.ndindex(9, 9, 9)}
         assert len(fitnesses) > 1
         still = policies[0]._replace(params=jax.tree.map(jnp.zeros_like, policies[0].params))
-        assert evaluate(still, bank, jax.random.key(0)).fitness == 0.0  # of equals the first
+        assert evaluate(still, bank, jax.random.key(0)).fitness == 0.0  # of equal outputs the first
 
-    def test_outputs_that_overflow_are_no_action(self):
+    def test_non_finite_outputs_give_the_action_minus_one(self):
         searched = policy_scoring(three_ways(), PolicyConfig((2,)), FEW)
         bank = searched.start_states(jax.random.key(0))
         policy = searched.init_genotype(jax.random.key(0), bank)
@@ -288,12 +288,12 @@ class TestScoring:
             ({"eval_descriptor": "mode"}, "eval_descriptor must be one of .* got 'mode'"),
         ],
     )
-    def test_what_cannot_be_judged_by(self, options, message):
+    def test_invalid_evaluation_settings_are_errors(self, options, message):
         with pytest.raises(ValueError, match=message):
             EvaluationConfig(**options)
 
     @pytest.mark.parametrize(("lower", "upper"), [((), ()), ((0.0,), (1.0, 2.0)), ((0.0, 1.0), (1.0, 1.0))])
-    def test_limits_that_are_none(self, lower, upper):
+    def test_invalid_limits_are_errors(self, lower, upper):
         with pytest.raises(ValueError, match="descriptor 'descriptor' needs"):
             function_scoring(bowl, init_genotype, lower, upper)
 
@@ -302,8 +302,8 @@ class TestScoring:
 
 
 @pytest.fixture(scope="module")
-def bred(tmp_path_factory):
-    """A population beside variations, in a run folder."""
+def me_pbt_run(tmp_path_factory):
+    """A run directory of ME-PBT."""
     learner = walks.learner(descriptor=True)
     searched = learner_scoring(learner)
     config = MePbtConfig(replace_fraction=0.25, best_fraction=0.25, sample_fraction=0.25)
@@ -311,13 +311,13 @@ def bred(tmp_path_factory):
         [pbt_emitter(learner, searched, population_size=4, ga_population=3, config=config), iso_line(searched, 3)]
     )
     program = map_elites.map_elites(searched, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), emitter)
-    path = tmp_path_factory.mktemp("bred") / "run"
+    path = tmp_path_factory.mktemp("me_pbt_run") / "run"
     return path, run(program, 7, run_dir=str(path), checkpoint_every=100)
 
 
 class TestLineage:
-    def test_the_population_stands_in_the_tables(self, bred):
-        path, result = bred
+    def test_the_tables_contain_the_population(self, me_pbt_run):
+        path, result = me_pbt_run
         family = lineage(path)
         for generation, metrics in enumerate(result.history):
             assert family.parents[generation].tolist() == metrics["parent"].tolist()
@@ -327,26 +327,26 @@ class TestLineage:
         assert family.steps_per_generation == 10
         assert sorted(family.hyper) == ["discount", "fixed", "noise", "rate"]
 
-    def test_a_line_may_begin_in_the_repertoire(self, bred):
-        family = lineage(bred[0])
+    def test_a_lineage_may_begin_in_the_repertoire(self, me_pbt_run):
+        family = lineage(me_pbt_run[0])
         revived = int(np.flatnonzero(family.parents[3] == FROM_REPERTOIRE)[0])
         assert family.ancestors(revived, 3).tolist() == [-1, -1, -1, revived]
         with pytest.raises(ValueError, match="elite of the repertoire in generation 3, and the hyper-parameters of"):
             family.schedule(revived, 3)
         whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
-        assert whole, "nobody goes back to generation 0: the test says nothing"
+        assert whole, "no lineage reaches generation 0, so the test has no effect"
         assert family.schedule(whole[0], 2).generations == 3
 
-    def test_who_has_descendants_is_named_as_an_ancestor(self, bred):
-        family = lineage(bred[0])
+    def test_members_with_descendants_are_listed_as_ancestors(self, me_pbt_run):
+        family = lineage(me_pbt_run[0])
         named = np.zeros(family.parents.shape, bool)
         for member in range(4):
             line = family.ancestors(member)
             named[np.flatnonzero(line >= 0), line[line >= 0]] = True
         assert family.has_descendants.tolist() == named.tolist()
 
-    def test_it_can_be_read_before_the_first_repertoire_is_written(self, bred):
-        table = bred[0] / "repertoire.csv"
+    def test_it_can_be_read_before_the_first_repertoire_is_written(self, me_pbt_run):
+        table = me_pbt_run[0] / "repertoire.csv"
         hidden = table.rename(table.with_suffix(".hidden"))
-        assert lineage(bred[0]).parents.shape == (7, 4)
+        assert lineage(me_pbt_run[0]).parents.shape == (7, 4)
         hidden.rename(table)

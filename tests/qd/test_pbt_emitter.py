@@ -1,4 +1,4 @@
-"""ME-PBT's emitter: the decision by hand and exhaustively, and what newcomers bring along, over walkers."""
+"""ME-PBT's emitter: exhaustive tests of selection, and the state of new members."""
 
 import itertools
 from functools import partial
@@ -35,7 +35,7 @@ class TestCounts:
             ((0.1, 0.2, 0.4), 10, (2, 1, 4)),
             ((0.1, 0.2, 0.4), 4, (1, 0, 2)),
             ((0.25, 0.0, 0.5), 10, (1, 3, 5)),
-            ((0.0, 1.0, 1.0), 3, (3, 0, 3)),  # nobody takes a parent, so the best may be replaced
+            ((0.0, 1.0, 1.0), 3, (3, 0, 3)),  # no member copies a parent, so the best may be replaced
         ],
     )
     def test_each_fraction_rounds_to_the_nearest(self, fractions, size, expected):
@@ -65,20 +65,20 @@ class TestCounts:
             ({"perturb": "pb2"}, "perturb must be 'resample' or 'perturb', got 'pb2'"),
         ],
     )
-    def test_a_mistake_is_a_sentence(self, options, message):
+    def test_invalid_settings_are_errors(self, options, message):
         with pytest.raises(ValueError, match=message):
             MePbtConfig(**options)
 
 
 @pytest.fixture(scope="module")
 def decide():
-    """Origins of many populations at once, each with a key of its own."""
+    """Origins of many populations at once, each with a separate key."""
     every = jax.vmap(origins, in_axes=(None, 0, 0, None, None))
     compiled = jax.jit(every, static_argnums=0)
 
-    def decide(fitness, told: Counts, judged=True, elites_exist=True, seed=0):
+    def decide(fitness, given: Counts, with_fitness=True, elites_exist=True, seed=0):
         keys = base.member_keys(jax.random.key(seed), len(fitness))
-        parents, revived = compiled(told, jnp.asarray(fitness, jnp.float32), keys, judged, elites_exist)
+        parents, revived = compiled(given, jnp.asarray(fitness, jnp.float32), keys, with_fitness, elites_exist)
         return np.asarray(parents), np.asarray(revived)
 
     return decide
@@ -90,22 +90,22 @@ def ranks_of(fitness) -> list[int]:
 
 
 class TestOrigins:
-    @pytest.mark.parametrize("told", [Counts(1, 1, 2), Counts(2, 1, 1), Counts(1, 0, 5), Counts(2, 3, 0)])
+    @pytest.mark.parametrize("given", [Counts(1, 1, 2), Counts(2, 1, 1), Counts(1, 0, 5), Counts(2, 3, 0)])
     @pytest.mark.parametrize("elites_exist", [True, False])
-    def test_every_population_of_five(self, decide, told, elites_exist):
-        parents, revived = decide(EVERYTHING, told, elites_exist=elites_exist)
+    def test_every_population_of_five(self, decide, given, elites_exist):
+        parents, revived = decide(EVERYTHING, given, elites_exist=elites_exist)
         assert parents.dtype == np.int32
         for fitness, chosen, takes_elite in zip(EVERYTHING, parents, revived, strict=True):
             finite, rank = np.isfinite(fitness), np.asarray(ranks_of(fitness))
             value = np.where(finite, fitness, -INF)
-            expected = elites_exist & ((rank >= 5 - told.replaced - told.sampled) & (rank < 5 - told.replaced))
+            expected = elites_exist & ((rank >= 5 - given.replaced - given.sampled) & (rank < 5 - given.replaced))
             expected = expected & (value < value.max())
             expected = expected | (elites_exist & ~finite.any())
             assert takes_elite.tolist() == expected.tolist(), fitness
-            replaced = ((rank >= 5 - told.replaced) | ~finite) & ~expected & (value < value.max())
+            replaced = ((rank >= 5 - given.replaced) | ~finite) & ~expected & (value < value.max())
             assert (chosen != np.arange(5)).tolist() == replaced.tolist(), fitness
             assert finite[chosen[replaced]].all(), "a parent is finite"
-            assert (rank[chosen[replaced]] < told.best).all(), "and one of the best"
+            assert (rank[chosen[replaced]] < given.best).all(), "and one of the best"
             assert (value[chosen[replaced]] > value[replaced]).all(), "and better than its child"
 
     @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class TestOrigins:
             ([7.0] * 8 + [1.0, 2.0], 1, 1),
         ],
     )
-    def test_who_is_as_good_as_the_best_stays(self, decide, fitness, elites, children):
+    def test_members_equal_to_the_best_survive(self, decide, fitness, elites, children):
         for seed in range(3):
             parents, revived = decide([fitness], Counts(2, 1, 4), seed=seed)
             assert revived.sum() == elites
@@ -134,14 +134,14 @@ class TestOrigins:
         parents, _ = decide([[9.0, 8.0, 1.0, 0.0]] * 100, Counts(2, 2, 0))
         assert {tuple(pair) for pair in parents[:, 2:]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
-    def test_before_anybody_is_judged_nobody_is_replaced(self, decide):
-        parents, revived = decide(EVERYTHING, Counts(1, 1, 2), judged=False)
+    def test_before_the_first_evaluation_no_member_is_replaced(self, decide):
+        parents, revived = decide(EVERYTHING, Counts(1, 1, 2), with_fitness=False)
         assert (parents == np.arange(5)).all()
         assert not revived.any()
 
 
 def restart(member, bank, key, needed):
-    """As a learner with a buffer does it."""
+    """Restart that also empties the buffer."""
     member = walks._restart(member, bank, key, needed)
     return member._replace(buffer=jnp.where(needed, 0.0, member.buffer))
 
@@ -169,7 +169,7 @@ def ask():
 
 @pytest.fixture(scope="module")
 def population() -> EmitterState:
-    """After a generation, so with momentum."""
+    """A population after one generation, with optimiser momentum."""
     state = jax.jit(partial(pbt_emitter.init, bindings()))(jax.random.key(0), BANK)
     members = state.members
     momentum = jax.random.normal(jax.random.key(2), members.state.momentum.shape)
@@ -179,7 +179,7 @@ def population() -> EmitterState:
     return EmitterState(members, state.shared._replace(generation=jnp.asarray(3, jnp.int32)))
 
 
-def judged(state: EmitterState, fitness, diverged=None) -> EmitterState:
+def with_fitness(state: EmitterState, fitness, diverged=None) -> EmitterState:
     fitness = jnp.asarray(fitness, jnp.float32)
     diverged = ~jnp.isfinite(fitness) if diverged is None else jnp.asarray(diverged)
     return state._replace(shared=state.shared._replace(fitness=fitness, diverged=diverged))
@@ -187,7 +187,7 @@ def judged(state: EmitterState, fitness, diverged=None) -> EmitterState:
 
 @pytest.fixture(scope="module")
 def repertoire() -> Repertoire:
-    """Nine elites; what does not evolve of their hyper-parameters is 100, 101, ..."""
+    """Nine elites; their fixed hyper-parameter is 100, 101, ..."""
     numbers = jnp.arange(9, dtype=jnp.float32)
     hyper = walks.Hyper(
         rate=0.01 * (numbers + 1), discount=0.6 + numbers / 100, noise=numbers / 10, fixed=numbers + 100
@@ -201,40 +201,42 @@ def no_elites(repertoire: Repertoire) -> Repertoire:
     return repertoires.empty(trees.take(repertoire.genotypes, 0), repertoire.centroids)
 
 
-FITNESS = (3.0, NAN, 5.0, 1.0, 2.0)  # 2 is best, 0 survives; 4 and 3 take elites; 1 takes 2
+FITNESS = (3.0, NAN, 5.0, 1.0, 2.0)  # 2 is best, 0 survives; 4 and 3 are replaced by elites; 1 copies 2
 
 
 class TestExploit:
     def test_survivors_keep_everything_bit_for_bit(self, exploit, population, repertoire):
-        members, parents = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+        members, parents = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
         stayed = jnp.asarray([0, 2])
         tiny.assert_equal(trees.take(members, stayed), trees.take(population.members, stayed))
 
-    def test_a_child_takes_all_of_its_parent_and_a_diverged_one_starts_anew(self, exploit, population, repertoire):
-        members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+    def test_a_child_copies_its_parent_and_the_slot_of_a_diverged_member_is_reset(
+        self, exploit, population, repertoire
+    ):
+        members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         tiny.assert_equal(trees.take(members.state, 1), trees.take(population.members.state, 2))
         assert members.env_state[1].tolist() == BANK[:2].tolist()
         assert not members.buffer[1].any()
 
     def test_data_stays_with_a_slot_that_did_not_diverge(self, exploit, population, repertoire):
-        members, parents = exploit(judged(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
+        members, parents = exploit(with_fitness(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
         assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
         tiny.assert_equal((members.env_state, members.buffer), population.members[3:])
 
-    def test_who_is_revived_is_an_elite_with_fresh_momentum_in_the_slots_data(self, exploit, population, repertoire):
-        members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+    def test_a_member_replaced_by_an_elite_has_new_momentum_and_the_slots_data(self, exploit, population, repertoire):
+        members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         for slot in (3, 4):
-            elite = int(members.hyper.fixed[slot]) - 100  # what does not evolve tells who it is
+            elite = int(members.hyper.fixed[slot]) - 100  # the fixed hyper-parameter identifies the elite
             assert members.state.position[slot].tolist() == repertoire.genotypes.params[elite].tolist()
             assert not members.state.momentum[slot].any()
             assert members.buffer[slot].tolist() == population.members.buffer[slot].tolist()
             assert members.env_state[slot].tolist() == population.members.env_state[slot].tolist()
 
-    def test_newcomers_draw_elites_and_hyper_parameters_each_their_own(self, exploit, population, repertoire):
+    def test_new_members_draw_separate_elites_and_hyper_parameters(self, exploit, population, repertoire):
         drawn = set()
         for seed in range(12):
-            members, _ = exploit(judged(population, FITNESS), repertoire, BANK, jax.random.key(seed))
+            members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, jax.random.key(seed))
             drawn.add(tuple(members.hyper.fixed[3:].tolist()))
             for name, domain in walks.SPACE.domains.items():
                 values, before = getattr(members.hyper, name), getattr(population.members.hyper, name)
@@ -244,15 +246,15 @@ class TestExploit:
                 assert all(np.float32(domain.low) <= value <= np.float32(domain.high) for value in new)
         assert len(drawn) > 6
 
-    def test_a_clone_of_one_elite_has_hyper_parameters_of_its_own(self, exploit, population, repertoire):
+    def test_clones_of_one_elite_have_different_hyper_parameters(self, exploit, population, repertoire):
         only = repertoire._replace(fitnesses=jnp.full((9,), -INF).at[4].set(1.0))
-        members, _ = exploit(judged(population, FITNESS), only, BANK, KEY)
+        members, _ = exploit(with_fitness(population, FITNESS), only, BANK, KEY)
         assert members.hyper.fixed[3:].tolist() == [104.0, 104.0]
         for name in walks.SPACE.domains:
             assert len(set(getattr(members.hyper, name)[3:].tolist())) == 2
 
-    def test_who_diverged_is_revived_without_its_data(self, exploit, population, repertoire):
-        members, parents = exploit(judged(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
+    def test_the_data_of_a_diverged_member_is_discarded(self, exploit, population, repertoire):
+        members, parents = exploit(with_fitness(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
         assert parents.tolist() == [FROM_REPERTOIRE, FROM_REPERTOIRE, 4, 3, 4]
         for slot in range(3):
             assert members.env_state[slot].tolist() == BANK[:2].tolist()
@@ -260,49 +262,51 @@ class TestExploit:
         tiny.assert_equal(trees.take(members, jnp.asarray([3, 4])), trees.take(population.members, jnp.asarray([3, 4])))
 
     def test_a_member_that_broke_the_physics_is_replaced_and_keeps_its_data(self, exploit, population, repertoire):
-        state = judged(population, (NAN, NAN, 3.0, 1.0, 2.0), [True, False, False, False, False])
+        state = with_fitness(population, (NAN, NAN, 3.0, 1.0, 2.0), [True, False, False, False, False])
         members, parents = exploit(state, repertoire, BANK, KEY)
         assert (parents[:2] != jnp.arange(2)).all()
         assert not members.buffer[0].any()
         tiny.assert_equal(members.buffer[1], population.members.buffer[1])
         tiny.assert_equal(members.env_state[1], population.members.env_state[1])
 
-    def test_a_population_that_diverged_wholly_comes_back_out_of_the_repertoire(self, exploit, population, repertoire):
+    def test_a_completely_diverged_population_is_replaced_by_elites(self, exploit, population, repertoire):
         broken = population.members._replace(state=jax.tree.map(lambda leaf: leaf * NAN, population.members.state))
-        state = judged(population._replace(members=broken), [NAN] * 5)
+        state = with_fitness(population._replace(members=broken), [NAN] * 5)
         members, parents = exploit(state, repertoire, BANK, KEY)
         assert parents.tolist() == [FROM_REPERTOIRE] * 5
         assert trees.all_finite(members)
 
-    def test_while_there_is_no_elite_who_diverged_takes_a_parent_all_the_same(self, exploit, population, repertoire):
-        members, parents = exploit(judged(population, (NAN, INF, NAN, 1.0, 2.0)), no_elites(repertoire), BANK, KEY)
+    def test_without_elites_a_diverged_member_is_replaced_by_a_parent(self, exploit, population, repertoire):
+        members, parents = exploit(
+            with_fitness(population, (NAN, INF, NAN, 1.0, 2.0)), no_elites(repertoire), BANK, KEY
+        )
         assert parents.tolist() == [4, 4, 4, 3, 4]
         assert not members.buffer[:3].any()
-        _, parents = exploit(judged(population, FITNESS), no_elites(repertoire), BANK, KEY)
+        _, parents = exploit(with_fitness(population, FITNESS), no_elites(repertoire), BANK, KEY)
         assert parents.tolist() == [0, 2, 2, 3, 4]
-        _, parents = exploit(judged(population, [NAN] * 5), no_elites(repertoire), BANK, KEY)
+        _, parents = exploit(with_fitness(population, [NAN] * 5), no_elites(repertoire), BANK, KEY)
         assert parents.tolist() == [0, 1, 2, 3, 4]
 
-    def test_in_the_first_generation_nobody_is_replaced(self, exploit, population, repertoire):
-        state = judged(population, FITNESS)
+    def test_in_the_first_generation_no_member_is_replaced(self, exploit, population, repertoire):
+        state = with_fitness(population, FITNESS)
         state = state._replace(shared=state.shared._replace(generation=jnp.zeros((), jnp.int32)))
         members, parents = exploit(state, repertoire, BANK, KEY)
         assert parents.tolist() == [0, 1, 2, 3, 4]
         tiny.assert_equal(members, population.members)
 
-    def test_a_step_on_the_scale_begins_at_what_was_brought_along(self, population, repertoire):
-        told = bindings(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
-        exploit = jax.jit(partial(pbt_emitter.exploit, told))
-        members, _ = exploit(judged(population, FITNESS), repertoire, BANK, KEY)
+    def test_a_perturbation_starts_from_the_inherited_hyper_parameters(self, population, repertoire):
+        given = bindings(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
+        exploit = jax.jit(partial(pbt_emitter.exploit, given))
+        members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         factors = [members.hyper.rate[1] / population.members.hyper.rate[2]]
         for slot in (3, 4):
             elite = int(members.hyper.fixed[slot]) - 100
             factors.append(members.hyper.rate[slot] / repertoire.genotypes.hyper.rate[elite])
         for factor in factors:
             assert min(abs(float(factor) - 0.8), abs(float(factor) - 1.25)) < 1e-4
-        # An inherited buffer stays, though its new owner diverged; nobody's own is lost either.
+        # An inherited buffer is kept although the member before diverged; no other buffer is lost.
         assert members.buffer.tolist() == population.members.buffer[jnp.asarray([0, 2, 2, 3, 4])].tolist()
-        members, parents = exploit(judged(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
+        members, parents = exploit(with_fitness(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
         assert parents.tolist() == [FROM_REPERTOIRE, FROM_REPERTOIRE, 4, 3, 4]
         assert not members.buffer[:2].any(), "an elite brings no data"
         assert members.buffer[2].tolist() == population.members.buffer[4].tolist()
@@ -310,7 +314,7 @@ class TestExploit:
 
 class TestAskAndTell:
     def test_proposals_are_variations_and_then_exactly_the_trained_members(self, ask, population, repertoire):
-        state = judged(population, FITNESS)
+        state = with_fitness(population, FITNESS)
         after, proposals, learned = ask(state, repertoire, BANK, KEY)
         assert jax.tree.leaves(proposals)[0].shape[0] == 3 + 5
         tiny.assert_equal(trees.take(proposals, jnp.arange(3, 8)), jax.vmap(genotype)(after.members))
@@ -322,9 +326,9 @@ class TestAskAndTell:
         moved = after.members.state.position - population.members.state.position
         assert (abs(moved[jnp.asarray([0, 2])]) > 1e-4).all(), "they were trained"
 
-    def test_every_member_trains_with_a_key_of_its_own(self, ask, population, repertoire):
+    def test_every_member_trains_with_a_separate_key(self, ask, population, repertoire):
         clones = trees.take(population.members, jnp.zeros((5,), jnp.int32))
-        state = judged(population._replace(members=clones), [0.0] * 5)
+        state = with_fitness(population._replace(members=clones), [0.0] * 5)
         state = state._replace(shared=state.shared._replace(generation=jnp.zeros((), jnp.int32)))
         _, _, learned = ask(state, no_elites(repertoire), BANK, KEY)
         assert len(set(learned["stride"].tolist())) == 5
@@ -340,16 +344,16 @@ class TestAskAndTell:
         state = population._replace(members=population.members._replace(state=poisoned))
         parents = jnp.asarray([0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE], jnp.int32)
         state = state._replace(shared=state.shared._replace(parents=parents))
-        told, metrics = pbt_emitter.tell(bindings(), state, evaluation)
+        given, metrics = pbt_emitter.tell(bindings(), state, evaluation)
         np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, 4.0, INF])
-        np.testing.assert_array_equal(told.shared.fitness, metrics["fitness"])
+        np.testing.assert_array_equal(given.shared.fitness, metrics["fitness"])
         assert metrics["diverged"].tolist() == [False, True, False, False, True]
         assert metrics["parent"].tolist() == parents.tolist()
         assert int(metrics["revived"]) == 2
         assert metrics["episode_length"].tolist() == [6.5, 8.5, 10.5, 12.5, 14.5]
         assert jnp.array_equal(metrics["hyper/rate"], population.members.hyper.rate)
 
-    def test_a_size_below_one_or_too_many_is_refused(self):
+    def test_invalid_sizes_are_errors(self):
         with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
             pbt_emitter.pbt_emitter(LEARNER, SCORING, population_size=5, ga_population=0)
         with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):

@@ -1,4 +1,4 @@
-"""One winner per cell (law 8): against a reference in plain Python, by hand, and for what nobody should ask."""
+"""One winner per cell (invariant 8): against a reference in plain Python, by hand, and with invalid arguments."""
 
 import math
 
@@ -20,7 +20,7 @@ add = jax.jit(repertoires.add)
 
 
 def genotypes(numbers) -> dict[str, jax.Array]:
-    """Every leaf carries the individual's number, in a shape and a type of its own."""
+    """Every leaf contains the individual's number, in a different shape and type."""
     numbers = np.asarray(numbers)
     return {
         "number": jnp.asarray(numbers, jnp.int32),
@@ -43,7 +43,7 @@ def filled(fitnesses, cells) -> Repertoire:
 
 
 class Batch:
-    """Random individuals with ties, several to a cell, and much that is not finite."""
+    """Random individuals with ties, several to a cell, and many values that are not finite."""
 
     def __init__(self, rng: np.random.Generator, first: int, size: int = 32, ties: bool = True):
         self.numbers = np.arange(first, first + size)
@@ -88,8 +88,8 @@ class Reference:
         occupied = np.asarray(repertoire.occupied)
         assert np.flatnonzero(occupied).tolist() == sorted(self.cells)
         assert jnp.isneginf(repertoire.fitnesses[~occupied]).all()
-        told = [self.cells.get(cell, (-INF, 0, [0.0, 0.0])) for cell in range(len(occupied))]
-        fitnesses, numbers, descriptors = zip(*told, strict=True)
+        found = [self.cells.get(cell, (-INF, 0, [0.0, 0.0])) for cell in range(len(occupied))]
+        fitnesses, numbers, descriptors = zip(*found, strict=True)
         assert np.asarray(repertoire.fitnesses).tobytes() == np.asarray(fitnesses, np.float32).tobytes()
         assert repertoire.descriptors.tolist() == list(descriptors)
         tiny.assert_equal(repertoire.genotypes, genotypes(numbers))
@@ -135,7 +135,7 @@ class TestAdd:
         assert added.cell.tolist() == [1, 2, 2, 0]
         assert added.status.tolist() == [0, 2, 0, 2]
 
-    def test_the_best_of_a_cell_wins_wherever_it_stands(self):
+    def test_the_best_of_a_cell_wins_at_every_position_in_the_batch(self):
         fitness = jnp.asarray([1.0, 6.0, 2.0, 7.0])
         repertoire, added = add(filled([5.0], [1]), genotypes([7, 8, 9, 10]), fitness, jnp.full((4, 1), 1.1))
         assert repertoire.genotypes["number"].tolist() == [0, 10, 0, 0]
@@ -144,7 +144,7 @@ class TestAdd:
 
     @pytest.mark.parametrize("bad", [NAN, INF, -INF])
     @pytest.mark.parametrize("where", ["fitness", "descriptor"])
-    def test_what_is_not_finite_neither_enters_nor_blocks(self, bad, where):
+    def test_non_finite_genotypes_are_not_added_and_do_not_block_others(self, bad, where):
         fitness = jnp.asarray([bad if where == "fitness" else 9.0, 2.0])
         descriptor = jnp.asarray([[bad if where == "descriptor" else 0.5], [0.5]])
         repertoire, added = add(empty(LINE), genotypes([1, 2]), fitness, descriptor)
@@ -155,11 +155,11 @@ class TestAdd:
         tiny.assert_equal(again, repertoire)
         assert added.rejected.tolist() == [True, False]
 
-    def test_the_lowest_finite_fitness_may_enter(self):
+    def test_the_lowest_finite_fitness_is_added(self):
         lowest = float(np.finfo(np.float32).min)
         assert filled([lowest], [3]).occupied.tolist() == [False, False, False, True]
 
-    def test_beyond_the_limits_it_belongs_to_the_nearest_cell_and_is_counted(self):
+    def test_a_descriptor_outside_the_limits_belongs_to_the_nearest_cell_and_is_counted(self):
         limits = (jnp.asarray([0.0]), jnp.asarray([4.0]))
         descriptor = jnp.asarray([[-3.0], [4.0], [1e30], [NAN], [7.0]])
         fitness = jnp.asarray([1.0, 2.0, 3.0, 4.0, INF])
@@ -170,7 +170,7 @@ class TestAdd:
         )
         assert added.rejected.tolist() == [False, False, False, True, True]
         assert repertoire.genotypes["number"].tolist() == [1, 0, 0, 3]
-        assert repertoire.descriptors[:, 0].tolist() == [-3.0, 0.0, 0.0, np.float32(1e30)], "as they were judged"
+        assert repertoire.descriptors[:, 0].tolist() == [-3.0, 0.0, 0.0, np.float32(1e30)], "as they were evaluated"
 
     def test_a_corner_is_nearest_in_every_dimension(self):
         limits = (jnp.zeros(2), jnp.ones(2))
@@ -219,10 +219,10 @@ class TestSample:
     def test_an_empty_repertoire_is_an_error(self):
         with pytest.raises(ValueError, match="the repertoire is empty; add genotypes"):
             repertoires.sample(empty(), jax.random.key(0), 3)
-        assert repertoires.draw(empty(), jax.random.key(0), 3).tolist() == [0, 0, 0], "for who makes no use of it"
+        assert repertoires.draw(empty(), jax.random.key(0), 3).tolist() == [0, 0, 0], "for callers that discard it"
 
 
-class TestQuestions:
+class TestElites:
     REPERTOIRE = filled([1.0, 7.0, 7.0], [0, 1, 3])
 
     def test_the_elite_of_a_cell(self):
@@ -231,7 +231,7 @@ class TestQuestions:
         tiny.assert_equal(elite.genotype, trees.take(genotypes([3]), 0))
 
     @pytest.mark.parametrize("cell", [2, 4, -1])
-    def test_a_cell_that_holds_nothing(self, cell):
+    def test_an_empty_cell_is_an_error(self, cell):
         with pytest.raises(ValueError, match=rf"cell {cell} of 0\.\.3 holds no elite; `nearest` finds one"):
             repertoires.elite(self.REPERTOIRE, cell)
 
@@ -251,7 +251,7 @@ class TestQuestions:
         repertoire = filled([1.0], [3])  # empty cells hold the descriptor 0
         assert repertoires.nearest(repertoire, jnp.asarray([0.0])).cell == 3
 
-    def test_mistakes_are_sentences(self):
+    def test_invalid_arguments_are_errors(self):
         with pytest.raises(ValueError, match="the repertoire is empty and has no best elite"):
             repertoires.best(empty())
         with pytest.raises(ValueError, match="the repertoire is empty and has no nearest elite"):
@@ -264,15 +264,15 @@ class TestQuestions:
 
 class TestMetrics:
     def test_by_hand(self):
-        told = repertoires.metrics(filled([-3.0, 1.0, 4.0], [0, 1, 3]), qd_offset=-1.0)
+        found = repertoires.metrics(filled([-3.0, 1.0, 4.0], [0, 1, 3]), qd_offset=-1.0)
         expected = {"coverage": 75.0, "qd_score": 0.0 + 2.0 + 5.0, "normalized_qd_score": 1.75, "max_fitness": 4.0}
-        assert {name: float(value) for name, value in told.items()} == expected | {"below_offset": 1.0}
+        assert {name: float(value) for name, value in found.items()} == expected | {"below_offset": 1.0}
 
     def test_an_elite_at_the_offset_counts_as_zero_and_is_not_below(self):
-        told = repertoires.metrics(filled([2.0], [0]), qd_offset=2.0)
-        assert (float(told["qd_score"]), int(told["below_offset"])) == (0.0, 0)
+        found = repertoires.metrics(filled([2.0], [0]), qd_offset=2.0)
+        assert (float(found["qd_score"]), int(found["below_offset"])) == (0.0, 0)
 
-    def test_an_empty_repertoire_is_worth_nothing(self):
-        told = repertoires.metrics(empty(), qd_offset=-5.0)
+    def test_the_metrics_of_an_empty_repertoire(self):
+        found = repertoires.metrics(empty(), qd_offset=-5.0)
         expected = {"coverage": 0.0, "qd_score": 0.0, "normalized_qd_score": 0.0, "max_fitness": -INF}
-        assert {name: float(value) for name, value in told.items()} == expected | {"below_offset": 0.0}
+        assert {name: float(value) for name, value in found.items()} == expected | {"below_offset": 0.0}

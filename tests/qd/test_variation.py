@@ -1,4 +1,4 @@
-"""The iso+line operator: what is shared by the whole tree, what is not, and what never varies."""
+"""The iso+line operator: the noise shared by the whole tree, the noise of each number, and leaves that never vary."""
 
 from functools import partial
 from typing import NamedTuple
@@ -59,7 +59,7 @@ def test_the_step_is_normal_with_its_deviation():
     assert 0.2 < float(jnp.mean(steps < -0.1)) < 0.5, "it may lead away from the second parent"
 
 
-def test_a_child_of_twins_differs_by_the_isotropic_noise_alone():
+def test_a_child_of_equal_parents_differs_by_the_isotropic_noise_alone():
     varied = iso_line(FIRST, FIRST, KEY, VariationConfig(0.02, 9.0))
     noise = np.asarray(varied["kernel"] - FIRST["kernel"])
     assert abs(noise.std() / 0.02 - 1.0) < 5 / (2 * noise.size) ** 0.5
@@ -67,7 +67,7 @@ def test_a_child_of_twins_differs_by_the_isotropic_noise_alone():
     assert len(np.unique(noise)) > 1_900, "every entry has a draw of its own"
 
 
-def test_leaves_of_one_shape_have_noise_of_their_own():
+def test_leaves_of_equal_shape_have_different_noise():
     leaf = jnp.zeros((7,))
     varied = iso_line({"a": leaf, "b": leaf}, {"a": leaf, "b": leaf}, KEY, VariationConfig(1.0, 0.0))
     assert not (varied["a"] == varied["b"]).any()
@@ -80,7 +80,7 @@ def test_the_two_noises_add():
         np.testing.assert_allclose(both[name], iso[name] + line[name] - FIRST[name], rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_no_floating_point_number_passes_from_the_first_parent():
+def test_leaves_of_other_types_are_copied_from_the_first_parent():
     varied = iso_line(FIRST, SECOND, KEY, VariationConfig(10.0, 10.0))
     for name in ("steps", "flag"):
         assert jnp.array_equal(varied[name], FIRST[name])
@@ -100,7 +100,7 @@ def test_an_agent_keeps_the_hyper_parameters_and_the_statistics_of_the_first_par
     assert not jnp.array_equal(born.params["kernel"], FIRST["kernel"])
 
 
-def test_any_other_tree_varies_whole():
+def test_all_leaves_of_any_other_tree_vary():
     config = VariationConfig(1.0, 1.0)
     tiny.assert_equal(child(FIRST, SECOND, KEY, config), iso_line(FIRST, SECOND, KEY, config))
 
