@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def told_by(module: str, timeout: float) -> dict[str, Any]:
+def run_module(module: str, timeout: float) -> dict[str, Any]:
     """The JSON object that a module prints; it shares the session's compilation cache.
 
     Args:

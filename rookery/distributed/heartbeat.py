@@ -14,7 +14,7 @@ from rookery.distributed.sync import by_process
 
 LOST = 75
 """The exit code of a process that stops because another one is lost (EX_TEMPFAIL: a retry may succeed)."""
-_HEARTBEATS, _MESSAGES, _NAMES, _LEAVING = "rookery/alive", "rookery/words", "rookery/names", "rookery/leaving"
+_HEARTBEATS, _MESSAGES, _NAMES, _LEAVING = "rookery/heartbeats", "rookery/messages", "rookery/names", "rookery/leaving"
 _LEAVE_SECONDS = 24 * 3600  # at the final barrier; the heartbeats detect a process that ends meanwhile
 _DISK_SECONDS = 4.0  # for the look at the checkpoints, since a network file system may hang
 _MANIFEST = re.compile(r"generation_(\d+)\.json")

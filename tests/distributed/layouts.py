@@ -1,7 +1,7 @@
-"""Run tiny populations on 1 to 8 virtual devices; called in a process of its own by `distributed/test_layouts.py`.
+"""Run tiny populations on 1 to 8 virtual devices, in a separate process that `distributed/test_layouts.py` starts.
 
-Prints a JSON object: what each layout gave, as digests after two generations and as the largest difference to
-one device after the first.
+Prints a JSON object with the results of each layout: digests after two generations, and the largest difference from
+one device after the first generation.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-COUNTS = {"exact": (1, 8), "vmap": (1, 8)}  # `main` plays other strategies on fewer
+COUNTS = {"exact": (1, 8), "vmap": (1, 8)}  # `main` runs other strategies on fewer
 LAYOUTS = ((1, False), (2, True), (8, False), (8, True))  # devices, and whether they divide the cells
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -40,12 +40,12 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 
 TRUNCATION = PbtConfig(best_count=2, replace_count=3, inherit_buffer=True)
-pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # how well it fits does not matter, and shared cores are slow
-EVERYTHING_ELSE = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
+pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # the quality of the fit does not matter, and shared cores are slow
+OTHER_STRATEGIES = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
 
-def play_roles(count: int) -> str:
-    """Two generations of two roles that are bred apart: a digest of the state and of what was told."""
+def run_roles(count: int) -> str:
+    """Two generations of two roles with separate populations: a digest of the state and the metrics."""
     mesh = make_mesh(count)
     program = pbt_roles(
         tiny.team(),
@@ -55,16 +55,16 @@ def play_roles(count: int) -> str:
         layout.placement(mesh, True),
     )
     compiled = programs.compile_program(program, mesh)
-    state, told = compiled.init(jax.random.key(0)), {}
+    state, metrics = compiled.init(jax.random.key(0)), {}
     for generation in range(2):
-        state, told = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
-    return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, told))])
+        state, metrics = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
+    return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, metrics))])
 
 
-def play(
+def run(
     exact: bool, count: int, config: PbtConfig = TRUNCATION, learner: Learner | None = None, generations: int = 2
 ) -> tuple[list, dict]:
-    """Some generations on `count` devices: the state's leaves, and what was seen of the layout."""
+    """Some generations on `count` devices: the leaves of the state, and properties of the layout."""
     mesh = make_mesh(count)
     program = pbt(learner or tiny.learner(), None, 8, config, layout.placement(mesh, exact))
     compiled = programs.compile_program(program, mesh)
@@ -74,46 +74,46 @@ def play(
         state, _ = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
         parents.append(state.shared.parents.tolist())
         first = first or [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-    seen = {"traffic": traffic(compiled, program, mesh), **shapes(program, mesh)} if generations == 2 else {}
+    measured = {"traffic": traffic(compiled, program, mesh), **shapes(program, mesh)} if generations == 2 else {}
     replicated = [str(leaf.sharding) for leaf in jax.tree.leaves(state.members) if leaf.sharding.is_fully_replicated]
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)], {
         "first": first,
         "parents": parents,
         "replicated": len(replicated) if count > 1 else 0,
         "compiles": compiled.step._cache_size(),
-        **seen,
+        **measured,
     }
 
 
 def traffic(compiled: programs.Compiled, program: Program, mesh: Mesh) -> dict:
-    """What crosses between devices in a generation, in bytes, and what it holds, by the compiled program's account."""
+    """Bytes that a generation moves between devices, and its memory, according to the compiled program."""
     step = compiled.step.lower(programs.template(program, mesh), jax.random.key(1)).compile()
-    found = {"moved": 0, "told": 0, "floats_added": 0}
+    found = {"moved": 0, "scalars": 0, "floats_added": 0}
     for line in str(step.as_text()).splitlines():
-        if told := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
-            arrays = re.findall(r"([a-z]+)(\d*)\[([\d,]*)\]", told[1])
+        if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+            arrays = re.findall(r"([a-z]+)(\d*)\[([\d,]*)\]", match[1])
             sizes = [math.prod(map(int, shape.split(","))) if shape else 1 for _, _, shape in arrays]
             widths = [max(int(bits or 8) // 8, 1) for _, bits, _ in arrays]
             count = sum(size * width for size, width in zip(sizes, widths, strict=True))
-            found["moved" if "while/body" in line else "told"] += count
-            found["floats_added"] += told[2] == "all-reduce" and any(kind == "f" for kind, _, _ in arrays)
+            found["moved" if "while/body" in line else "scalars"] += count
+            found["floats_added"] += match[2] == "all-reduce" and any(kind == "f" for kind, _, _ in arrays)
     memory = step.memory_analysis()
     return {**found, "arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes}
 
 
 def shapes(program: Program, mesh: Mesh) -> dict:
-    """Bytes of a population: of a row that is moved, of its buffer, and of what is divided and what is not."""
+    """Bytes of a population: of a row that is moved, of its buffer, and of the sharded and the replicated state."""
     state = programs.template(program, mesh)
     members = state.members
     inherited, buffer, divided, whole = (
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
         for tree in ((members.state, members.normalizer, members.hyper), members.buffer, members, state.shared)
     )
-    return {"row": inherited // 8, "buffer": buffer // 8, "divided": divided, "whole": whole}
+    return {"row": inherited // 8, "buffer": buffer // 8, "divided": divided, "replicated_bytes": whole}
 
 
 def collectives(count: int) -> list[str]:
-    """Which collectives the compiled training and evaluation of a population holds."""
+    """The collectives in the compiled training and evaluation of a population."""
     from functools import partial
 
     from rookery.populations.base import member_keys
@@ -130,10 +130,10 @@ def collectives(count: int) -> list[str]:
     return [name for name in COLLECTIVES if name in text]
 
 
-CELLS = (8, 29)  # 232: no other array has as many rows, nor a share of 29
+CELLS = (8, 29)  # 232: no other array has as many rows, or a share of 29
 
 
-def bred(count: int, divided: bool) -> tuple[Program, Mesh]:
+def me_pbt_program(count: int, divided: bool) -> tuple[Program, Mesh]:
     """ME-PBT over walkers on `count` devices."""
     mesh = make_mesh(count)
     placement = layout.placement(mesh, True, 8 * 29, divided)
@@ -143,9 +143,9 @@ def bred(count: int, divided: bool) -> tuple[Program, Mesh]:
     return map_elites(scoring, grid(CELLS, walks.PLACE.lower, walks.PLACE.upper), emitter, placement), mesh
 
 
-def breed(count: int, divided: bool) -> dict:
-    """Three generations: what they gave, how the repertoire lies, and what of it travels."""
-    program, mesh = bred(count, divided)
+def run_me_pbt(count: int, divided: bool) -> dict:
+    """Three generations: results, layout of the repertoire, and the parts of it that are moved between devices."""
+    program, mesh = me_pbt_program(count, divided)
     compiled = programs.compile_program(program, mesh)
     step = compiled.step.lower(programs.template(program, mesh), jax.random.key(0)).compile()
     state = compiled.init(jax.random.key(0))
@@ -154,7 +154,7 @@ def breed(count: int, divided: bool) -> dict:
         state, metrics = step(state, jax.random.fold_in(jax.random.key(1), generation))
         revived += int(metrics["revived"])
     shards = [shard for leaf in jax.tree.leaves(state.cells) for shard in leaf.addressable_shards]
-    rows = f"{8 * 29 // count if divided else 8 * 29},3]"  # of the genotypes' positions, as a device holds them
+    rows = f"{8 * 29 // count if divided else 8 * 29},3]"  # shape of the genotypes on a device
     lines = str(step.as_text()).splitlines()
     moving = [line for line in lines if any(f" {name}" in line for name in COLLECTIVES)]
     return {
@@ -169,7 +169,7 @@ def breed(count: int, divided: bool) -> dict:
 
 
 def moved(count: int, divided: bool) -> list[str]:
-    """Leaves that come back with other bits after they were written and read on a mesh; a list of their names."""
+    """Names of the leaves whose bits change when they are written and read on a mesh."""
     mesh = make_mesh(count)
     rows = layout.rows(mesh, divided)
     numbers = np.arange(16)
@@ -183,12 +183,12 @@ def moved(count: int, divided: bool) -> list[str]:
     }
     sharding = programs.shardings(mesh, divided).cells
     placed = jax.device_put(jax.tree.map(jnp.asarray, tree), sharding)
-    asked = jnp.asarray([3, 15, 0, 0, 9], jnp.int32)
-    taken = jax.jit(rows.take)(placed, asked)
-    expected = jax.tree.map(lambda leaf: leaf[np.asarray(asked)], tree)
+    cells = jnp.asarray([3, 15, 0, 0, 9], jnp.int32)
+    taken = jax.jit(rows.take)(placed, cells)
+    expected = jax.tree.map(lambda leaf: leaf[np.asarray(cells)], tree)
     wrong = [f"take {name}" for name in tree if np.asarray(taken[name]).tobytes() != expected[name].tobytes()]
 
-    target = jnp.asarray([7, 16, 0, 99, 14], jnp.int32)  # two lie beyond the cells
+    target = jnp.asarray([7, 16, 0, 99, 14], jnp.int32)  # two are beyond the cells
     put = jax.jit(rows.put, donate_argnums=0)(placed, target, trees.take(taken, jnp.arange(5)))
     for name, leaf in tree.items():
         written = leaf.copy()
@@ -203,24 +203,24 @@ def digest(leaves: list) -> str:
 
 
 def main() -> None:
-    """Print the findings."""
-    found: dict[str, dict] = {"exact": {}, "vmap": {}, "else": {}, "collectives": {"8": collectives(8)}}
-    for count in (1, 4):  # a bandit on 8 devices that share two cores would take minutes
-        leaves, seen = play(True, count, EVERYTHING_ELSE, walks.learner(), generations=4)
-        found["else"][str(count)] = {"digest": digest(leaves), "parents": seen["parents"]}
-    found["roles"] = {str(count): play_roles(count) for count in (1, 2)}
-    found["bred"] = {f"{count} {divided}": breed(count, divided) for count, divided in LAYOUTS}
+    """Print the results."""
+    found: dict[str, dict] = {"exact": {}, "vmap": {}, "other": {}, "collectives": {"8": collectives(8)}}
+    for count in (1, 4):  # PB2 on 8 devices that share two cores would take minutes
+        leaves, result = run(True, count, OTHER_STRATEGIES, walks.learner(), generations=4)
+        found["other"][str(count)] = {"digest": digest(leaves), "parents": result["parents"]}
+    found["roles"] = {str(count): run_roles(count) for count in (1, 2)}
+    found["me_pbt"] = {f"{count} {divided}": run_me_pbt(count, divided) for count, divided in LAYOUTS}
     found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}
     for mode in ("exact", "vmap"):
         reference = None
         for count in COUNTS[mode]:
-            learner = tiny.discoverer() if mode == "exact" else tiny.learner()  # the bits of all that there is
-            leaves, seen = play(mode == "exact", count, learner=learner)
-            first = seen.pop("first")
+            learner = tiny.discoverer() if mode == "exact" else tiny.learner()  # every kind of state
+            leaves, result = run(mode == "exact", count, learner=learner)
+            first = result.pop("first")
             reference = reference or first
             floats = [(a, b) for a, b in zip(first, reference, strict=True) if a.dtype.kind == "f"]
             difference = max(float(np.abs(a - b).max(initial=0.0)) for a, b in floats)
-            found[mode][str(count)] = {"digest": digest(leaves), "difference": difference, **seen}
+            found[mode][str(count)] = {"digest": digest(leaves), "difference": difference, **result}
     json.dump(found, sys.stdout)
 
 

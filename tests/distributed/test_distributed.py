@@ -1,7 +1,6 @@
-"""Two real processes on loopback: the same run as on one device, whatever becomes of them."""
+"""Two processes on one machine: the same run as on one device, also after signals and losses."""
 
 import contextlib
-import json
 import random
 import signal
 import socket
@@ -23,12 +22,12 @@ from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.csv_log import read_csv
 from tests.training.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, lives
 
-BREEDING = (
+EVOLVING = (
     "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
     "--num-envs 4 --updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
     "--eval-episodes 2 --checkpoint-every 1 --keep 2 --exploit-interval 400 --inherit-buffer --exact"
 ).split()
-# Compiles at once, so that processes can be started again and again.
+# Compiles within a second, so that processes can be started several times.
 ARM = (
     "map-elites --env arm --grid 16 16 --shard-repertoire --batch-size 4096 --generations 40 --checkpoint-every 1 "
     "--keep 2 --exact"
@@ -43,7 +42,7 @@ def free_port() -> int:
 
 
 def start(code: str, *arguments: str, devices: int = 1, **cluster: str) -> subprocess.Popen:
-    """A process with so many devices; it compiles as the tests do, and shares their cache."""
+    """Start a process with `devices` devices; it compiles as the tests do, and shares their cache."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env=environment() | {"JAX_NUM_CPU_DEVICES": str(devices)} | cluster,
@@ -54,24 +53,24 @@ def start(code: str, *arguments: str, devices: int = 1, **cluster: str) -> subpr
 
 
 def start_two(*arguments: str, other: tuple[str, ...] = (), code: str = COMMAND) -> tuple[subprocess.Popen, ...]:
-    """Two processes of two devices; `other` is what only process 1 is told."""
+    """Start two processes of two devices; `other` has the additional arguments of process 1."""
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "5")
     given = [(*arguments, *(other if process else ())) for process in range(2)]
     return tuple(start(code, *given[i], *where, "--process-id", str(i), devices=2) for i in range(2))
 
 
 def start_by_slurm(*arguments: str) -> tuple[subprocess.Popen, ...]:
-    """Two processes of two devices, as `srun` starts them: who they are stands in their environment."""
+    """Start two processes of two devices, as `srun` does: environment variables have their indices."""
     job = random.randrange(10**6)  # JAX makes a port of it
     step = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
     tasks = [{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
-    told = (*arguments, "--distributed", "--lost-after", "5")
-    return tuple(start(COMMAND, *told, devices=2, **step, **task) for task in tasks)
+    flags = (*arguments, "--distributed", "--lost-after", "5")
+    return tuple(start(COMMAND, *flags, devices=2, **step, **task) for task in tasks)
 
 
 def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of each."""
-    told = []
+    """Exit code, standard output and standard error of each process."""
+    results = []
     for process in processes:
         try:
             out, err = process.communicate(timeout=200)
@@ -79,33 +78,33 @@ def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
             for one in processes:
                 one.kill()
             raise
-        told.append((process.returncode, out, err))
-    return told
+        results.append((process.returncode, out, err))
+    return results
 
 
 def alone(flags: Sequence[str], run: Path) -> Path:
-    """The run on one device of one process, that nothing disturbed."""
+    """An uninterrupted run on one device of one process."""
     ((code, _, err),) = finish(start(COMMAND, "train", *flags, "--run-dir", str(run)))
     assert code == 0, err
     return run
 
 
 def test_two_processes_of_two_devices_give_the_bits_of_one_device(tmp_path):
-    run, one = tmp_path / "run", alone(BREEDING, tmp_path / "alone")
+    run, one = tmp_path / "run", alone(EVOLVING, tmp_path / "alone")
     lineage = read_csv(one / "lineage.csv")
-    assert (lineage["parent"] != lineage["member"]).any(), "the test says little"
-    first, second = finish(*start_two("train", *BREEDING, "--run-dir", str(run)))
+    assert (lineage["parent"] != lineage["member"]).any(), "the test needs a replaced member"
+    first, second = finish(*start_two("train", *EVOLVING, "--run-dir", str(run)))
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     assert "population 4 on 4 cpu devices of 2 processes" in first[1]
     assert "Gloo" not in first[1]
     assert second[1:] == ("", ""), "only process 0 prints"
     assert_same_run(one, run)
     assert lives(run) == ["began", "compiled", "ended: finished"], "only process 0 writes"
-    told = json.dumps(json.loads((run / "config.json").read_text()))
-    assert "coordinator" not in told, "how processes find each other is no setting of the run"
+    config = (run / "config.json").read_text()
+    assert "coordinator" not in config, "the address of process 0 is no setting of the run"
 
 
-def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_any_layout(tmp_path):
+def test_after_signals_and_losses_a_run_stops_in_time_and_resumes_on_any_layout(tmp_path):
     run = tmp_path / "run"
     processes = start_two("train", *ARM, "--run-dir", str(run))
     await_generation(processes[0], run, 2)
@@ -139,23 +138,23 @@ def test_whatever_happens_to_its_processes_a_run_stops_in_time_and_goes_on_on_an
     assert code == 0, err
     assert_same_run(alone(ARM, tmp_path / "alone"), run)
 
-    begun = tmp_path / "begun"  # and another run of two processes begins with what it found
+    begun = tmp_path / "begun"  # another run of two processes starts from its repertoire
     flags = [*ARM, "--generations", "2", "--init-from", str(run), "--run-dir", str(begun)]
     first, second = finish(*start_two("train", *flags))
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     assert read_csv(begun / "metrics.csv")["coverage"][0] >= read_csv(run / "metrics.csv")["coverage"][-1]
 
 
-def test_processes_that_were_told_different_things_find_out_at_the_start(tmp_path):
+def test_processes_with_different_settings_stop_at_the_start(tmp_path):
     run = tmp_path / "run"
     first, second = finish(*start_two("train", *ARM, "--run-dir", str(run), other=("--seed", "3", "--keep", "5")))
-    told = (
+    message = (
         "process 1 is configured differently from process 0: run.keep is 5 there and 2 in process 0; "
         "run.seed is 3 there"
     )
     for code, _, err in (first, second):
         assert code == 1
-        assert told in err
+        assert message in err
     assert not run.exists()
 
 
@@ -173,8 +172,8 @@ with rookery.distributed.process_group(*where, lost_after=10.0):
             print(error)
     print([device.process_index for device in make_mesh(2).devices])
     if jax.process_index() == 1:
-        raise KeyError("what nobody expected")
-    sync.barrier()  # nobody comes
+        raise KeyError("an unexpected error")
+    sync.barrier()  # process 1 does not reach it
 """
 
 
@@ -186,51 +185,51 @@ def test_an_exception_in_one_process_ends_the_others():
         assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in out
         assert "[0, 1]" in out
     assert second[0] == 1
-    assert "KeyError: 'what nobody expected'" in second[2]
+    assert "KeyError: 'an unexpected error'" in second[2]
     assert first[0] == 1
-    assert "stopped: KeyError: 'what nobody expected'" in first[2]
+    assert "stopped: KeyError: 'an unexpected error'" in first[2]
 
 
-class Listener(ProcessGroup):
-    """In place of a company of processes: what was asked of it."""
+class Recorder(ProcessGroup):
+    """Replaces a group of processes, and records the calls."""
 
     def __init__(self):
         super().__init__()
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     @property
     def alone(self) -> bool:
         return False
 
     def leave(self) -> None:
-        self.asked.append("leave")
+        self.calls.append("leave")
 
     def await_lost_process(self, error: BaseException) -> None:
-        self.asked.append(f"hear {type(error).__name__}")
+        self.calls.append(f"await {type(error).__name__}")
 
-    def abandon(self, code: int, word: str) -> None:
-        self.asked.append(f"abandon {code} {word}")
+    def abandon(self, code: int, reason: str) -> None:
+        self.calls.append(f"abandon {code} {reason}")
 
 
 @pytest.mark.parametrize(
-    ("error", "asked"),
+    ("error", "calls"),
     [
         (None, ["leave"]),
         (Interrupted(2, "stopped after generation 3"), ["leave"]),
-        (KeyError("gone"), ["hear KeyError", "abandon 1 KeyError: 'gone'"]),
+        (KeyError("gone"), ["await KeyError", "abandon 1 KeyError: 'gone'"]),
     ],
 )
-def test_a_block_is_left_in_order_unless_this_process_fails_alone(monkeypatch, error, asked):
-    listener = Listener()
-    monkeypatch.setattr(initialize, "join", lambda _: listener)
+def test_a_block_disconnects_in_order_unless_this_process_fails(monkeypatch, error, calls):
+    recorder = Recorder()
+    monkeypatch.setattr(initialize, "join", lambda _: recorder)
     with contextlib.suppress(KeyError, Interrupted), initialize.process_group():
         if error is not None:
             raise error
-    assert listener.asked == asked
+    assert recorder.calls == calls
 
 
 class Waiting(Watch):
-    """In place of a watch: whether somebody waited for it."""
+    """Replaces a watch, and records whether it was waited for."""
 
     def __init__(self):
         self.waited = False
@@ -248,7 +247,7 @@ def of_a_checkpoint(error: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("error", "waits"),
     [
-        (jax.errors.JaxRuntimeError("UNAVAILABLE: somebody died"), True),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: a task ended"), True),
         (ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
         (of_a_checkpoint(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out")), True),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
@@ -256,32 +255,32 @@ def of_a_checkpoint(error: Exception) -> Exception:
         (ValueError("a population of 6 cannot be divided"), False),
     ],
 )
-def test_where_the_runtime_fails_the_watch_may_find_out_who_is_lost(error, waits):
+def test_after_a_failure_of_the_runtime_the_watch_may_detect_a_loss(error, waits):
     watch = Waiting()
     ProcessGroup(watch).await_lost_process(error)
     assert watch.waited == waits
 
 
 @pytest.mark.parametrize("error", [ValueError("UNKNOWN: Gloo all-reduce failed"), KeyError("gone")])
-def test_a_command_that_fails_hears_first_and_then_leaves_alone(monkeypatch, capsys, error):
+def test_a_command_that_fails_awaits_a_lost_process_first(monkeypatch, capsys, error):
     def fail(*_: object) -> None:
         raise error
 
-    listener = Listener()
-    monkeypatch.setattr(app, "join", lambda _: listener)
+    recorder = Recorder()
+    monkeypatch.setattr(app, "join", lambda _: recorder)
     monkeypatch.setattr(app, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(app, "resume", fail)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(sys, "argv", ["rookery", "resume", "runs/mine"])
     with pytest.raises((SystemExit, KeyError)):
         app.main()
-    assert [word.split()[0] for word in listener.asked] == ["hear", "abandon"]
-    assert listener.asked[0] == f"hear {type(error).__name__}"
+    assert [call.split()[0] for call in recorder.calls] == ["await", "abandon"]
+    assert recorder.calls[0] == f"await {type(error).__name__}"
     assert str(error) in capsys.readouterr().err
 
 
-class TestFindingTheOthers:
-    """One process, and what it is told."""
+class TestConnecting:
+    """Connecting one process, with different flags."""
 
     def test_process_0_is_not_running(self):
         where = f"127.0.0.1:{free_port()}"
@@ -325,7 +324,7 @@ class TestFindingTheOthers:
         assert "error: no cluster was detected; give --coordinator HOST:PORT" in err
 
     @pytest.mark.parametrize(
-        ("told", "message"),
+        ("settings", "message"),
         [
             ({"coordinator": "a:1"}, "belong together; give --num-processes, --process-id too"),
             ({"num_processes": 2, "process_id": 0}, "give --coordinator too"),
@@ -335,14 +334,14 @@ class TestFindingTheOthers:
             ({"lost_after": 0.5}, "lost_after must be at least 1 and finite, got 0.5"),
         ],
     )
-    def test_a_mistake_is_a_sentence(self, told, message):
+    def test_invalid_settings(self, settings, message):
         with pytest.raises(ValueError, match=message):
-            ProcessesConfig(**told)
+            ProcessesConfig(**settings)
 
-    def test_who_is_alone_joins_nobody(self):
+    def test_a_single_process_needs_no_group(self):
         group = join(ProcessesConfig())
         assert group.alone
         assert str(group) == ""
         group.set_run_dir("runs/mine")
-        group.abandon(3, "nobody hears it")  # and nothing ends
+        group.abandon(3, "without effect")
         group.leave()

@@ -1,4 +1,4 @@
-"""The watch over the processes of a run, on a board in memory: who is lost, who is told, and who is left in peace."""
+"""The heartbeats between the processes of a run, over a key-value store in memory."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from rookery.distributed.heartbeat import LOST, Watch
 
 LOST_AFTER = 0.16
 INTERVAL = LOST_AFTER / 8
-SOON = 5.0  # seconds within which what must happen happens, on the busiest machine
-WHILE = 4 * LOST_AFTER  # seconds in which what must not happen would have happened
+SOON = 5.0  # seconds within which an expected event happens, on a busy machine
+WHILE = 4 * LOST_AFTER  # seconds within which an event that must not happen would have happened
 
 
-class Board:
-    """The key-value store of JAX's coordinator, as far as it is used."""
+class Store:
+    """The part of the key-value store of JAX's coordinator that is used."""
 
     def __init__(self):
         self.entries: dict[str, str] = {}
@@ -53,36 +53,36 @@ class Board:
         assert self.met.wait(SOON)
 
 
-class Ended(Exception):  # noqa: N818 - it says what happened
-    """The process would be no more."""
+class Ended(Exception):  # noqa: N818 - an outcome, not an error
+    """The process would have ended."""
 
 
 class ProcessGroup:
-    """Watches on one board, and which of them ended their process."""
+    """Watches that share a store, and which of them ended their process."""
 
     def __init__(self):
-        self.board = Board()
+        self.store = Store()
         self.codes: dict[str, int] = {}
         self.times: dict[str, float] = {}
         self.watches: list[Watch] = []
 
     def join(self, process: int, processes: int = 2, lost_after: float = LOST_AFTER) -> Watch:
-        who = f"pid {100 + process} on host{process}"
-        one = Watch(self.board, process, processes, who, lost_after)
+        name = f"pid {100 + process} on host{process}"
+        one = Watch(self.store, process, processes, name, lost_after)
         for thread in one._threads:
             thread.name = str(one)
         self.watches.append(one)
         return one
 
     def exit(self, code: int) -> None:
-        """In place of `os._exit`: ends the thread that called it, and with it the signs of life."""
+        """Replaces `os._exit`: ends the calling thread, and with it the heartbeats."""
         name = threading.current_thread().name
         self.codes[name], self.times[name] = code, time.monotonic()
         next(one for one in self.watches if str(one) == name)._leaving.set()
         raise Ended
 
     def ended(self, one: Watch) -> int | None:
-        """The exit code of the process whose watch it is; None if it does not end."""
+        """The exit code of the process of a watch; None if it does not end."""
         deadline = time.monotonic() + SOON
         while str(one) not in self.codes and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -90,185 +90,187 @@ class ProcessGroup:
 
 
 @pytest.fixture
-def company(monkeypatch):
-    company = ProcessGroup()
-    monkeypatch.setattr(os, "_exit", company.exit)
-    yield company
-    company.board.answers.set()
-    for one in company.watches:
+def group(monkeypatch):
+    group = ProcessGroup()
+    monkeypatch.setattr(os, "_exit", group.exit)
+    yield group
+    group.store.answers.set()
+    for one in group.watches:
         one._leaving.set()
         for thread in one._threads:
             thread.join(SOON)
 
 
-def die(one: Watch) -> None:
-    """As `kill -9` would: no word is left."""
+def end_silently(one: Watch) -> None:
+    """End a process without a message, as `kill -9` does."""
     one._leaving.set()
 
 
-def told(capsys) -> list[str]:
+def messages(capsys) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_as_long_as_all_live_nobody_stops(company, capsys):
+def test_no_process_stops_while_all_send_heartbeats(group, capsys):
     for process in range(3):
-        company.join(process, 3)
+        group.join(process, 3)
     time.sleep(WHILE)
-    assert company.codes == {}
+    assert group.codes == {}
     assert capsys.readouterr() == ("", "")
 
 
-def test_process_0_names_who_is_lost_and_all_others_hear_it(company, capsys):
-    first, second, third = (company.join(process, 3) for process in range(3))
+def test_process_0_names_the_lost_process_and_all_others_read_it(group, capsys):
+    first, second, third = (group.join(process, 3) for process in range(3))
     time.sleep(3 * INTERVAL)
-    die(third)
-    assert (company.ended(first), company.ended(second)) == (LOST, LOST)
+    end_silently(third)
+    assert (group.ended(first), group.ended(second)) == (LOST, LOST)
     lost = "process 2 (pid 102 on host2) is lost: it sent no heartbeat for 0.16 s"
     expected = [f"rookery: process 0 of 3 stops: {lost}", f"rookery: process 1 of 3 stops: {lost}"]
-    assert sorted(told(capsys)) == expected
+    assert sorted(messages(capsys)) == expected
 
 
-def test_process_0_stays_until_the_others_have_read_the_board(company):
-    first = company.join(0)
-    assert company.ended(first) == LOST
-    assert company.times[str(first)] - company.board.times["rookery/words/0"] >= 3 * INTERVAL
+def test_process_0_ends_after_the_others_have_read_the_message(group):
+    first = group.join(0)
+    assert group.ended(first) == LOST
+    assert group.times[str(first)] - group.store.times["rookery/messages/0"] >= 3 * INTERVAL
 
 
-def test_the_others_watch_process_0_only(company, capsys):
-    company.join(0, 1)  # gives signs of life, and watches nobody
-    second, third = company.join(1, 3), company.join(2, 3)
+def test_the_others_watch_process_0_only(group, capsys):
+    group.join(0, 1)  # sends heartbeats, and watches no process
+    second, third = group.join(1, 3), group.join(2, 3)
     time.sleep(3 * INTERVAL)
-    die(second)
+    end_silently(second)
     time.sleep(WHILE)
-    assert company.codes == {}
-    die(company.watches[0])
-    assert company.ended(third) == LOST
-    assert told(capsys)[0] == (
+    assert group.codes == {}
+    end_silently(group.watches[0])
+    assert group.ended(third) == LOST
+    assert messages(capsys)[0] == (
         "rookery: process 2 of 3 stops: process 0 (pid 100 on host0) is lost: it sent no heartbeat for 0.16 s"
     )
 
 
-def test_a_process_that_never_gave_a_sign_is_lost_too(company, capsys):
-    first = company.join(0)
-    assert company.ended(first) == LOST
+def test_a_process_that_never_sent_a_heartbeat_is_lost(group, capsys):
+    first = group.join(0)
+    assert group.ended(first) == LOST
     lost = "process 1 is lost: it sent no heartbeat for 0.16 s"
-    assert told(capsys) == [f"rookery: process 0 of 2 stops: {lost}"]
+    assert messages(capsys) == [f"rookery: process 0 of 2 stops: {lost}"]
 
 
-@pytest.mark.parametrize("leaver", [0, 1])
-def test_who_leaves_alone_says_why_and_the_others_stop(company, capsys, leaver):
-    both = [company.join(process) for process in range(2)]
-    other = both[1 - leaver]
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_fails_posts_the_reason_and_the_others_stop(group, capsys, failing):
+    both = [group.join(process) for process in range(2)]
+    other = both[1 - failing]
     time.sleep(3 * INTERVAL)
-    both[leaver].leave("KeyError: 'gone'", 7)
-    assert company.ended(other) == 7, "who stops for a mistake of another must not be tried again"
-    who = f"process {leaver} (pid {100 + leaver} on host{leaver})"
-    assert told(capsys) == [f"rookery: {other} stops: {who} stopped: KeyError: 'gone'"]
-    assert list(company.codes) == [str(other)], "who leaves by itself has its own exit code"
+    both[failing].leave("KeyError: 'gone'", 7)
+    assert group.ended(other) == 7, "a retry would not help"
+    name = f"process {failing} (pid {100 + failing} on host{failing})"
+    assert messages(capsys) == [f"rookery: {other} stops: {name} stopped: KeyError: 'gone'"]
+    assert list(group.codes) == [str(other)], "the process that fails chooses its exit code itself"
 
 
-def test_who_was_taken_for_lost_hears_what_to_do(company, capsys):
-    company.join(0)
-    second = company.join(1)
-    company.board.key_value_set("rookery/words/0", f"{LOST} process 1 (pid 101 on host1) is lost: it was slow", True)
-    assert company.ended(second) == LOST
+def test_a_process_that_counts_as_lost_names_the_flag(group, capsys):
+    group.join(0)
+    second = group.join(1)
+    group.store.key_value_set("rookery/messages/0", f"{LOST} process 1 (pid 101 on host1) is lost: it was slow", True)
+    assert group.ended(second) == LOST
     expected = "process 1 of 2 stops: the others count it as lost; if it was only busy, set --lost-after above 0.16"
-    assert f"rookery: {expected}" in told(capsys)
+    assert f"rookery: {expected}" in messages(capsys)
 
 
 @pytest.mark.parametrize("silence", ["broken", "hangs"])
-def test_a_board_that_does_not_answer_means_that_process_0_is_lost(company, capsys, silence):
-    company.join(0, 1)
-    second = company.join(1)
+def test_process_0_is_lost_if_its_store_does_not_answer(group, capsys, silence):
+    group.join(0, 1)
+    second = group.join(1)
     time.sleep(3 * INTERVAL)
     if silence == "broken":
-        company.board.broken = True
-    else:  # as a coordinator that was stopped: the call does not return
-        company.board.answers.clear()
-    began = time.monotonic()
-    assert company.ended(second) == LOST
-    assert time.monotonic() - began > LOST_AFTER - 2 * INTERVAL
+        group.store.broken = True
+    else:  # a coordinator that was stopped: the call does not return
+        group.store.answers.clear()
+    started = time.monotonic()
+    assert group.ended(second) == LOST
+    assert time.monotonic() - started > LOST_AFTER - 2 * INTERVAL
     lost = "process 0 (pid 100 on host0) is lost: it sent no heartbeat for 0.16 s"
-    assert told(capsys) == [f"rookery: process 1 of 2 stops: {lost}"]
+    assert messages(capsys) == [f"rookery: process 1 of 2 stops: {lost}"]
 
 
-def test_who_leaves_alone_waits_for_no_board(company):
-    second = company.join(1)
-    company.board.answers.clear()
-    began = time.monotonic()
-    second.leave("it was interrupted")
-    assert time.monotonic() - began < SOON
+def test_a_process_that_fails_does_not_wait_for_the_store(group):
+    second = group.join(1)
+    group.store.answers.clear()
+    started = time.monotonic()
+    second.leave("interrupted")
+    assert time.monotonic() - started < SOON
 
 
-def test_a_process_that_was_stopped_itself_finds_nobody_lost(company, monkeypatch):
-    """As by Ctrl-Z and `fg`: the clock went on, and nobody could give a sign of life."""
-    company.join(0)
-    company.join(1)
+def test_a_process_that_was_suspended_counts_no_process_as_lost(group, monkeypatch):
+    """After Ctrl-Z and `fg` the clock has advanced, and no process could send a heartbeat."""
+    group.join(0)
+    group.join(1)
     time.sleep(3 * INTERVAL)
     monotonic = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 1000)
     time.sleep(WHILE)
-    assert company.codes == {}
+    assert group.codes == {}
 
 
-def test_in_order_all_leave_together_and_are_watched_until_then(company):
-    first, second = company.join(0), company.join(1)
+def test_processes_disconnect_together_and_send_heartbeats_until_then(group):
+    first, second = group.join(0), group.join(1)
     leaving = threading.Thread(target=first.leave)
     leaving.start()
-    time.sleep(WHILE)  # process 1 has still to do
-    sign = company.board.entries["rookery/alive/0"]
+    time.sleep(WHILE)  # process 1 is still running
+    heartbeat = group.store.entries["rookery/heartbeats/0"]
     time.sleep(3 * INTERVAL)
-    assert company.board.entries["rookery/alive/0"] != sign
+    assert group.store.entries["rookery/heartbeats/0"] != heartbeat
     assert leaving.is_alive()
-    company.board.met.set()
+    group.store.met.set()
     second.leave()
     leaving.join(SOON)
-    signs = [company.board.entries[f"rookery/alive/{process}"] for process in range(2)]
+    heartbeats = [group.store.entries[f"rookery/heartbeats/{process}"] for process in range(2)]
     time.sleep(WHILE)
-    assert signs == [company.board.entries[f"rookery/alive/{process}"] for process in range(2)], "signs after the end"
-    assert company.codes == {}
+    assert heartbeats == [group.store.entries[f"rookery/heartbeats/{process}"] for process in range(2)], (
+        "heartbeats after the end"
+    )
+    assert group.codes == {}
     assert not [thread for one in (first, second) for thread in one._threads if thread.is_alive()]
 
 
-def test_who_dies_while_others_wait_to_leave_is_lost(company, capsys):
-    first, second = company.join(0), company.join(1)
+def test_a_process_that_ends_while_others_disconnect_is_lost(group, capsys):
+    first, second = group.join(0), group.join(1)
     with contextlib.ExitStack() as stack:
         leaving = threading.Thread(target=first.leave)
         stack.callback(leaving.join, SOON)
-        stack.callback(company.board.met.set)
+        stack.callback(group.store.met.set)
         leaving.start()
         time.sleep(3 * INTERVAL)
-        die(second)
-        assert company.ended(first) == LOST
-    assert "process 1 (pid 101 on host1) is lost" in told(capsys)[0]
+        end_silently(second)
+        assert group.ended(first) == LOST
+    assert "process 1 (pid 101 on host1) is lost" in messages(capsys)[0]
 
 
-def test_the_newest_checkpoint_and_the_way_on_are_named(company, capsys, tmp_path: Path):
-    first, second = company.join(0), company.join(1)
+def test_the_message_names_the_newest_checkpoint(group, capsys, tmp_path: Path):
+    first, second = group.join(0), group.join(1)
     first.run_dir = str(tmp_path / "my run")
     time.sleep(3 * INTERVAL)
-    die(second)
-    assert company.ended(first) == LOST
-    assert told(capsys)[1] == f"rookery: no checkpoint was saved yet in {tmp_path}/my run"
+    end_silently(second)
+    assert group.ended(first) == LOST
+    assert messages(capsys)[1] == f"rookery: no checkpoint was saved yet in {tmp_path}/my run"
 
 
-def test_a_file_system_that_hangs_keeps_nobody(company, capsys, monkeypatch):
+def test_a_file_system_that_hangs_delays_no_exit(group, capsys, monkeypatch):
     disk = threading.Event()
     monkeypatch.setattr(heartbeat, "newest_checkpoint", lambda _: disk.wait(2 * SOON))
     monkeypatch.setattr(heartbeat, "_DISK_SECONDS", 0.1)
-    first = company.join(0)
+    first = group.join(0)
     first.run_dir = "runs/mine"
-    assert company.ended(first) == LOST
+    assert group.ended(first) == LOST
     disk.set()
-    assert len(told(capsys)) == 1
+    assert len(messages(capsys)) == 1
 
 
-def test_where_nobody_reads_what_is_said_the_process_ends_as_well(company, monkeypatch):
+def test_the_process_ends_without_standard_error(group, monkeypatch):
     monkeypatch.setattr(heartbeat.sys, "stderr", None)
-    assert company.ended(company.join(0)) == LOST
+    assert group.ended(group.join(0)) == LOST
 
 
-def test_who_waits_for_the_watch_waits_longer_than_it_needs(company):
-    first = company.join(0)
+def test_waiting_for_the_watch_takes_longer_than_the_time_limit(group):
+    first = group.join(0)
     first.wait()
-    assert company.codes == {str(first): LOST}
+    assert group.codes == {str(first): LOST}

@@ -1,4 +1,4 @@
-"""What starts a run on a cluster: the scripts, run with stand-ins for the cluster's own commands."""
+"""The scripts that start a run on a cluster, with substitutes for the commands of the cluster."""
 
 import os
 import re
@@ -16,7 +16,7 @@ RECORD = '#!/bin/bash\nprintf "%q " "$(basename "$0")" "$@" >> "$CALLS"\necho >>
 
 
 class Cluster:
-    """A folder of commands that write down how they were called; `srun` ends with one code after the other."""
+    """A folder of commands that record their calls; `srun` exits with the given codes, one after the other."""
 
     def __init__(self, folder: Path):
         self.run, self.calls, self._codes = folder / "my run", folder / "calls", folder / "codes"
@@ -35,7 +35,7 @@ class Cluster:
         (self.run / "config.json").touch()
 
     def start(self, *command: str, codes: tuple[int, ...] = (), **variables: str) -> tuple[int, list[list[str]]]:
-        """The exit code, and every call of a stand-in."""
+        """The exit code, and all calls of the substitutes."""
         self._codes.write_text("".join(f"{code}\n" for code in codes))
         self.calls.write_text("")
         where = {"PATH": f"{self._commands}:{os.environ['PATH']}", "CALLS": str(self.calls), "CODES": str(self._codes)}
@@ -50,8 +50,8 @@ def cluster(tmp_path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def understood(call: list[str], run: Path) -> str:
-    """Parse a call of `rookery`, which joins others and works on that run; which command it is."""
+def parse_call(call: list[str], run: Path) -> str:
+    """Parse a call of `rookery` with several processes and this run directory; return its command."""
     assert call[0] == "rookery"
     command = app.parse(call[1:])
     assert command.processes.wanted
@@ -74,29 +74,29 @@ class TestSlurm:
     def start(self, cluster: Cluster, *codes: int) -> tuple[int, list[str], list[list[str]]]:
         code, calls = cluster.start("bash", str(LAUNCH / "slurm.sh"), codes=codes, SLURM_JOB_ID="42")
         steps = [call[call.index("rookery") :] for call in calls if call[0] == "srun"]
-        return code, [understood(step, cluster.run) for step in steps], [call for call in calls if call[0] != "srun"]
+        return code, [parse_call(step, cluster.run) for step in steps], [call for call in calls if call[0] != "srun"]
 
     def test_a_new_run_is_trained(self, cluster):
         assert self.start(cluster) == (0, ["train"], [])
 
-    def test_a_run_that_is_there_goes_on(self, cluster):
+    def test_an_existing_run_is_resumed(self, cluster):
         cluster.has_run()
         assert self.start(cluster) == (0, ["resume"], [])
 
     @pytest.mark.parametrize("code", [75, 134, 137])
-    def test_whoever_loses_a_process_tries_again(self, cluster, code):
+    def test_after_a_lost_process_the_run_is_restarted(self, cluster, code):
         cluster.has_run()
         assert self.start(cluster, code, 0) == (0, ["resume", "resume"], [])
         assert self.start(cluster, code, code, code, 0) == (code, ["resume"] * 3, [])
 
-    def test_out_of_time_it_asks_for_more(self, cluster):
+    def test_at_its_time_limit_the_job_is_requeued(self, cluster):
         assert self.start(cluster, 143) == (143, ["train"], [["scontrol", "requeue", "42"]])
 
     @pytest.mark.parametrize("code", [1, 2, 74, 130])
-    def test_a_mistake_is_not_tried_again(self, cluster, code):
+    def test_an_error_in_the_command_is_not_retried(self, cluster, code):
         assert self.start(cluster, code) == (code, ["train"], [])
 
-    def test_every_gpu_has_a_task_and_every_task_time_to_save(self):
+    def test_every_gpu_has_a_task_and_every_task_has_time_to_save(self):
         options = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", (LAUNCH / "slurm.sh").read_text(), re.M))
         assert options["gres"] == f"gpu:{options['ntasks-per-node']}"
         assert options["signal"].startswith("TERM@"), "with B: it would reach the script instead of the run"
@@ -113,7 +113,7 @@ class TestKubernetes:
         (workers,) = job["spec"]["replicatedJobs"]
         return workers["template"]["spec"]
 
-    def test_it_is_a_jobset_that_starts_again_as_a_whole(self, job):
+    def test_all_pods_are_restarted_together(self, job):
         assert (job["apiVersion"], job["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
         assert job["spec"]["failurePolicy"]["maxRestarts"] > 0
         pods = self.pods(job)
@@ -129,22 +129,22 @@ class TestKubernetes:
         return calls
 
     @pytest.mark.parametrize("command", ["train", "resume"])
-    def test_every_pod_finds_the_first_by_its_name(self, job, cluster, command):
+    def test_every_pod_finds_process_0_by_its_name(self, job, cluster, command):
         if command == "resume":
             cluster.has_run()
         pods = self.pods(job)
-        asks, call = self.start(job, cluster, index=1)
-        assert understood(call, cluster.run) == command
+        lookup, call = self.start(job, cluster, index=1)
+        assert parse_call(call, cluster.run) == command
         found = app.parse(call[1:]).processes
         name = job["metadata"]["name"]
         (port,) = pods["template"]["spec"]["containers"][0]["ports"]
         host = f"{name}-{job['spec']['replicatedJobs'][0]['name']}-0-0.{name}"
-        assert asks == ["getent", "hosts", host]
+        assert lookup == ["getent", "hosts", host]
         assert found.coordinator == f"{host}:{port['containerPort']}"
         assert found.num_processes == pods["completions"] == pods["parallelism"]
         assert found.process_id == 1
 
-    def test_what_is_mounted_is_there(self, job):
+    def test_mounted_volumes_are_declared(self, job):
         pod = self.pods(job)["template"]["spec"]
         mounted = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
         assert set(mounted) == {volume["name"] for volume in pod["volumes"]}
@@ -156,7 +156,7 @@ class TestTpu:
     """examples/launch/tpu.sh."""
 
     @pytest.mark.parametrize("command", ["train", "resume"])
-    def test_every_host_runs_the_same(self, cluster, command):
+    def test_every_host_runs_the_same_command(self, cluster, command):
         cluster.run = cluster.run.with_name("run")  # the words pass through two shells
         if command == "resume":
             cluster.has_run()
@@ -164,4 +164,4 @@ class TestTpu:
         code, (gcloud, call) = cluster.start(str(LAUNCH / "tpu.sh"), TPU="slice", ZONE="here")
         assert code == 0
         assert gcloud[:9] == "gcloud compute tpus tpu-vm ssh slice --zone here --worker=all".split()
-        assert understood(call, cluster.run) == command
+        assert parse_call(call, cluster.run) == command

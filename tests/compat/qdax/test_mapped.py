@@ -14,7 +14,7 @@ from tests.compat.qdax.documented import population
 
 @pytest.fixture(scope="module")
 def mapped() -> dict[str, Any]:
-    return apart.told_by("tests.compat.qdax.mapped", timeout=600)
+    return apart.run_module("tests.compat.qdax.mapped", timeout=600)
 
 
 def test_any_layout_gives_the_same_next_population(mapped):
