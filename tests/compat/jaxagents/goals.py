@@ -113,6 +113,7 @@ class Discrete(IPPO):
         return jax.random.categorical(rng, self._logits(training.params, training, obs))
 
 
+EVAL_KEY = jax.random.key(18)
 CONFIG = AgentConfig(
     n_steps=5,
     batch_size=8,
@@ -124,7 +125,7 @@ CONFIG = AgentConfig(
     critic_network=Critic,
     optimizer=optax.adam,
     eval_frequency=2,
-    eval_rng=jax.random.key(18),
+    eval_rng=EVAL_KEY,
     n_evals=6,
     max_episode_steps=5,
 )

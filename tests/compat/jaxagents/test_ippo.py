@@ -21,11 +21,11 @@ from rookery.compat.jaxagents import (
     OptimizerParams,
     Runner,
     TruncationWrapper,
-    learner,
+    hooks,
+    training,
 )
-from rookery.compat.jaxagents import agent as joint
 from rookery.types import Transition as Rows
-from tests.compat.jaxagents.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
+from tests.compat.jaxagents.goals import CONFIG, EVAL_KEY, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal
 
 Metrics = dict[str, jax.Array]
@@ -181,11 +181,11 @@ def test_the_epoch_that_goes_too_far_is_the_last():
 def test_the_first_evaluation_is_of_the_untrained_and_all_begin_alike():
     runner, metrics = trained()
     shared().collect_training(runner, metrics)
-    last = shared().eval(CONFIG.eval_rng, 6)
+    last = shared().eval(EVAL_KEY, 6)
     for name, value in last.items():
         np.testing.assert_allclose(metrics[name][-1], value, rtol=1e-5, atol=1e-6)
-    shared().collect_training(learner.begin(shared()._setup, jax.random.key(0), HYPER), metrics)
-    first = shared().eval(CONFIG.eval_rng, 6)
+    shared().collect_training(training.begin(shared(), jax.random.key(0), HYPER)[0], metrics)
+    first = shared().eval(EVAL_KEY, 6)
     np.testing.assert_allclose(metrics["returns"][0], first["returns"], rtol=1e-5)
     assert np.asarray(shared().eval_steps_in_training).tolist() == [0, 2, 4, 5]
 
@@ -251,7 +251,7 @@ def test_returns_stop_where_advantages_do():
 
 
 def test_rollouts_are_told_in_the_documented_axes():
-    bindings, (runner, _) = shared()._setup.bindings, trained()
+    runner, _ = trained()
     size = (3, 8, 2)  # time, environments, actors
     seen = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
     ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
@@ -259,8 +259,7 @@ def test_rollouts_are_told_in_the_documented_axes():
     number = jax.random.normal(jax.random.key(2), size)
     lived = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
     batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
-    states = joint.TrainStates(runner.actor_training, runner.critic_training)
-    traj = joint.rollouts(bindings, states, runner.hyperparams, batch)
+    traj = training.transitions(shared(), runner, batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
@@ -288,7 +287,7 @@ class Opinionated(Continuous):
 def test_a_users_own_losses_are_what_is_learned_from():
     own = agent(Opinionated, judged=False, n_steps=1)
     runner, metrics = own.train(jax.random.key(0), HYPER)
-    initial = learner.begin(own._setup, jax.random.key(0), HYPER)
+    initial = training.begin(own, jax.random.key(0), HYPER)[0]
     assert metrics == jax.eval_shape(own.train, jax.random.key(0), HYPER)[1] == {}
     assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
     assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))
@@ -345,7 +344,7 @@ def test_the_optimizer_is_given_what_it_takes():
         "a partial": (partial(optax.sgd, momentum=0.0), OptimizerParams(0.25, grad_clip=100.0), -1.0),
     }
     for factory, params, expected in taking.values():
-        made = joint.optimizer(factory, params)
+        made = hooks.optimizer(factory, params)
         update: Any = made.update(jnp.asarray([4.0]), made.init(jnp.zeros(1)))
         assert float(update[0][0]) == pytest.approx(expected)
     with pytest.raises(
@@ -386,7 +385,7 @@ def test_a_step_that_terminates_in_time_is_not_truncated():
 
 
 def test_the_learners_world_gives_true_successors_and_takes_any_action():
-    world, bindings = shared()._setup.environment, shared()._setup.bindings
+    world = shared()._environment
     state, start = world.reset(jax.random.key(0))
     assert start.observation.shape == (2, 2)
     state, step = world.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
@@ -394,7 +393,7 @@ def test_the_learners_world_gives_true_successors_and_takes_any_action():
     np.testing.assert_array_equal(step.final_observation, np.stack([state.envstate.goals] * 2))
     assert world.spec.unbounded
     assert not world.spec.discrete
-    assert bindings.action.shape == (2,)
+    assert shared()._action.shape == (2,)
 
 
 # --- what is refused

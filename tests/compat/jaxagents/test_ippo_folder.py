@@ -9,7 +9,7 @@ import pytest
 
 from rookery.compat.jaxagents import IPPO, checkpoint_metrics
 from rookery.storage import manifest
-from tests.compat.jaxagents.goals import CONFIG, HYPER, Continuous, Goals, Params, numbers
+from tests.compat.jaxagents.goals import CONFIG, EVAL_KEY, HYPER, Continuous, Goals, Params, numbers
 from tests.tiny import assert_equal
 
 
@@ -58,7 +58,7 @@ def test_a_training_is_restored_and_gone_on_from_as_if_it_had_never_stopped(tmp_
     assert third.training_metrics is not None
     assert np.asarray(third.eval_steps_in_training).tolist() == [0, 2, 4, 6, 8]
     np.testing.assert_array_equal(third.training_metrics["returns"], all_told["returns"])
-    found = third.eval(CONFIG.eval_rng, 6)["returns"]
+    found = third.eval(EVAL_KEY, 6)["returns"]
     np.testing.assert_allclose(found, all_told["returns"][1], rtol=1e-5, atol=1e-6)
 
 
