@@ -1,4 +1,4 @@
-"""A subclass that replaces every method, in an environment of its own; and a training in stages."""
+"""A subclass that implements every method, with user-defined networks; training in stages on the host."""
 
 from typing import Any, NamedTuple
 
@@ -21,19 +21,19 @@ from rookery.storage.checkpoint import Checkpointer
 
 
 class Echo:
-    """Two agents are paid for saying what is shown to both, 0.5 always; nobody's task ends."""
+    """Both agents observe 0.5; the reward is the negative squared distance of the action to it. Never terminates."""
 
     n_actors = 2
 
-    def reset_env(self, _: jax.Array, shown: float) -> tuple[jax.Array, tuple]:
-        return jnp.full((1,), shown), ()
+    def reset_env(self, _: jax.Array, target: float) -> tuple[jax.Array, tuple]:
+        return jnp.full((1,), target), ()
 
-    def step_env(self, _: jax.Array, __: tuple, actions: jax.Array, shown: float) -> tuple:
-        return jnp.full((1,), shown), (), -((actions - shown) ** 2), False, {}
+    def step_env(self, _: jax.Array, __: tuple, actions: jax.Array, target: float) -> tuple:
+        return jnp.full((1,), target), (), -((actions - target) ** 2), False, {}
 
 
 class Constant(NamedTuple):
-    """A network of two numbers, whatever it sees."""
+    """A network whose outputs are its two parameters, independent of the observation."""
 
     def init(self, _: jax.Array, __: jax.Array) -> jax.Array:
         return jnp.zeros((2,))
@@ -95,18 +95,18 @@ def custom(kind: type[IPPOBase] = TowardsHalf) -> IPPOBase:
     return kind(Echo(), 0.5, CONFIG)
 
 
-def test_functions_of_ones_own_are_an_agent_that_learns_and_is_judged():
-    runner, told = custom().train(jax.random.key(0), HYPER)
+def test_user_defined_methods_are_trained_and_evaluated():
+    runner, metrics = custom().train(jax.random.key(0), HYPER)
     # Two epochs of two minibatches, each a step of 1/16 towards a half.
     np.testing.assert_allclose(runner.actor_training.params, [0.25, 0.25], rtol=1e-6)
-    np.testing.assert_allclose(told["returns"][:, 0, 0], [-5 * 0.25, -5 * 0.0625], rtol=1e-6)
-    np.testing.assert_allclose(told["critic_loss"][:, 0], [0.0, 1 / 16], rtol=1e-6)
-    assert told["truncated"].all()
-    assert not told["terminated"].any()
+    np.testing.assert_allclose(metrics["returns"][:, 0, 0], [-5 * 0.25, -5 * 0.0625], rtol=1e-6)
+    np.testing.assert_allclose(metrics["critic_loss"][:, 0], [0.0, 1 / 16], rtol=1e-6)
+    assert metrics["truncated"].all()
+    assert not metrics["terminated"].any()
     assert (int(runner.actor_training.step), int(runner.critic_training.step)) == (4, 2)
 
 
-def test_parameters_alone_can_be_judged():
+def test_given_parameters_are_evaluated():
     agent = custom()
     runner, _ = training.begin(agent, jax.random.key(0), HYPER)
     actors = runner.actor_training.replace(params=jnp.asarray([0.5, 0.0]))
@@ -114,34 +114,34 @@ def test_parameters_alone_can_be_judged():
     np.testing.assert_allclose(evaluation["returns"], [[0.0, -1.25]] * 3, atol=1e-6)
 
 
-class Three(TowardsHalf):
+class ThreeActions(TowardsHalf):
     def policy(self, *_: Any) -> jax.Array:
         return jnp.zeros((3,))
 
 
-def test_a_function_that_does_not_fit_is_called_by_its_name():
+def test_the_error_names_the_method_with_a_wrong_shape():
     with pytest.raises(
         ValueError, match=r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2, \.\.\.\)\."
     ):
-        custom(Three).train(jax.random.key(0), HYPER)
+        custom(ThreeActions).train(jax.random.key(0), HYPER)
 
 
-class Looking(TowardsHalf):
-    """Keeps the runner that the actors' minibatches are made from."""
+class Recording(TowardsHalf):
+    """Records the shapes of the runner that the actors' minibatches are made from."""
 
-    seen: Any = None
+    shapes: Any = None
 
     def _actor_loss_input(self, update_runner: Any, traj_batch: Any) -> tuple:
-        self.seen = jax.tree.map(jnp.shape, (update_runner.obs, update_runner.envstate, update_runner.actor_loss))
+        self.shapes = jax.tree.map(jnp.shape, (update_runner.obs, update_runner.envstate, update_runner.actor_loss))
         return super()._actor_loss_input(update_runner, traj_batch)
 
 
 def test_minibatches_are_made_from_a_whole_runner():
-    agent: Any = custom(Looking)
+    agent: Any = custom(Recording)
     agent.train(jax.random.key(0), HYPER)
-    assert agent.seen[0] == (4, 1)
-    assert agent.seen[1].step == (4,)
-    assert agent.seen[2] == (1,)
+    assert agent.shapes[0] == (4, 1)
+    assert agent.shapes[1].step == (4,)
+    assert agent.shapes[2] == (1,)
 
 
 # --- stages
@@ -152,21 +152,21 @@ def stage(at: jax.Array, count: int) -> tuple[jax.Array, dict[str, jax.Array]]:
 
 
 @pytest.mark.parametrize(("updates", "every", "counts"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (1, 1, [1])])
-def test_stages_are_as_many_updates_as_were_asked_for(updates: int, every: int, counts: list):
+def test_stages_make_the_requested_updates(updates: int, every: int, counts: list):
     assert training.stage_counts(updates, every) == counts
-    begun = jnp.asarray(10)
-    now, rows = checkpoint_metrics.train(stage, counts, (begun, {"at": begun}))
-    assert int(now) == 10 + updates
+    initial = jnp.asarray(10)
+    state, rows = checkpoint_metrics.train(stage, counts, (initial, {"at": initial}))
+    assert int(state) == 10 + updates
     assert rows["at"].tolist() == [10 + sum(counts[:i]) for i in range(len(counts) + 1)]
 
 
-def test_a_training_gone_on_with_adds_its_checkpoints_to_those_before(tmp_path: Any):
-    store, begun = Checkpointer(tmp_path, keep=checkpoint_metrics.ALL), jnp.asarray(0)
+def test_a_continued_training_adds_checkpoints(tmp_path: Any):
+    store, initial = Checkpointer(tmp_path, keep=checkpoint_metrics.ALL), jnp.asarray(0)
     assert checkpoint_metrics.read(store) == ([], {})
-    now, first = checkpoint_metrics.train(stage, [2, 1], (begun, {"at": begun}), store)
-    _, second = checkpoint_metrics.train(stage, [2], (now, {"at": now}), store, done=3)
+    state, first = checkpoint_metrics.train(stage, [2, 1], (initial, {"at": initial}), store)
+    _, second = checkpoint_metrics.train(stage, [2], (state, {"at": state}), store, done=3)
     assert first["at"].tolist() == [0, 2, 3]
     assert second["at"].tolist() == [3, 5]
-    steps, measured = checkpoint_metrics.read(store)
-    assert steps == measured["at"].tolist() == [0, 2, 3, 5]
-    assert int(store.restore(begun, 2)[0]) == 2
+    steps, metrics = checkpoint_metrics.read(store)
+    assert steps == metrics["at"].tolist() == [0, 2, 3, 5]
+    assert int(store.restore(initial, 2)[0]) == 2
