@@ -11,14 +11,21 @@ import jax.numpy as jnp
 import optax
 
 from rookery.compat.jaxagents.environment import TruncationWrapper, observation_shape, team_environment
-from rookery.compat.jaxagents.records import AgentConfig, HyperParameters, Network, Runner, TrainState, Transition
-from rookery.compat.jaxagents.records import OptimizerParams as Params
+from rookery.compat.jaxagents.records import (
+    AgentConfig,
+    HyperParameters,
+    Network,
+    OptimizerParams,
+    Runner,
+    TrainState,
+    Transition,
+)
 from rookery.compat.records import check
 from rookery.envs.base import Environment
 from rookery.types import Array, Key, PyTree, Scalar
 
 ObsType = ActionType = Array
-HYPERPARAMETERS = HyperParameters(0.0, 0.0, 0.0, 0.0, 0.0, Params(), Params())
+HYPERPARAMETERS = HyperParameters(0.0, 0.0, 0.0, 0.0, 0.0, OptimizerParams(), OptimizerParams())
 """Hyper-parameters for functions of which only the shapes are evaluated."""
 
 
@@ -122,13 +129,14 @@ class Hooks(ABC):
 
     def _init_states(self, key: Key, hyperparams: HyperParameters) -> tuple[TrainState, TrainState]:
         """Initial training states of actors and critics."""
-        blank, states = jnp.zeros((1, self._observation.size)), []
-        for network_key, network, optimizer in zip(
-            jax.random.split(key), self._networks, self._optimizers(hyperparams), strict=True
-        ):
-            params = network.init(network_key, blank)
-            states.append(TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), network.apply))
-        return states[0], states[1]
+        blank, none = jnp.zeros((1, self._observation.size)), jnp.zeros((), jnp.int32)
+        (actor, critic), optimizers = self._networks, self._optimizers(hyperparams)
+        actor_key, critic_key = jax.random.split(key)
+        of_actor, of_critic = actor.init(actor_key, blank), critic.init(critic_key, blank)
+        return (
+            TrainState(of_actor, optimizers[0].init(of_actor), none, actor.apply),
+            TrainState(of_critic, optimizers[1].init(of_critic), none, critic.apply),
+        )
 
     def _optimizers(self, hyperparams: HyperParameters) -> list[optax.GradientTransformation]:
         """Optimizers of actors and critics."""
@@ -136,7 +144,9 @@ class Hooks(ABC):
         return [make(hyperparams.actor_optimizer_params), make(hyperparams.critic_optimizer_params)]
 
 
-def optimizer(factory: Callable[..., optax.GradientTransformation], params: Params) -> optax.GradientTransformation:
+def optimizer(
+    factory: Callable[..., optax.GradientTransformation], params: OptimizerParams
+) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then apply the optimizer of `factory`.
 
     Args:
