@@ -1,5 +1,7 @@
 """Targets for value learning. Functions take the arrays of one transition or trajectory; callers map them."""
 
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -41,13 +43,18 @@ def gae(
     """
     chex.assert_equal_shape([reward_t, terminated_t, ended_t, value_t, value_tp1])
     residual_t = td_target(reward_t, terminated_t, discount, value_tp1) - value_t
+    step = partial(accumulate, discount, lambda_)
+    return jax.lax.scan(step, jnp.zeros_like(value_t[0]), (residual_t, ended_t), reverse=True)[1]
 
-    def accumulate(advantage_tp1: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
-        residual, ended = step
-        advantage = residual + discount * lambda_ * jnp.where(ended, 0.0, advantage_tp1)
-        return advantage, advantage
 
-    return jax.lax.scan(accumulate, jnp.zeros_like(value_t[0]), (residual_t, ended_t), reverse=True)[1]
+def accumulate(
+    discount: Scalar, lambda_: Scalar, advantage_tp1: Array, step: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """One step of `gae`, backwards in time: from the next advantage, and (one-step residual, ended), to the advantage,
+    returned twice."""
+    residual, ended = step
+    advantage = residual + discount * lambda_ * jnp.where(ended, 0.0, advantage_tp1)
+    return advantage, advantage
 
 
 def soft_value(twin_value: Array, log_prob: Array, alpha: Array) -> Array:

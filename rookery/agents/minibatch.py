@@ -7,11 +7,12 @@ from typing import Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rookery import gradients, trees
+from rookery import gradients, normalize, trees
 from rookery.gradients import Learned
 from rookery.types import Array, HasParams, Key, Metrics, PyTree, Scalar
 
 TrainStateT = TypeVar("TrainStateT", bound=HasParams)
+CriticStateT = TypeVar("CriticStateT", bound=HasParams)
 
 EPSILON = 1e-5  # Adam's epsilon in the code of Schulman 2017
 
@@ -78,3 +79,28 @@ def guarded_epoch(
     after, metrics = epoch(spec, before, shuffled)
     exceeded = metrics["kl"] > kl_threshold
     return (trees.where(stopped, before, after), stopped | exceeded), (~stopped, metrics)
+
+
+def train_both(
+    specs: tuple[UpdateSpec[TrainStateT], UpdateSpec[CriticStateT]],
+    kl_threshold: Scalar,
+    states: tuple[TrainStateT, CriticStateT],
+    shuffled: tuple[PyTree, PyTree],
+) -> tuple[tuple[TrainStateT, CriticStateT], Metrics]:
+    """Run all epochs of the policy, until one exceeds the KL threshold, then all epochs of the critic.
+
+    Args:
+      specs: how to train the policy, whose loss reports the metric `kl`, and the critic.
+      kl_threshold: see `guarded_epoch`.
+      states: training states of policy and critic.
+      shuffled: indices that the minibatches are made from, with a leading axis of epochs, for policy and critic.
+
+    Returns:
+      The training states, and metrics `[]`: those of the losses, averaged over the minibatches (for the policy, over
+      the epochs before it stopped), and actor_epochs, the number of epochs that trained the policy.
+    """
+    policy_epoch = partial(guarded_epoch, specs[0], kl_threshold)
+    (policy, _), (applied, of_policy) = jax.lax.scan(policy_epoch, (states[0], jnp.asarray(False)), shuffled[0])
+    critic, of_critic = jax.lax.scan(partial(epoch, specs[1]), states[1], shuffled[1])
+    metrics = {**jax.tree.map(partial(normalize.mean_of, applied), of_policy), **jax.tree.map(jnp.mean, of_critic)}
+    return (policy, critic), {**metrics, "actor_epochs": jnp.sum(applied.astype(jnp.float32))}

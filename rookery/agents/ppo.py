@@ -24,7 +24,7 @@ from rookery.agents.actor_critic import (
     unroll,
 )
 from rookery.agents.base import OnPolicyAgent
-from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, guarded_epoch, shuffle
+from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
@@ -84,10 +84,33 @@ def divergence(log_ratio: Array) -> Array:
     return jnp.expm1(log_ratio) - log_ratio
 
 
+def surrogate(
+    log_prob: Array, drawn_log_prob: Array, advantage: Array, counts: Array, clip_epsilon: Scalar
+) -> tuple[Array, Metrics]:
+    """The clipped surrogate objective, with advantages normalised over the rows where `counts` is True.
+
+    Args:
+      log_prob: `[...]`, log densities of the actions under the policy being learned, in nats.
+      drawn_log_prob: `[...]`, those under the acting policy.
+      advantage: `[...]`.
+      counts: `[...]` bool, the rows to average over.
+      clip_epsilon: `[]`.
+
+    Returns:
+      Scalar `[]`, and metrics `[]`: kl from the acting policy, in nats; clipped, the share of rows whose probability
+      ratio is clipped.
+    """
+    log_ratio = jnp.where(counts, log_prob - drawn_log_prob, 0.0)
+    mean = partial(normalize.mean_of, counts)
+    centred = advantage - mean(advantage)
+    advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
+    objective = mean(clipped_objective(log_ratio, advantage, clip_epsilon))
+    clipped = mean((jnp.abs(jnp.exp(log_ratio) - 1.0) > clip_epsilon).astype(jnp.float32))
+    return objective, {"kl": mean(divergence(log_ratio)), "clipped": clipped}
+
+
 def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) -> tuple[Array, Metrics]:
     """The clipped surrogate objective with an entropy bonus, negated (Schulman 2017, Eq. 7 and 9).
-
-    Advantages are normalised over the rows of the minibatch where `counts` is True.
 
     Args:
       policy: parameters of the policy being learned.
@@ -104,15 +127,10 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
     outputs = unroll(nets.policy, policy.network, parts.policy_memory[0], parts.sensed, rows.begins)
     parameters = distribution(nets, policy, outputs, parts.exists)
     log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, parts.exists)
-    log_ratio = jnp.where(rows.counts, log_prob - rows.log_prob, 0.0)
-    mean = partial(normalize.mean_of, rows.counts)
-    centred = rows.advantage - mean(rows.advantage)
-    advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
-    surrogate = mean(clipped_objective(log_ratio, advantage, hyper.clip_epsilon))
-    loss = -surrogate - hyper.entropy_coefficient * mean(entropy)
-    clipped = mean((jnp.abs(jnp.exp(log_ratio) - 1.0) > hyper.clip_epsilon).astype(jnp.float32))
-    kl = mean(divergence(log_ratio))
-    return loss, {"actor_loss": loss, "entropy": mean(entropy), "kl": kl, "clipped": clipped}
+    objective, metrics = surrogate(log_prob, rows.log_prob, rows.advantage, rows.counts, hyper.clip_epsilon)
+    mean_entropy = normalize.mean_of(rows.counts, entropy)
+    loss = -objective - hyper.entropy_coefficient * mean_entropy
+    return loss, {"actor_loss": loss, "entropy": mean_entropy, **metrics}
 
 
 def critic_loss(
@@ -206,8 +224,7 @@ def update(
       step: `[]`, updates before this one, for annealing the learning rates.
 
     Returns:
-      The new state, and metrics `[]`: those of the losses, averaged over the minibatches (for the policy, over the
-      epochs before it stopped), and actor_epochs, the number of epochs that trained the policy.
+      The new state, and the metrics of `minibatch.train_both`.
     Deviation: KL early stopping. Algorithm 1 runs all epochs; here the epoch in which the mean KL divergence from the
     acting policy exceeds `kl_threshold` is the policy's last (OpenAI's Spinning Up stops by its `target_kl`, but after
     a gradient step instead of an epoch). The critic always runs all epochs.
@@ -220,26 +237,15 @@ def update(
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
     rate_factor = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
+    cut, limit = partial(cut_rows, rows), hyper.max_grad_norm
     loss = partial(policy_loss, nets=nets, hyper=hyper)
-    spec = UpdateSpec(
-        loss, partial(clipped_adam, hyper.actor_lr * rate_factor, hyper.max_grad_norm), partial(cut_rows, rows)
-    )
-    policy_carry, policy_epoch = (state.policy, jnp.asarray(False)), partial(guarded_epoch, spec, hyper.kl_threshold)
-    (policy, _), (applied, policy_metrics) = jax.lax.scan(policy_epoch, policy_carry, shuffled[: passes.actor_epochs])
-
+    policy_spec = UpdateSpec(loss, partial(clipped_adam, hyper.actor_lr * rate_factor, limit), cut)
     loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
-    spec = spec._replace(
-        loss=loss, apply_gradient=partial(clipped_adam, hyper.critic_lr * rate_factor, hyper.max_grad_norm)
-    )
-    critic, critic_metrics = jax.lax.scan(partial(epoch, spec), state.critic, shuffled[: passes.critic_epochs])
-    metrics = {
-        **jax.tree.map(partial(normalize.mean_of, applied), policy_metrics),
-        **jax.tree.map(jnp.mean, critic_metrics),
-    }
-    return state._replace(policy=policy, critic=critic), {
-        **metrics,
-        "actor_epochs": jnp.sum(applied.astype(jnp.float32)),
-    }
+    critic_spec = UpdateSpec(loss, partial(clipped_adam, hyper.critic_lr * rate_factor, limit), cut)
+    indices = shuffled[: passes.actor_epochs], shuffled[: passes.critic_epochs]
+    states, specs = (state.policy, state.critic), (policy_spec, critic_spec)
+    (policy, critic), metrics = train_both(specs, hyper.kl_threshold, states, indices)
+    return state._replace(policy=policy, critic=critic), metrics
 
 
 def prepare_rows(

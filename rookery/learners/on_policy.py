@@ -4,6 +4,7 @@ Environments continue from one rollout to the next. All functions support single
 `[E]` for a single agent is `[E, I]` for a team.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from rookery.envs.wrappers.recurrence import remembering
 from rookery.learners import rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition
+from rookery.types import Array, HyperT, Key, Metrics, PyTree, Scalar, StateT, Transition
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,11 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, and the number of steps in
     which the simulation produced non-finite numbers, `[]` each.
     """
-    bindings = bindings._replace(environment=auto_reset.auto_reset(bindings.environment, bank))
+    environment = auto_reset.auto_reset(bindings.environment, bank)
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, bindings.config.rollout_length)
-    actors, (rows, broken) = jax.lax.scan(partial(_act, bindings, member), member.env_state, keys)
+    explore = partial(_explore, bindings, member)
+    actors, (rows, broken) = collect(explore, environment, member.hyper.discount, member.env_state, keys)
     batch = rows._replace(
         observation=rollout.view(member.normalizer, rows.observation),
         next_observation=rollout.view(member.normalizer, rows.next_observation),
@@ -154,19 +156,46 @@ def summarize(log: tuple) -> Metrics:
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 
-def _act(
-    bindings: OnPolicyBindings, member: Member, actors: Actors, key: Key
-) -> tuple[Actors, tuple[Transition, Array]]:
-    """Step every environment once, with one batched forward pass of each network for all of them."""
-    explore_key, env_key = jax.random.split(key)
-    observation = rollout.view(member.normalizer, actors.lives.observation)
-    keys = jax.random.split(explore_key, bindings.config.num_envs)
+def _explore(bindings: OnPolicyBindings, member: Member, observation: Array, key: Key) -> tuple[PyTree, Array]:
+    """Actions and log densities for all environments, with one batched forward pass of each network."""
+    observation = rollout.view(member.normalizer, observation)
+    keys = jax.random.split(key, bindings.config.num_envs)
     explore = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
-    action, log_prob = explore(member.state, member.hyper, observation, keys)
-    clipped = action if bindings.environment.spec.unbounded else _clip_action(action)
-    env_batch, rows, steps = rollout.advance(bindings.environment, actors.lives, clipped, env_key)
-    discount = jnp.broadcast_to(member.hyper.discount, steps.reward.shape)
-    accumulated = steps.reward + discount * actors.accumulated
+    return explore(member.state, member.hyper, observation, keys)
+
+
+ExploreBatchFn = Callable[[Array, Key], tuple[PyTree, Array]]
+"""(observations `[E, O]`, key) -> exploratory actions `[E, A]` and their log densities `[E]`."""
+
+
+def collect(
+    explore: ExploreBatchFn, environment: envs.Environment, discount: Scalar, actors: Actors, keys: Array
+) -> tuple[Actors, tuple[Transition, Array]]:
+    """Collect one rollout.
+
+    Args:
+      explore: called once in every step, for all environments together.
+      environment: with automatic reset.
+      discount: `[]`, or `[I]` for a team, discount of `RolloutExtras.accumulated`.
+      actors: the environments.
+      keys: `[T]`, one for each step; consumed.
+
+    Returns:
+      The environments after the rollout; the transitions `[T, E, ...]` with extras `RolloutExtras`; and `[T, E]` bool,
+      whether the simulation produced non-finite numbers in the step.
+    """
+    return jax.lax.scan(partial(_act, explore, environment, discount), actors, keys)
+
+
+def _act(
+    explore: ExploreBatchFn, environment: envs.Environment, discount: Scalar, actors: Actors, key: Key
+) -> tuple[Actors, tuple[Transition, Array]]:
+    """Step every environment once."""
+    explore_key, env_key = jax.random.split(key)
+    action, log_prob = explore(actors.lives.observation, explore_key)
+    clipped = action if environment.spec.unbounded else _clip_action(action)
+    env_batch, rows, steps = rollout.advance(environment, actors.lives, clipped, env_key)
+    accumulated = steps.reward + jnp.broadcast_to(discount, steps.reward.shape) * actors.accumulated
     ended = steps.ended | ~actors.counts
     extras = RolloutExtras(log_prob, ended, actors.counts, accumulated)
     episode_over = jax.vmap(jnp.all)(steps.ended)

@@ -1,19 +1,20 @@
 """Metrics stored in the metadata of checkpoints, for training without a run directory."""
 
 import contextlib
-import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.compat.jaxagents import stages
+from rookery import trees
 from rookery.storage import manifest
 from rookery.storage.checkpoint import Checkpointer
 from rookery.training import progress
 from rookery.types import Array, PyTree
 
+StateT = TypeVar("StateT")
 ALL = 10**9
 """Number of checkpoints to keep so that none is deleted."""
 
@@ -35,28 +36,34 @@ def read(store: Checkpointer) -> tuple[list[int], dict[str, Array]]:
 
 
 def train(
-    stage: stages.StageFn, counts: list[int], initial: tuple[Any, Any], store: Checkpointer | None = None, done: int = 0
-) -> tuple[Any, PyTree]:
+    stage: Callable[[StateT, int], tuple[StateT, PyTree]],
+    counts: list[int],
+    initial: tuple[StateT, PyTree],
+    store: Checkpointer | None = None,
+    done: int = 0,
+) -> tuple[StateT, PyTree]:
     """Train stage by stage on the host, with a progress bar on a terminal and a checkpoint after every stage.
 
     Args:
-      stage: compiled function of one stage.
+      stage: compiled function of one stage: (state, updates) -> next state, its metrics.
       counts: updates of each stage.
       initial: the initial state and its metrics; they are saved as a checkpoint if `done` is 0.
       store: where checkpoints are written; None writes none.
       done: number of updates before this training.
 
     Returns:
-      As `stages.run_stages`.
+      As `training.train`.
     """
-    steps = iter(itertools.accumulate(counts, initial=done))
+    state, row = initial
+    rows = [row]
     with progress.bar("updates", sum(counts)) as advance, store or contextlib.nullcontext():
-
-        def report(count: int, state: Any, metrics: Mapping[str, Array]) -> None:
+        if store and not done:
+            save(store, 0, state, row)
+        for count in counts:
+            state, row = jax.block_until_ready(stage(state, count))
+            rows.append(row)
             advance(count)
-            step = next(steps)
-            if store and (count or not done):
-                save(store, step, state, metrics)
-
-        report(0, *initial)
-        return stages.run_stages(stage, counts, *initial, report)
+            done += count
+            if store:
+                save(store, done, state, row)
+    return state, trees.stack(rows)

@@ -1,23 +1,35 @@
-"""Adapter from user-defined gymnax-style environments with one shared observation to Rookery's interface.
-
-`reset_env(key, params)` returns an observation of any shape and a state. `step_env(key, state, actions, params)`
-returns the next observation and state, a reward for each agent, the termination flag of all agents, and an info
-dictionary.
-"""
+"""Adapter from user-defined gymnax-style environments with one shared observation to Rookery's interface."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
+from rookery import trees
 from rookery.compat.records import Record, check_counts, per_agent
 from rookery.envs import base as envs
 from rookery.envs.suites.third_party import firm
+from rookery.envs.wrappers.time_limit import count_step
 from rookery.types import Array, Key, PyTree
 
 
-class LimitedState(Record):
+class GymnaxEnvironment(Protocol):
+    """A gymnax-style environment of `n_actors` actors."""
+
+    n_actors: int
+
+    def reset_env(self, key: Key, params: PyTree, /) -> tuple[Array, PyTree]:
+        """Return an observation of any shape and a state."""
+        ...
+
+    def step_env(self, key: Key, state: PyTree, actions: Array, params: PyTree, /) -> tuple:
+        """Return the next observation and state, a reward for each actor, the termination flag of all actors, and an
+        info dictionary."""
+        ...
+
+
+class TruncationEnvState(Record):
     """State of an environment with its step count."""
 
     envstate: PyTree
@@ -25,62 +37,39 @@ class LimitedState(Record):
     """`[]` int32, steps since the reset."""
 
 
-class TimeLimit:
+class TruncationWrapper:
     """Wrapper that truncates episodes after `max_steps`.
 
     `info` contains the flags `terminated` and `truncated`; a step that terminates is not truncated.
-    `team_environment` requires the attribute `env.n_actors`, the number of actors.
     """
 
-    def __init__(self, env: Any, max_steps: int = 500):
+    def __init__(self, env: GymnaxEnvironment, max_steps: int = 500):
         check_counts(max_steps=max_steps)
-        self._env, self.max_steps = env, max_steps
+        self.env, self.max_steps = env, max_steps
 
-    @property
-    def name(self) -> str:
-        """Name of the environment's class."""
-        return type(self._env).__name__
-
-    @property
-    def count(self) -> int:
-        """I, the number of actors."""
-        return self._env.n_actors
-
-    def reset(self, rng: Key, params: Any) -> tuple[Array, LimitedState]:
+    def reset(self, rng: Key, params: PyTree) -> tuple[Array, TruncationEnvState]:
         """Return the first observation and state of an episode."""
-        obs, envstate = self._env.reset_env(rng, params)
-        return obs, LimitedState(firm(envstate), jnp.zeros((), jnp.int32))
+        obs, envstate = self.env.reset_env(rng, params)
+        return obs, TruncationEnvState(firm(envstate), jnp.zeros((), jnp.int32))
 
     reset_env = reset
 
-    def step_env(self, rng: Key, envstate: LimitedState, action: Array, params: Any) -> tuple:
+    def step_env(self, rng: Key, envstate: TruncationEnvState, action: Array, params: PyTree) -> tuple:
         """Step without reset: observation, state, reward, done, info with `terminated` and `truncated`."""
-        obs, inner, reward, terminated, info = self._env.step_env(rng, envstate.envstate, action, params)
-        time, terminated = envstate.step + 1, jnp.asarray(terminated, bool).reshape(())
-        truncated = (time >= self.max_steps) & ~terminated
+        obs, inner, reward, terminated, info = self.env.step_env(rng, envstate.envstate, action, params)
+        terminated = jnp.asarray(terminated, bool).reshape(())
+        time, truncated = count_step(envstate.step, terminated, self.max_steps)
         info = {**info, "terminated": terminated, "truncated": truncated}
-        return obs, LimitedState(firm(inner), time), reward, terminated | truncated, info
+        return obs, TruncationEnvState(firm(inner), time), reward, terminated | truncated, info
 
-    def step(self, rng: Key, envstate: LimitedState, action: Array, params: Any) -> tuple:
+    def step(self, rng: Key, envstate: TruncationEnvState, action: Array, params: PyTree) -> tuple:
         """Step with automatic reset at the end of an episode."""
         step_rng, reset_rng = jax.random.split(rng)
         obs, envstate, reward, done, info = self.step_env(step_rng, envstate, action, params)
-        fresh = self.reset(reset_rng, params)
-        obs, envstate = jax.tree.map(partial(jnp.where, done), fresh, (obs, envstate))
-        return obs, envstate, reward, done, info
+        return *trees.where(done, self.reset(reset_rng, params), (obs, envstate)), reward, done, info
 
 
-class EnvironmentBindings(NamedTuple):
-    """Bound arguments of a multi-agent environment's functions."""
-
-    environment: TimeLimit
-    params: Any
-    """Parameters of the user-defined environment."""
-    action: Any
-    """Shape and dtype of the joint action."""
-
-
-def team_environment(environment: TimeLimit, params: Any, action: jax.ShapeDtypeStruct) -> envs.Environment:
+def team_environment(environment: TruncationWrapper, params: PyTree, action: jax.ShapeDtypeStruct) -> envs.Environment:
     """Build a multi-agent environment in which every agent observes the whole observation as one vector.
 
     Agents are named "0", "1", ...; continuous actions are unbounded.
@@ -93,10 +82,10 @@ def team_environment(environment: TimeLimit, params: Any, action: jax.ShapeDtype
     Raises:
       ValueError: the reward is not one number per agent; raised when a step is traced.
     """
-    count, size = environment.count, observation_shape(environment, params).size
+    count, size = environment.env.n_actors, observation_shape(environment, params).size
     actions = (action.size // count,) * count
     spec = envs.EnvSpec(
-        name=environment.name,
+        name=type(environment.env).__name__,
         observation_size=size,
         action_size=actions[0],
         episode_length=environment.max_steps,
@@ -104,11 +93,11 @@ def team_environment(environment: TimeLimit, params: Any, action: jax.ShapeDtype
         team=envs.Team(tuple(map(str, range(count))), (size,) * count, actions),
         unbounded=True,
     )
-    bindings = EnvironmentBindings(environment, params, action)
-    return envs.Environment(jax.jit(partial(_reset, bindings)), jax.jit(partial(_step, bindings)), spec)
+    reset, step = partial(_reset, environment, params), partial(_step, environment, params, action.shape)
+    return envs.Environment(jax.jit(reset), jax.jit(step), spec)
 
 
-def observation_shape(environment: TimeLimit, params: Any) -> Any:
+def observation_shape(environment: TruncationWrapper, params: PyTree) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an observation."""
     return jax.eval_shape(lambda key: environment.reset(key, params)[0], jax.random.key(0))
 
@@ -118,17 +107,27 @@ def shared_observation(count: int, obs: Array) -> Array:
     return jnp.broadcast_to(jnp.ravel(obs), (count, obs.size))
 
 
-def _reset(bindings: EnvironmentBindings, key: Key) -> tuple[LimitedState, envs.Step]:
-    obs, envstate = bindings.environment.reset(key, bindings.params)
-    return envstate, envs.first_step(shared_observation(bindings.environment.count, obs), jnp.zeros((0,)))
+def joint_observation(shape: tuple[int, ...], observation: Array) -> Array:
+    """The user-defined environment's observation of this shape, `[..., *]`, from those of all agents, `[..., I, O]`."""
+    return observation[..., 0, :].reshape(*observation.shape[:-2], *shape)
+
+
+def _reset(environment: TruncationWrapper, params: PyTree, key: Key) -> tuple[TruncationEnvState, envs.Step]:
+    obs, envstate = environment.reset(key, params)
+    return envstate, envs.first_step(shared_observation(environment.env.n_actors, obs), jnp.zeros((0,)))
 
 
 def _step(
-    bindings: EnvironmentBindings, envstate: LimitedState, action: Array, key: Key
-) -> tuple[LimitedState, envs.Step]:
-    actions = action.reshape(bindings.action.shape)
-    obs, envstate, reward, _, info = bindings.environment.step_env(key, envstate, actions, bindings.params)
-    reward = per_agent("the reward of step_env", bindings.environment.count, reward)
+    environment: TruncationWrapper,
+    params: PyTree,
+    shape: tuple[int, ...],
+    envstate: TruncationEnvState,
+    action: Array,
+    key: Key,
+) -> tuple[TruncationEnvState, envs.Step]:
+    obs, envstate, reward, _, info = environment.step_env(key, envstate, action.reshape(shape), params)
+    reward = per_agent("the reward of step_env", environment.env.n_actors, reward)
     terminated, truncated = (jnp.broadcast_to(info[name], reward.shape) for name in ("terminated", "truncated"))
-    step = envs.next_step(shared_observation(bindings.environment.count, obs), reward, terminated, jnp.zeros((0,)))
+    observation = shared_observation(environment.env.n_actors, obs)
+    step = envs.next_step(observation, reward, terminated, jnp.zeros((0,)))
     return envstate, step._replace(truncated=truncated)

@@ -47,8 +47,14 @@ def _timed_step(
     environment: Environment, length: int, state: TimeLimitState, action: Array, key: Key
 ) -> tuple[TimeLimitState, Step]:
     inner, step = environment.step(state.inner, action, key)
-    time = state.time + 1
-    return TimeLimitState(inner, time), step._replace(truncated=(time >= length) & ~step.terminated)
+    time, truncated = count_step(state.time, step.terminated, length)
+    return TimeLimitState(inner, time), step._replace(truncated=truncated)
+
+
+def count_step(time: Array, terminated: Array, length: int) -> tuple[Array, Array]:
+    """Count a step: steps since the reset, this one included, and whether the time limit truncates the episode."""
+    time = time + 1
+    return time, (time >= length) & ~terminated
 
 
 def guard_physics(environment: Environment) -> Environment:

@@ -1,4 +1,4 @@
-"""A gymnax-style world, and subclasses of the documented IPPO as their users write them."""
+"""A gymnax-style environment, and subclasses of the documented IPPO as users write them."""
 
 from functools import partial
 from typing import Any
@@ -24,11 +24,11 @@ class State:
 
 
 class Goals:
-    """Each of `n_actors` is shown everybody's goal, and paid for how near its own action is to its own goal.
+    """Each of `n_actors` observes all goals; its reward is the negative distance of its action to its goal.
 
-    Goals are drawn in [-2, 2], so that actions clipped to [-1, 1] could not reach them; of the discrete world's two
-    actions the right one is 1 for a goal above 0. An episode terminates after a step in which the first goal was above
-    1.5; observations have the shape (1, I), as users write them.
+    Goals are drawn from [-2, 2], which actions clipped to [-1, 1] could not reach. With discrete actions, the correct
+    action is 1 for a goal above 0, else 0. An episode terminates after a step in which the first goal was above 1.5.
+    Observations have the shape (1, I).
     """
 
     def __init__(self, n_actors: int = 2, discrete: bool = False):
@@ -39,22 +39,31 @@ class Goals:
         return goals[None], State(goals=goals)
 
     def step_env(self, key: jax.Array, state: State, actions: jax.Array, params: Params) -> tuple:
-        wanted = (state.goals > 0).astype(jnp.int32) if self.discrete else state.goals
-        rewards = -jnp.abs(actions - wanted).astype(jnp.float32)
-        obs, fresh = self.reset_env(key, params)
-        return obs, State(goals=fresh.goals, time=state.time + 1), rewards, state.goals[0] > 1.5, {"actions": actions}
+        correct = (state.goals > 0).astype(jnp.int32) if self.discrete else state.goals
+        rewards = -jnp.abs(actions - correct).astype(jnp.float32)
+        obs, next_state = self.reset_env(key, params)
+        return (
+            obs,
+            State(goals=next_state.goals, time=state.time + 1),
+            rewards,
+            state.goals[0] > 1.5,
+            {"actions": actions},
+        )
+
+
+def two_layers(x: jax.Array, outputs: int) -> jax.Array:
+    return nn.Dense(outputs)(nn.tanh(nn.Dense(16)(x)))
 
 
 class Actor(nn.Module):
-    """Two numbers: an action, or the log odds of the second, for each."""
+    """For each actor an action, or the log odds of action 1."""
 
     config: Any
     outputs: int = 2
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.tanh(nn.Dense(16)(x))
-        return nn.Dense(self.outputs)(x)
+        return two_layers(x, self.outputs)
 
 
 class Critic(nn.Module):
@@ -63,12 +72,11 @@ class Critic(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.tanh(nn.Dense(16)(x))
-        return nn.Dense(self.n_critics)(x).squeeze()
+        return two_layers(x, self.n_critics).squeeze()
 
 
 class Continuous(IPPO):
-    """A normal around the network's outputs, of one width."""
+    """A normal distribution around the network's outputs, with a fixed standard deviation."""
 
     log_std = -1.0
 
@@ -113,6 +121,7 @@ class Discrete(IPPO):
         return jax.random.categorical(rng, self._logits(training.params, training, obs))
 
 
+EVAL_KEY = jax.random.key(18)
 CONFIG = AgentConfig(
     n_steps=5,
     batch_size=8,
@@ -124,7 +133,7 @@ CONFIG = AgentConfig(
     critic_network=Critic,
     optimizer=optax.adam,
     eval_frequency=2,
-    eval_rng=jax.random.key(18),
+    eval_rng=EVAL_KEY,
     n_evals=6,
     max_episode_steps=5,
 )
@@ -140,9 +149,9 @@ HYPER = HyperParameters(
 
 
 def numbers(tree: Any) -> list[jax.Array]:
-    """The leaves, keys as what they are made of."""
+    """The leaves; those that are typed keys as raw key data."""
 
-    def plain(leaf: jax.Array) -> jax.Array:
+    def raw(leaf: jax.Array) -> jax.Array:
         return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
-    return [plain(leaf) for leaf in jax.tree.leaves(tree)]
+    return [raw(leaf) for leaf in jax.tree.leaves(tree)]

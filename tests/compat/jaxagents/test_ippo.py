@@ -1,4 +1,4 @@
-"""jaxagents' documented IPPO: its names, and a training of a few updates seen from every side."""
+"""The documented IPPO: its names, training, updates, environment and errors."""
 
 import inspect
 from functools import cache, partial
@@ -21,23 +21,23 @@ from rookery.compat.jaxagents import (
     OptimizerParams,
     Runner,
     TruncationWrapper,
-    learner,
+    hooks,
+    training,
 )
-from rookery.compat.jaxagents import agent as joint
 from rookery.types import Transition as Rows
-from tests.compat.jaxagents.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
+from tests.compat.jaxagents.goals import CONFIG, EVAL_KEY, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal
 
 Metrics = dict[str, jax.Array]
 
 
-def agent(kind: type[IPPO] = Continuous, env: Any = None, judged: bool = True, **changes: Any) -> IPPO:
-    return kind(env or Goals(), Params(), CONFIG._replace(**changes), judged)
+def agent(kind: type[IPPO] = Continuous, env: Any = None, evaluated: bool = True, **changes: Any) -> IPPO:
+    return kind(env or Goals(), Params(), CONFIG._replace(**changes), evaluated)
 
 
 @cache
 def shared() -> IPPO:
-    """Compiled once."""
+    """An agent that is compiled once for all tests."""
     return agent()
 
 
@@ -47,7 +47,7 @@ def trained() -> tuple[Runner, Metrics]:
 
 
 def steps(runner: Runner) -> tuple[int, int]:
-    """Of the optimisers of actors and critics."""
+    """Optimiser steps of actors and critics."""
     return int(runner.actor_training.step), int(runner.critic_training.step)
 
 
@@ -68,8 +68,8 @@ def test_records_have_the_documented_fields_and_defaults():
     assert HyperParameters._field_defaults == {"vf_coeff": 1.0}
     assert OptimizerParams() == (1e-3, 1e-8, 10.0)
     assert OptimizerParams._fields == ("learning_rate", "eps", "grad_clip")
-    seen = "obs action value log_prob reward next_obs terminated next_value advantage"
-    assert documented.Transition._fields[:9] == tuple(seen.split())
+    fields = "obs action value log_prob reward next_obs terminated next_value advantage"
+    assert documented.Transition._fields[:9] == tuple(fields.split())
     stats = "episode_metric mean var std min max median has_nans"
     assert list(inspect.signature(documented.MetricStats).parameters) == stats.split()
     runner = "actor_training critic_training envstate obs rng hyperparams actor_loss critic_loss"
@@ -109,7 +109,7 @@ def test_methods_have_the_documented_signatures(name: str, parameters: dict[str,
     assert list(found)[1:] == list(parameters)
 
 
-def test_an_agent_tells_its_configuration():
+def test_str_lists_the_configuration():
     lines = str(shared()).splitlines()
     assert lines[0] == "Agent configuration:"
     assert "batch_size: 8" in lines
@@ -117,10 +117,10 @@ def test_an_agent_tells_its_configuration():
     assert shared().n_actors == 2
 
 
-# --- a training
+# --- training
 
 
-def test_a_training_makes_every_update_and_tells_of_each_evaluation():
+def test_training_makes_every_update_and_reports_every_evaluation():
     runner, metrics = trained()
     assert steps(runner) == (5 * 2 * 2, 5 * 3 * 2)  # updates, epochs, minibatches
     shapes = {name: metrics[name].shape for name in sorted(metrics)}
@@ -138,14 +138,14 @@ def test_a_training_makes_every_update_and_tells_of_each_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("updates", "every", "stretches"),
+    ("updates", "every", "counts"),
     [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (100, 30, [30, 30, 30, 10]), (2, 1, [1, 1])],
 )
-def test_a_training_is_as_long_as_it_was_asked_to_be(updates: int, every: int, stretches: list[int]):
-    assert agent(n_steps=updates, eval_frequency=every)._stage_counts == stretches
+def test_the_stages_sum_up_to_the_configured_updates(updates: int, every: int, counts: list[int]):
+    assert agent(n_steps=updates, eval_frequency=every)._stage_counts == counts
 
 
-def test_sets_of_hyperparameters_train_as_they_do_one_by_one():
+def test_mapped_hyperparameters_train_as_single_ones():
     rates = jnp.asarray([3e-3, 1e-2])
     sets = HYPER._replace(
         gamma=jnp.asarray([0.9, 0.5]), actor_optimizer_params=OptimizerParams(rates, 1e-8 * jnp.ones(2), jnp.ones(2))
@@ -155,8 +155,8 @@ def test_sets_of_hyperparameters_train_as_they_do_one_by_one():
     assert metrics["returns"].shape == (2, 4, 6, 2)
     for i in range(2):
         one = jax.tree.map(lambda leaf, i=i: leaf[i] if jnp.ndim(leaf) else leaf, sets)
-        runner, told = shared().train(jax.random.key(0), one)
-        for name, value in told.items():
+        runner, expected = shared().train(jax.random.key(0), one)
+        for name, value in expected.items():
             np.testing.assert_allclose(metrics[name][i], value, rtol=2e-3, atol=2e-4, err_msg=name)
         alone = jax.tree.leaves(runner.actor_training.params)
         for many, single in zip(jax.tree.leaves(runners.actor_training.params), alone, strict=True):
@@ -164,7 +164,7 @@ def test_sets_of_hyperparameters_train_as_they_do_one_by_one():
     assert not np.allclose(metrics["returns"][0], metrics["returns"][1])
 
 
-def test_within_a_jit_it_is_the_same_training_and_keys_may_be_raw():
+def test_training_inside_jit_is_the_same_and_keys_may_be_raw():
     runner, metrics = jax.jit(shared().train)(jax.random.PRNGKey(0), HYPER)
     for name, value in trained()[1].items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -173,24 +173,24 @@ def test_within_a_jit_it_is_the_same_training_and_keys_may_be_raw():
     assert_equal(numbers(again), numbers(trained()))
 
 
-def test_the_epoch_that_goes_too_far_is_the_last():
+def test_the_epoch_that_exceeds_the_kl_threshold_is_the_last():
     runner, _ = shared().train(jax.random.key(0), HYPER._replace(kl_threshold=0.0))
     assert steps(runner) == (5 * 1 * 2, 5 * 3 * 2)
 
 
-def test_the_first_evaluation_is_of_the_untrained_and_all_begin_alike():
+def test_the_first_evaluation_is_before_training_and_all_share_start_states():
     runner, metrics = trained()
     shared().collect_training(runner, metrics)
-    last = shared().eval(CONFIG.eval_rng, 6)
+    last = shared().eval(EVAL_KEY, 6)
     for name, value in last.items():
         np.testing.assert_allclose(metrics[name][-1], value, rtol=1e-5, atol=1e-6)
-    shared().collect_training(learner.begin(shared()._setup, jax.random.key(0), HYPER), metrics)
-    first = shared().eval(CONFIG.eval_rng, 6)
+    shared().collect_training(training.begin(shared(), jax.random.key(0), HYPER)[0], metrics)
+    first = shared().eval(EVAL_KEY, 6)
     np.testing.assert_allclose(metrics["returns"][0], first["returns"], rtol=1e-5)
     assert np.asarray(shared().eval_steps_in_training).tolist() == [0, 2, 4, 5]
 
 
-def test_a_metric_is_summed_up_over_its_last_axis():
+def test_summarize_reduces_the_last_axis():
     stats = shared().summarize(np.asarray([[1.0, 2.0, 6.0], [0.0, np.nan, 1.0]]))
     assert stats.mean[0] == 3.0
     assert stats.median[0] == 2.0
@@ -201,7 +201,7 @@ def test_a_metric_is_summed_up_over_its_last_axis():
     assert stats.episode_metric.shape == (2, 3)
 
 
-# --- what an update is made of
+# --- parts of an update
 
 
 def trajectories() -> documented.Transition:
@@ -221,7 +221,7 @@ def trajectories() -> documented.Transition:
     )
 
 
-def test_advantages_stop_at_an_end_and_bootstrap_where_the_clock_was_it():
+def test_advantages_stop_at_the_end_of_an_episode_and_bootstrap_at_a_truncation():
     traj, gamma, gae_lambda = trajectories(), jnp.float32(0.9), jnp.float32(0.5)
     found = np.asarray(shared()._advantages(traj, gamma, gae_lambda))
     reward, value, following = (np.asarray(leaf) for leaf in (traj.reward, traj.value, traj.next_value))
@@ -240,43 +240,44 @@ def test_advantages_stop_at_an_end_and_bootstrap_where_the_clock_was_it():
     )
 
 
-def test_returns_stop_where_advantages_do():
+def test_returns_stop_at_the_end_of_an_episode_and_bootstrap_at_a_truncation():
     traj, gamma = trajectories(), jnp.float32(0.9)
-    whole = np.asarray(shared()._returns(traj, gamma, jnp.float32(1.0)))
+    found = np.asarray(shared()._returns(traj, gamma, jnp.float32(1.0)))
     reward, following = np.asarray(traj.reward), np.asarray(traj.next_value)
-    np.testing.assert_allclose(whole[:, 3], reward[:, 3] + gamma * following[:, 3], rtol=1e-5)
-    np.testing.assert_allclose(whole[:, 2], reward[:, 2] + gamma * whole[:, 3], rtol=1e-5)
-    np.testing.assert_allclose(whole[0, 1], reward[0, 1], rtol=1e-5)  # terminated
-    np.testing.assert_allclose(whole[1, 1], reward[1, 1] + gamma * following[1, 1], rtol=1e-5)  # truncated
+    np.testing.assert_allclose(found[:, 3], reward[:, 3] + gamma * following[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(found[:, 2], reward[:, 2] + gamma * found[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(found[0, 1], reward[0, 1], rtol=1e-5)  # terminated
+    np.testing.assert_allclose(found[1, 1], reward[1, 1] + gamma * following[1, 1], rtol=1e-5)  # truncated
 
 
-def test_rollouts_are_told_in_the_documented_axes():
-    bindings, (runner, _) = shared()._setup.bindings, trained()
+def test_rollouts_have_the_documented_axes():
+    runner, _ = trained()
     size = (3, 8, 2)  # time, environments, actors
-    seen = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
+    observations = jnp.broadcast_to(jax.random.normal(jax.random.key(1), (2, 3, 8, 1, 2)), (2, *size, 2))
     ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
     terminated = jnp.zeros(size, bool).at[0, 1].set(True)
     number = jax.random.normal(jax.random.key(2), size)
-    lived = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
-    batch = Rows(seen[0], number[..., None], number + 2.0, seen[1], terminated, lived)
-    states = joint.TrainStates(runner.actor_training, runner.critic_training)
-    traj = joint.rollouts(bindings, states, runner.hyperparams, batch)
+    extras = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
+    batch = Rows(observations[0], number[..., None], number + 2.0, observations[1], terminated, extras)
+    traj = training.transitions(shared(), runner, batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
-    np.testing.assert_array_equal(traj.obs[5, 2, 0], seen[0, 2, 5, 0])
+    np.testing.assert_array_equal(traj.obs[5, 2, 0], observations[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
     np.testing.assert_array_equal(traj.log_prob[5, 2], number[2, 5] + 1.0)
     np.testing.assert_array_equal(traj.reward[5, 2], number[2, 5] + 2.0)
     assert np.argwhere(traj.terminated).tolist() == [[1, 0]]
     assert np.argwhere(traj.truncated).tolist() == [[2, 1]]
     critic = runner.critic_training
-    np.testing.assert_allclose(traj.value[5, 2], critic.apply_fn(critic.params, seen[0, 2, 5, :1]), rtol=1e-5)
-    np.testing.assert_allclose(traj.next_value[5, 2], critic.apply_fn(critic.params, seen[1, 2, 5, :1]), rtol=1e-5)
+    np.testing.assert_allclose(traj.value[5, 2], critic.apply_fn(critic.params, observations[0, 2, 5, :1]), rtol=1e-5)
+    np.testing.assert_allclose(
+        traj.next_value[5, 2], critic.apply_fn(critic.params, observations[1, 2, 5, :1]), rtol=1e-5
+    )
     at_the_end = traj.reward[2, 1] + 0.9 * traj.next_value[2, 1] - traj.value[2, 1]
     np.testing.assert_allclose(traj.advantage[2, 1], at_the_end, rtol=1e-4, atol=1e-6)
 
 
-class Opinionated(Continuous):
-    """With losses of its own: the actors' says that they went far, the critics' that nothing is wrong."""
+class CustomLosses(Continuous):
+    """The actors' loss reports a large divergence, the critics' loss is 0."""
 
     def _actor_loss(self, *given: Any) -> tuple[jax.Array, jax.Array]:
         return IPPO._actor_loss(self, *given)[0], jnp.float32(1e9)
@@ -285,18 +286,18 @@ class Opinionated(Continuous):
         return 0.0 * IPPO._critic_loss(self, training, obs, targets, hyperparams)
 
 
-def test_a_users_own_losses_are_what_is_learned_from():
-    own = agent(Opinionated, judged=False, n_steps=1)
-    runner, metrics = own.train(jax.random.key(0), HYPER)
-    initial = learner.begin(own._setup, jax.random.key(0), HYPER)
-    assert metrics == jax.eval_shape(own.train, jax.random.key(0), HYPER)[1] == {}
+def test_user_defined_losses_are_used():
+    custom = agent(CustomLosses, evaluated=False, n_steps=1)
+    runner, metrics = custom.train(jax.random.key(0), HYPER)
+    initial = training.begin(custom, jax.random.key(0), HYPER)[0]
+    assert metrics == jax.eval_shape(custom.train, jax.random.key(0), HYPER)[1] == {}
     assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
     assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), runner.actor_training.params, initial.actor_training.params)
     assert all(jax.tree.leaves(moved))
 
 
-def test_minibatches_are_of_whole_rollouts_anew_in_every_epoch():
+def test_minibatches_are_whole_rollouts_shuffled_in_every_epoch():
     whole = jnp.broadcast_to(jnp.arange(8.0)[:, None, None], (8, 3, 2))  # of environment i: i everywhere
     traj = documented.Transition(
         **{name: whole for name in ("action", "value", "log_prob", "reward", "next_obs")},
@@ -311,13 +312,13 @@ def test_minibatches_are_of_whole_rollouts_anew_in_every_epoch():
         assert sorted(obs[..., 0, 0].ravel().tolist()) == list(range(8))
         for leaf in (action, log_prob, advantage / 10.0):
             np.testing.assert_array_equal(leaf, obs)
-        seen, targets, _ = shared()._critic_loss_input(runner, traj)
-        np.testing.assert_array_equal(targets, 11.0 * seen)
+        obs, targets, _ = shared()._critic_loss_input(runner, traj)
+        np.testing.assert_array_equal(targets, 11.0 * obs)
         orders.append(obs[..., 0, 0].tolist())
     assert orders[0] != orders[1] != orders[2]
 
 
-def test_the_loss_knows_each_actors_advantages_by_themselves():
+def test_the_loss_normalises_the_advantages_of_each_actor():
     runner = trained()[0]
     obs, actions = jax.random.normal(jax.random.key(1), (4, 3, 1, 2)), jax.random.normal(jax.random.key(2), (4, 3, 2))
     mus = jax.vmap(jax.vmap(partial(shared().policy, runner.actor_training)))(obs)
@@ -335,29 +336,29 @@ def test_the_loss_knows_each_actors_advantages_by_themselves():
     assert float(again) == pytest.approx(float(loss), abs=1e-5)
 
 
-def hasty(speed: float) -> optax.GradientTransformation:
+def sgd_by_speed(speed: float) -> optax.GradientTransformation:
     return optax.sgd(speed)
 
 
-def test_the_optimizer_is_given_what_it_takes():
-    taking = {
-        "rates": (optax.sgd, OptimizerParams(0.5, grad_clip=2.0), -1.0),  # 0.5 of a gradient cut to 2
+def test_the_optimizer_gets_the_arguments_in_its_signature():
+    cases = {
+        "a function": (optax.sgd, OptimizerParams(0.5, grad_clip=2.0), -1.0),  # 0.5 times a gradient clipped to 2
         "a partial": (partial(optax.sgd, momentum=0.0), OptimizerParams(0.25, grad_clip=100.0), -1.0),
     }
-    for factory, params, expected in taking.values():
-        made = joint.optimizer(factory, params)
+    for factory, params, expected in cases.values():
+        made = hooks.optimizer(factory, params)
         update: Any = made.update(jnp.asarray([4.0]), made.init(jnp.zeros(1)))
         assert float(update[0][0]) == pytest.approx(expected)
     with pytest.raises(
         ValueError, match=r"^the optimizer takes none of learning_rate, eps, only speed; use another factory\."
     ):
-        agent(optimizer=hasty).train(jax.random.key(0), HYPER)
+        agent(optimizer=sgd_by_speed).train(jax.random.key(0), HYPER)
 
 
-# --- the world
+# --- the environment
 
 
-def test_steps_tell_of_ends_and_begin_anew():
+def test_env_step_reports_ends_and_resets():
     agent_, rng = shared(), jax.random.key(1)
     rng, obs, state = agent_.env_reset(rng)
     assert obs.shape == (1, 2)
@@ -376,7 +377,7 @@ def test_steps_tell_of_ends_and_begin_anew():
     assert {(True, False), (False, True), (False, False)} == set(ends)
 
 
-def test_a_step_that_terminates_in_time_is_not_truncated():
+def test_a_step_that_terminates_at_the_time_limit_is_not_truncated():
     wrapper = TruncationWrapper(Goals(1), 1)
     _, state = wrapper.reset_env(jax.random.key(0), Params())
     state = state.replace(envstate=state.envstate.replace(goals=jnp.asarray([1.9])))
@@ -385,23 +386,23 @@ def test_a_step_that_terminates_in_time_is_not_truncated():
     assert TruncationWrapper(Goals()).max_steps == 500
 
 
-def test_the_learners_world_gives_true_successors_and_takes_any_action():
-    world, bindings = shared()._setup.environment, shared()._setup.bindings
-    state, start = world.reset(jax.random.key(0))
+def test_the_team_environment_returns_true_successors_and_accepts_unbounded_actions():
+    environment = shared()._environment
+    state, start = environment.reset(jax.random.key(0))
     assert start.observation.shape == (2, 2)
-    state, step = world.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
+    state, step = environment.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
     np.testing.assert_allclose(step.reward, -jnp.abs(jnp.asarray([7.0, -3.0]) - start.observation[0]), rtol=1e-6)
     np.testing.assert_array_equal(step.final_observation, np.stack([state.envstate.goals] * 2))
-    assert world.spec.unbounded
-    assert not world.spec.discrete
-    assert bindings.action.shape == (2,)
+    assert environment.spec.unbounded
+    assert not environment.spec.discrete
+    assert shared()._action.shape == (2,)
 
 
-# --- what is refused
+# --- errors
 
 
-class Silent:
-    """Nobody knows how many act in it."""
+class WithoutCount:
+    """An environment without `n_actors`."""
 
 
 @pytest.mark.parametrize(
@@ -418,21 +419,25 @@ class Silent:
         ({"eval_rng": None}, r"^evaluations during training need eval_rng; set them, or eval_during_training=False\.$"),
         ({"n_evals": 0}, r"^n_evals must be at least 1, got 0\.$"),
         ({"deterministic_mode": "most"}, r"^deterministic_mode must be one of .*, got 'most'\.$"),
-        ({"env": Silent()}, r"^Silent has no attribute n_actors, the number of actors; define it\.$"),
+        ({"env": WithoutCount()}, r"^WithoutCount has no attribute n_actors, the number of actors; define it\.$"),
     ],
 )
-def test_mistakes_fail_at_construction(changes: dict[str, Any], message: str):
+def test_invalid_settings_raise_at_construction(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         agent(**changes)
 
 
-class Bleak(Goals):
+class OneReward(Goals):
+    """One reward for all actors."""
+
     def step_env(self, key: Any, state: Any, actions: Any, params: Any) -> tuple:
         obs, state, reward, done, info = Goals.step_env(self, key, state, actions, params)
         return obs, state, reward[0], done, info
 
 
-class Flat(Continuous):
+class JointDensity(Continuous):
+    """One density for all actors."""
+
     def _log_prob(self, training: Any, params: Any, obs: Any, action: Any) -> Any:
         return jnp.sum(training.apply_fn(params, obs)[0] * action)
 
@@ -440,8 +445,8 @@ class Flat(Continuous):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": Bleak()}, r"^the reward of step_env gives shape \(\) for 2 actors; make it \(2,\)\."),
-        ({"kind": Flat}, r"^_log_prob gives shape \(\) for 2 actors; make it \(2,\)\."),
+        ({"env": OneReward()}, r"^the reward of step_env gives shape \(\) for 2 actors; make it \(2,\)\."),
+        ({"kind": JointDensity}, r"^_log_prob gives shape \(\) for 2 actors; make it \(2,\)\."),
         (
             {"critic_network": partial(Critic, n_critics=3)},
             r"^critic_network gives shape \(3,\) for 2 actors; make it \(2,\)\.",
@@ -452,12 +457,12 @@ class Flat(Continuous):
         ),
     ],
 )
-def test_what_does_not_fit_the_actors_is_refused_in_training(changes: dict[str, Any], message: str):
+def test_outputs_of_a_wrong_shape_raise_in_training(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
-        agent(judged=False, **changes).train(jax.random.key(0), HYPER)
+        agent(evaluated=False, **changes).train(jax.random.key(0), HYPER)
 
 
-def test_calls_that_cannot_be_meant_are_refused(tmp_path: Path):
+def test_invalid_calls_raise(tmp_path: Path):
     with pytest.raises(
         ValueError, match=r"^the actors are not trained; call collect_training\(runner, metrics\) or restore\(\)"
     ):

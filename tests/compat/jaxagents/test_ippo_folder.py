@@ -1,4 +1,4 @@
-"""Checkpoints of the documented IPPO: written at every evaluation, restored, gone on from, and never deleted."""
+"""Checkpoints of the documented IPPO: written at every evaluation, restored, continued from, and never deleted."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 
 from rookery.compat.jaxagents import IPPO, checkpoint_metrics
 from rookery.storage import manifest
-from tests.compat.jaxagents.goals import CONFIG, HYPER, Continuous, Goals, Params, numbers
+from tests.compat.jaxagents.goals import CONFIG, EVAL_KEY, HYPER, Continuous, Goals, Params, numbers
 from tests.tiny import assert_equal
 
 
@@ -22,7 +22,7 @@ def steps(folder: Path) -> list[int]:
     return sorted(manifest.generations(folder))
 
 
-def test_a_training_is_restored_and_gone_on_from_as_if_it_had_never_stopped(tmp_path: Path):
+def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path):
     first = agent(tmp_path)
     runner, metrics = first.train(jax.random.key(0), HYPER)
     first.collect_training(runner, metrics)
@@ -42,13 +42,13 @@ def test_a_training_is_restored_and_gone_on_from_as_if_it_had_never_stopped(tmp_
     with pytest.raises(ValueError, match=r"has checkpoints already; set restore_agent=True to continue from them"):
         agent(tmp_path)
 
-    further, told = second.train(jax.random.key(9), HYPER)
+    further, metrics = second.train(jax.random.key(9), HYPER)
     assert steps(tmp_path) == [0, 2, 4, 6, 8]
-    whole, all_told = agent(None, n_steps=8).train(jax.random.key(0), HYPER)
+    whole, all_metrics = agent(None, n_steps=8).train(jax.random.key(0), HYPER)
     further, whole = numbers(further), numbers(whole)
     assert_equal(further, whole)
     for name in ("returns", "terminated", "truncated", "final_rewards"):
-        np.testing.assert_array_equal(told[name], all_told[name][2:])
+        np.testing.assert_array_equal(metrics[name], all_metrics[name][2:])
     with pytest.raises(ValueError, match=r"has checkpoints up to step 8"):
         second.train(jax.random.key(9), HYPER)
     assert steps(tmp_path) == [0, 2, 4, 6, 8]
@@ -57,26 +57,26 @@ def test_a_training_is_restored_and_gone_on_from_as_if_it_had_never_stopped(tmp_
     third.restore("best", lambda metrics: metrics["returns"].shape[0] - 4)
     assert third.training_metrics is not None
     assert np.asarray(third.eval_steps_in_training).tolist() == [0, 2, 4, 6, 8]
-    np.testing.assert_array_equal(third.training_metrics["returns"], all_told["returns"])
-    found = third.eval(CONFIG.eval_rng, 6)["returns"]
-    np.testing.assert_allclose(found, all_told["returns"][1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(third.training_metrics["returns"], all_metrics["returns"])
+    found = third.eval(EVAL_KEY, 6)["returns"]
+    np.testing.assert_allclose(found, all_metrics["returns"][1], rtol=1e-5, atol=1e-6)
 
 
 class Killed(BaseException):
-    """What ends a process from outside."""
+    """Simulates a kill of the process."""
 
 
-def test_what_was_finished_before_a_kill_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_last_complete_checkpoint_before_a_kill_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     killed, saved = agent(tmp_path), []
     save = checkpoint_metrics.save
 
-    def dying(store: Any, step: int, runner: Any, row: Any) -> None:
+    def save_or_die(store: Any, step: int, runner: Any, row: Any) -> None:
         if step == 4:
             raise Killed
         saved.append(runner)
         save(store, step, runner, row)
 
-    monkeypatch.setattr(checkpoint_metrics, "save", dying)
+    monkeypatch.setattr(checkpoint_metrics, "save", save_or_die)
     with pytest.raises(Killed):
         killed.train(jax.random.key(0), HYPER)
     second = agent(tmp_path, restore_agent=True)

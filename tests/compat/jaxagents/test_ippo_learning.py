@@ -1,4 +1,4 @@
-"""The documented IPPO learns: from random to nearly optimal, with continuous and discrete actions, and alone."""
+"""The documented IPPO learns nearly optimal actions, continuous and discrete, with one and two actors."""
 
 from functools import partial
 from typing import Any
@@ -24,29 +24,29 @@ FAST = OptimizerParams(learning_rate=1e-2, grad_clip=1.0)
 LEARNING = HYPER._replace(gamma=0.5, actor_optimizer_params=FAST, critic_optimizer_params=FAST)
 
 
-def paid(kind: type[IPPO], env: Goals, **changes: Any) -> np.ndarray:
+def final_rewards(kind: type[IPPO], env: Goals, **changes: Any) -> np.ndarray:
     """Mean reward of an episode's last step before and after training, `[2, I]`."""
-    learning = kind(env, Params(), LONG._replace(**changes))
-    runner, metrics = learning.train(jax.random.key(0), LEARNING)
+    agent = kind(env, Params(), LONG._replace(**changes))
+    runner, metrics = agent.train(jax.random.key(0), LEARNING)
     assert np.isfinite(metrics["returns"]).all()
     return np.asarray(metrics["final_rewards"].mean(axis=1))
 
 
-def test_continuous_actions_reach_goals_beyond_any_bounds():
-    before, after = paid(Continuous, Goals())
-    assert (before < -0.7).all()  # a newborn stands near 0, 1 from a goal in the mean
-    assert (after > -0.12).all()  # actions in [-1, 1] would be 0.25 away
+def test_continuous_actions_reach_goals_outside_of_the_unit_interval():
+    before, after = final_rewards(Continuous, Goals())
+    assert (before < -0.7).all()  # untrained actions are near 0, at a mean distance of 1 from the goals
+    assert (after > -0.12).all()  # actions in [-1, 1] have a mean distance of 0.25
 
 
-def test_discrete_actions_find_the_right_one():
-    before, after = paid(Discrete, Goals(discrete=True))
+def test_discrete_actions_are_correct():
+    before, after = final_rewards(Discrete, Goals(discrete=True))
     assert (before < -0.2).all()
     assert (after > -0.06).all()
 
 
 @pytest.mark.parametrize("kind", [Continuous, Discrete])
-def test_one_actor_learns_alone(kind: type[IPPO]):
+def test_a_single_actor_learns(kind: type[IPPO]):
     alone = {"actor_network": partial(Actor, outputs=1), "critic_network": partial(Critic, n_critics=1)}
-    before, after = paid(kind, Goals(1, discrete=kind is Discrete), **alone)
+    before, after = final_rewards(kind, Goals(1, discrete=kind is Discrete), **alone)
     assert before.shape == (1,)
     assert after[0] > -0.12 if kind is Continuous else after[0] > -0.06

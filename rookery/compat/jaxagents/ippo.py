@@ -1,0 +1,223 @@
+"""The documented classes `IPPOBase` and `IPPO`. E is `batch_size`, T `rollout_length`, I `n_actors`, N the number of
+evaluation episodes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from rookery import returns, trees
+from rookery.agents import minibatch
+from rookery.agents.ppo import surrogate
+from rookery.compat.jaxagents import checkpoint_metrics, training
+from rookery.compat.jaxagents.environment import GymnaxEnvironment, TruncationEnvState, TruncationWrapper
+from rookery.compat.jaxagents.hooks import HYPERPARAMETERS, ActionType, Hooks, ObsType
+from rookery.compat.jaxagents.records import (
+    AgentConfig,
+    HyperParameters,
+    MetricStats,
+    Runner,
+    TrainState,
+    Transition,
+    check_config,
+)
+from rookery.compat.jaxagents.training import over_rows, values
+from rookery.compat.records import check, check_counts, per_agent
+from rookery.storage.checkpoint import Checkpointer
+from rookery.types import Array, Key, PyTree
+
+
+class IPPOBase(Hooks):
+    """Independent PPO of I actors that share one observation, in a gymnax-style `env` with attribute `n_actors`.
+
+    A subclass implements the abstract methods, see `Hooks`; `IPPO` implements all of them but the first four.
+
+    With `eval_during_training`, the actors are evaluated before training and after every `eval_frequency` updates.
+
+    Raises:
+      ValueError: a value of the configuration is invalid. Outputs of user-defined methods and of the environment are
+        checked when they are first used, in `train` or `eval`.
+    """
+
+    training_runner: Runner | None = None
+    training_metrics: dict[str, Array] | None = None
+    eval_steps_in_training: Array | None = None
+    actor_training: TrainState | None = None
+    critic_training: TrainState | None = None
+
+    def __init__(
+        self, env: GymnaxEnvironment, env_params: PyTree, config: AgentConfig, eval_during_training: bool = True
+    ) -> None:
+        check_config(config, eval_during_training)
+        check(
+            hasattr(env, "n_actors"),
+            f"{type(env).__name__} has no attribute n_actors, the number of actors; define it.",
+        )
+        check_counts(n_actors=env.n_actors)
+        self.n_actors, self.config, self.env_params = env.n_actors, config, env_params
+        self.eval_during_training = eval_during_training
+        self.env = TruncationWrapper(env, config.max_episode_steps)
+        self.agent_trained, self.previous_training_max_step = False, 0
+        folder = config.checkpoint_dir
+        self._store = None if folder is None else Checkpointer(folder, keep=checkpoint_metrics.ALL)
+        if self._store and not config.restore_agent:
+            remedy = "set restore_agent=True to continue from them, or another checkpoint_dir to keep them."
+            check(self._store.empty, f"{folder} has checkpoints already; {remedy}")
+            (self._store.directory / "training_configuration.txt").write_text(str(self))
+        self._stage_counts = training.stage_counts(config.n_steps, config.eval_frequency)
+        self._compiled_train = jax.jit(partial(training.train, self, self._stage_counts))
+        self._compiled_begin = jax.jit(partial(training.begin, self))
+        self._compiled_stage = jax.jit(partial(training.stage, self))
+        self._compiled_evaluate = jax.jit(partial(training.evaluate, self), static_argnums=0)
+
+    def __str__(self) -> str:
+        return _listed("Agent configuration:", self.config)
+
+    @partial(jax.jit, static_argnums=0)
+    def env_reset(self, rng: Key) -> tuple[Key, ObsType, TruncationEnvState]:
+        """Reset the environment: the next key, the first observation and the state."""
+        rng, reset_rng = jax.random.split(rng)
+        return rng, *self.env.reset(reset_rng, self.env_params)
+
+    @partial(jax.jit, static_argnums=0)
+    def env_step(self, rng: Key, envstate: TruncationEnvState, actions: ActionType) -> tuple:
+        """Step with automatic reset: the next key, observation, state, reward `[I]`, done, info."""
+        rng, step_rng = jax.random.split(rng)
+        return rng, *self.env.step(step_rng, envstate, actions, self.env_params)
+
+    def train(self, rng: Key, hyperparams: HyperParameters) -> tuple[Runner, dict[str, Array]]:
+        """Train from initial parameters, or continue from a runner restored or collected with its previous step count.
+
+        Inside `jax.jit` or `jax.vmap` the method is pure; outside it shows a progress bar and writes checkpoints.
+
+        Returns:
+          The runner after training; and the metrics of `eval` with `actor_loss` and `critic_loss` `[1]`, means over the
+          updates since the previous evaluation. Leaves are `[evaluations + 1, ...]`, the first row from the untrained
+          actors. Without evaluations during training the metrics are empty.
+        """
+        initial = self.training_runner if self.previous_training_max_step else None
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((rng, hyperparams))):
+            remedy = "leave checkpoint_dir out."
+            check(self._store is None, f"training within jax.jit or jax.vmap writes no checkpoints; {remedy}")
+            return self._compiled_train(rng, hyperparams, initial)
+        shape, remedy = max(map(jnp.shape, jax.tree.leaves(hyperparams))), "jax.vmap(agent.train, in_axes=(None, 0))"
+        check(not shape, f"a hyper-parameter has shape {shape}; train sets by {remedy}.")
+        newest, done = (self._store and self._store.latest()) or 0, self.previous_training_max_step
+        remedy = "call restore() to continue from there, or set another checkpoint_dir to train from the beginning."
+        check(newest <= done, f"{self.config.checkpoint_dir} has checkpoints up to step {newest}; {remedy}")
+        first = self._compiled_begin(rng, hyperparams, initial)
+        return checkpoint_metrics.train(self._compiled_stage, self._stage_counts, first, self._store, done)
+
+    def eval(self, rng: Key, n_evals: int = 32) -> dict[str, Array]:
+        """Evaluate the trained actors: `terminated`, `truncated` `[N]`, `final_rewards`, `returns` `[N, I]`."""
+        check(self.agent_trained, "the actors are not trained; call collect_training(runner, metrics) or restore().")
+        check_counts(n_evals=n_evals)
+        return self._compiled_evaluate(n_evals, rng, self.actor_training)
+
+    def collect_training(
+        self,
+        runner: Runner | None = None,
+        metrics: dict[str, Array] | None = None,
+        previous_training_max_step: int = 0,
+    ) -> None:
+        """Store the result of `train` for evaluation and acting.
+
+        If `previous_training_max_step` is not 0, the next `train` continues from `runner`.
+        """
+        if runner is None:
+            raise ValueError("collect_training needs the runner that train returned; got None.")
+        self.agent_trained, self.previous_training_max_step = True, int(previous_training_max_step)
+        self.training_runner, self.training_metrics = runner, metrics
+        self.actor_training, self.critic_training = runner.actor_training, runner.critic_training
+        steps = jnp.arange(len(next(iter(metrics.values()))) if metrics else 0) * self.config.eval_frequency
+        self.eval_steps_in_training = jnp.minimum(steps, self.config.n_steps)
+
+    def restore(self, mode: str = "best", best_fn: Callable[[dict[str, Array]], int] | None = None) -> None:
+        """Restore a checkpoint; `train` continues from it.
+
+        Args:
+          mode: "last", or "best" by `best_fn`.
+          best_fn: metrics of all checkpoints -> index of the evaluation to restore.
+        """
+        if self._store is None:
+            raise ValueError("there is nothing to restore from; give checkpoint_dir in the configuration.")
+        check(mode in ("best", "last"), f"mode must be 'best' or 'last', got {mode!r}.")
+        check(mode == "last" or best_fn is not None, "mode 'best' needs best_fn(metrics) -> index of an evaluation.")
+        steps, metrics = checkpoint_metrics.read(self._store)
+        where, remedy = self._store.directory, "train first, or give another checkpoint_dir."
+        check(bool(steps), f"{where} has no whole checkpoint; {remedy}")
+        chosen = steps[-1] if mode == "last" or best_fn is None else steps[int(best_fn(metrics))]
+        template, _ = jax.eval_shape(self._compiled_begin, jax.random.key(0), HYPERPARAMETERS)
+        self.collect_training(self._store.restore(template, chosen)[0], metrics, steps[-1])
+        self.eval_steps_in_training = jnp.asarray(steps)
+
+    def log_hyperparams(self, hyperparams: HyperParameters) -> None:
+        """Write them to `hyperparameters.txt` in `checkpoint_dir`, if there is one."""
+        if self._store:
+            (self._store.directory / "hyperparameters.txt").write_text(_listed("Hyperparameters:", hyperparams))
+
+    def summarize(self, metrics: ArrayLike) -> MetricStats:
+        """Statistics `[...]` of a metric `[..., N]` over its last axis; N = 0 raises a `ValueError`."""
+        shape = jnp.shape(metrics)
+        check(shape[-1:] != (0,), f"metrics of shape {shape} contain no episode; evaluate at least one.")
+        array, kinds = jnp.asarray(metrics), (jnp.mean, jnp.var, jnp.std, jnp.min, jnp.max, jnp.median)
+        statistics = [kind(array, axis=-1) for kind in kinds]
+        return MetricStats._make([array, *statistics, jnp.isnan(array).any(axis=-1)])
+
+
+class IPPO(IPPOBase):
+    """IPPO with the clipped objective (Schulman 2017, arXiv:1707.06347) and GAE (Schulman 2016, arXiv:1506.02438).
+
+    A subclass implements `policy`, `_sample_actions`, `_log_prob` and `_entropy`.
+    """
+
+    def _trajectory_returns(self, value: Array, traj: tuple[Array, ...]) -> tuple[Array, Array]:
+        """The mean of the next state's value and the next return, weighted by lambda."""
+        reward, discount, next_value, lambda_ = traj
+        value = reward + discount * ((1.0 - lambda_) * next_value + lambda_ * value)
+        return value, value
+
+    def _trajectory_advantages(self, advantage: Array, traj: tuple[Array, ...]) -> tuple[Array, Array]:
+        reward, value, next_value, terminated, discount, lambda_ = traj
+        residual = returns.td_target(reward, terminated > 0, discount, next_value) - value
+        return returns.accumulate(discount, lambda_, advantage, (residual, terminated > 0))
+
+    def _actor_loss(
+        self,
+        training: TrainState,
+        obs: Array,
+        actions: Array,
+        log_prob_old: Array,
+        advantage: Array,
+        hyperparams: HyperParameters,
+    ) -> tuple[Array, Array]:
+        log_prob = over_rows(self._density, training, training.params)(obs, actions)
+        log_prob = per_agent("_log_prob", self.n_actors, log_prob, 2)
+        of_agents = jax.vmap(partial(surrogate, clip_epsilon=hyperparams.eps_clip), in_axes=-1)
+        objective, metrics = of_agents(log_prob, log_prob_old, advantage, jnp.ones(log_prob.shape, bool))
+        entropy = over_rows(self._entropy, training)(obs).mean()
+        return -objective.mean() - hyperparams.ent_coeff * entropy, metrics["kl"]
+
+    def _critic_loss(self, training: TrainState, obs: Array, targets: Array, hyperparams: HyperParameters) -> Array:
+        return hyperparams.vf_coeff * jnp.mean((values(training, obs, self.n_actors) - targets) ** 2)
+
+    def _actor_loss_input(self, update_runner: Runner, traj_batch: Transition) -> tuple:
+        rows = traj_batch.obs, traj_batch.action, traj_batch.log_prob, traj_batch.advantage
+        return self._shuffled(update_runner, rows)
+
+    def _critic_loss_input(self, update_runner: Runner, traj_batch: Transition) -> tuple:
+        return self._shuffled(update_runner, (traj_batch.obs, traj_batch.advantage + traj_batch.value))
+
+    def _shuffled(self, runner: Runner, rows: tuple[Array, ...]) -> tuple:
+        """Minibatches of whole rollouts, `[M, minibatch_size, T, ...]`, followed by the hyper-parameters."""
+        order = minibatch.shuffle(self.config.batch_size, runner.rng).reshape(-1, self.config.minibatch_size)
+        return *trees.take(rows, order), runner.hyperparams
+
+
+def _listed(title: str, fields: Any) -> str:
+    """Format a title and the fields of a NamedTuple, one per line."""
+    return "\n".join([title, *(f"{name}: {' '.join(str(value).split())}" for name, value in fields._asdict().items())])

@@ -1,0 +1,158 @@
+"""Documented records of IPPO: configuration, hyper-parameters, training states, rollouts and metrics."""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import optax
+
+from rookery.compat.jaxagents.environment import TruncationEnvState
+from rookery.compat.records import Record, check, check_counts, static_field
+from rookery.types import Array, Key, PyTree, Scalar
+
+
+class Network(Protocol):
+    """A network such as a flax module."""
+
+    def init(self, key: Key, observation: Array, /) -> PyTree: ...
+    def apply(self, params: PyTree, observation: Array, /) -> PyTree: ...
+
+
+class OptimizerParams(NamedTuple):
+    """Arguments of an optimizer factory, and `grad_clip`, the limit of the gradient's global norm."""
+
+    learning_rate: Scalar = 1e-3
+    eps: Scalar = 1e-8
+    grad_clip: Scalar = 10.0
+
+
+class HyperParameters(NamedTuple):
+    """Scalars `[]`; `jax.vmap(agent.train, in_axes=(None, 0))` trains with several sets, leaves `[sets]`."""
+
+    gamma: Scalar
+    gae_lambda: Scalar
+    eps_clip: Scalar
+    ent_coeff: Scalar
+    kl_threshold: Scalar
+    """Limit of an epoch's mean divergence, in nats; the first epoch that exceeds it is the last actor epoch."""
+    actor_optimizer_params: OptimizerParams
+    critic_optimizer_params: OptimizerParams
+    vf_coeff: Scalar = 1.0
+
+
+class AgentConfig(NamedTuple):
+    """Static configuration: array shapes, loop lengths, networks, evaluation and checkpoints."""
+
+    n_steps: int
+    """Number of updates."""
+    batch_size: int
+    """E, number of parallel environments."""
+    minibatch_size: int
+    """Number of environments in a minibatch, each with its whole rollout."""
+    rollout_length: int
+    """T, steps of each environment per update."""
+    actor_epochs: int
+    """Passes over each rollout for the actors."""
+    critic_epochs: int
+    """Passes over each rollout for the critics."""
+    actor_network: Callable[..., Network]
+    """Class of a flax module, called with this configuration."""
+    critic_network: Callable[..., Network]
+    """Class of a flax module, called with this configuration."""
+    optimizer: Callable[..., optax.GradientTransformation]
+    """Factory of an optax optimizer."""
+    eval_frequency: int = 1
+    """Updates between evaluations."""
+    eval_rng: Key | None = None
+    """Key of every evaluation during training."""
+    n_evals: int | None = None
+    """N, episodes of each evaluation during training."""
+    checkpoint_dir: str | os.PathLike[str] | None = None
+    """Checkpoint directory; None writes no checkpoints."""
+    restore_agent: bool = False
+    """Allow a `checkpoint_dir` that contains checkpoints, to `restore` from it."""
+    max_episode_steps: int = 9999
+    """Steps until truncation."""
+    deterministic_mode: str = "off"
+    """"off", "minimal" or "full"; accepted for compatibility, without effect."""
+
+
+class TrainState(Record):
+    """Training state of one network; the optimizer is rebuilt from the hyper-parameters whenever it is needed."""
+
+    params: PyTree
+    opt_state: PyTree
+    step: Array
+    """`[]` int32, number of optimizer steps."""
+    apply_fn: Callable[..., Array] = static_field()
+
+
+class Runner(Record):
+    """State of training between updates, which can be inspected, stored and continued from."""
+
+    actor_training: TrainState
+    critic_training: TrainState
+    envstate: TruncationEnvState
+    """`[E, ...]`."""
+    obs: Array
+    """`[E, ...]`."""
+    rng: Key
+    """One typed key for all environments."""
+    hyperparams: HyperParameters
+    actor_loss: Array
+    """`[1]`, mean over the updates since the last evaluation."""
+    critic_loss: Array
+    """`[1]`, mean over the updates since the last evaluation."""
+
+
+class Transition(NamedTuple):
+    """Steps of rollouts, `[E, T, ...]`."""
+
+    obs: Array
+    action: Array
+    value: Array
+    """`[E, T, I]`."""
+    log_prob: Array
+    """`[E, T, I]`."""
+    reward: Array
+    """`[E, T, I]`."""
+    next_obs: Array
+    """Observation of the true successor, also at the end of an episode."""
+    terminated: Array
+    """`[E, T]` bool."""
+    next_value: PyTree = None
+    """`[E, T, I]`."""
+    advantage: PyTree = None
+    """`[E, T, I]`."""
+    truncated: PyTree = None
+    """`[E, T]` bool."""
+
+
+class MetricStats(NamedTuple):
+    """Statistics `[...]` of a metric `episode_metric` `[..., N]` over its last axis."""
+
+    episode_metric: Array
+    mean: Array
+    var: Array
+    std: Array
+    min: Array
+    max: Array
+    median: Array
+    has_nans: Array
+
+
+def check_config(config: AgentConfig, evaluated: bool) -> None:
+    """Raise a `ValueError` for an invalid or missing setting; `evaluated` is `eval_during_training`."""
+    counts = ("n_steps", "batch_size", "minibatch_size", "rollout_length", "actor_epochs", "critic_epochs")
+    check_counts(**{name: getattr(config, name) for name in (*counts, "eval_frequency", "max_episode_steps")})
+    batch, minibatch, evals, mode = config.batch_size, config.minibatch_size, config.n_evals, config.deterministic_mode
+    check(batch % minibatch == 0, f"minibatch_size must divide batch_size ({batch}), got {minibatch}.")
+    remedy = "make minibatch_size or rollout_length 2."
+    check(
+        minibatch * config.rollout_length > 1, f"advantages of a minibatch of one step cannot be normalised; {remedy}"
+    )
+    missing = " and ".join(name for name in ("eval_rng", "n_evals") if evaluated and getattr(config, name) is None)
+    check(not missing, f"evaluations during training need {missing}; set them, or eval_during_training=False.")
+    check(not evaluated or (evals or 0) >= 1, f"n_evals must be at least 1, got {evals}.")
+    modes = ("off", "minimal", "full")
+    check(mode in modes, f"deterministic_mode must be one of {modes}, got {mode!r}.")
