@@ -10,7 +10,6 @@ from rookery import trees
 from rookery.envs.base import DescriptorSpec, EnvSpec
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import warm_start
-from rookery.experiments.kinds import AnyMePbtRun, MapElitesRun
 from rookery.experiments.warm_start import Origin
 from rookery.learners.base import genotype
 from rookery.qd.map_elites import repertoire_of
@@ -48,7 +47,7 @@ def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Selection:
     Raises:
       ValueError: the repertoire is empty.
     """
-    if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
+    if origin.config.has_repertoire:
         assert spec.descriptor is not None  # or there would be no repertoire
         return _elites(origin, spec.descriptor, count)
     if spec.skill is not None:

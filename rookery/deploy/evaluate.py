@@ -14,8 +14,7 @@ from rookery.distributed import programs
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import build, config_io, warm_start
 from rookery.experiments.build import Built
-from rookery.experiments.kinds import AnyMePbtRun, AnyRun, MapElitesRun
-from rookery.experiments.on_policy_kinds import PbtIppoRun
+from rookery.experiments.settings import AnyRun
 from rookery.learners.base import Learner, genotype
 from rookery.populations.base import ProgramState, member_keys
 from rookery.qd import repertoire as repertoires
@@ -60,7 +59,7 @@ def evaluate(
     spec = built.learner.spec if built.learner else None
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
-    if not isinstance(read.config, MapElitesRun | AnyMePbtRun) and not _has_roles(read.config):
+    if not (read.config.has_repertoire or read.config.has_separate_roles):
         metrics["independent"] = np.asarray(config_io.are_independent(read.folder.config))
         metrics["best_member"] = np.asarray(warm_start.best_member(read.folder.path, read.generation, state))
     skill = spec.skill if spec else None
@@ -113,7 +112,7 @@ def fresh_fitness(
     read = _restore(run_dir, episodes, checkpoint, build.on_one_device)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key)
-    scoring = build.scoring(read.config) if isinstance(read.config, MapElitesRun) else read.built.learner
+    scoring = build.scoring(read.config) if read.config.learner is None else read.built.learner
     assert scoring is not None
     bank = jax.jit(scoring.start_states)(bank_key)
     evaluation = jax.jit(jax.vmap(scoring.evaluate, in_axes=(0, None, 0)))(genotypes, bank, keys)
@@ -134,7 +133,7 @@ def check_fresh(run_dir: str | Path) -> None:
             f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "
             "be run; leave it out, or compare the evaluations recorded in training."
         )
-    if _has_roles(config_io.from_record(opened.config)):
+    if config_io.from_record(opened.config).has_separate_roles:
         raise ValueError(
             f"{opened.path} evolves the roles of a team separately, so that no member has a fitness without the "
             "others; leave it out, or compare the runs by a role's return, such as --score return/prey."
@@ -159,8 +158,7 @@ class _RestoredRun(NamedTuple):
 def _restore(run_dir: str | Path, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> _RestoredRun:
     opened = open_existing(run_dir)
     recorded = config_io.from_record(opened.config)
-    part = "evaluation" if hasattr(recorded, "evaluation") else "learner"
-    settings = getattr(recorded, part)
+    part, settings = ("evaluation", recorded.evaluation) if recorded.learner is None else ("learner", recorded.learner)
     requested = dataclasses.replace(settings, eval_episodes=episodes, start_states=max(episodes, settings.start_states))
     environment = dataclasses.replace(recorded.environment, devices=None)  # use this machine's devices
     config = dataclasses.replace(recorded, environment=environment, **{part: requested})
@@ -173,7 +171,7 @@ def _restore(run_dir: str | Path, episodes: int, checkpoint: str, make: Callable
 
 def _scored(read: _RestoredRun, key: Key) -> tuple[Genotype, Key]:
     """The genotypes `[N, ...]` that determine a run's score, and their evaluation keys `[N]`."""
-    if isinstance(read.config, MapElitesRun | AnyMePbtRun):
+    if read.config.has_repertoire:
         best = repertoires.best(repertoire_of(read.state)).genotype
         return jax.tree.map(lambda leaf: leaf[None], best), member_keys(key, 1)
     members = jax.vmap(genotype)(read.state.members), member_keys(key, read.config.population)
@@ -181,11 +179,6 @@ def _scored(read: _RestoredRun, key: Key) -> tuple[Genotype, Key]:
         return members
     best = warm_start.best_member(read.folder.path, read.generation, read.state)
     return trees.take(members, jnp.asarray([best]))
-
-
-def _has_roles(config: AnyRun) -> bool:
-    """Whether the roles of a team evolve separately."""
-    return isinstance(config, PbtIppoRun) and config.member == "agent"
 
 
 def _trajectories(

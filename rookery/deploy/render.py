@@ -16,7 +16,7 @@ from rookery.envs.rendering.scene import Picture, Scene
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import build, warm_start
 from rookery.experiments.build import Built
-from rookery.experiments.kinds import AnyMePbtRun, AnyRun, MapElitesRun
+from rookery.experiments.settings import AnyRun
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.learners.base import genotype
@@ -241,7 +241,7 @@ def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
     Raises:
       ValueError: the run optimises a scoring function, without an environment.
     """
-    if isinstance(config, MapElitesRun):
+    if config.learner is None:
         evaluate: Any = build.scoring(config).evaluate
     else:
         assert built.learner is not None
@@ -284,7 +284,7 @@ def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
     Raises:
       ValueError: the run has no such member.
     """
-    if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
+    if origin.config.has_repertoire:
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire, whose best elite is shown; leave member out.")
         return None, repertoires.best(repertoire_of(origin.state)).genotype

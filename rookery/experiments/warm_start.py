@@ -12,8 +12,8 @@ from rookery import hyperparams, trees
 from rookery.distributed import programs
 from rookery.experiments import build, config_io
 from rookery.experiments.build import Built
-from rookery.experiments.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, agent_of, kind_of
-from rookery.experiments.on_policy_kinds import PbtIppoRun
+from rookery.experiments.kinds import agent_of
+from rookery.experiments.settings import AnyRun, MapElitesRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner, genotype
 from rookery.learners.skills import freeze_skills
@@ -84,8 +84,8 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
       CheckpointError: the run has no complete checkpoint.
     """
     origin = open_origin(run_dir)
-    if not isinstance(origin.config, AnyDiaynRun):
-        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)}, which discovers no skills.")
+    if not origin.config.has_skills:
+        raise ValueError(f"{origin.path} is a run of kind {origin.config.kind}, which discovers no skills.")
     size = origin.config.population
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
@@ -93,8 +93,8 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
 
 
 def _skills(origin: Origin, member: int) -> Genotype:
+    assert origin.config.learner is not None
     assert origin.built.learner is not None
-    assert isinstance(origin.config, AnyDiaynRun)
     spec = origin.built.learner.spec
     return freeze_skills(build.base_agent(origin.config, spec), spec, _member(origin, member))
 
@@ -138,7 +138,7 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
 
     With a separate population for each role, the genotype combines the best agent of each role, and the slot is None.
     """
-    if not (isinstance(origin.config, PbtIppoRun) and origin.config.member == "agent"):
+    if not origin.config.has_separate_roles:
         member = _best_member(origin)
         return member, _member(origin, member)
     assert origin.built.learner is not None
@@ -161,38 +161,39 @@ def begin(config: AnyRun, built: Built) -> Program:
         such skill.
       CheckpointError: the run in `init_from` has no complete checkpoint.
     """
-    skill = getattr(config, "skill", None)
     if config.init_from is None:
-        if skill is not None:
+        if config.skill is not None:
             raise ValueError("skill needs --init-from; give the run that discovered it, or leave skill out.")
         return built.program
     if config.run.run_dir is not None and Path(config.init_from).resolve() == Path(config.run.run_dir).resolve():
         raise ValueError(f"a run in {config.init_from} cannot start from itself; choose another folder by --run-dir.")
     origin = open_origin(config.init_from)
-    if isinstance(config, MapElitesRun):
-        return _begin_repertoire(config, built, origin)
+    if config.learner is None:
+        return _begin_genotypes(config, built, origin)
     assert built.learner is not None
     _check_origin(config, built.learner, origin)
-    if isinstance(config, AnyMePbtRun):
-        return _begin_repertoire(config, built, origin)
-    return begin_as(built.program, built.learner, _initial_genotype(config, origin, skill))
+    if config.has_repertoire:
+        return _begin_agents(built, origin)
+    return begin_as(built.program, built.learner, _initial_genotype(config, origin))
 
 
-def _begin_repertoire(config: MapElitesRun | AnyMePbtRun, built: Built, origin: Origin) -> Program:
-    """Fill the initial repertoire with genotypes of the other run, evaluated by this run's scoring function."""
-    if isinstance(config, MapElitesRun):
-        if not isinstance(origin.config, MapElitesRun):
-            raise ValueError(
-                f"{origin.path} is a run of kind {kind_of(origin.config)}; "
-                "map-elites can start only from a map-elites run."
-            )
-        return begin_from(built.program, build.scoring(config), _elites(origin))
+def _begin_genotypes(config: MapElitesRun, built: Built, origin: Origin) -> Program:
+    """Fill the initial repertoire with the other run's elites, evaluated by this run's scoring function."""
+    if origin.config.trains_agents:
+        raise ValueError(
+            f"{origin.path} is a run of kind {origin.config.kind}; map-elites can start only from a map-elites run."
+        )
+    return begin_from(built.program, build.scoring(config), _elites(origin))
+
+
+def _begin_agents(built: Built, origin: Origin) -> Program:
+    """Fill the initial repertoire with agents of the other run, evaluated by this run's learner."""
     space = built.space
     assert built.learner is not None
     assert space is not None
-    if isinstance(origin.config, AnyDiaynRun):
+    if origin.config.has_skills:
         genotypes = _skills(origin, _best_member(origin))
-    elif isinstance(origin.config, AnyMePbtRun):
+    elif origin.config.has_repertoire:
         genotypes = _elites(origin)
     else:
         genotypes = jax.vmap(genotype)(origin.state.members)
@@ -215,12 +216,12 @@ def _inside(space: Space, hyper: Hyper) -> Hyper:
     return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
 
 
-def _initial_genotype(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
+def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
     """The genotype that every member starts with."""
-    discovers = isinstance(origin.config, AnyDiaynRun) and not isinstance(config, AnyDiaynRun)
+    skill, discovers = config.skill, origin.config.has_skills and not config.has_skills
     if skill is not None and not discovers:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
-    if isinstance(origin.config, AnyMePbtRun):
+    if origin.config.has_repertoire:
         return repertoires.best(repertoire_of(origin.state)).genotype
     if not discovers:
         return best_genotype(origin)[1]
@@ -234,7 +235,7 @@ def _initial_genotype(config: AgentRun, origin: Origin, skill: int | None) -> Ge
     return trees.take(skills, skill)
 
 
-def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Origin) -> None:
+def _check_origin(config: AnyRun, learner: Learner, origin: Origin) -> None:
     """Check that this run's agents can load the genotypes of the other run.
 
     Raises:
@@ -242,8 +243,7 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
     """
     if origin.built.learner is None:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)}, which trains no agents; start from a "
-            "run that does."
+            f"{origin.path} is a run of kind {origin.config.kind}, which trains no agents; start from a run that does."
         )
     here, there = learner.spec, origin.built.learner.spec
     for difference, mine, other in (
@@ -256,9 +256,9 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
                 f"{origin.path} differs in {difference}: {other or 'none'} there, {mine or 'none'} here; start from a "
                 "run of the same kind, in the same environment, with the same settings of the agent."
             )
-    if isinstance(config, AnyDiaynRun) and not isinstance(origin.config, AnyDiaynRun):
+    if config.has_skills and not origin.config.has_skills:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)} and has no skills to start from; start from a "
+            f"{origin.path} is a run of kind {origin.config.kind} and has no skills to start from; start from a "
             "run that discovers skills."
         )
     for size in ("sensed_size", "action_size"):
@@ -268,14 +268,13 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
                 f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {here.name} has "
                 f"{getattr(here, size)}; start from a run whose environment has the same observations and actions."
             )
-    if isinstance(config, AnyDiaynRun) and here.skill != there.skill:
+    if config.has_skills and here.skill != there.skill:
         raise ValueError(
             f"{origin.path} has the skills {there.skill}, this run {here.skill}; give this run the same --num-skills "
             "and --skill-kind."
         )
-    assert not isinstance(origin.config, MapElitesRun)
-    if type(config.agent) is not type(origin.config.agent):
+    if config.agent_entry is not origin.config.agent_entry:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)}, from which a run of kind {kind_of(config)} "
-            f"cannot start, since the agents are different; start from a {agent_of(kind_of(config))} run."
+            f"{origin.path} is a run of kind {origin.config.kind}, from which a run of kind {config.kind} "
+            f"cannot start, since the agents are different; start from a {agent_of(config.kind)} run."
         )
