@@ -49,7 +49,7 @@ from rookery.training.memory_plan import remedy
 class Train:
     """Train a population; all results are written to one run directory."""
 
-    config: Any
+    config: AnyRun
     """The kind of run."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
@@ -210,7 +210,7 @@ def keep_compiled_programs() -> None:
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
     config, schedule, name = command.config, None, command.config.kind
-    if config.replay_schedule is not None:
+    if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
         schedule = lineage.lineage(config.replay_schedule).schedule()
         lineage.check_agent(schedule, agent_of(name))
         config, name = without_population_method(config), f"replay-{agent_of(name)}"

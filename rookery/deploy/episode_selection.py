@@ -1,7 +1,7 @@
 """Selection of the policies whose episodes are recorded: elites spread over the repertoire, skills, or best members."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import jax
 import numpy as np
@@ -99,7 +99,7 @@ def _members(origin: Origin, count: int | None) -> Selection:
     best, actor = warm_start.best_genotype(origin)
     if best is None:  # roles that evolve separately
         return Selection(_batch_of_one(actor), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])
-    fitness = warm_start.current_fitness(origin.path, origin.generation, origin.state)
+    fitness = warm_start.current_fitness(origin)
     members = np.argsort(-fitness, kind="stable")[:count]
     members = members[np.isfinite(fitness[members])]
     members = members if len(members) else np.asarray([best])
@@ -111,7 +111,9 @@ def _batch_of_one(actor: Genotype) -> Genotype:
     return trees.stack([actor])
 
 
-def _describe(kind: str, index: Any, fitness: float = math.nan, descriptor: np.ndarray | None = None) -> dict[str, Any]:
+def _describe(
+    kind: str, index: SupportsInt | None, fitness: float = math.nan, descriptor: np.ndarray | None = None
+) -> dict[str, Any]:
     return {
         kind: None if index is None else int(index),
         "label": "the best of each role" if index is None else f"{kind} {index}",

@@ -102,7 +102,7 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
         without an environment.
     """
-    evaluator = render.evaluator_of(origin.config, origin.built)
+    evaluator = render.evaluator_of(origin)
     slot = render.slot_of(origin, evaluator.environment.spec, skill)
     chosen = slot if evaluator.environment.spec.skill else None
     if origin.config.has_repertoire:
@@ -160,7 +160,7 @@ def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, 
 
     Where roles evolve separately, a tuple with one fitness per role.
     """
-    standing = warm_start.current_fitness(origin.path, origin.generation, origin.state)
+    standing = warm_start.current_fitness(origin)
     learner = origin.built.learner
     if not origin.config.has_separate_roles:
         assert member is not None

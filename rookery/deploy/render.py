@@ -15,8 +15,6 @@ from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.rendering.scene import Picture, Scene
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import build, warm_start
-from rookery.experiments.build import Built
-from rookery.experiments.settings import AnyRun
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.learners.base import genotype
@@ -81,7 +79,7 @@ def render(
       CheckpointError: the run has no complete checkpoint.
     """
     origin = warm_start.open_origin(run_dir, checkpoint)
-    evaluator = evaluator_of(origin.config, origin.built)
+    evaluator = evaluator_of(origin)
     environment, spec = evaluator.environment, evaluator.environment.spec
     picture = picture_of(environment)
     if picture.bodies is not None:
@@ -235,17 +233,14 @@ def picture_of(environment: Environment) -> Picture:
     return environment.picture
 
 
-def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
+def evaluator_of(origin: Origin) -> rollout.Evaluator:
     """The evaluator of a run: its deterministic policy function and its evaluation environment.
 
     Raises:
       ValueError: the run optimises a scoring function, without an environment.
     """
-    if config.learner is None:
-        evaluate: Any = build.scoring(config).evaluate
-    else:
-        assert built.learner is not None
-        evaluate = built.learner.evaluate
+    config, learner = origin.config, origin.built.learner
+    evaluate: Any = build.scoring(config).evaluate if config.learner is None else learner and learner.evaluate
     if not isinstance(evaluate.args[0], rollout.Evaluator):
         raise ValueError(
             f"{config.environment.env} is a scoring function without a policy; choose a run in an environment "

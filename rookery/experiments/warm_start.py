@@ -25,7 +25,7 @@ from rookery.qd.scoring import learner_scoring
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Hyper
 
 
@@ -62,11 +62,22 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
             "begin_from or begin_with."
         )
     config = config_io.from_record(opened.config)
-    built = build.on_one_device(config)
-    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    chosen = find(opened, checkpoints, checkpoint, config.run.best_by)
+    return restore(opened, config, build.on_one_device(config), checkpoint)
+
+
+def restore(folder: RunFolder, config: AnyRun, built: Built, checkpoint: str) -> Origin:
+    """Restore the state in a checkpoint of a run.
+
+    Args:
+      folder: the run directory.
+      config: the config of the run.
+      built: its parts.
+      checkpoint: as for `open_origin`.
+    """
+    checkpoints = Checkpointer(folder.checkpoints, read_only=True)
+    chosen = find(folder, checkpoints, checkpoint, config.run.best_by)
     state, _, generation = checkpoints.restore(programs.template(built.program, built.mesh), chosen)
-    return Origin(opened.path, config, built, state, generation)
+    return Origin(folder.path, config, built, state, generation)
 
 
 def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
@@ -89,7 +100,7 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
     size = origin.config.population
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
-    return _skills(origin, _best_member(origin) if member is None else member)
+    return _skills(origin, best_member(origin) if member is None else member)
 
 
 def _skills(origin: Origin, member: int) -> Genotype:
@@ -103,33 +114,29 @@ def _member(origin: Origin, member: int) -> Genotype:
     return trees.take(jax.vmap(genotype)(origin.state.members), member)
 
 
-def best_member(run_dir: str | Path, generation: int, state: ProgramState) -> int:
+def best_member(origin: Origin) -> int:
     """The slot of the best member in a checkpoint by its last evaluation, among those not replaced since.
 
     Evaluation, rendering, export and warm starts use this member by default.
 
     Args:
-      run_dir: directory of a run with a population of agents.
-      generation: of the checkpoint.
-      state: stored in the checkpoint.
+      origin: a run with a population of agents, at a checkpoint.
     """
-    return int(np.argmax(current_fitness(run_dir, generation, state)))
+    return int(np.argmax(current_fitness(origin)))
 
 
-def current_fitness(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
+def current_fitness(origin: Origin) -> np.ndarray:
     """The fitness of each member of a checkpoint, -inf where it was not finite or the member was replaced since.
 
     Args:
-      run_dir: directory of a run with a population of agents.
-      generation: of the checkpoint.
-      state: stored in the checkpoint.
+      origin: a run with a population of agents, at a checkpoint.
 
     Returns:
       `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
     """
-    table = read_csv(open_existing(run_dir).lineage_file)
-    fitness = table["fitness"][table["generation"] == generation - 1]
-    survives = np.asarray(state.shared.parents) == np.arange(len(fitness))
+    table = read_csv(open_existing(origin.path).lineage_file)
+    fitness = table["fitness"][table["generation"] == origin.generation - 1]
+    survives = np.asarray(origin.state.shared.parents) == np.arange(len(fitness))
     return np.where(survives & np.isfinite(fitness), fitness, -np.inf)
 
 
@@ -139,18 +146,14 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
     With a separate population for each role, the genotype combines the best agent of each role, and the slot is None.
     """
     if not origin.config.has_separate_roles:
-        member = _best_member(origin)
+        member = best_member(origin)
         return member, _member(origin, member)
     assert origin.built.learner is not None
     assert origin.built.learner.spec.team is not None
     roles = np.arange(len(origin.built.learner.spec.team.names))
-    fitness = current_fitness(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
+    fitness = current_fitness(origin).reshape(-1, len(roles))
     slots = fitness.argmax(axis=0)
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
-
-
-def _best_member(origin: Origin) -> int:
-    return best_member(origin.path, origin.generation, origin.state)
 
 
 def begin(config: AnyRun, built: Built) -> Program:
@@ -192,7 +195,7 @@ def _begin_agents(built: Built, origin: Origin) -> Program:
     assert built.learner is not None
     assert space is not None
     if origin.config.has_skills:
-        genotypes = _skills(origin, _best_member(origin))
+        genotypes = _skills(origin, best_member(origin))
     elif origin.config.has_repertoire:
         genotypes = _elites(origin)
     else:
@@ -225,7 +228,7 @@ def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
         return repertoires.best(repertoire_of(origin.state)).genotype
     if not discovers:
         return best_genotype(origin)[1]
-    skills = _skills(origin, _best_member(origin))
+    skills = _skills(origin, best_member(origin))
     count = jax.tree.leaves(skills)[0].shape[0]
     if skill is None or not 0 <= skill < count:
         raise ValueError(

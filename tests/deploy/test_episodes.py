@@ -73,7 +73,7 @@ def test_members_play_the_best_first_as_they_are_rendered(learned: Path) -> None
 def test_whoever_came_after_the_judgement_does_not_play(learned: Path) -> None:
     origin = warm_start.open_origin(learned)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
-    spec = render.evaluator_of(origin.config, origin.built).environment.spec
+    spec = render.evaluator_of(origin).environment.spec
     selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
     assert [each["member"] for each in selection.descriptions] == [0]
 
@@ -190,7 +190,7 @@ def test_the_best_of_each_role_play_together(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
     run = kept(configure("pbt-ippo", population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
     origin = warm_start.open_origin(run)
-    selection = episode_selection.choose(origin, render.evaluator_of(origin.config, origin.built).environment.spec, 12)
+    selection = episode_selection.choose(origin, render.evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
     ]
@@ -334,7 +334,7 @@ def test_worlds_that_cannot_be_seen_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_repertoire_is_refused(bred: Path) -> None:
     origin = warm_start.open_origin(bred)
-    spec = render.evaluator_of(origin.config, origin.built).environment.spec
+    spec = render.evaluator_of(origin).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
     with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; continue that run until it has an elite\.$"):

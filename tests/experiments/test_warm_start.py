@@ -236,9 +236,9 @@ def test_nobody_begins_with_itself(skilled):
 
 def test_the_best_is_sought_among_those_who_were_not_replaced(skilled):
     origin = warm_start.open_origin(skilled)
-    assert warm_start.best_member(skilled, 1, origin.state) == 1
+    assert warm_start.best_member(origin) == 1
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 2, 2]))
-    assert warm_start.best_member(skilled, 1, origin.state._replace(shared=replaced)) == 0
+    assert warm_start.best_member(origin._replace(state=origin.state._replace(shared=replaced))) == 0
 
 
 def test_discovery_needs_a_run_that_knows_skills(bred):
