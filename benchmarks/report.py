@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import harness
 from rookery.deploy.episodes import FORMAT, Episodes, write_episodes
 from rookery.experiments.config_io import DESCRIPTOR, to_record
-from rookery.experiments.kinds import MePbtSacRun
+from rookery.experiments.kinds import configure
 from rookery.report.page import write_report
 from rookery.storage import csv_log, run_dir
 
@@ -42,7 +42,7 @@ def write_run(path: Path, generations: int, population: int, cells: int, episode
       episodes: number of recorded episodes; 0 for none.
     """
     random = np.random.default_rng(0)
-    config = MePbtSacRun(population=population)
+    config = configure("me-pbt-sac", population=population)
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, generations=generations))
     limits = {
         "meaning": "share of steps with a foot on the ground (left, right)",

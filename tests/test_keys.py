@@ -51,9 +51,8 @@ def config_of(kind: str, **options: Any) -> Any:
     if agent is not None:
         few = {"minibatches": 2} if "ppo" in kind else {}
         tiny["agent"] = dataclasses.replace(agent, hidden_sizes=(2,), **few)
-    return dataclasses.replace(
-        config, **{name: value for name, value in {**tiny, **options}.items() if hasattr(config, name)}
-    )
+    known = {field.name for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: value for name, value in {**tiny, **options}.items() if name in known})
 
 
 def built(kind: str, **options: Any) -> Program:

@@ -27,7 +27,8 @@ from rookery.distributed import programs
 from rookery.experiments import build
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, AnyRun, with_space
+from rookery.experiments.kinds import KINDS, with_space
+from rookery.experiments.settings import AnyRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import compare, statistics

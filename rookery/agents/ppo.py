@@ -25,7 +25,7 @@ from rookery.agents.actor_critic import (
 )
 from rookery.agents.base import OnPolicyAgent
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
-from rookery.agents.ppo_settings import PpoConfig, PpoHyper, settled, usual
+from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
 
@@ -232,7 +232,7 @@ def update(
     chex.assert_rank([batch.reward, batch.observation], [2, 3])
     state, rows = prepare_rows(nets, config, state, hyper, batch)
     count = rows.counts.shape[1]
-    passes = settled(config, nets.spec)
+    passes = resolve_defaults(config, nets.spec)
     keys = jax.random.split(key, max(passes.actor_epochs, passes.critic_epochs))
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
     rate_factor = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
@@ -307,8 +307,8 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
         explore=partial(explore, nets),
         act=partial(act, nets),
         update=partial(update, nets, config),
-        space=usual(spec).space,
+        space=environment_defaults(spec).space,
         memory_size=2 * memory_size,
-        minibatches=settled(config, spec).minibatches,
-        normalize=usual(spec).normalize_observations,
+        minibatches=resolve_defaults(config, spec).minibatches,
+        normalize=environment_defaults(spec).normalize_observations,
     )

@@ -125,7 +125,7 @@ Deviation: rewards are normalised. They differ between tasks by orders of magnit
 _RECURRENT_MINIBATCHES = 4  # few, since minibatches hold whole sequences and a rollout has one per environment
 
 
-def usual(spec: EnvSpec) -> PpoDefaults:
+def environment_defaults(spec: EnvSpec) -> PpoDefaults:
     """Return the defaults for an environment: those of a team, or by the kind of its actions."""
     if spec.team is not None:
         return TEAM
@@ -140,7 +140,7 @@ class Passes(NamedTuple):
     minibatches: int
 
 
-def settled(config: PpoConfig, spec: EnvSpec, sequences: int | None = None) -> Passes:
+def resolve_defaults(config: PpoConfig, spec: EnvSpec, sequences: int | None = None) -> Passes:
     """Return the epochs and minibatches of a config, with the environment's defaults filled in.
 
     Args:
@@ -149,7 +149,7 @@ def settled(config: PpoConfig, spec: EnvSpec, sequences: int | None = None) -> P
       sequences: number of items that are split into minibatches: steps of a rollout, or environments if there is a
         memory. If given, a default number of minibatches is reduced to the largest number that divides it.
     """
-    defaults = usual(spec)
+    defaults = environment_defaults(spec)
     minibatches = config.minibatches
     if minibatches is None:
         minibatches = _RECURRENT_MINIBATCHES if config.recurrent else defaults.minibatches

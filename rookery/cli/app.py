@@ -30,9 +30,8 @@ from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.experiments import build, lineage, warm_start
 from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
-from rookery.experiments.kinds import KINDS, AnyDiaynRun, AnyRun, MapElitesRun, MePbtRun, agent_of, kind_of, with_space
-from rookery.experiments.on_policy_kinds import AnyTeamRun, PbtIppoRun
-from rookery.experiments.population_settings import SeedsRun
+from rookery.experiments.kinds import KINDS, agent_of, with_space
+from rookery.experiments.settings import AnyRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.report import tables
 from rookery.report.figures import curves
@@ -50,7 +49,7 @@ from rookery.training.memory_plan import remedy
 class Train:
     """Train a population; all results are written to one run directory."""
 
-    config: Any
+    config: AnyRun
     """The kind of run."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
@@ -131,7 +130,8 @@ def _as_typed(message: str, arguments: Sequence[str]) -> str:
 
 def _without_alias(arguments: Sequence[str]) -> list[str]:
     """Replace `--seeds`, the alias of `--population` in runs of independent members."""
-    independent = arguments[:1] == ["train"] and issubclass(KINDS.get("".join(arguments[1:2]), object), SeedsRun)
+    kind = KINDS.get("".join(arguments[1:2])) if arguments[:1] == ["train"] else None
+    independent = kind is not None and kind.has_independent_members
     return [re.sub("^--seeds(?==|$)", "--population", word) if independent else word for word in arguments]
 
 
@@ -209,8 +209,8 @@ def keep_compiled_programs() -> None:
 
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
-    config, schedule, name = command.config, None, kind_of(command.config)
-    if getattr(config, "replay_schedule", None) is not None:
+    config, schedule, name = command.config, None, command.config.kind
+    if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
         schedule = lineage.lineage(config.replay_schedule).schedule()
         lineage.check_agent(schedule, agent_of(name))
         config, name = without_population_method(config), f"replay-{agent_of(name)}"
@@ -251,9 +251,7 @@ def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
 
 def _run_title(config: AnyRun, built: build.Built) -> str:
     timing = f", {built.program.timing}" if built.program.timing else ""
-    return (
-        f"{kind_of(config)} on {config.environment.env}: {_population_title(config)} on {describe(built.mesh)}{timing}"
-    )
+    return f"{config.kind} on {config.environment.env}: {_population_title(config)} on {describe(built.mesh)}{timing}"
 
 
 def _run(config: AnyRun, schedule: lineage.Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
@@ -317,17 +315,15 @@ def _has_checkpoint(config: AnyRun) -> bool:
 
 def _population_title(config: AnyRun) -> str:
     """A short description of a run's population."""
-    if isinstance(config, AnyDiaynRun):
+    if config.skills is not None:
         kind = "skills" if config.skills.skill_kind == "one-hot" else "dimensions of skills"
         return f"population {config.population} with {config.skills.num_skills} {kind}"
-    if isinstance(config, AnyTeamRun):
-        of_roles = isinstance(config, PbtIppoRun) and config.member == "agent"
-        return (
-            f"population {config.population} of {'each role' if of_roles else 'teams'}, {config.parameters} parameters"
-        )
-    if isinstance(config, MapElitesRun):
+    if config.has_team:
+        members = "each role" if config.has_separate_roles else "teams"
+        return f"population {config.population} of {members}, {config.parameters} parameters"
+    if config.learner is None:
         return f"{config.cells.count} cells, {config.batch_size} genotypes a generation"
-    if isinstance(config, MePbtRun):
+    if config.cells is not None:
         return f"{config.cells.count} cells, population {config.population} and {config.ga_population} variations"
     return f"population {config.population}"
 

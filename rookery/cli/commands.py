@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 from rich.console import Console
@@ -126,6 +126,9 @@ class Export:
     checkpoint: str = "last"
     """Checkpoint to export from: last, best (by the run's `--best-by`), or the number
     of a generation."""
+
+
+Command = Evaluate | Render | Envs | Compare | Report | Export
 
 
 def evaluator(command: Evaluate) -> None:
@@ -267,7 +270,7 @@ COMMANDS = {
 """Name of the command -> its class, whose fields are its arguments, and the function that executes it."""
 
 
-def execute(command: Any) -> None:
+def execute(command: Command) -> None:
     """Execute a command of this module.
 
     Raises:

@@ -1,7 +1,7 @@
 """Selection of the policies whose episodes are recorded: elites spread over the repertoire, skills, or best members."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import jax
 import numpy as np
@@ -10,7 +10,6 @@ from rookery import trees
 from rookery.envs.base import DescriptorSpec, EnvSpec
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import warm_start
-from rookery.experiments.kinds import AnyMePbtRun, MapElitesRun
 from rookery.experiments.warm_start import Origin
 from rookery.learners.base import genotype
 from rookery.qd.map_elites import repertoire_of
@@ -48,7 +47,7 @@ def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Selection:
     Raises:
       ValueError: the repertoire is empty.
     """
-    if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
+    if origin.config.has_repertoire:
         assert spec.descriptor is not None  # or there would be no repertoire
         return _elites(origin, spec.descriptor, count)
     if spec.skill is not None:
@@ -100,7 +99,7 @@ def _members(origin: Origin, count: int | None) -> Selection:
     best, actor = warm_start.best_genotype(origin)
     if best is None:  # roles that evolve separately
         return Selection(_batch_of_one(actor), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])
-    fitness = warm_start.current_fitness(origin.path, origin.generation, origin.state)
+    fitness = warm_start.current_fitness(origin)
     members = np.argsort(-fitness, kind="stable")[:count]
     members = members[np.isfinite(fitness[members])]
     members = members if len(members) else np.asarray([best])
@@ -112,7 +111,9 @@ def _batch_of_one(actor: Genotype) -> Genotype:
     return trees.stack([actor])
 
 
-def _describe(kind: str, index: Any, fitness: float = math.nan, descriptor: np.ndarray | None = None) -> dict[str, Any]:
+def _describe(
+    kind: str, index: SupportsInt | None, fitness: float = math.nan, descriptor: np.ndarray | None = None
+) -> dict[str, Any]:
     return {
         kind: None if index is None else int(index),
         "label": "the best of each role" if index is None else f"{kind} {index}",

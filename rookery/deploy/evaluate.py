@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,12 @@ from rookery.distributed import programs
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import build, config_io, warm_start
 from rookery.experiments.build import Built
-from rookery.experiments.kinds import AnyMePbtRun, AnyRun, MapElitesRun
-from rookery.experiments.on_policy_kinds import PbtIppoRun
+from rookery.experiments.settings import AnyRun
+from rookery.experiments.warm_start import Origin
 from rookery.learners.base import Learner, genotype
 from rookery.populations.base import ProgramState, member_keys
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
-from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -53,22 +51,23 @@ def evaluate(
         none of the three.
       CheckpointError: the run has no complete checkpoint.
     """
-    read = _restore(run_dir, episodes, checkpoint, build.build)
+    folder = open_existing(run_dir)
+    read = _restore(folder, episodes, checkpoint, build.build)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
     metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
     spec = built.learner.spec if built.learner else None
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
-    if not isinstance(read.config, MapElitesRun | AnyMePbtRun) and not _has_roles(read.config):
-        metrics["independent"] = np.asarray(config_io.are_independent(read.folder.config))
-        metrics["best_member"] = np.asarray(warm_start.best_member(read.folder.path, read.generation, state))
+    if not (read.config.has_repertoire or read.config.has_separate_roles):
+        metrics["independent"] = np.asarray(config_io.are_independent(folder.config))
+        metrics["best_member"] = np.asarray(warm_start.best_member(read))
     skill = spec.skill if spec else None
     if built.learner is not None and skill is not None:
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(listed(skill))
         columns = _trajectories(built.learner, state, metrics, evaluation_key(seed))
         if columns:
-            write_table(read.folder.skills_file, columns)
+            write_table(folder.skills_file, columns)
     return read.generation, metrics
 
 
@@ -110,10 +109,11 @@ def fresh_fitness(
       ImportError: the package of its environment is not installed; the message names the extra.
     """
     check_fresh(run_dir)
-    read = _restore(run_dir, episodes, checkpoint, build.on_one_device)
+    folder = open_existing(run_dir)
+    read = _restore(folder, episodes, checkpoint, build.on_one_device)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
-    genotypes, keys = _scored(read, members_key)
-    scoring = build.scoring(read.config) if isinstance(read.config, MapElitesRun) else read.built.learner
+    genotypes, keys = _scored(read, members_key, config_io.are_independent(folder.config))
+    scoring = build.scoring(read.config) if read.config.learner is None else read.built.learner
     assert scoring is not None
     bank = jax.jit(scoring.start_states)(bank_key)
     evaluation = jax.jit(jax.vmap(scoring.evaluate, in_axes=(0, None, 0)))(genotypes, bank, keys)
@@ -134,7 +134,7 @@ def check_fresh(run_dir: str | Path) -> None:
             f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "
             "be run; leave it out, or compare the evaluations recorded in training."
         )
-    if _has_roles(config_io.from_record(opened.config)):
+    if config_io.from_record(opened.config).has_separate_roles:
         raise ValueError(
             f"{opened.path} evolves the roles of a team separately, so that no member has a fitness without the "
             "others; leave it out, or compare the runs by a role's return, such as --score return/prey."
@@ -146,46 +146,26 @@ def check_fresh(run_dir: str | Path) -> None:
         )
 
 
-class _RestoredRun(NamedTuple):
-    """A run at a checkpoint, whose evaluation settings are replaced by the requested ones."""
-
-    folder: RunFolder
-    config: AnyRun
-    built: Built
-    state: ProgramState
-    generation: int
-
-
-def _restore(run_dir: str | Path, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> _RestoredRun:
-    opened = open_existing(run_dir)
-    recorded = config_io.from_record(opened.config)
-    part = "evaluation" if hasattr(recorded, "evaluation") else "learner"
-    settings = getattr(recorded, part)
+def _restore(folder: RunFolder, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> Origin:
+    """The run at a checkpoint, with the requested number of evaluation episodes; `make` builds it."""
+    recorded = config_io.from_record(folder.config)
+    part, settings = ("evaluation", recorded.evaluation) if recorded.learner is None else ("learner", recorded.learner)
     requested = dataclasses.replace(settings, eval_episodes=episodes, start_states=max(episodes, settings.start_states))
     environment = dataclasses.replace(recorded.environment, devices=None)  # use this machine's devices
     config = dataclasses.replace(recorded, environment=environment, **{part: requested})
-    built = make(config)
-    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    chosen = find(opened, checkpoints, checkpoint, recorded.run.best_by)
-    state, _, generation = checkpoints.restore(programs.template(built.program, built.mesh), chosen)
-    return _RestoredRun(opened, config, built, state, generation)
+    return warm_start.restore(folder, config, make(config), checkpoint)
 
 
-def _scored(read: _RestoredRun, key: Key) -> tuple[Genotype, Key]:
+def _scored(read: Origin, key: Key, independent: bool) -> tuple[Genotype, Key]:
     """The genotypes `[N, ...]` that determine a run's score, and their evaluation keys `[N]`."""
-    if isinstance(read.config, MapElitesRun | AnyMePbtRun):
+    if read.config.has_repertoire:
         best = repertoires.best(repertoire_of(read.state)).genotype
         return jax.tree.map(lambda leaf: leaf[None], best), member_keys(key, 1)
     members = jax.vmap(genotype)(read.state.members), member_keys(key, read.config.population)
-    if config_io.are_independent(read.folder.config):
+    if independent:
         return members
-    best = warm_start.best_member(read.folder.path, read.generation, read.state)
+    best = warm_start.best_member(read)
     return trees.take(members, jnp.asarray([best]))
-
-
-def _has_roles(config: AnyRun) -> bool:
-    """Whether the roles of a team evolve separately."""
-    return isinstance(config, PbtIppoRun) and config.member == "agent"
 
 
 def _trajectories(

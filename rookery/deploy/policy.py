@@ -15,8 +15,6 @@ from rookery.deploy import render
 from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec, EnvState, Step
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import warm_start
-from rookery.experiments.kinds import AnyMePbtRun, MapElitesRun, kind_of
-from rookery.experiments.on_policy_kinds import AnyTeamRun, PbtIppoRun
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.qd import repertoire as repertoires
@@ -56,13 +54,13 @@ class Policy(NamedTuple):
     def index_size(self) -> int:
         """Length of the one-hot agent index in front of the agent's observation; 0 without an index."""
         config = self.origin.config
-        identified = isinstance(config, AnyTeamRun) and config.parameters == "shared" and config.identify
+        identified = config.parameters == "shared" and config.identify
         return len(self.spec.team.names) if identified and self.spec.team else 0
 
     @property
     def memory_size(self) -> int:
         """Size of the recurrent policy's memory; excludes the memory of PPO's critic, which does not affect actions."""
-        agent = getattr(self.origin.config, "agent", None)
+        agent = self.origin.config.agent
         return agent.memory_size if isinstance(agent, PpoConfig) and agent.recurrent else 0
 
     @property
@@ -104,10 +102,10 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
         without an environment.
     """
-    evaluator = render.evaluator_of(origin.config, origin.built)
+    evaluator = render.evaluator_of(origin)
     slot = render.slot_of(origin, evaluator.environment.spec, skill)
     chosen = slot if evaluator.environment.spec.skill else None
-    if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
+    if origin.config.has_repertoire:
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire; choose by cell, and leave member out.")
         elite = _elite(origin, repertoire_of(origin.state), "best" if cell is None else cell)
@@ -115,7 +113,7 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
         return Policy(origin, evaluator, elite.genotype, elite.cell, None, chosen, descriptor, float(elite.fitness))
     if cell is not None:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)}, which has no cells; leave cell out, or choose "
+            f"{origin.path} is a run of kind {origin.config.kind}, which has no cells; leave cell out, or choose "
             "a member."
         )
     member, genotype = render.actor_of(origin, member)
@@ -162,9 +160,9 @@ def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, 
 
     Where roles evolve separately, a tuple with one fitness per role.
     """
-    standing = warm_start.current_fitness(origin.path, origin.generation, origin.state)
-    config, learner = origin.config, origin.built.learner
-    if not (isinstance(config, PbtIppoRun) and config.member == "agent"):
+    standing = warm_start.current_fitness(origin)
+    learner = origin.built.learner
+    if not origin.config.has_separate_roles:
         assert member is not None
         return _finite_or_none(standing[member])
     assert learner is not None

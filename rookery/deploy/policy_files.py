@@ -10,7 +10,6 @@ from rookery import normalize
 from rookery.deploy.policy import Policy
 from rookery.envs.base import DescriptorSpec, Team
 from rookery.envs.wrappers.skills import listed
-from rookery.experiments.kinds import kind_of
 from rookery.storage import run_dir
 from rookery.versions import versions
 
@@ -25,7 +24,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "task": spec.name,
-        "kind": kind_of(config),
+        "kind": config.kind,
         "generation": policy.origin.generation,
         "versions": {"run": run_dir.open_existing(policy.origin.path).versions, "export": versions(("rookery", "jax"))},
         "cell": policy.cell,
@@ -42,7 +41,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         },
         "action": _action(policy),
         "team": spec.team and _team(policy, spec.team),
-        "hidden_sizes": (config.agent if hasattr(config, "agent") else config.policy).hidden_sizes,  # pyright: ignore[reportAttributeAccessIssue]
+        "hidden_sizes": getattr(config.policy if config.learner is None else config.agent, "hidden_sizes", None),
     }
 
 

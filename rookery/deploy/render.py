@@ -15,8 +15,6 @@ from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.rendering.scene import Picture, Scene
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import build, warm_start
-from rookery.experiments.build import Built
-from rookery.experiments.kinds import AnyMePbtRun, AnyRun, MapElitesRun
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.learners.base import genotype
@@ -81,7 +79,7 @@ def render(
       CheckpointError: the run has no complete checkpoint.
     """
     origin = warm_start.open_origin(run_dir, checkpoint)
-    evaluator = evaluator_of(origin.config, origin.built)
+    evaluator = evaluator_of(origin)
     environment, spec = evaluator.environment, evaluator.environment.spec
     picture = picture_of(environment)
     if picture.bodies is not None:
@@ -235,17 +233,14 @@ def picture_of(environment: Environment) -> Picture:
     return environment.picture
 
 
-def evaluator_of(config: AnyRun, built: Built) -> rollout.Evaluator:
+def evaluator_of(origin: Origin) -> rollout.Evaluator:
     """The evaluator of a run: its deterministic policy function and its evaluation environment.
 
     Raises:
       ValueError: the run optimises a scoring function, without an environment.
     """
-    if isinstance(config, MapElitesRun):
-        evaluator = build.scoring(config).evaluator
-    else:
-        assert built.learner is not None
-        evaluator = built.learner.evaluator
+    config, learner = origin.config, origin.built.learner
+    evaluator = build.scoring(config).evaluator if config.learner is None else learner and learner.evaluator
     if evaluator is None:
         raise ValueError(
             f"{config.environment.env} is a scoring function without a policy; choose a run in an environment "
@@ -284,7 +279,7 @@ def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
     Raises:
       ValueError: the run has no such member.
     """
-    if isinstance(origin.config, MapElitesRun | AnyMePbtRun):
+    if origin.config.has_repertoire:
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire, whose best elite is shown; leave member out.")
         return None, repertoires.best(repertoire_of(origin.state)).genotype

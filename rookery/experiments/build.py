@@ -3,15 +3,11 @@
 import contextlib
 import dataclasses
 import math
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rookery import hyperparams
-from rookery.agents.base import OffPolicyAgent
 from rookery.agents.diayn import diayn
 from rookery.agents.multi_agent import independent, shared
-from rookery.agents.ppo import ppo
-from rookery.agents.sac import SacConfig, sac
-from rookery.agents.td3 import Td3Config, td3
 from rookery.distributed import layout
 from rookery.distributed.device_memory import available
 from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores
@@ -20,23 +16,16 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks import functions
 from rookery.envs.wrappers.skills import skills
 from rookery.envs.wrappers.teams import as_team, check_alone, identify
+from rookery.experiments.agents import AgentEntry
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.kinds import (
-    AgentRun,
-    AnyDiaynRun,
-    AnyMePbtRun,
-    AnyRun,
-    MapElitesRun,
-    choices,
-)
+from rookery.experiments.kinds import choices
 from rookery.experiments.lineage import Schedule, at_steps
-from rookery.experiments.on_policy_kinds import AnyOnPolicyRun, AnyTeamRun, PbtIppoRun, fill_defaults, with_annealing
-from rookery.experiments.population_settings import PbtRun
+from rookery.experiments.settings import AnyRun, MapElitesRun, MePbtRun, PbtRun, TrainingRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
-from rookery.learners.off_policy import BUFFER_SIZE, off_policy
-from rookery.learners.on_policy import on_policy
+from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig, off_policy
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations.base import Program
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
@@ -66,10 +55,7 @@ class Built(NamedTuple):
     """The config with the defaults filled in that depend on the machine or the environment."""
 
 
-_Learning = TypeVar("_Learning", bound=AgentRun | AnyMePbtRun)
-_OnPolicy = TypeVar("_OnPolicy", bound=AnyOnPolicyRun)
-
-_OFF_POLICY_AGENTS = {SacConfig: sac, Td3Config: td3}
+_Config = TypeVar("_Config", bound=TrainingRun)
 
 
 def on_one_device(config: AnyRun) -> Built:
@@ -90,37 +76,36 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
       ValueError: the task is unknown, an optional dependency is missing, the devices cannot divide the population
         evenly, the search space is invalid, or parts of the config are incompatible.
     """
-    if isinstance(config, MapElitesRun):
+    if config.learner is None:
         return _map_elites(config, over)
     if config.population < 1:
         raise ValueError(f"population must be at least 1, got {config.population}.")
-    if isinstance(config, AnyMePbtRun):
+    if config.cells is not None:
         return _me_pbt(config, over)
     mesh = over or _mesh(config.environment, population=config.population)
     config, learner, space = _learner(config, mesh, schedule is not None)
     placement = layout.placement(mesh, config.environment.exact)
-    if isinstance(config, PbtIppoRun):
-        _check_selection(config, learner.spec)
-    if isinstance(config, PbtIppoRun) and config.member == "agent":
-        program = pbt_roles(learner, space, config.population, config.pbt, placement)
-    elif isinstance(config, PbtRun):
-        program = pbt(learner, space, config.population, config.pbt, placement)
-    else:
+    if config.pbt is None:
         program = seeds(learner, space, config.population, config.draw_hyper, placement)
+    else:
+        _check_selection(config, learner.spec)
+        method = pbt_roles if config.has_separate_roles else pbt
+        program = method(learner, space, config.population, config.pbt, placement)
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
     return Built(program, mesh, space, learner, config)
 
 
-def _check_selection(config: PbtIppoRun, spec: EnvSpec) -> None:
-    """Check that the config defines the fitness of a team or of an agent exactly once, and that it can rank members."""
-    assert spec.team is not None
+def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
+    """Check that a config of teams defines the fitness of a team or of an agent exactly once, and can rank members."""
+    if not isinstance(config.learner, OnPolicyConfig) or spec.team is None:
+        return
     fitness = config.learner.fitness
-    if config.member == "agent" and fitness is not None:
+    if config.has_separate_roles and fitness is not None:
         raise ValueError(
             f"with member agent each agent is selected by its individual return; leave fitness {fitness} out."
         )
-    if config.member == "team" and fitness is None and spec.team.rivals and config.pbt.exploit != "none":
+    if not config.has_separate_roles and fitness is None and spec.team.rivals and config.pbt.exploit != "none":
         raise ValueError(
             f"in {spec.name} one agent wins what another loses, so the mean return of a team cannot rank members; give "
             f"--fitness {' or '.join(spec.team.names)}, or --member agent."
@@ -136,7 +121,7 @@ def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
     return Built(program, mesh, config=config)
 
 
-def _me_pbt(config: AnyMePbtRun, over: Mesh | None) -> Built:
+def _me_pbt(config: MePbtRun, over: Mesh | None) -> Built:
     if config.ga_population < 1:
         raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
     counts(config.me_pbt, config.population)
@@ -150,7 +135,7 @@ def _me_pbt(config: AnyMePbtRun, over: Mesh | None) -> Built:
     return Built(program, mesh, space, learner, config)
 
 
-def _placement(mesh: Mesh, config: MapElitesRun | AnyMePbtRun) -> Placement:
+def _placement(mesh: Mesh, config: MapElitesRun | MePbtRun) -> Placement:
     return layout.placement(mesh, config.environment.exact, config.cells.count, config.cells.shard_repertoire)
 
 
@@ -163,7 +148,10 @@ def _mesh(environment: EnvironmentConfig, **sizes: int) -> Mesh:
         raise ValueError(f"devices must be at least 1, got {environment.devices}.")
     divisor = math.gcd(*sizes.values())
     use_cores(divisor if environment.devices is None else environment.devices)
-    mesh = mesh_for(divisor) if environment.devices is None else make_mesh(environment.devices)
+    try:
+        mesh = mesh_for(divisor) if environment.devices is None else make_mesh(environment.devices)
+    except ValueError as error:
+        raise ValueError(f"devices cannot be {environment.devices}: {error}") from error
     for name, size in sizes.items():
         check_population(size, mesh, name)
     return mesh
@@ -174,24 +162,37 @@ def _sharded_cells(cells: CellsConfig) -> dict[str, int]:
     return {"repertoire": cells.count} if cells.shard_repertoire else {}
 
 
-def _learner(config: _Learning, mesh: Mesh, scheduled: bool = False) -> tuple[_Learning, Learner, Space]:
+def _learner(config: _Config, mesh: Mesh, scheduled: bool = False) -> tuple[_Config, Learner, Space]:
     """The config with its open defaults filled in, the learner of one member, and the search space."""
     environment = _environment(config.environment)
-    if isinstance(config, AnyOnPolicyRun):
-        return _on_policy(config, environment, scheduled)
-    check_alone(environment.spec)
-    if isinstance(config, AnyDiaynRun):
-        environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
-    agent = base_agent(config, environment.spec)
-    if isinstance(config, AnyDiaynRun):
-        agent = diayn(agent, environment.spec, config.diayn)
-    rows = config.learner.buffer_size or _buffer_size(config, environment.spec, mesh)
-    config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, buffer_size=rows))
-    learner = off_policy(agent, environment, config.learner)
+    if config.is_on_policy:
+        config, agent, environment = _on_policy(config, environment, scheduled)
+        assert isinstance(config.learner, OnPolicyConfig)
+        learner = on_policy(agent, environment, config.learner)
+    else:
+        config, agent, environment = _off_policy(config, environment, mesh)
+        assert isinstance(config.learner, OffPolicyConfig)
+        learner = off_policy(agent, environment, config.learner)
     return config, learner, hyperparams.choose(agent.space, **choices(config))
 
 
-def _buffer_size(config: AgentRun | AnyMePbtRun, spec: EnvSpec, mesh: Mesh) -> int:
+def _off_policy(config: _Config, environment: Environment, mesh: Mesh) -> tuple[_Config, OffPolicyAgent, Environment]:
+    check_alone(environment.spec)
+    if config.skills is not None:
+        environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
+    agent = base_agent(config, environment.spec)
+    if config.diayn is not None:
+        agent = diayn(agent, environment.spec, config.diayn)
+    assert isinstance(config.learner, OffPolicyConfig)
+    rows = config.learner.buffer_size or _buffer_size(config, environment.spec, mesh)
+    return _with_learner(config, buffer_size=rows), agent, environment
+
+
+def _with_learner(config: _Config, **changes: object) -> _Config:
+    return dataclasses.replace(config, learner=dataclasses.replace(config.learner, **changes))
+
+
+def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
     """Transitions in each member's replay buffer: 1 million as in the papers, or as many as fit a sixth of the memory.
 
     While a checkpoint is written, up to three copies of the buffers exist, which is half of the memory.
@@ -204,21 +205,58 @@ def _buffer_size(config: AgentRun | AnyMePbtRun, spec: EnvSpec, mesh: Mesh) -> i
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
 
 
-def _on_policy(config: _OnPolicy, environment: Environment, scheduled: bool) -> tuple[_OnPolicy, Learner, Space]:
-    if isinstance(config, AnyTeamRun):
+def _on_policy(
+    config: _Config, environment: Environment, scheduled: bool
+) -> tuple[_Config, OnPolicyAgent, Environment]:
+    if config.has_team:
         environment = as_team(environment)
         if config.parameters == "shared" and config.identify:
             environment = identify(environment)
-    config = fill_defaults(config, environment.spec)
-    agent = ppo(environment.spec, with_annealing(config, scheduled))
-    if isinstance(config, AnyTeamRun):
-        agent = {"independent": independent, "shared": shared}[config.parameters](agent, environment.spec)
-    return config, on_policy(agent, environment, config.learner), hyperparams.choose(agent.space, **choices(config))
+    spec, learner = environment.spec, config.learner
+    assert isinstance(learner, OnPolicyConfig)
+    sharing = len(spec.team.names) if spec.team and config.parameters == "shared" else 1
+    entry = _entry(config)
+    chosen = entry.fill_defaults(config.agent, spec, sharing * learner.num_envs, learner.rollout_length)
+    # By default a run of independent agents anneals over its whole length, see `with_annealing`. PBT searches the rates
+    # and thereby finds a schedule (Jaderberg 2017, section 4); rates annealed to 0 would end the search before the run.
+    if config.has_team or not config.has_independent_members:
+        chosen = entry.anneal(chosen, 0)
+    config = dataclasses.replace(config, agent=chosen)
+    agent = entry.make(spec, with_annealing(config, scheduled))
+    assert isinstance(agent, OnPolicyAgent)
+    if learner.normalize_observations is None:
+        config = _with_learner(config, normalize_observations=agent.normalize)
+    if config.parameters is not None:
+        agent = {"independent": independent, "shared": shared}[config.parameters](agent, spec)
+    return config, agent, environment
 
 
-def base_agent(config: AgentRun | AnyMePbtRun, spec: EnvSpec) -> OffPolicyAgent:
+def with_annealing(config: TrainingRun, scheduled: bool) -> Any:
+    """The agent's config with the number of updates filled in over which rates are annealed: by default the whole run.
+
+    The rates fall linearly with the share of these updates that is done: a run resumed with more generations continues
+    with the rates that a run of the new length has at that generation.
+
+    Args:
+      config: of a run with an on-policy agent, with its other defaults filled in.
+      scheduled: whether the hyper-parameters follow a schedule of another run; if so, they are not annealed as well.
+    """
+    assert isinstance(config.learner, OnPolicyConfig)
+    return _entry(config).anneal(
+        config.agent, 0 if scheduled else config.run.generations * config.learner.evaluate_every
+    )
+
+
+def base_agent(config: TrainingRun, spec: EnvSpec) -> OffPolicyAgent:
     """The off-policy agent of a run's config without a wrapper for skills."""
-    return _OFF_POLICY_AGENTS[type(config.agent)](spec, config.agent)
+    agent = _entry(config).make(spec, config.agent)
+    assert isinstance(agent, OffPolicyAgent)
+    return agent
+
+
+def _entry(config: TrainingRun) -> AgentEntry[Any]:
+    assert config.agent_entry is not None
+    return config.agent_entry
 
 
 def scoring(config: MapElitesRun) -> Scoring:

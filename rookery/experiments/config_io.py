@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from rookery.experiments.kinds import KINDS, AnyRun, as_flags, choices, kind_of
+from rookery.experiments.kinds import KINDS, as_flags, choices
+from rookery.experiments.settings import AnyRun
 
 SCHEDULE = "schedule"
 """Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
@@ -38,8 +39,8 @@ def are_independent(record: Mapping[str, Any]) -> bool:
 
 def to_record(config: AnyRun) -> dict[str, Any]:
     """Convert a config to JSON values."""
-    space = {"space": choices(config)} if hasattr(config, "space") else {}
-    return {"kind": kind_of(config), **dataclasses.asdict(config), **space}
+    space = {"space": choices(config)} if config.trains_agents else {}
+    return {"kind": config.kind, **dataclasses.asdict(config), **space}
 
 
 def from_record(record: Mapping[str, Any]) -> AnyRun:
@@ -56,7 +57,7 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
     if kind not in KINDS:
         raise ValueError(f"this version has no run kind {kind!r}; use one of {', '.join(KINDS)}.")
     config = _from_values(KINDS[kind], values, kind)
-    return dataclasses.replace(config, space=as_flags(config.space)) if hasattr(config, "space") else config
+    return dataclasses.replace(config, space=as_flags(config.space)) if config.trains_agents else config
 
 
 def _from_values(cls: type, values: Mapping[str, Any], where: str) -> Any:

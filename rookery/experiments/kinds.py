@@ -1,290 +1,188 @@
-"""The kinds of run: one frozen dataclass each. The command line and `config.json` are derived from them.
+"""The kinds of run: a table of methods, combined with the tables of agents in `agents`.
 
-Their fields are the configs of the lower packages, so that each setting is declared, documented and checked once.
+`KINDS` has one frozen dataclass for each kind. The command line and `config.json` are derived from them.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from rookery.agents import diayn, ppo_settings, sac, td3
-from rookery.agents.diayn import DiaynConfig
-from rookery.envs.wrappers.skills import SkillsConfig
-from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import FLAG, Chosen, EnvironmentConfig, RunConfig, space_flags
-from rookery.experiments.on_policy_kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun
-from rookery.experiments.population_settings import PbtRun, SeedsRun
+from rookery.agents import diayn
+from rookery.experiments.agents import OFF_POLICY, ON_POLICY, AgentEntry
+from rookery.experiments.config import FLAG, Chosen, RunConfig, space_flags
+from rookery.experiments.settings import (
+    AgentSettings,
+    AnyRun,
+    IndependentRun,
+    MapElitesRun,
+    MePbtRun,
+    OffPolicySettings,
+    OnPolicySettings,
+    PbtRun,
+    RoleSettings,
+    SkillSettings,
+    TeamSettings,
+)
 from rookery.hyperparams import Space, describe
-from rookery.learners.off_policy import OffPolicyConfig
-from rookery.learners.rollout import EvaluationConfig
 from rookery.populations.config import PbtConfig
-from rookery.qd.pbt_emitter import MePbtConfig
-from rookery.qd.scoring import PolicyConfig
-from rookery.qd.variation import VariationConfig
-
-SacSpace = space_flags(sac.SPACE)
-Td3Space = space_flags(td3.SPACE)
-DiaynSacSpace = space_flags(diayn.space(sac.SPACE))
-DiaynTd3Space = space_flags(diayn.space(td3.SPACE))
 
 
-def _long_run() -> RunConfig:
-    """500 short generations: as many environment steps as the shorter runs of the papers."""
-    return RunConfig(generations=500, checkpoint_every=25)
+class Method(NamedTuple):
+    """A row of `METHODS`: the kinds of run with one population method, one for each agent of a table.
 
-
-def _select_by_steps() -> PbtConfig:
-    """Select every 10,000 environment steps of a member: within one short generation its fitness hardly changes."""
-    return PbtConfig(exploit_interval=10_000)
-
-
-@dataclass(frozen=True)
-class SacRun(SeedsRun):
-    """Soft actor-critic: independent members, one by default.
-
-    Source: Haarnoja 2018 (arXiv:1812.05905).
+    In the texts, `{agent}` is the agent's name, and `{title}`, `{short_title}`, `{source}` are those of its row.
     """
 
-    run: RunConfig = field(default_factory=_long_run)
-    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
-    space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
+    name: str
+    """Name on the command line."""
+    agents: Mapping[str, AgentEntry[Any]] | None
+    """The table of agents; None for a method that trains none."""
+    settings: tuple[type, ...]
+    """Classes of the settings: the first one's defaults take precedence, the last one's settings come first."""
+    summary: str
+    sources: str
+    defaults: Mapping[str, Any] = {}
+    """Defaults that differ from those of `settings`."""
 
 
-@dataclass(frozen=True)
-class Td3Run(SeedsRun):
-    """Twin delayed deep deterministic policy gradient: independent members, one by default.
+LONG_RUN = RunConfig(generations=500, checkpoint_every=25)
+"""500 short generations: as many environment steps as the shorter runs of the papers."""
+BEST_FITNESS = RunConfig(best_by="best_fitness")
+SELECT_BY_STEPS = PbtConfig(exploit_interval=10_000)
+"""Select every 10,000 environment steps of a member: within one short generation its fitness hardly changes."""
+INHERIT_BUFFER = PbtConfig(inherit_buffer=True)
+"""Stored transitions contain the skills of the agent that collected them, so a child needs its parent's buffer."""
 
-    Source: Fujimoto 2018 (arXiv:1802.09477).
-    """
+_PBT, _ME_PBT = "Jaderberg 2017 (arXiv:1711.09846)", "Pierrot 2023 (arXiv:2303.12803)"
+_DIAYN, _IPPO = "Eysenbach 2018 (arXiv:1802.06070)", "de Witt 2020 (arXiv:2011.09533)"
 
-    run: RunConfig = field(default_factory=_long_run)
-    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
-    space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-@dataclass(frozen=True)
-class PbtSacRun(PbtRun):
-    """Population Based Training of soft actor-critic agents.
-
-    Sources: Jaderberg 2017 (arXiv:1711.09846), Haarnoja 2018 (arXiv:1812.05905).
-    """
-
-    run: RunConfig = field(default_factory=_long_run)
-    pbt: PbtConfig = field(default_factory=_select_by_steps)
-    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
-    space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-@dataclass(frozen=True)
-class PbtTd3Run(PbtRun):
-    """Population Based Training of twin delayed deep deterministic policy gradient agents.
-
-    Sources: Jaderberg 2017 (arXiv:1711.09846), Fujimoto 2018 (arXiv:1802.09477).
-    """
-
-    run: RunConfig = field(default_factory=_long_run)
-    pbt: PbtConfig = field(default_factory=_select_by_steps)
-    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
-    space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-def _point_trap() -> EnvironmentConfig:
-    return EnvironmentConfig(env="point_trap")
-
-
-def _four_episodes() -> EvaluationConfig:
-    return EvaluationConfig(eval_episodes=4)
-
-
-@dataclass(frozen=True)
-class MapElitesRun:
-    """MAP-Elites: evolve a repertoire of policies, or of inputs of a test function, without gradients.
-
-    Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).
-    """
-
-    batch_size: int = 256
-    """Children created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
-    dimensions: int | None = None
-    """Length of a genotype of a test function (arm, sphere, rastrigin; at least 1); by default the standard length of
-    the function. Not allowed for environments."""
-    init_from: str | None = None
-    """Run directory of a map-elites run whose elites fill the initial repertoire; task settings that are not given are
-    taken from that run."""
-    environment: EnvironmentConfig = field(default_factory=_point_trap)
-    run: RunConfig = field(default_factory=RunConfig)
-    cells: CellsConfig = field(default_factory=CellsConfig)
-    variation: VariationConfig = field(default_factory=VariationConfig)
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
-    evaluation: EvaluationConfig = field(default_factory=_four_episodes)
-
-
-@dataclass(frozen=True)
-class MePbtRun:
-    """MAP-Elites with Population Based Training."""
-
-    population: int = 10
-    """P, number of members that train (at least 1; a multiple of the number of devices)."""
-    ga_population: int = 30
-    """Children of elites, created by variation, that are evaluated in addition to the members in each generation (at
-    least 1; a multiple of the number of devices)."""
-    init_from: str | None = None
-    """Run directory whose elites, skills or members fill the initial repertoire; task and network settings that are not
-    given are taken from that run."""
-    environment: EnvironmentConfig = field(default_factory=_point_trap)
-    run: RunConfig = field(default_factory=_long_run)
-    cells: CellsConfig = field(default_factory=CellsConfig)
-    variation: VariationConfig = field(default_factory=VariationConfig)
-    me_pbt: MePbtConfig = field(default_factory=MePbtConfig)
-    learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+METHODS = (
+    Method(
+        "{agent}",
+        OFF_POLICY,
+        (AgentSettings, OffPolicySettings, IndependentRun),
+        "{Title}: independent members, one by default.",
+        "Source: {source}.",
+        {"run": LONG_RUN},
+    ),
+    Method(
+        "pbt-{agent}",
+        OFF_POLICY,
+        (AgentSettings, OffPolicySettings, PbtRun),
+        "Population Based Training of {title} agents.",
+        f"Sources: {_PBT}, {{source}}.",
+        {"run": LONG_RUN, "pbt": SELECT_BY_STEPS},
+    ),
+    Method(
+        "map-elites",
+        None,
+        (MapElitesRun,),
+        "MAP-Elites: evolve a repertoire of policies, or of inputs of a test function, without gradients.",
+        "Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).",
+    ),
+    Method(
+        "me-pbt-{agent}",
+        OFF_POLICY,
+        (AgentSettings, MePbtRun),
+        "A repertoire of diverse {short_title} agents: MAP-Elites with Population Based Training (ME-PBT).",
+        f"Sources: {_ME_PBT}, {{source}}.",
+        {"run": LONG_RUN},
+    ),
+    Method(
+        "diayn-{agent}",
+        OFF_POLICY,
+        (AgentSettings, SkillSettings, IndependentRun),
+        "Skill discovery without a reward (DIAYN) with {short_title}: independent members, one by default.",
+        f"Sources: {_DIAYN}, {{source}}; with --smerl Kumar 2020\n(arXiv:2010.14484).",
+    ),
+    Method(
+        "pbt-diayn-{agent}",
+        OFF_POLICY,
+        (AgentSettings, SkillSettings, PbtRun),
+        "Population Based Training of {short_title} agents that discover skills (DIAYN).",
+        f"Sources: {_PBT}, {_DIAYN}, {{source}}.",
+        {"pbt": INHERIT_BUFFER},
+    ),
+    Method(
+        "{agent}",
+        ON_POLICY,
+        (AgentSettings, OnPolicySettings, IndependentRun),
+        "{Title}: independent members, one by default.",
+        "Source: {source}.",
+        {"run": BEST_FITNESS},
+    ),
+    Method(
+        "i{agent}",
+        ON_POLICY,
+        (TeamSettings, AgentSettings, IndependentRun),
+        "Independent {short_title} (I{short_title}), several agents in one environment: "
+        "independent teams, one by default.",
+        f"Sources: {_IPPO}, {{source}}.",
+    ),
+    Method(
+        "pbt-{agent}",
+        ON_POLICY,
+        (AgentSettings, OnPolicySettings, PbtRun),
+        "Population Based Training of {title} agents.",
+        f"Sources: {_PBT}, {{source}}.",
+        {"run": BEST_FITNESS},
+    ),
+    Method(
+        "pbt-i{agent}",
+        ON_POLICY,
+        (RoleSettings, TeamSettings, AgentSettings, PbtRun),
+        "Population Based Training of teams of independent {short_title} agents.",
+        f"Sources: {_PBT}, {_IPPO}.",
+    ),
+)
 
 
-@dataclass(frozen=True)
-class MePbtSacRun(MePbtRun):
-    """A repertoire of diverse soft actor-critic agents: MAP-Elites with Population Based Training (ME-PBT).
-
-    Sources: Pierrot 2023 (arXiv:2303.12803), Haarnoja 2018 (arXiv:1812.05905).
-    """
-
-    agent: sac.SacConfig = field(default_factory=lambda: sac.SacConfig(output_scale=1.0))
-    space: SacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
+def generate() -> dict[str, type[AnyRun]]:
+    """The kinds of run of all methods and agents in the tables: name on the command line -> config."""
+    found: dict[str, type[AnyRun]] = {}
+    for method in METHODS:
+        agents = {"": None} if method.agents is None else method.agents
+        found |= {kind.kind: kind for kind in (_generate(method, *row) for row in agents.items())}
+    return found
 
 
-@dataclass(frozen=True)
-class MePbtTd3Run(MePbtRun):
-    """A repertoire of diverse TD3 agents: MAP-Elites with Population Based Training (ME-PBT).
-
-    Sources: Pierrot 2023 (arXiv:2303.12803), Fujimoto 2018 (arXiv:1802.09477).
-    """
-
-    agent: td3.Td3Config = field(default_factory=lambda: td3.Td3Config(output_scale=1.0))
-    space: Td3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-def _point_room() -> EnvironmentConfig:
-    return EnvironmentConfig(env="point_room")
-
-
-def _inherit_buffer() -> PbtConfig:
-    """Stored transitions contain the skills of the agent that collected them, so a child needs its parent's buffer."""
-    return PbtConfig(inherit_buffer=True)
-
-
-def _many_environments() -> OffPolicyConfig:
-    return OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1)
+def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type[AnyRun]:
+    name = method.name.format(agent=agent)
+    if SkillSettings in method.settings:
+        name = name.removesuffix("-sac")  # the agent of `diayn` and `pbt-diayn`
+    fields = [(key, type(value), dataclasses.field(default=value)) for key, value in method.defaults.items()]
+    constants: dict[str, Any] = {"kind": name, "agent_entry": entry, "__module__": __name__}
+    texts = {}
+    if entry is not None:
+        texts = {"source": entry.source, "title": entry.title, "short_title": entry.short_title or entry.title}
+        texts["Title"] = entry.title[:1].upper() + entry.title[1:]
+        space, continuous_space = _spaces(method, entry)
+        constants["default_space"] = space
+        config = entry.config(**(entry.in_repertoire if MePbtRun in method.settings else {}))
+        fields.append(("agent", entry.config, dataclasses.field(default=config)))
+        fields.append(("space", space_flags(space, continuous_space), dataclasses.field(default_factory=dict)))
+    constants["__doc__"] = f"{method.summary}\n\n{method.sources}".format(**texts)
+    class_name = "".join(part.capitalize() for part in name.split("-")) + "Run"
+    made = dataclasses.make_dataclass(class_name, fields, bases=method.settings, namespace=constants, frozen=True)
+    return cast(type[AnyRun], made)
 
 
-@dataclass(frozen=True)
-class DiscoveryRun:
-    """Settings that all runs with skill discovery (DIAYN) share."""
-
-    environment: EnvironmentConfig = field(default_factory=_point_room)
-    learner: OffPolicyConfig = field(default_factory=_many_environments)
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    diayn: DiaynConfig = field(default_factory=DiaynConfig)
-
-
-@dataclass(frozen=True)
-class DiaynRun(DiscoveryRun, SeedsRun):
-    """Skill discovery without a reward (DIAYN) with soft actor-critic: independent members, one by default.
-
-    Sources: Eysenbach 2018 (arXiv:1802.06070), Haarnoja 2018 (arXiv:1812.05905); with --smerl Kumar 2020
-    (arXiv:2010.14484).
-    """
-
-    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
-    space: DiaynSacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
+def _spaces(method: Method, entry: AgentEntry[Any]) -> tuple[Space, Space | None]:
+    """The default search space, and that with continuous actions if it differs."""
+    if SkillSettings in method.settings:
+        return diayn.space(entry.space), None
+    if TeamSettings in method.settings:
+        return entry.team_space or entry.space, None
+    return entry.space, entry.continuous_space
 
 
-@dataclass(frozen=True)
-class DiaynTd3Run(DiscoveryRun, SeedsRun):
-    """Skill discovery without a reward (DIAYN) with TD3: independent members, one by default.
-
-    Sources: Eysenbach 2018 (arXiv:1802.06070), Fujimoto 2018 (arXiv:1802.09477); with --smerl Kumar 2020
-    (arXiv:2010.14484).
-    """
-
-    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
-    space: DiaynTd3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-@dataclass(frozen=True)
-class PbtDiaynRun(DiscoveryRun, PbtRun):
-    """Population Based Training of soft actor-critic agents that discover skills (DIAYN).
-
-    Sources: Jaderberg 2017 (arXiv:1711.09846), Eysenbach 2018 (arXiv:1802.06070), Haarnoja 2018 (arXiv:1812.05905).
-    """
-
-    pbt: PbtConfig = field(default_factory=_inherit_buffer)
-    agent: sac.SacConfig = field(default_factory=sac.SacConfig)
-    space: DiaynSacSpace = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-@dataclass(frozen=True)
-class PbtDiaynTd3Run(DiscoveryRun, PbtRun):
-    """Population Based Training of TD3 agents that discover skills (DIAYN).
-
-    Sources: Jaderberg 2017 (arXiv:1711.09846), Eysenbach 2018 (arXiv:1802.06070), Fujimoto 2018 (arXiv:1802.09477).
-    """
-
-    pbt: PbtConfig = field(default_factory=_inherit_buffer)
-    agent: td3.Td3Config = field(default_factory=td3.Td3Config)
-    space: DiaynTd3Space = field(default_factory=dict)  # pyright: ignore[reportInvalidTypeForm]
-    """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant."""
-
-
-AnyDiaynRun = DiaynRun | DiaynTd3Run | PbtDiaynRun | PbtDiaynTd3Run
-
-AgentRun = SacRun | Td3Run | PbtSacRun | PbtTd3Run | AnyDiaynRun | AnyOnPolicyRun
-"""Runs whose whole population is trained agents: only they can replay a schedule or start from a trained member."""
-
-AnyMePbtRun = MePbtSacRun | MePbtTd3Run
-
-AnyRun = AgentRun | MapElitesRun | AnyMePbtRun
-
-KINDS: dict[str, type[AnyRun]] = {
-    "sac": SacRun,
-    "td3": Td3Run,
-    "pbt-sac": PbtSacRun,
-    "pbt-td3": PbtTd3Run,
-    "map-elites": MapElitesRun,
-    "me-pbt-sac": MePbtSacRun,
-    "me-pbt-td3": MePbtTd3Run,
-    "diayn": DiaynRun,
-    "diayn-td3": DiaynTd3Run,
-    "pbt-diayn": PbtDiaynRun,
-    "pbt-diayn-td3": PbtDiaynTd3Run,
-    "ppo": PpoRun,
-    "ippo": IppoRun,
-    "pbt-ppo": PbtPpoRun,
-    "pbt-ippo": PbtIppoRun,
-}
+KINDS = generate()
 """Name on the command line -> config."""
 
 
-def kind_of(config: AnyRun) -> str:
-    """A config's name on the command line."""
-    return next(name for name, kind in KINDS.items() if kind is type(config))
+def configure(kind: str, **settings: Any) -> AnyRun:
+    """The config of a kind of run with the given settings, and the defaults of all others."""
+    return KINDS[kind](**settings)
 
 
 def agent_of(kind: str) -> str:
@@ -294,29 +192,24 @@ def agent_of(kind: str) -> str:
 
 def choices(config: AnyRun) -> dict[str, Chosen]:
     """The config's choices in its search space: name of the hyper-parameter -> choice."""
-    return {name.removeprefix(FLAG): choice for name, choice in getattr(config, "space", {}).items()}
+    return {name.removeprefix(FLAG): choice for name, choice in config.space.items()}
 
 
 def with_space(config: AnyRun, space: Space | None) -> AnyRun:
     """The config with the full search space filled in, so that changed defaults of a later version do not affect it."""
-    if space is None or isinstance(config, MapElitesRun):
-        return config
-    return dataclasses.replace(config, space=as_flags(_bounds_or_values(space)))
+    return config if space is None else dataclasses.replace(config, space=as_flags(_bounds_or_values(space)))
 
 
-def default_space(kind: str) -> dict[str, Any]:
+def default_space(kind: str) -> dict[str, Chosen]:
     """The default search space of a kind of run: name -> bounds or value; {} for a kind without hyper-parameters."""
-    spaces = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo_settings.DISCRETE.space}
-    spaces |= {"ippo": ppo_settings.TEAM.space}
-    spaces |= {"diayn": diayn.space(sac.SPACE), "diayn-td3": diayn.space(td3.SPACE)}
-    found = spaces.get(agent_of(kind))
-    return {} if found is None else _bounds_or_values(found)
+    space = KINDS[kind].default_space if kind in KINDS else None
+    return {} if space is None else _bounds_or_values(space)
 
 
-def _bounds_or_values(space: Space) -> dict[str, Any]:
+def _bounds_or_values(space: Space) -> dict[str, Chosen]:
     return {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
 
 
-def as_flags(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def as_flags(chosen: Mapping[str, Any]) -> dict[str, Chosen]:
     """Convert choices by name to the value of the config's `space` field, whose keys are `space.<name>`."""
     return {FLAG + name: tuple(choice) if isinstance(choice, list) else choice for name, choice in chosen.items()}

@@ -12,8 +12,8 @@ from rookery import hyperparams, trees
 from rookery.distributed import programs
 from rookery.experiments import build, config_io
 from rookery.experiments.build import Built
-from rookery.experiments.kinds import AgentRun, AnyDiaynRun, AnyMePbtRun, AnyRun, MapElitesRun, agent_of, kind_of
-from rookery.experiments.on_policy_kinds import PbtIppoRun
+from rookery.experiments.kinds import agent_of
+from rookery.experiments.settings import AnyRun, MapElitesRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner, genotype
 from rookery.learners.skills import freeze_skills
@@ -25,7 +25,7 @@ from rookery.qd.scoring import learner_scoring
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Hyper
 
 
@@ -62,11 +62,22 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
             "begin_from or begin_with."
         )
     config = config_io.from_record(opened.config)
-    built = build.on_one_device(config)
-    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    chosen = find(opened, checkpoints, checkpoint, config.run.best_by)
+    return restore(opened, config, build.on_one_device(config), checkpoint)
+
+
+def restore(folder: RunFolder, config: AnyRun, built: Built, checkpoint: str) -> Origin:
+    """Restore the state in a checkpoint of a run.
+
+    Args:
+      folder: the run directory.
+      config: the config of the run.
+      built: its parts.
+      checkpoint: as for `open_origin`.
+    """
+    checkpoints = Checkpointer(folder.checkpoints, read_only=True)
+    chosen = find(folder, checkpoints, checkpoint, config.run.best_by)
     state, _, generation = checkpoints.restore(programs.template(built.program, built.mesh), chosen)
-    return Origin(opened.path, config, built, state, generation)
+    return Origin(folder.path, config, built, state, generation)
 
 
 def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
@@ -84,17 +95,17 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
       CheckpointError: the run has no complete checkpoint.
     """
     origin = open_origin(run_dir)
-    if not isinstance(origin.config, AnyDiaynRun):
-        raise ValueError(f"{origin.path} is a run of kind {kind_of(origin.config)}, which discovers no skills.")
+    if not origin.config.has_skills:
+        raise ValueError(f"{origin.path} is a run of kind {origin.config.kind}, which discovers no skills.")
     size = origin.config.population
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
-    return _skills(origin, _best_member(origin) if member is None else member)
+    return _skills(origin, best_member(origin) if member is None else member)
 
 
 def _skills(origin: Origin, member: int) -> Genotype:
+    assert origin.config.learner is not None
     assert origin.built.learner is not None
-    assert isinstance(origin.config, AnyDiaynRun)
     spec = origin.built.learner.spec
     return freeze_skills(build.base_agent(origin.config, spec), spec, _member(origin, member))
 
@@ -103,33 +114,29 @@ def _member(origin: Origin, member: int) -> Genotype:
     return trees.take(jax.vmap(genotype)(origin.state.members), member)
 
 
-def best_member(run_dir: str | Path, generation: int, state: ProgramState) -> int:
+def best_member(origin: Origin) -> int:
     """The slot of the best member in a checkpoint by its last evaluation, among those not replaced since.
 
     Evaluation, rendering, export and warm starts use this member by default.
 
     Args:
-      run_dir: directory of a run with a population of agents.
-      generation: of the checkpoint.
-      state: stored in the checkpoint.
+      origin: a run with a population of agents, at a checkpoint.
     """
-    return int(np.argmax(current_fitness(run_dir, generation, state)))
+    return int(np.argmax(current_fitness(origin)))
 
 
-def current_fitness(run_dir: str | Path, generation: int, state: ProgramState) -> np.ndarray:
+def current_fitness(origin: Origin) -> np.ndarray:
     """The fitness of each member of a checkpoint, -inf where it was not finite or the member was replaced since.
 
     Args:
-      run_dir: directory of a run with a population of agents.
-      generation: of the checkpoint.
-      state: stored in the checkpoint.
+      origin: a run with a population of agents, at a checkpoint.
 
     Returns:
       `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
     """
-    table = read_csv(open_existing(run_dir).lineage_file)
-    fitness = table["fitness"][table["generation"] == generation - 1]
-    survives = np.asarray(state.shared.parents) == np.arange(len(fitness))
+    table = read_csv(open_existing(origin.path).lineage_file)
+    fitness = table["fitness"][table["generation"] == origin.generation - 1]
+    survives = np.asarray(origin.state.shared.parents) == np.arange(len(fitness))
     return np.where(survives & np.isfinite(fitness), fitness, -np.inf)
 
 
@@ -138,19 +145,15 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
 
     With a separate population for each role, the genotype combines the best agent of each role, and the slot is None.
     """
-    if not (isinstance(origin.config, PbtIppoRun) and origin.config.member == "agent"):
-        member = _best_member(origin)
+    if not origin.config.has_separate_roles:
+        member = best_member(origin)
         return member, _member(origin, member)
     assert origin.built.learner is not None
     assert origin.built.learner.spec.team is not None
     roles = np.arange(len(origin.built.learner.spec.team.names))
-    fitness = current_fitness(origin.path, origin.generation, origin.state).reshape(-1, len(roles))
+    fitness = current_fitness(origin).reshape(-1, len(roles))
     slots = fitness.argmax(axis=0)
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
-
-
-def _best_member(origin: Origin) -> int:
-    return best_member(origin.path, origin.generation, origin.state)
 
 
 def begin(config: AnyRun, built: Built) -> Program:
@@ -161,38 +164,39 @@ def begin(config: AnyRun, built: Built) -> Program:
         such skill.
       CheckpointError: the run in `init_from` has no complete checkpoint.
     """
-    skill = getattr(config, "skill", None)
     if config.init_from is None:
-        if skill is not None:
+        if config.skill is not None:
             raise ValueError("skill needs --init-from; give the run that discovered it, or leave skill out.")
         return built.program
     if config.run.run_dir is not None and Path(config.init_from).resolve() == Path(config.run.run_dir).resolve():
         raise ValueError(f"a run in {config.init_from} cannot start from itself; choose another folder by --run-dir.")
     origin = open_origin(config.init_from)
-    if isinstance(config, MapElitesRun):
-        return _begin_repertoire(config, built, origin)
+    if config.learner is None:
+        return _begin_genotypes(config, built, origin)
     assert built.learner is not None
     _check_origin(config, built.learner, origin)
-    if isinstance(config, AnyMePbtRun):
-        return _begin_repertoire(config, built, origin)
-    return begin_as(built.program, built.learner, _initial_genotype(config, origin, skill))
+    if config.has_repertoire:
+        return _begin_agents(built, origin)
+    return begin_as(built.program, built.learner, _initial_genotype(config, origin))
 
 
-def _begin_repertoire(config: MapElitesRun | AnyMePbtRun, built: Built, origin: Origin) -> Program:
-    """Fill the initial repertoire with genotypes of the other run, evaluated by this run's scoring function."""
-    if isinstance(config, MapElitesRun):
-        if not isinstance(origin.config, MapElitesRun):
-            raise ValueError(
-                f"{origin.path} is a run of kind {kind_of(origin.config)}; "
-                "map-elites can start only from a map-elites run."
-            )
-        return begin_from(built.program, build.scoring(config), _elites(origin))
+def _begin_genotypes(config: MapElitesRun, built: Built, origin: Origin) -> Program:
+    """Fill the initial repertoire with the other run's elites, evaluated by this run's scoring function."""
+    if origin.config.trains_agents:
+        raise ValueError(
+            f"{origin.path} is a run of kind {origin.config.kind}; map-elites can start only from a map-elites run."
+        )
+    return begin_from(built.program, build.scoring(config), _elites(origin))
+
+
+def _begin_agents(built: Built, origin: Origin) -> Program:
+    """Fill the initial repertoire with agents of the other run, evaluated by this run's learner."""
     space = built.space
     assert built.learner is not None
     assert space is not None
-    if isinstance(origin.config, AnyDiaynRun):
-        genotypes = _skills(origin, _best_member(origin))
-    elif isinstance(origin.config, AnyMePbtRun):
+    if origin.config.has_skills:
+        genotypes = _skills(origin, best_member(origin))
+    elif origin.config.has_repertoire:
         genotypes = _elites(origin)
     else:
         genotypes = jax.vmap(genotype)(origin.state.members)
@@ -215,16 +219,16 @@ def _inside(space: Space, hyper: Hyper) -> Hyper:
     return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
 
 
-def _initial_genotype(config: AgentRun, origin: Origin, skill: int | None) -> Genotype:
+def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
     """The genotype that every member starts with."""
-    discovers = isinstance(origin.config, AnyDiaynRun) and not isinstance(config, AnyDiaynRun)
+    skill, discovers = config.skill, origin.config.has_skills and not config.has_skills
     if skill is not None and not discovers:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
-    if isinstance(origin.config, AnyMePbtRun):
+    if origin.config.has_repertoire:
         return repertoires.best(repertoire_of(origin.state)).genotype
     if not discovers:
         return best_genotype(origin)[1]
-    skills = _skills(origin, _best_member(origin))
+    skills = _skills(origin, best_member(origin))
     count = jax.tree.leaves(skills)[0].shape[0]
     if skill is None or not 0 <= skill < count:
         raise ValueError(
@@ -234,7 +238,7 @@ def _initial_genotype(config: AgentRun, origin: Origin, skill: int | None) -> Ge
     return trees.take(skills, skill)
 
 
-def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Origin) -> None:
+def _check_origin(config: AnyRun, learner: Learner, origin: Origin) -> None:
     """Check that this run's agents can load the genotypes of the other run.
 
     Raises:
@@ -242,8 +246,7 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
     """
     if origin.built.learner is None:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)}, which trains no agents; start from a "
-            "run that does."
+            f"{origin.path} is a run of kind {origin.config.kind}, which trains no agents; start from a run that does."
         )
     here, there = learner.spec, origin.built.learner.spec
     for difference, mine, other in (
@@ -256,9 +259,9 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
                 f"{origin.path} differs in {difference}: {other or 'none'} there, {mine or 'none'} here; start from a "
                 "run of the same kind, in the same environment, with the same settings of the agent."
             )
-    if isinstance(config, AnyDiaynRun) and not isinstance(origin.config, AnyDiaynRun):
+    if config.has_skills and not origin.config.has_skills:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)} and has no skills to start from; start from a "
+            f"{origin.path} is a run of kind {origin.config.kind} and has no skills to start from; start from a "
             "run that discovers skills."
         )
     for size in ("sensed_size", "action_size"):
@@ -268,14 +271,13 @@ def _check_origin(config: AgentRun | AnyMePbtRun, learner: Learner, origin: Orig
                 f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {here.name} has "
                 f"{getattr(here, size)}; start from a run whose environment has the same observations and actions."
             )
-    if isinstance(config, AnyDiaynRun) and here.skill != there.skill:
+    if config.has_skills and here.skill != there.skill:
         raise ValueError(
             f"{origin.path} has the skills {there.skill}, this run {here.skill}; give this run the same --num-skills "
             "and --skill-kind."
         )
-    assert not isinstance(origin.config, MapElitesRun)
-    if type(config.agent) is not type(origin.config.agent):
+    if config.agent_entry is not origin.config.agent_entry:
         raise ValueError(
-            f"{origin.path} is a run of kind {kind_of(origin.config)}, from which a run of kind {kind_of(config)} "
-            f"cannot start, since the agents are different; start from a {agent_of(kind_of(config))} run."
+            f"{origin.path} is a run of kind {origin.config.kind}, from which a run of kind {config.kind} "
+            f"cannot start, since the agents are different; start from a {agent_of(config.kind)} run."
         )

@@ -1,31 +1,28 @@
 """The defaults that a run takes from another run, if it replays its schedule or starts from its results."""
 
 import dataclasses
-from typing import Any
 
-from rookery.experiments.kinds import KINDS, AnyRun, MapElitesRun, agent_of, choices, kind_of
-from rookery.experiments.population_settings import PbtRun, SeedsRun
-from rookery.populations.config import PbtConfig
+from rookery.experiments.kinds import agent_of, choices, configure
+from rookery.experiments.settings import AnyRun, IndependentRun, PbtRun
+
+_GENOTYPE_SETTINGS = ("skills", "diayn", "policy", "dimensions", "parameters", "identify")
 
 
-def without_population_method(config: AnyRun) -> AnyRun:
+def without_population_method(config: IndependentRun | PbtRun) -> AnyRun:
     """The config without its population method, to replay a schedule: `pbt-sac` -> `sac`.
 
     Raises:
       ValueError: a setting is given that has no effect, because the schedule fixes the hyper-parameters.
     """
     ignored = [f"--space.{name}" for name in choices(config)]
-    ignored += ["--draw-hyper"] if getattr(config, "draw_hyper", False) else []
-    method = getattr(config, "pbt", PbtConfig())
-    default = dataclasses.asdict(getattr(type(config)(), "pbt", PbtConfig()))
-    ignored += [
-        f"--{name.replace('_', '-')}" for name, value in dataclasses.asdict(method).items() if value != default[name]
-    ]
+    ignored += ["--draw-hyper"] if config.draw_hyper else []
+    if config.pbt is not None:
+        changed, default = dataclasses.asdict(config.pbt), dataclasses.asdict(type(config)().pbt)
+        ignored += [f"--{name.replace('_', '-')}" for name, value in changed.items() if value != default[name]]
     if ignored:
         raise ValueError(f"a replayed schedule decides every hyper-parameter; leave out {', '.join(ignored)}.")
-    kind = KINDS[agent_of(kind_of(config))]
-    shared = [entry.name for entry in dataclasses.fields(kind) if hasattr(config, entry.name)]
-    return kind(**{name: getattr(config, name) for name in shared})
+    agent = configure(agent_of(config.kind))
+    return dataclasses.replace(agent, **_shared(config, agent))
 
 
 def replay_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
@@ -33,31 +30,31 @@ def replay_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
 
     Args:
       run: the config of the run; None if it was started from Python, so that its settings are unknown. Then only the
-        population size differs from the kind's usual defaults.
-      kind: of the new run; a kind that cannot replay a schedule keeps its usual defaults.
+        population size differs from the kind's defaults.
+      kind: of the new run; a kind that cannot replay a schedule keeps its defaults.
     """
-    if not issubclass(kind, SeedsRun | PbtRun):
-        return kind()
-    default = dataclasses.replace(kind(), population=1)
-    if run is None or isinstance(run, MapElitesRun):
+    default = kind()
+    if default.has_repertoire:
         return default
-    parts: dict[str, Any] = {
-        "environment": dataclasses.replace(run.environment, devices=None),
-        "run": dataclasses.replace(default.run, generations=run.run.generations),
-    }
-    for part in (
-        "agent",
-        "learner",
-    ):  # the parts of another agent are left out: `check_agent` then reports the mismatch
-        if type(getattr(run, part)) is type(getattr(default, part)):
-            parts[part] = getattr(run, part)
-    return dataclasses.replace(default, **parts, **_shared(run, default, "init_from", "skill"))
+    default = dataclasses.replace(default, population=1)
+    if run is None or not run.trains_agents:
+        return default
+    shared = _shared(run, default, "agent", "learner", "init_from", "skill", *_GENOTYPE_SETTINGS)
+    for part in ("agent", "learner"):
+        if type(shared[part]) is not type(getattr(default, part)):
+            del shared[part]  # those of another agent: `check_agent` then reports the mismatch
+    return dataclasses.replace(
+        default,
+        environment=dataclasses.replace(run.environment, devices=None),
+        run=dataclasses.replace(default.run, generations=run.run.generations),
+        **shared,
+    )
 
 
 def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     """The defaults of `kind` to start from the results of `run`: its task, networks and observation normalisation.
 
-    All other settings, such as the episode length, keep the kind's usual defaults.
+    All other settings, such as the episode length, keep the kind's defaults.
 
     Args:
       run: the config of the run; None if it was started from Python, so that its settings are unknown.
@@ -66,29 +63,19 @@ def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     default = kind()
     if run is None:
         return default
-    changed: dict[str, object] = {
-        "environment": dataclasses.replace(
-            default.environment, env=run.environment.env, backend=run.environment.backend, option=run.environment.option
-        )
-    }
-    if (
-        not isinstance(default, MapElitesRun)
-        and not isinstance(run, MapElitesRun)
-        and type(default.agent) is type(run.agent)
-    ):
-        changed["agent"] = _network_settings(run.agent, default.agent)
+    task = {name: getattr(run.environment, name) for name in ("env", "backend", "option")}
+    changed = _shared(run, default, *_GENOTYPE_SETTINGS)
+    changed["environment"] = dataclasses.replace(default.environment, **task)
+    if run.learner is not None and default.learner is not None and run.agent_entry is default.agent_entry:
+        assert default.agent_entry is not None
+        scales = {name: getattr(default.agent, name) for name in default.agent_entry.in_repertoire}
+        changed["agent"] = dataclasses.replace(run.agent, **scales)
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)
-    return dataclasses.replace(default, **changed, **_shared(run, default))
+    return dataclasses.replace(default, **changed)
 
 
-def _shared(run: AnyRun, default: AnyRun, *more: str) -> dict[str, object]:
-    """The settings besides the agent that determine the genotype's shapes, and those in `more`, if both configs have
-    them."""
-    names = ("skills", "diayn", "policy", "dimensions", "parameters", "identify", *more)
-    return {name: getattr(run, name) for name in names if hasattr(default, name) and hasattr(run, name)}
-
-
-def _network_settings(agent: Any, default: Any) -> Any:
-    """The agent's config with the default scale of the initial output layer, which does not affect the shapes."""
-    return dataclasses.replace(agent, output_scale=default.output_scale) if hasattr(agent, "output_scale") else agent
+def _shared(run: AnyRun, default: AnyRun, *names: str) -> dict[str, object]:
+    """The settings of `run` that `default` has too: those of the given names, by default all."""
+    both = {field.name for field in dataclasses.fields(run)} & {field.name for field in dataclasses.fields(default)}
+    return {name: getattr(run, name) for name in sorted(both) if not names or name in names}

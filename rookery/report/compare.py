@@ -60,13 +60,15 @@ def compare(
 
     Raises:
       ValueError: `groups` raises it; every run of an environment diverged; a run has no generation within the common
-        budget; `resamples` is below 1; the figure cannot be written; both `score` and `fresh` are given; or a run
-        cannot be evaluated.
+        budget; `resamples` is below 1; the figure cannot be written, or not in its format; both `score` and `fresh` are
+        given; or a run cannot be evaluated.
       CheckpointError: with `fresh`, a run has no complete checkpoint.
       ImportError: with `fresh`, the package of a run's environment is not installed.
     """
     if score is not None and fresh is not None:
         raise ValueError(f"fresh episodes give a fitness and no {score}; leave out --fresh or --score.")
+    if picture is not None:
+        compare_picture.check_format(picture)
     found = groups(run_dirs, score)
     if fresh is not None:
         found = evaluate_groups(found, fresh)

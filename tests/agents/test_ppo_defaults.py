@@ -12,12 +12,11 @@ import pytest
 from rookery import make, on_policy
 from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import ppo
-from rookery.agents.ppo_settings import PpoConfig, settled
-from rookery.experiments.build import Built, build
+from rookery.agents.ppo_settings import PpoConfig, resolve_defaults
+from rookery.experiments.build import Built, build, with_annealing
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import AnyOnPolicyRun, IppoRun, PbtIppoRun, PbtPpoRun, PpoRun, with_space
-from rookery.experiments.on_policy_kinds import with_annealing
+from rookery.experiments.kinds import configure, with_space
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
@@ -27,8 +26,8 @@ from tests.agents.proximal import numbers
 CONTINUOUS, DISCRETE, TEAM = "point_room", "CartPole-v1", "pursuit_continuous"
 
 
-def built(kind: type[AnyOnPolicyRun], env: str, **options: Any) -> Built:
-    return build(kind(environment=EnvironmentConfig(env=env, devices=1), **options))
+def built(kind: str, env: str, **options: Any) -> Built:
+    return build(configure(kind, environment=EnvironmentConfig(env=env, devices=1), **options))
 
 
 def settings(made: Built) -> dict[str, Any]:
@@ -67,16 +66,16 @@ OF_TEAMS = {
 @pytest.mark.parametrize(
     ("kind", "env", "expected"),
     [
-        (PpoRun, CONTINUOUS, OF_CONTINUOUS),
-        (PbtPpoRun, CONTINUOUS, OF_CONTINUOUS),
-        (PpoRun, DISCRETE, OF_DISCRETE),
-        (PbtPpoRun, DISCRETE, OF_DISCRETE),
-        (IppoRun, TEAM, OF_TEAMS),
-        (PbtIppoRun, "pursuit_discrete", {**OF_TEAMS}),
+        ("ppo", CONTINUOUS, OF_CONTINUOUS),
+        ("pbt-ppo", CONTINUOUS, OF_CONTINUOUS),
+        ("ppo", DISCRETE, OF_DISCRETE),
+        ("pbt-ppo", DISCRETE, OF_DISCRETE),
+        ("ippo", TEAM, OF_TEAMS),
+        ("pbt-ippo", "pursuit_discrete", {**OF_TEAMS}),
     ],
 )
 def test_defaults_depend_on_the_actions_and_are_recorded(kind, env, expected):
-    options = {"learner": OnPolicyConfig(fitness="prey")} if kind is PbtIppoRun else {}
+    options = {"learner": OnPolicyConfig(fitness="prey")} if kind == "pbt-ippo" else {}
     made = built(kind, env, **options)
     found = settings(made)
     assert found == expected
@@ -95,16 +94,16 @@ def test_what_is_chosen_is_kept():
     agent = PpoConfig(actor_epochs=2, critic_epochs=3, minibatches=8, normalize_rewards=False, anneal_updates=7)
     learner = OnPolicyConfig(normalize_observations=False)
     config: Any = built(
-        PpoRun, CONTINUOUS, agent=agent, learner=learner, space={"space.entropy_coefficient": 0.5}
+        "ppo", CONTINUOUS, agent=agent, learner=learner, space={"space.entropy_coefficient": 0.5}
     ).config
     assert (config.agent, config.learner) == (agent, learner)
     assert with_annealing(config, scheduled=False).anneal_updates == 7
-    config = built(IppoRun, TEAM, agent=PpoConfig(normalize_rewards=False)).config
+    config = built("ippo", TEAM, agent=PpoConfig(normalize_rewards=False)).config
     assert config.agent.normalize_rewards is False
 
 
 def test_a_run_recorded_when_the_settings_had_values_keeps_them():
-    record = to_record(PpoRun(environment=EnvironmentConfig(env=CONTINUOUS)))
+    record = to_record(configure("ppo", environment=EnvironmentConfig(env=CONTINUOUS)))
     record["agent"] |= {"actor_epochs": 4, "critic_epochs": 4, "minibatches": 4}
     record["agent"] |= {"normalize_rewards": False, "anneal_updates": 0}
     record["learner"] |= {"normalize_observations": False}
@@ -125,12 +124,12 @@ def test_a_run_recorded_when_the_settings_had_values_keeps_them():
     ],
 )
 def test_default_minibatches_divide_the_rollout(learner, recurrent, expected):
-    config: Any = built(PpoRun, CONTINUOUS, learner=learner, agent=PpoConfig(recurrent=recurrent)).config
+    config: Any = built("ppo", CONTINUOUS, learner=learner, agent=PpoConfig(recurrent=recurrent)).config
     assert config.agent.minibatches == expected
 
 
 def test_entropy_evolves_only_where_actions_are_discrete():
-    spaces = {env: built(PbtPpoRun, env).space for env in (CONTINUOUS, DISCRETE)}
+    spaces = {env: built("pbt-ppo", env).space for env in (CONTINUOUS, DISCRETE)}
     evolving = {"discount", "gae_lambda", "clip_epsilon", "actor_lr", "critic_lr"}
     assert {env: set(space.domains) for env, space in spaces.items() if space} == {
         CONTINUOUS: evolving,
@@ -151,11 +150,11 @@ def test_entropy_evolves_only_where_actions_are_discrete():
 @pytest.mark.parametrize(
     ("kind", "env", "scheduled", "updates"),
     [
-        (PpoRun, CONTINUOUS, False, 30 * 10),
-        (PpoRun, DISCRETE, False, 30 * 10),
-        (PpoRun, CONTINUOUS, True, 0),
-        (PbtPpoRun, CONTINUOUS, False, 0),
-        (IppoRun, TEAM, False, 0),
+        ("ppo", CONTINUOUS, False, 30 * 10),
+        ("ppo", DISCRETE, False, 30 * 10),
+        ("ppo", CONTINUOUS, True, 0),
+        ("pbt-ppo", CONTINUOUS, False, 0),
+        ("ippo", TEAM, False, 0),
     ],
 )
 def test_rates_are_annealed_over_the_whole_run_unless_they_evolve(kind, env, scheduled, updates):
@@ -165,7 +164,7 @@ def test_rates_are_annealed_over_the_whole_run_unless_they_evolve(kind, env, sch
 
 
 def test_a_run_resumed_with_more_generations_anneals_over_all_of_them():
-    config: Any = built(PpoRun, CONTINUOUS, run=RunConfig(generations=30)).config
+    config: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).config
     record = to_record(config)
     record["run"]["generations"] = 45
     resumed: Any = build(from_record(record)).config
@@ -175,7 +174,7 @@ def test_a_run_resumed_with_more_generations_anneals_over_all_of_them():
 def test_after_the_whole_run_parameters_stay():
     short = OnPolicyConfig(num_envs=2, rollout_length=4, evaluate_every=1, eval_episodes=1, start_states=2)
     agent = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
-    made = built(PpoRun, CONTINUOUS, learner=short, agent=agent, run=RunConfig(generations=4))
+    made = built("ppo", CONTINUOUS, learner=short, agent=agent, run=RunConfig(generations=4))
     assert made.learner is not None
     assert made.space is not None
     learner, hyper = made.learner, jax.tree.map(jnp.float32, made.space.defaults)
@@ -201,7 +200,7 @@ def test_after_the_whole_run_parameters_stay():
 def test_the_same_defaults_from_python():
     for env, expected in ((CONTINUOUS, OF_CONTINUOUS), (DISCRETE, OF_DISCRETE), (TEAM, OF_TEAMS)):
         environment = make(env)
-        agent, passes = ppo(environment.spec), settled(PpoConfig(), environment.spec)
+        agent, passes = ppo(environment.spec), resolve_defaults(PpoConfig(), environment.spec)
         assert (passes.actor_epochs, passes.critic_epochs) == expected["epochs"]
         assert (passes.minibatches, agent.minibatches) == (expected["minibatches"],) * 2
         assert (PpoConfig().normalize_rewards, agent.normalize) == (expected["rewards"], expected["observations"])
@@ -215,7 +214,7 @@ def test_the_same_defaults_from_python():
 
 
 def test_following_runs_anneal_over_their_own_length():
-    first: Any = built(PpoRun, CONTINUOUS, run=RunConfig(generations=30)).config
+    first: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).config
     after = dataclasses.replace(first, run=RunConfig(generations=5))
     config: Any = build(after).config
     assert with_annealing(config, scheduled=False).anneal_updates == 50

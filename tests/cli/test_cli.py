@@ -12,7 +12,7 @@ import rookery.cli.app
 from rookery.cli.app import Train
 from rookery.cli.flags import as_typed, flags_of
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import KINDS, PbtSacRun, Td3Run
+from rookery.experiments.kinds import KINDS, configure
 from rookery.populations.config import PbtConfig
 from rookery.storage.csv_log import read_csv
 from tests import short_runs
@@ -254,6 +254,12 @@ MISTAKES = [
     ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
     ("train sac --seed 99999999999999999999", 2, "--seed must be between -2^63 and 2^63"),
     ("train sac --env point_room --devices 0", 1, "--devices must be at least 1, got 0."),
+    (
+        "train sac --env point_room --devices 1000",
+        1,
+        "--devices cannot be 1000: 1000 devices were requested, but there",
+    ),
+    ("compare . --picture x.foo", 1, "--picture must end in one of ."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
     ("train map-elites --env arm --dimensions 0", 1, "--dimensions must be at least 1, got 0."),
     ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
@@ -381,7 +387,7 @@ def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, mo
 
 
 def test_a_message_calls_settings_by_their_flags_and_nothing_else():
-    known = flags_of(Td3Run)
+    known = flags_of(KINDS["td3"])
     message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; the metrics are num_envs."
     told = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
     assert as_typed(message, known, {}) == f"{told}; the metrics are num_envs."
@@ -447,9 +453,9 @@ def test_help_explains_every_field(rookery_command, command):
 
 
 def test_a_config_survives_json():
-    written = PbtSacRun(population=7, pbt=PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
+    written = configure("pbt-sac", population=7, pbt=PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
     assert from_record(json.loads(json.dumps(to_record(written)))) == written
-    written = Td3Run(space={"space.policy_lr": (1e-5, 1e-2), "space.discount": "fixed", "space.tau": 0.01})
+    written = configure("td3", space={"space.policy_lr": (1e-5, 1e-2), "space.discount": "fixed", "space.tau": 0.01})
     record = to_record(written)
     assert record["space"] == {"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01}
     assert from_record(json.loads(json.dumps(record))) == written

@@ -21,14 +21,14 @@ from rookery.envs.wrappers import time_limit
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.kinds import DiaynRun, MapElitesRun
-from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
+from rookery.experiments.kinds import configure
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.storage import run_dir
 from rookery.types import Genotype
 from tests.deploy.test_render import BREEDING, LEARNING, LIFE, WORLD, kept
 
-DISCOVERING = DiaynRun(
+DISCOVERING = configure(
+    "diayn",
     environment=WORLD,
     learner=LIFE,
     skills=SkillsConfig(num_skills=3),
@@ -73,7 +73,7 @@ def test_members_play_the_best_first_as_they_are_rendered(learned: Path) -> None
 def test_whoever_came_after_the_judgement_does_not_play(learned: Path) -> None:
     origin = warm_start.open_origin(learned)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
-    spec = render.evaluator_of(origin.config, origin.built).environment.spec
+    spec = render.evaluator_of(origin).environment.spec
     selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
     assert [each["member"] for each in selection.descriptions] == [0]
 
@@ -173,7 +173,7 @@ def test_every_skill_of_the_best_member_plays_once(tmp_path: Path) -> None:
 
 
 def test_the_best_team_plays_once(tmp_path: Path) -> None:
-    header, arrays = episodes.record_episodes(kept(IppoRun(population=2, **TEAMS), tmp_path / "team"))
+    header, arrays = episodes.record_episodes(kept(configure("ippo", population=2, **TEAMS), tmp_path / "team"))
     (told,) = header["episodes"]
     assert (told["member"], told["label"], told["fitness"]) == (1, "member 1", 2.0)
     assert header["names"] == ["predator", "prey"]
@@ -188,9 +188,9 @@ def test_the_best_team_plays_once(tmp_path: Path) -> None:
 
 def test_the_best_of_each_role_play_together(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
-    run = kept(PbtIppoRun(population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
+    run = kept(configure("pbt-ippo", population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
     origin = warm_start.open_origin(run)
-    selection = episode_selection.choose(origin, render.evaluator_of(origin.config, origin.built).environment.spec, 12)
+    selection = episode_selection.choose(origin, render.evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
     ]
@@ -325,14 +325,16 @@ def test_numbers_that_make_no_sense(learned: Path, told: dict[str, Any], message
 def test_worlds_that_cannot_be_seen_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^falling cannot be rendered; "):
         rising(falling(3)._replace(picture=None), [1.0])
-    arm = MapElitesRun(environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=BREEDING.cells)
+    arm = configure(
+        "map-elites", environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=BREEDING.cells
+    )
     with pytest.raises(ValueError, match=r"^arm is a scoring function without a policy; "):
         episodes.record_episodes(kept(arm, tmp_path / "arm"))
 
 
 def test_an_empty_repertoire_is_refused(bred: Path) -> None:
     origin = warm_start.open_origin(bred)
-    spec = render.evaluator_of(origin.config, origin.built).environment.spec
+    spec = render.evaluator_of(origin).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
     with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; continue that run until it has an elite\.$"):

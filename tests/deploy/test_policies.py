@@ -20,6 +20,7 @@ from rookery.deploy import policy as policies
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
+from rookery.qd.scoring import PolicyConfig
 from tests.agents.common import compiled
 from tests.deploy.untrained_runs import (
     BREEDING,
@@ -92,7 +93,7 @@ def test_an_elite_acts_as_it_was_bred(bred: Path, tmp_path: Path) -> None:
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["descriptor"]["value"] == pytest.approx([0.1, 0.2])
     elite = rookery.elite(rookery.repertoire(bred), 3).genotype
-    bare = rookery.policy(rookery.make("point_room").spec, BREEDING.policy)
+    bare = rookery.policy(rookery.make("point_room").spec, PolicyConfig(hidden_sizes=(4,)))
     observations = jax.random.normal(jax.random.key(2), (3, 2))
     actions = deserialised(exported.path)(observations)
     np.testing.assert_allclose(actions, jax.vmap(bare.act, (None, 0))(elite.params, observations), atol=1e-6)

@@ -23,7 +23,7 @@ from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import MapElitesRun, SacRun
+from rookery.experiments.kinds import configure
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
 from rookery.qd.scoring import PolicyConfig
@@ -38,8 +38,9 @@ WORLD = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
 LIFE = OffPolicyConfig(
     num_envs=2, steps_per_generation=20, batch_size=4, buffer_size=32, warmup_steps=4, eval_episodes=1, start_states=2
 )
-LEARNING = SacRun(population=2, environment=WORLD, learner=LIFE, agent=SacConfig(hidden_sizes=(4,)))
-BREEDING = MapElitesRun(
+LEARNING = configure("sac", population=2, environment=WORLD, learner=LIFE, agent=SacConfig(hidden_sizes=(4,)))
+BREEDING = configure(
+    "map-elites",
     environment=WORLD,
     batch_size=2,
     cells=CellsConfig(grid=(2, 2)),
@@ -113,7 +114,7 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     assert played.member is None
     elite = rookery.best(rookery.repertoire(bred)).genotype
     env = registry.make("point_room", episode_length=6)
-    act = rookery.policy(env.spec, BREEDING.policy).act
+    act = rookery.policy(env.spec, PolicyConfig(hidden_sizes=(4,))).act
     states, rewards = render.play(act, env, elite, jax.random.key(0))
     np.testing.assert_allclose(played.states.inner, states.inner, atol=1e-6)
     np.testing.assert_allclose(played.rewards, rewards, atol=1e-6)

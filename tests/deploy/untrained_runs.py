@@ -23,8 +23,7 @@ from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import DiaynRun, MapElitesRun, SacRun
-from rookery.experiments.on_policy_kinds import IppoRun, PbtIppoRun
+from rookery.experiments.kinds import configure
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
@@ -47,9 +46,10 @@ LIFE = OffPolicyConfig(
     normalize_observations=True,
 )
 MIND = SacConfig(hidden_sizes=(4,), output_scale=1.0)
-LEARNING = SacRun(population=2, environment=WORLD, learner=LIFE, agent=MIND)
-DISCOVERING = DiaynRun(environment=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
-BREEDING = MapElitesRun(
+LEARNING = configure("sac", population=2, environment=WORLD, learner=LIFE, agent=MIND)
+DISCOVERING = configure("diayn", environment=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
+BREEDING = configure(
+    "map-elites",
     environment=WORLD,
     batch_size=2,
     cells=CellsConfig(grid=(2, 2)),
@@ -58,13 +58,15 @@ BREEDING = MapElitesRun(
 )
 CHASE = EnvironmentConfig(env="pursuit_discrete", episode_length=5, devices=1)
 TEAM_LIFE = OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2)
-CHASING = IppoRun(
+CHASING = configure(
+    "ippo",
     environment=CHASE,
     parameters="shared",
     learner=dataclasses.replace(TEAM_LIFE, normalize_observations=True),
     agent=PpoConfig(hidden_sizes=(4,), minibatches=1, recurrent=True, memory_size=3),
 )
-ROLES = PbtIppoRun(
+ROLES = configure(
+    "pbt-ippo",
     population=2,
     environment=CHASE,
     learner=TEAM_LIFE,

@@ -10,7 +10,8 @@ import pytest
 from rookery.experiments import build
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import PbtSacRun, PbtTd3Run
+from rookery.experiments.kinds import configure
+from rookery.experiments.settings import AnyRun, PbtRun
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig
 from rookery.populations.config import PbtConfig, Timing, timing
 from rookery.populations.pbt import pbt
@@ -82,11 +83,11 @@ def test_a_diverged_member_is_replaced_whether_or_not_the_generation_selects():
     assert (after.shared.parents != jnp.arange(4)).tolist() == [False, False, True, False]
 
 
-def small(**learner) -> PbtSacRun:
+def small(**learner) -> AnyRun:
     life = OffPolicyConfig(
         num_envs=2, steps_per_generation=20, batch_size=4, eval_episodes=2, start_states=2, **learner
     )
-    return PbtSacRun(population=2, environment=EnvironmentConfig(env="point_room", devices=1), learner=life)
+    return configure("pbt-sac", population=2, environment=EnvironmentConfig(env="point_room", devices=1), learner=life)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,8 @@ def small(**learner) -> PbtSacRun:
 def test_a_replay_buffer_has_a_million_rows_or_what_memory_allows(memory, rows, monkeypatch):
     monkeypatch.setattr(build, "available", lambda _: memory)
     built = build.build(small())
-    assert isinstance(built.config, PbtSacRun)
+    assert built.config is not None
+    assert isinstance(built.config.learner, OffPolicyConfig)
     assert built.config.learner.buffer_size == rows
     state = jax.eval_shape(built.program.init, jax.random.key(0))
     assert state.members.buffer.rows.reward.shape == (2, rows)
@@ -106,7 +108,8 @@ def test_a_replay_buffer_has_a_million_rows_or_what_memory_allows(memory, rows, 
 def test_a_chosen_size_of_the_buffer_is_kept(monkeypatch):
     monkeypatch.setattr(build, "available", lambda _: 1)
     built = build.build(small(buffer_size=50))
-    assert isinstance(built.config, PbtSacRun)
+    assert built.config is not None
+    assert isinstance(built.config.learner, OffPolicyConfig)
     assert built.config.learner.buffer_size == 50
 
 
@@ -116,18 +119,20 @@ def test_from_python_a_buffer_has_a_million_rows():
     assert jax.eval_shape(program.init, jax.random.key(0)).members.buffer.rows.reward.shape == (2, BUFFER_SIZE)
 
 
-@pytest.mark.parametrize("kind", [PbtSacRun, PbtTd3Run])
+@pytest.mark.parametrize("kind", ["pbt-sac", "pbt-td3"])
 def test_populations_of_off_policy_agents_select_every_ten_thousand_steps(kind):
-    config = kind()
+    config = configure(kind)
+    assert isinstance(config, PbtRun)
+    assert isinstance(config.learner, OffPolicyConfig)
     assert timing(config.pbt, config.learner.steps_per_generation, config.learner.untrained_generations) == Timing(
         1, 10
     )
 
 
 def test_a_run_recorded_before_selection_went_by_steps_still_selects_in_every_generation():
-    record = to_record(PbtSacRun())
+    record = to_record(configure("pbt-sac"))
     del record["pbt"]["exploit_interval"]
     record["pbt"]["burn_in"] = 0
     config = from_record(record)
-    assert isinstance(config, PbtSacRun)
+    assert isinstance(config, PbtRun)
     assert timing(config.pbt, 1_000, 1) == Timing(0, 1)

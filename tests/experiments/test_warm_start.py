@@ -20,7 +20,7 @@ from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import DiaynRun, MapElitesRun, MePbtSacRun, PbtDiaynRun, PbtSacRun, SacRun, Td3Run
+from rookery.experiments.kinds import KINDS, configure
 from rookery.experiments.warm_start_settings import warm_start_defaults
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.rollout import EvaluationConfig
@@ -46,10 +46,11 @@ LIFE = OffPolicyConfig(
 )
 MIND = SacConfig(hidden_sizes=(8,))
 SMALL = {"environment": WORLD, "learner": LIFE, "agent": MIND}
-DISCOVERING = PbtDiaynRun(
-    population=3, skills=SkillsConfig(3), diayn=DiaynConfig(discriminator_hidden_sizes=(8,)), **SMALL
+DISCOVERING = configure(
+    "pbt-diayn", population=3, skills=SkillsConfig(3), diayn=DiaynConfig(discriminator_hidden_sizes=(8,)), **SMALL
 )
-BREEDING = MePbtSacRun(
+BREEDING = configure(
+    "me-pbt-sac",
     population=2,
     ga_population=2,
     cells=CellsConfig(grid=(4, 4)),
@@ -118,9 +119,9 @@ def test_the_best_member_is_meant_unless_one_is_named(skilled):
         rookery.skill_policies(skilled, 3)
 
 
-@pytest.mark.parametrize("kind", [SacRun, PbtSacRun])
+@pytest.mark.parametrize("kind", ["sac", "pbt-sac"])
 def test_everybody_begins_as_the_skill_with_hyper_parameters_of_their_own(kind, skilled):
-    config = kind(population=2, init_from=skilled, skill=2, **SMALL)
+    config = configure(kind, population=2, init_from=skilled, skill=2, **SMALL)
     members, plain = first_state(begun(config)).members, first_state(build.build(config).program).members
     wanted = trees.take(rookery.skill_policies(skilled), 2)
     for member in range(2):
@@ -162,11 +163,11 @@ def test_a_repertoire_begins_with_another(bred):
 
 
 def test_an_agent_begins_as_the_best_elite_or_the_best_member(bred, tmp_path):
-    members = first_state(begun(SacRun(init_from=bred, **SMALL))).members
+    members = first_state(begun(configure("sac", init_from=bred, **SMALL))).members
     best = rookery.best(rookery.repertoire(bred)).genotype
     assert_equal(trees.take(members.state.params, 0), best.params)
-    plain = kept(SacRun(population=2, **SMALL), tmp_path / "plain")
-    members = first_state(begun(SacRun(init_from=plain, **SMALL))).members
+    plain = kept(configure("sac", population=2, **SMALL), tmp_path / "plain")
+    members = first_state(begun(configure("sac", init_from=plain, **SMALL))).members
     origin = warm_start.open_origin(plain)
     assert_equal(trees.take(members.state.params, 0), trees.take(origin.state.members.state.params, 1))
 
@@ -181,25 +182,28 @@ def test_discovery_goes_on_from_discovery(skilled):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: SacRun(init_from=run, **SMALL), "has 3 skills; choose one by --skill 0 to 2"),
-        (lambda run: SacRun(init_from=run, skill=3, **SMALL), "choose one by --skill 0 to 2, got 3"),
-        (lambda _: SacRun(skill=1, **SMALL), "give the run that discovered it, or leave skill out"),
+        (lambda run: configure("sac", init_from=run, **SMALL), "has 3 skills; choose one by --skill 0 to 2"),
+        (lambda run: configure("sac", init_from=run, skill=3, **SMALL), "choose one by --skill 0 to 2, got 3"),
+        (lambda _: configure("sac", skill=1, **SMALL), "give the run that discovered it, or leave skill out"),
         (
-            lambda run: SacRun(
-                init_from=run, skill=1, **{**SMALL, "environment": EnvironmentConfig(env="probe_value", devices=1)}
+            lambda run: configure(
+                "sac",
+                init_from=run,
+                skill=1,
+                **{**SMALL, "environment": EnvironmentConfig(env="probe_value", devices=1)},
             ),
             r"observations of 2 numbers \(point_room\), but probe_value has 1",
         ),
         (
-            lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "agent": SacConfig(hidden_sizes=(4,))}),
+            lambda run: configure("sac", init_from=run, skill=1, **{**SMALL, "agent": SacConfig(hidden_sizes=(4,))}),
             r"has shape \(8,\), expected \(4,\); use the same widths",
         ),
         (
-            lambda run: SacRun(init_from=run, skill=1, **{**SMALL, "learner": OffPolicyConfig()}),
+            lambda run: configure("sac", init_from=run, skill=1, **{**SMALL, "learner": OffPolicyConfig()}),
             "keeps observation statistics where this one does not",
         ),
         (
-            lambda run: Td3Run(init_from=run, skill=1, **{**SMALL, "agent": Td3Config(hidden_sizes=(8,))}),
+            lambda run: configure("td3", init_from=run, skill=1, **{**SMALL, "agent": Td3Config(hidden_sizes=(8,))}),
             "is a run of kind pbt-diayn, from which a run of kind td3 cannot start",
         ),
         (
@@ -211,10 +215,12 @@ def test_discovery_goes_on_from_discovery(skilled):
             "has no skills to choose from here; leave skill out",
         ),
         (
-            lambda run: MapElitesRun(init_from=run, environment=WORLD, evaluation=EvaluationConfig(eval_episodes=2)),
+            lambda run: configure(
+                "map-elites", init_from=run, environment=WORLD, evaluation=EvaluationConfig(eval_episodes=2)
+            ),
             "map-elites can start only from a map-elites run",
         ),
-        (lambda run: SacRun(init_from=run + "-no", **SMALL), "is not a run directory"),
+        (lambda run: configure("sac", init_from=run + "-no", **SMALL), "is not a run directory"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message, skilled):
@@ -230,9 +236,9 @@ def test_nobody_begins_with_itself(skilled):
 
 def test_the_best_is_sought_among_those_who_were_not_replaced(skilled):
     origin = warm_start.open_origin(skilled)
-    assert warm_start.best_member(skilled, 1, origin.state) == 1
+    assert warm_start.best_member(origin) == 1
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 2, 2]))
-    assert warm_start.best_member(skilled, 1, origin.state._replace(shared=replaced)) == 0
+    assert warm_start.best_member(origin._replace(state=origin.state._replace(shared=replaced))) == 0
 
 
 def test_discovery_needs_a_run_that_knows_skills(bred):
@@ -249,24 +255,27 @@ def test_a_run_from_python_says_how_to_begin_with_it(tmp_path):
 
 
 def test_what_is_not_given_is_that_runs():
-    run = DiaynRun(
-        skills=SkillsConfig(7), **{**SMALL, "environment": EnvironmentConfig(env="walker2d_uni", episode_length=100)}
+    run = configure(
+        "diayn",
+        skills=SkillsConfig(7),
+        **{**SMALL, "environment": EnvironmentConfig(env="walker2d_uni", episode_length=100)},
     )
-    default = warm_start_defaults(run, SacRun)
+    default = warm_start_defaults(run, KINDS["sac"])
     assert (default.environment.env, default.environment.episode_length) == ("walker2d_uni", None)
-    assert isinstance(default, SacRun)
+    assert default.kind == "sac"
     assert default.agent == MIND
     assert default.learner == dataclasses.replace(OffPolicyConfig(), normalize_observations=True)
-    breeding = warm_start_defaults(run, MePbtSacRun)
-    assert isinstance(breeding, MePbtSacRun)
+    breeding = warm_start_defaults(run, KINDS["me-pbt-sac"])
+    assert breeding.kind == "me-pbt-sac"
     assert (breeding.agent.hidden_sizes, breeding.agent.output_scale) == ((8,), 1.0)
-    again = warm_start_defaults(run, PbtDiaynRun)
-    assert isinstance(again, PbtDiaynRun)
+    again = warm_start_defaults(run, KINDS["pbt-diayn"])
+    assert again.kind == "pbt-diayn"
+    assert again.skills is not None
     assert again.skills.num_skills == 7
-    other = warm_start_defaults(run, Td3Run)
-    assert isinstance(other, Td3Run)
+    other = warm_start_defaults(run, KINDS["td3"])
+    assert other.kind == "td3"
     assert other.agent == Td3Config()
-    assert warm_start_defaults(None, SacRun) == SacRun()
+    assert warm_start_defaults(None, KINDS["sac"]) == configure("sac")
 
 
 def test_an_evaluation_tells_where_each_skill_goes(skilled):

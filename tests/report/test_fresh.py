@@ -17,8 +17,7 @@ from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import MapElitesRun, PbtSacRun, SacRun
-from rookery.experiments.on_policy_kinds import PbtIppoRun
+from rookery.experiments.kinds import configure
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.qd.map_elites import repertoire_of
@@ -61,9 +60,9 @@ def runs(tmp_path_factory):
     """Name -> folder."""
     path = tmp_path_factory.mktemp("runs")
     return {
-        "seeds": write(path / "seeds", SacRun(population=3, **PARTS)),
-        "drawn": write(path / "drawn", SacRun(population=3, draw_hyper=True, **PARTS)),
-        "pbt": write(path / "pbt", PbtSacRun(population=3, **PARTS)),
+        "seeds": write(path / "seeds", configure("sac", population=3, **PARTS)),
+        "drawn": write(path / "drawn", configure("sac", population=3, draw_hyper=True, **PARTS)),
+        "pbt": write(path / "pbt", configure("pbt-sac", population=3, **PARTS)),
     }
 
 
@@ -87,7 +86,7 @@ class TestKeys:
     def test_evaluate_begins_with_that_key(self, runs):
         _, metrics = evaluate(runs["seeds"], episodes=2, seed=5)
         learner = dataclasses.replace(LIFE, eval_episodes=2)
-        built = build.build(SacRun(population=3, **{**PARTS, "learner": learner}))
+        built = build.build(configure("sac", population=3, **{**PARTS, "learner": learner}))
         state, _, _ = Checkpointer(runs["seeds"] / "checkpoints", read_only=True).restore(
             compiled(built.program.init)(jax.random.key(0))
         )
@@ -114,7 +113,9 @@ class TestWhoIsScored:
         np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
 
     def test_of_a_repertoire_its_best_elite(self, tmp_path):
-        config = MapElitesRun(batch_size=8, environment=EnvironmentConfig(env="sphere"), cells=CellsConfig(grid=(3, 3)))
+        config = configure(
+            "map-elites", batch_size=8, environment=EnvironmentConfig(env="sphere"), cells=CellsConfig(grid=(3, 3))
+        )
         path = tmp_path / "run"
         config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path)))
         program = build.build(config).program
@@ -161,13 +162,13 @@ class TestRefusals:
             compare([runs["pbt"]], fresh=Fresh(0))
 
     def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):
-        path = write(tmp_path / "young", SacRun(population=3, **PARTS), save=False)
+        path = write(tmp_path / "young", configure("sac", population=3, **PARTS), save=False)
         monkeypatch.setattr("rookery.deploy.evaluate._restore", None)  # any evaluation would fail by this
         with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
             compare([runs["seeds"], path], fresh=Fresh(2))
 
     def test_a_run_from_python(self, tmp_path):
-        path = write(tmp_path / "mine", SacRun(population=3, **PARTS))
+        path = write(tmp_path / "mine", configure("sac", population=3, **PARTS))
         content = json.loads((path / "config.json").read_text())
         content["config"]["kind"] = "python"
         (path / "config.json").write_text(json.dumps(content))
@@ -175,7 +176,9 @@ class TestRefusals:
             fresh_fitness(path)
 
     def test_roles_that_evolve_apart(self, tmp_path):
-        config = PbtIppoRun(population=4, member="agent", learner=OnPolicyConfig(num_envs=4, rollout_length=6))
+        config = configure(
+            "pbt-ippo", population=4, member="agent", learner=OnPolicyConfig(num_envs=4, rollout_length=6)
+        )
         with run_dir.create(tmp_path / "roles", to_record(config)):
             pass
         with pytest.raises(
@@ -220,7 +223,7 @@ class TestCommands:
         assert (code, "give --fresh, or leave them out" in err) == (1, True)
 
     def test_another_librarys_environment_that_is_missing_is_named(self, command, tmp_path, monkeypatch):
-        path = write(tmp_path / "elsewhere", SacRun(population=3, **PARTS))
+        path = write(tmp_path / "elsewhere", configure("sac", population=3, **PARTS))
         content = json.loads((path / "config.json").read_text())
         content["config"]["environment"] |= {"env": "hopper", "episode_length": None}
         (path / "config.json").write_text(json.dumps(content))

@@ -18,6 +18,19 @@ _RESAMPLES = 2000  # bootstrap resamples of a curve's band
 _MOST_LINES = 3  # of a label; the table has the full text
 
 
+def check_format(path: str | Path) -> None:
+    """Check that a figure can be written in the format that the path's suffix names.
+
+    Raises:
+      ValueError: matplotlib does not support the format.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    formats, suffix = sorted(FigureCanvasAgg.get_supported_filetypes()), Path(path).suffix[1:]
+    if suffix and suffix.lower() not in formats:  # without a suffix, matplotlib appends .png
+        raise ValueError(f"picture must end in one of .{', .'.join(formats)}, got {str(path)!r}.")
+
+
 def draw(comparison: Comparison, path: str | Path) -> Path:
     """Draw a comparison, one block per environment.
 

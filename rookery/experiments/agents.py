@@ -1,0 +1,89 @@
+"""The agents that runs can train, one row each. A new row adds the agent to every method of `kinds.METHODS`."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from rookery.agents import ppo, ppo_settings, sac, td3
+from rookery.agents.base import Agent
+from rookery.envs.base import EnvSpec
+from rookery.hyperparams import Space
+
+ConfigT = TypeVar("ConfigT")
+
+
+class AgentEntry(NamedTuple, Generic[ConfigT]):
+    """A row of the tables: an agent, and what the kinds of run that train it need to know about it."""
+
+    title: str
+    """Name in the middle of a sentence."""
+    source: str
+    config: type[ConfigT]
+    """Frozen dataclass of the static settings, with a default for each."""
+    make: Callable[[EnvSpec, ConfigT], Agent]
+    space: Space
+    """Default search space; with discrete actions, where it depends on the actions."""
+    continuous_space: Space | None = None
+    """Default search space with continuous actions, where it differs."""
+    team_space: Space | None = None
+    """Default search space in a team, where it differs."""
+    short_title: str | None = None
+    """Name in long sentences; by default the title."""
+    in_repertoire: Mapping[str, Any] = MappingProxyType({})
+    """Defaults of static settings that differ in runs with a repertoire; they must not affect the shapes."""
+    fill_defaults: Callable[[ConfigT, EnvSpec, int, int], ConfigT] = lambda config, *_: config
+    """Fills settings that depend on the environment; takes its spec, the number of environments and the steps of each
+    in a rollout. For on-policy agents."""
+    anneal: Callable[[ConfigT, int], ConfigT] = lambda config, _: config
+    """Sets the number of updates over which the learning rates are annealed (0: none), unless the config has one. For
+    on-policy agents."""
+
+
+def _fill_ppo_defaults(
+    config: ppo_settings.PpoConfig, spec: EnvSpec, num_envs: int, rollout_length: int
+) -> ppo_settings.PpoConfig:
+    sequences = num_envs * (1 if config.recurrent else rollout_length)
+    return dataclasses.replace(config, **ppo_settings.resolve_defaults(config, spec, sequences)._asdict())
+
+
+def _anneal_ppo(config: ppo_settings.PpoConfig, updates: int) -> ppo_settings.PpoConfig:
+    return config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
+
+
+OFF_POLICY: dict[str, AgentEntry[Any]] = {
+    "sac": AgentEntry(
+        title="soft actor-critic",
+        source="Haarnoja 2018 (arXiv:1812.05905)",
+        config=sac.SacConfig,
+        make=sac.sac,
+        space=sac.SPACE,
+        in_repertoire={"output_scale": 1.0},
+    ),
+    "td3": AgentEntry(
+        title="twin delayed deep deterministic policy gradient",
+        short_title="TD3",
+        source="Fujimoto 2018 (arXiv:1802.09477)",
+        config=td3.Td3Config,
+        make=td3.td3,
+        space=td3.SPACE,
+        in_repertoire={"output_scale": 1.0},
+    ),
+}
+"""Name on the command line -> off-policy agent."""
+
+ON_POLICY: dict[str, AgentEntry[Any]] = {
+    "ppo": AgentEntry(
+        title="proximal policy optimisation",
+        short_title="PPO",
+        source="Schulman 2017 (arXiv:1707.06347)",
+        config=ppo_settings.PpoConfig,
+        make=ppo.ppo,
+        space=ppo_settings.DISCRETE.space,
+        continuous_space=ppo_settings.CONTINUOUS.space,
+        team_space=ppo_settings.TEAM.space,
+        fill_defaults=_fill_ppo_defaults,
+        anneal=_anneal_ppo,
+    ),
+}
+"""Name on the command line -> on-policy agent."""

@@ -1,0 +1,128 @@
+"""The kinds of run: their flags and defaults, their capabilities, and an agent that is added by one row."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rookery.agents import sac
+from rookery.agents.base import Agent
+from rookery.cli.flags import flags_of
+from rookery.envs.base import EnvSpec
+from rookery.experiments import agents, kinds
+from rookery.experiments.agents import AgentEntry
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import KINDS, configure, default_space, generate
+from rookery.hyperparams import LogUniform
+from rookery.storage.csv_log import read_csv
+from rookery.trees import flatten_mapping
+from tests.commandline import call
+
+FLAGS = Path(__file__).with_name("flags.txt")
+"""Every flag with its type and its default, and the kinds that have it."""
+
+
+def flag_table() -> str:
+    """The content of `FLAGS`, from the kinds of this version."""
+    found: dict[str, list[str]] = {}
+    for name, kind in KINDS.items():
+        settings = flatten_mapping(dataclasses.asdict(kind()))
+        defaults = {path.rpartition(".")[2]: default for path, default in settings.items()}
+        defaults |= {f"space.{key}": choice for key, choice in default_space(name).items()}
+        for flag, hint in flags_of(kind).items():
+            default = defaults[flag.removeprefix("--").replace("-", "_")]
+            found.setdefault(f"{flag} | {hint} | {default!r}", []).append(name)
+    kinds_of = {line: "all" if len(names) == len(KINDS) else " ".join(names) for line, names in found.items()}
+    return "".join(f"{line} | {names}\n" for line, names in sorted(kinds_of.items()))
+
+
+def test_the_flags_and_defaults_of_every_kind_are_unchanged():
+    assert flag_table().splitlines() == FLAGS.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_capabilities_agree_with_settings(name: str):
+    config = configure(name)
+    settings = {field.name for field in dataclasses.fields(config)}
+    assert config.kind == name
+    assert config.trains_agents == ({"agent", "space", "learner", "population"} <= settings)
+    assert config.trains_agents == (config.learner is not None) == (config.agent_entry is not None)
+    assert config.has_independent_members == ("draw_hyper" in settings)
+    assert config.has_repertoire == ("cells" in settings) == (config.cells is not None)
+    assert config.has_skills == ({"skills", "diayn"} <= settings) == (config.skills is not None)
+    assert config.has_team == ({"parameters", "identify"} <= settings) == (config.parameters is not None)
+    assert not config.has_separate_roles
+    assert configure("pbt-ippo", member="agent").has_separate_roles
+    if config.agent_entry is not None:
+        assert type(config.agent) is config.agent_entry.config
+        assert config.is_on_policy == (config.agent_entry in agents.ON_POLICY.values())
+
+
+# --- a user-defined agent: its file has a config, a search space and a factory; `agents` gets one row
+
+
+@dataclasses.dataclass(frozen=True)
+class NarrowConfig:
+    """Static settings of the agent."""
+
+    width: int = 8
+    """Width of the hidden layer (at least 1)."""
+
+
+NARROW_SPACE = sac.SPACE._replace(domains={"policy_lr": LogUniform(1e-4, 1e-2)})
+
+
+def narrow(spec: EnvSpec, config: NarrowConfig) -> Agent:
+    """Soft actor-critic with one hidden layer and one evolving rate."""
+    return sac.sac(spec, sac.SacConfig(hidden_sizes=(config.width,)))._replace(space=NARROW_SPACE)
+
+
+ROW = AgentEntry("narrow actor-critic", "Nobody 2026", NarrowConfig, narrow, NARROW_SPACE)
+
+
+@pytest.fixture
+def narrow_kinds(monkeypatch) -> list[str]:
+    """The kinds that the row adds."""
+    monkeypatch.setitem(agents.OFF_POLICY, "narrow", ROW)
+    added = {name: kind for name, kind in generate().items() if name not in KINDS}
+    for name, kind in added.items():
+        monkeypatch.setitem(kinds.KINDS, name, kind)
+    return list(added)
+
+
+def test_a_row_adds_an_agent_to_every_method(narrow_kinds):
+    assert narrow_kinds == ["narrow", "pbt-narrow", "me-pbt-narrow", "diayn-narrow", "pbt-diayn-narrow"]
+    for name in narrow_kinds:
+        config = configure(name, agent=NarrowConfig(width=3))
+        assert from_record(json.loads(json.dumps(to_record(config)))) == config
+        assert {"--width", "--space.policy-lr", "--space.discount"} <= set(flags_of(KINDS[name]))
+        assert default_space(name)["policy_lr"] == (1e-4, 1e-2)
+    assert KINDS["pbt-narrow"].__doc__ == (
+        "Population Based Training of narrow actor-critic agents.\n\n"
+        "Sources: Jaderberg 2017 (arXiv:1711.09846), Nobody 2026."
+    )
+    code, out, _ = call("train", "pbt-narrow", "--help")
+    assert code == 0
+    assert "Width of the hidden layer" in out
+
+
+def test_a_new_agent_trains_resumes_and_replays_from_the_command_line(narrow_kinds, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    tiny = (
+        "--env point_room --episode-length 8 --population 2 --generations 1 --steps-per-generation 16 --num-envs 4 "
+        "--batch-size 4 --buffer-size 32 --warmup-steps 4 --eval-episodes 2 --start-states 2 --width 4 --devices 1"
+    ).split()
+    code, out, err = call("train", "pbt-narrow", *tiny, "--seed", "1")
+    assert (code, err) == (0, "")
+    assert "pbt-narrow on point_room: population 2" in out
+    table = read_csv(Path("runs/pbt-narrow-point_room-1/lineage.csv"))
+    assert len(np.unique(table["policy_lr"])) == 2
+    assert table["critic_lr"].tolist() == [np.float32(3e-4)] * 2
+
+    assert call("evaluate", "runs/pbt-narrow-point_room-1", "--episodes", "2")[0] == 0
+    code, out, err = call("train", "narrow", "--replay-schedule", "runs/pbt-narrow-point_room-1", "--quiet")
+    assert (code, err) == (0, "")
+    recorded = json.loads(Path("runs/replay-narrow-point_room-0/config.json").read_text())["config"]
+    assert (recorded["kind"], recorded["agent"]) == ("narrow", {"width": 4})
