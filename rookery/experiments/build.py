@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple, TypeVar
 
 from rookery import hyperparams
+from rookery.agents.base import OffPolicyAgent, OnPolicyAgent
 from rookery.agents.diayn import diayn
 from rookery.agents.multi_agent import independent, shared
 from rookery.distributed import layout
