@@ -148,14 +148,18 @@ def _mesh(environment: EnvironmentConfig, **sizes: int) -> Mesh:
     if environment.devices is not None and environment.devices < 1:
         raise ValueError(f"devices must be at least 1, got {environment.devices}.")
     divisor = math.gcd(*sizes.values())
-    use_cores(divisor if environment.devices is None else environment.devices)
-    try:
-        mesh = mesh_for(divisor) if environment.devices is None else make_mesh(environment.devices)
-    except ValueError as error:
-        raise ValueError(f"devices cannot be {environment.devices}: {error}") from error
+    use_cores(environment.devices or divisor)
+    mesh = mesh_for(divisor) if environment.devices is None else _requested_mesh(environment.devices)
     for name, size in sizes.items():
         check_population(size, mesh, name)
     return mesh
+
+
+def _requested_mesh(devices: int) -> Mesh:
+    try:
+        return make_mesh(devices)
+    except ValueError as error:
+        raise ValueError(f"devices cannot be {devices}: {error}") from error
 
 
 def _sharded_cells(cells: CellsConfig) -> dict[str, int]:

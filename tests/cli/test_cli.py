@@ -1,4 +1,4 @@
-"""The command line as its user meets it: what it makes, what it says, and how it refuses."""
+"""The command line: the files that it writes, its output, its help and its error messages."""
 
 import json
 import re
@@ -24,28 +24,28 @@ TINY = (
 ).split()
 
 
-def loud(kind: str) -> list[str]:
-    """The flags of a short run, whose compiled programs other tests use too; not quiet."""
+def verbose(kind: str) -> list[str]:
+    """The flags of a short run without --quiet; its compiled programs are shared with other tests."""
     return [flag for flag in short_runs.KINDS[kind].split() if flag != "--quiet"]
 
 
 @pytest.fixture
 def rookery_command(monkeypatch, tmp_path):
-    """Run a command in an empty folder; gives its exit code, output and errors."""
+    """Runs a command in an empty folder; returns its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")  # tyro prints one column of boxes
     return call
 
 
-def test_a_run_from_first_to_last(rookery_command, tmp_path):
+def test_train_and_evaluate(rookery_command, tmp_path):
     flags = [*POINT, "--generations", "2"]
     code, out, err = rookery_command("train", "pbt-sac", *flags)
     assert (code, err) == (0, "")
     assert "generation 2 of 2" in out
     run = tmp_path / "runs/pbt-sac-point_room-0"
-    made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
-    told = {"config.json", "metrics.csv", "lineage.csv", "journal.jsonl", "curves.png", "report.html"}
-    assert made == {*told, "checkpoints", "events"}
+    files_written = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    files = {"config.json", "metrics.csv", "lineage.csv", "journal.jsonl", "curves.png", "report.html"}
+    assert files_written == {*files, "checkpoints", "events"}
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"policy_lr .* \d", out), "the summary names the hyper-parameters"
     lineage = (run / "lineage.csv").read_text().splitlines()
@@ -79,53 +79,53 @@ def test_a_run_from_first_to_last(rookery_command, tmp_path):
     assert (code, err) == (0, "")
 
 
-def test_a_schedule_is_replayed_by_one_fresh_agent(rookery_command, tmp_path):
-    space = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
-    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *space, "--devices", "2")
+def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
+    choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
+    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *choices, "--devices", "2")
     assert (code, err) == (0, "")
-    (tmp_path / "runs/pbt-td3-point_room-0").rename(tmp_path / "bred_by_hand")
-    told = json.loads((tmp_path / "bred_by_hand/config.json").read_text())["config"]["space"]
-    assert (told["policy_lr"], told["discount"], told["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
-    assert told["noise_clip"] == [0.0, 1.0], "what was not chosen is written out too"
-    bred = rookery.lineage("bred_by_hand")
+    (tmp_path / "runs/pbt-td3-point_room-0").rename(tmp_path / "original_run")
+    space = json.loads((tmp_path / "original_run/config.json").read_text())["config"]["space"]
+    assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
+    assert space["noise_clip"] == [0.0, 1.0], "the defaults are recorded too"
+    original = rookery.lineage("original_run")
 
     # Everything but the population and the seed comes from the run, unless it is given.
-    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "bred_by_hand", "--seed", "7")
+    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "original_run", "--seed", "7")
     assert (code, err) == (0, "")
     assert "td3 on point_room: population 1" in out
     replayed = rookery.lineage("runs/replay-td3-point_room-7")
-    for name, values in bred.schedule().values.items():
+    for name, values in original.schedule().values.items():
         assert replayed.hyper[name][:, 0].tolist() == values.tolist()
 
-    (tmp_path / "bred_by_hand").rename(tmp_path / "gone")  # the replay's own folder is complete
+    (tmp_path / "original_run").rename(tmp_path / "moved")  # the replay's own folder is complete
     code, _, err = rookery_command("resume", "runs/replay-td3-point_room-7", "--generations", "4")
     assert (code, err) == (0, "")
     longer = rookery.lineage("runs/replay-td3-point_room-7")
-    assert longer.hyper["policy_lr"][3, 0] == bred.schedule().values["policy_lr"][-1]
+    assert longer.hyper["policy_lr"][3, 0] == original.schedule().values["policy_lr"][-1]
 
-    idle = "--space.tau 0.1 --exploit none".split()
-    code, _, err = rookery_command("train", "pbt-td3", "--replay-schedule=gone", *idle)
+    without_effect = "--space.tau 0.1 --exploit none".split()
+    code, _, err = rookery_command("train", "pbt-td3", "--replay-schedule=moved", *without_effect)
     assert (code, "decides every hyper-parameter; leave out --space.tau, --exploit" in err) == (1, True)
-    code, _, err = rookery_command("train", "sac", "--replay-schedule", "gone", "--env", "point_room")
+    code, _, err = rookery_command("train", "sac", "--replay-schedule", "moved", "--env", "point_room")
     assert code == 1
     assert "of a td3 agent and cannot be replayed by sac" in err
 
-    code, out, err = rookery_command("compare", "gone", "runs/replay-td3-point_room-7")
+    code, out, err = rookery_command("compare", "moved", "runs/replay-td3-point_room-7")
     assert (code, err) == (0, "")
     assert "pbt-td3" in out
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
-    told = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 3".split()
-    code, out, err = rookery_command("train", "map-elites", *told)
+def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
+    settings = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 3".split()
+    code, out, err = rookery_command("train", "map-elites", *settings)
     assert (code, err) == (0, "")
     assert "map-elites on arm: 30 cells, 16 genotypes a generation" in out
     run = tmp_path / "runs/map-elites-arm-0"
-    made = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    files_written = {path.name for path in run.iterdir() if not path.name.startswith(".")}
     files = {"config.json", "metrics.csv", "repertoire.csv", "cells.csv", "journal.jsonl", "checkpoints", "events"}
-    assert made == {*files, "curves.png", "repertoire.png", "report.html"}, (
-        "and no lineage.csv, since nobody has a parent"
+    assert files_written == {*files, "curves.png", "repertoire.png", "report.html"}, (
+        "there is no lineage.csv, since no genotype is a member"
     )
     for picture in ("curves.png", "repertoire.png"):
         assert (run / picture).read_bytes().startswith(b"\x89PNG")
@@ -137,14 +137,14 @@ def test_a_repertoire_from_first_to_last(rookery_command, tmp_path):
     coverage = [line for line in out.splitlines() if "coverage" in line]
     assert coverage
     stored, corrected = re.findall(r"\d+\.?\d*", coverage[0])[:2]
-    assert stored == corrected, "the arm knows no luck"
+    assert stored == corrected, "the arm is deterministic"
     code, _, err = rookery_command("resume", str(run), "--generations", "4", "--quiet")
     assert (code, err) == (0, "")
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
 
 
-def test_skills_from_first_to_last(rookery_command, tmp_path):
-    code, out, err = rookery_command("train", "diayn", *loud("diayn"), "--space.discriminator-lr", "1e-3")
+def test_train_and_evaluate_skills(rookery_command, tmp_path):
+    code, out, err = rookery_command("train", "diayn", *verbose("diayn"), "--space.discriminator-lr", "1e-3")
     assert (code, err) == (0, "")
     assert "diayn on point_room: population 1 with 3 skills on" in out
     assert re.search(r"discriminator_lr +│ +0.001", out)
@@ -162,17 +162,17 @@ def test_skills_from_first_to_last(rookery_command, tmp_path):
     tuned = "--generations 2 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
     code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
     assert (code, err) == (0, "")
-    assert "sac on point_room: population 1" in out, "the task is that of the skills"
-    started = json.loads((tmp_path / "runs/sac-point_room-0/config.json").read_text())["config"]
-    assert started["agent"]["hidden_sizes"] == [4]
+    assert "sac on point_room: population 1" in out, "the task is that of the other run"
+    config = json.loads((tmp_path / "runs/sac-point_room-0/config.json").read_text())["config"]
+    assert config["agent"]["hidden_sizes"] == [4]
     run.rename(tmp_path / "moved")
     code, _, err = rookery_command("resume", "runs/sac-point_room-0", "--generations", "3", "--quiet")
-    assert (code, err) == (0, ""), "a run that has a checkpoint goes on without the one that it began with"
+    assert (code, err) == (0, ""), "a run with a checkpoint does not need the run that it started from"
 
 
-def test_a_team_from_first_to_last(rookery_command, tmp_path):
+def test_train_and_evaluate_a_team(rookery_command, tmp_path):
     longer = "--generations 3 --checkpoint-every 5 --best-by return/prey --draw-hyper".split()
-    code, out, err = rookery_command("train", "ippo", *loud("ippo"), *longer)
+    code, out, err = rookery_command("train", "ippo", *verbose("ippo"), *longer)
     assert (code, err) == (0, "")
     assert "ippo on pursuit_continuous: population 2 of teams, independent parameters" in out
     assert re.search(r"generation 3 of 3 .* predator -?\d.* prey -?\d", out)
@@ -195,7 +195,7 @@ def test_a_team_from_first_to_last(rookery_command, tmp_path):
     assert (code, "The checkpoint of generation 77 cannot be used" in err) == (1, True)
 
 
-def test_quiet_says_nothing(rookery_command):
+def test_quiet_prints_nothing(rookery_command):
     arm = "--env arm --grid 4 4 --batch-size 8 --generations 2".split()
     assert rookery_command("train", "map-elites", *arm, "--quiet") == (0, "", "")
     assert rookery_command("resume", "runs/map-elites-arm-0", "--generations", "3", "--quiet") == (0, "", "")
@@ -218,12 +218,12 @@ def test_a_flag_without_a_value_turns_a_setting_on():
         ("--normalize-observations=False", False),
     ],
 )
-def test_a_switch_that_may_be_left_open_needs_no_value(words, chosen):
+def test_an_optional_switch_needs_no_value(words, chosen):
     for kind in ("ppo", "ippo"):
         assert rookery.cli.app.parse(["train", kind, *words.split()]).config.learner.normalize_observations is chosen
 
 
-MISTAKES = [
+INVALID = [
     ("trian", 2, "there is no command 'trian'; did you mean train?"),
     ("train sca", 2, "there is no kind of run 'sca'; did you mean sac?"),
     ("train", 2, "rookery train needs one of sac, td3,"),
@@ -271,7 +271,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         ("train pbt-sac --env hoper", 1, "did you mean hopper"),
         ("train sac --env point_room --population 0", 1, "--population must be at least 1, got 0."),
@@ -349,19 +349,19 @@ MISTAKES = [
         ("resume nowhere", 1, "no such folder"),
         ("resume .", 1, "config.json is missing"),
         ("evaluate nowhere", 1, "no such folder"),
-        *MISTAKES,
+        *INVALID,
     ],
 )
-def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(rookery_command, tmp_path, arguments, code, said):
+def test_an_error_is_one_message_and_no_file_is_written(rookery_command, tmp_path, arguments, code, expected):
     returned, out, err = rookery_command(*arguments.split())
     assert returned == code
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out + err).split())
-    assert said in text
+    assert expected in text
     assert "Traceback" not in text
     assert not list(tmp_path.iterdir())
 
 
-def test_an_empty_value_is_refused(rookery_command, tmp_path):
+def test_an_empty_value_is_rejected(rookery_command, tmp_path):
     for words in (["train", "sac", "--run-dir", ""], ["evaluate", ""]):
         code, _, err = rookery_command(*words)
         assert code == 2
@@ -369,7 +369,7 @@ def test_an_empty_value_is_refused(rookery_command, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_too_little_memory_is_a_sentence(rookery_command, monkeypatch, tmp_path):
+def test_too_little_memory_is_one_message(rookery_command, monkeypatch, tmp_path):
     def greedy(*_):
         raise MemoryError("Unable to allocate 74.5 GiB")
 
@@ -386,11 +386,11 @@ def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, mo
     assert "Traceback" not in err
 
 
-def test_a_message_calls_settings_by_their_flags_and_nothing_else():
+def test_a_message_replaces_settings_by_their_flags_and_nothing_else():
     known = flags_of(KINDS["td3"])
     message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; the metrics are num_envs."
-    told = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
-    assert as_typed(message, known, {}) == f"{told}; the metrics are num_envs."
+    expected = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
+    assert as_typed(message, known, {}) == f"{expected}; the metrics are num_envs."
 
 
 def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeypatch, tmp_path):
@@ -401,7 +401,7 @@ def test_a_missing_extra_is_named_with_its_install_line(rookery_command, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_the_version_is_told(rookery_command):
+def test_version(rookery_command):
     code, out, _ = rookery_command("--version")
     assert code == 0
     assert re.fullmatch(r"rookery \d+\.\d+\.\d+\n", out)
@@ -441,7 +441,7 @@ def test_help_explains_every_field(rookery_command, command):
     assert code == 0
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
     internal = r"`_|\w\.py\b|tyro|__|Config\b"
-    assert not re.search(internal, text), "a help text names no internals"
+    assert not re.search(internal, text), "a help text must not name internals"
     if kind := KINDS.get(command.removeprefix("train ")):
         shown = {
             flag for flag in re.findall(r"(?m)^ {1,4}(--[a-z][a-z.-]*)", re.sub("[│]", " ", out)) if flag != "--help"

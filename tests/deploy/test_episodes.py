@@ -1,4 +1,4 @@
-"""Episodes to be played: who plays, which frames are kept, what the file holds, and what is refused."""
+"""Recorded episodes: their policies, their frames, the content of the file, and rejected arguments."""
 
 from pathlib import Path
 from typing import Any
@@ -25,61 +25,61 @@ from rookery.experiments.kinds import configure
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.storage import run_dir
 from rookery.types import Genotype
-from tests.deploy.test_render import BREEDING, LEARNING, LIFE, WORLD, kept
+from tests.deploy.test_render import ENVIRONMENT, LEARNER, MAP_ELITES_RUN, SAC_RUN, save_run
 
-DISCOVERING = configure(
+DIAYN_RUN = configure(
     "diayn",
-    environment=WORLD,
-    learner=LIFE,
+    environment=ENVIRONMENT,
+    learner=LEARNER,
     skills=SkillsConfig(num_skills=3),
     agent=SacConfig(hidden_sizes=(4,)),
     diayn=DiaynConfig(discriminator_hidden_sizes=(4,)),
 )
-TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
+TEAM_LEARNER = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
 TEAMS = {
     "environment": EnvironmentConfig(env="pursuit_discrete", episode_length=6, devices=1),
-    "learner": TEAM_LIFE,
+    "learner": TEAM_LEARNER,
     "agent": PpoConfig(hidden_sizes=(4,), minibatches=2),
 }
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept(LEARNING, tmp_path_factory.mktemp("episodes") / "learned")
+def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(SAC_RUN, tmp_path_factory.mktemp("episodes") / "sac_run")
 
 
 @pytest.fixture(scope="module")
-def bred(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept(BREEDING, tmp_path_factory.mktemp("episodes") / "bred")
+def map_elites_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(MAP_ELITES_RUN, tmp_path_factory.mktemp("episodes") / "map_elites_run")
 
 
-def test_members_play_the_best_first_as_they_are_rendered(learned: Path) -> None:
-    played = episodes.record_episodes(learned, seed=3)
-    told = played.header["episodes"]
-    assert [episode["member"] for episode in told] == [1, 0]
-    assert [episode["fitness"] for episode in told] == [2.0, 1.0]
-    assert [episode["label"] for episode in told] == ["member 1", "member 0"]
-    alone = render.render(learned, member=0, seed=3)
-    np.testing.assert_allclose(played.arrays["position"][1, :, 0], alone.states.inner, atol=1e-6)
-    np.testing.assert_allclose(played.arrays["reward"][1, :, 0], alone.returns["return"], atol=1e-6)
-    assert told[1]["returns"]["return"] == pytest.approx(alone.returns["return"][-1], abs=1e-6)
-    assert not np.array_equal(played.arrays["position"][0], played.arrays["position"][1])
-    assert played.arrays["step"].tolist() == [list(range(7))] * 2
-    assert played.arrays["frames"].tolist() == [7, 7]
-    assert {episode["ended"] for episode in told} == {"cut by the clock"}
-    assert len(episodes.record_episodes(learned, count=1).header["episodes"]) == 1
+def test_episodes_of_members_the_best_first_equal_rendered_ones(sac_run: Path) -> None:
+    recorded = episodes.record_episodes(sac_run, seed=3)
+    descriptions = recorded.header["episodes"]
+    assert [episode["member"] for episode in descriptions] == [1, 0]
+    assert [episode["fitness"] for episode in descriptions] == [2.0, 1.0]
+    assert [episode["label"] for episode in descriptions] == ["member 1", "member 0"]
+    rendered = render.render(sac_run, member=0, seed=3)
+    np.testing.assert_allclose(recorded.arrays["position"][1, :, 0], rendered.states.inner, atol=1e-6)
+    np.testing.assert_allclose(recorded.arrays["reward"][1, :, 0], rendered.returns["return"], atol=1e-6)
+    assert descriptions[1]["returns"]["return"] == pytest.approx(rendered.returns["return"][-1], abs=1e-6)
+    assert not np.array_equal(recorded.arrays["position"][0], recorded.arrays["position"][1])
+    assert recorded.arrays["step"].tolist() == [list(range(7))] * 2
+    assert recorded.arrays["frames"].tolist() == [7, 7]
+    assert {episode["ended"] for episode in descriptions} == {"cut by the clock"}
+    assert len(episodes.record_episodes(sac_run, count=1).header["episodes"]) == 1
 
 
-def test_whoever_came_after_the_judgement_does_not_play(learned: Path) -> None:
-    origin = warm_start.open_origin(learned)
+def test_members_replaced_after_the_evaluation_are_excluded(sac_run: Path) -> None:
+    origin = warm_start.open_origin(sac_run)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
     spec = render.evaluator_of(origin).environment.spec
     selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
     assert [each["member"] for each in selection.descriptions] == [0]
 
 
-def test_header_and_arrays_of_a_plane(learned: Path) -> None:
-    header, arrays = episodes.record_episodes(learned, most_frames=3)
+def test_header_and_arrays_of_a_plane(sac_run: Path) -> None:
+    header, arrays = episodes.record_episodes(sac_run, most_frames=3)
     assert {name: header[name] for name in ("format", "generation", "seed", "task", "kind", "seconds_per_step")} == {
         "format": 1,
         "generation": 1,
@@ -102,53 +102,53 @@ def test_header_and_arrays_of_a_plane(learned: Path) -> None:
     assert arrays["step"].tolist() == [[0, 3, 6]] * 2
 
 
-def test_what_is_written_is_read_and_goes_with_the_run(learned: Path) -> None:
-    assert episodes.read_episodes(learned) is None
-    played = episodes.record_episodes(learned, count=1)
-    path = episodes.write_episodes(learned, played)
-    assert path == learned / "episodes.npz"
-    read = episodes.read_episodes(learned)
+def test_the_file_is_read_as_written_and_is_deleted_with_the_run(sac_run: Path) -> None:
+    assert episodes.read_episodes(sac_run) is None
+    recorded = episodes.record_episodes(sac_run, count=1)
+    path = episodes.write_episodes(sac_run, recorded)
+    assert path == sac_run / "episodes.npz"
+    read = episodes.read_episodes(sac_run)
     assert read is not None
-    assert read.header == played.header
-    assert sorted(read.arrays) == sorted(played.arrays)
-    for name, array in played.arrays.items():
+    assert read.header == recorded.header
+    assert sorted(read.arrays) == sorted(recorded.arrays)
+    for name, array in recorded.arrays.items():
         np.testing.assert_array_equal(read.arrays[name], array)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"episodes\.npz is damaged, or of another version of rookery .*; delete it"):
-        episodes.read_episodes(learned)
-    half = {name: array for name, array in played.arrays.items() if name not in ("position", "step")}
-    episodes.write_episodes(learned, played._replace(arrays=half))
+        episodes.read_episodes(sac_run)
+    half = {name: array for name, array in recorded.arrays.items() if name not in ("position", "step")}
+    episodes.write_episodes(sac_run, recorded._replace(arrays=half))
     with pytest.raises(ValueError, match=r"episodes\.npz is damaged, .*\(no position, step\); delete it"):
-        episodes.read_episodes(learned)
-    episodes.write_episodes(learned, played._replace(header={**played.header, "format": 2}))
+        episodes.read_episodes(sac_run)
+    episodes.write_episodes(sac_run, recorded._replace(header={**recorded.header, "format": 2}))
     with pytest.raises(ValueError, match=r"another version of rookery \(format 2\)"):
-        episodes.read_episodes(learned)
+        episodes.read_episodes(sac_run)
     path.unlink()
 
 
-def test_a_new_run_in_the_folder_takes_the_episodes_away(tmp_path: Path) -> None:
+def test_a_new_run_in_the_folder_deletes_the_episodes(tmp_path: Path) -> None:
     run_dir.create(tmp_path, {}).release()
     file = episodes.write_episodes(tmp_path, episodes.Episodes({"format": 1}, {}))
     run_dir.create(tmp_path, {}, overwrite=True).release()
     assert not file.exists()
 
 
-def test_elites_play_the_best_first(bred: Path) -> None:
-    repertoire = rookery.repertoire(bred)
+def test_episodes_of_elites_the_best_first(map_elites_run: Path) -> None:
+    repertoire = rookery.repertoire(map_elites_run)
     occupied = np.flatnonzero(repertoire.occupied)
-    played = episodes.record_episodes(bred, count=None)
-    cells = [episode["cell"] for episode in played.header["episodes"]]
+    recorded = episodes.record_episodes(map_elites_run, count=None)
+    cells = [episode["cell"] for episode in recorded.header["episodes"]]
     assert cells[0] == int(np.argmax(repertoire.fitnesses))
     assert sorted(cells) == occupied.tolist()
-    for episode in played.header["episodes"]:
+    for episode in recorded.header["episodes"]:
         assert episode["fitness"] == float(repertoire.fitnesses[episode["cell"]])
         assert episode["descriptor"] == np.asarray(repertoire.descriptors)[episode["cell"]].astype(float).tolist()
         assert episode["label"] == f"cell {episode['cell']}"
-    best = render.render(bred)
-    np.testing.assert_allclose(played.arrays["position"][0, :, 0], best.states.inner, atol=1e-6)
+    best = render.render(map_elites_run)
+    np.testing.assert_allclose(recorded.arrays["position"][0, :, 0], best.states.inner, atol=1e-6)
 
 
-def test_cells_are_spread() -> None:
+def test_spread_of_cells() -> None:
     centroids = np.asarray([[0.0, 0.0], [1.0, 0.0], [4.0, 0.0], [4.0, 3.0], [9.0, 9.0]])
     occupied = np.asarray([True, True, True, True, False])
     assert episode_selection.spread(centroids, occupied, first=1, count=3).tolist() == [1, 3, 2]
@@ -158,44 +158,46 @@ def test_cells_are_spread() -> None:
     assert episode_selection.spread(twins, np.ones(3, bool), first=2, count=9).tolist() == [2, 0, 1]
 
 
-def test_every_skill_of_the_best_member_plays_once(tmp_path: Path) -> None:
-    run = kept(DISCOVERING, tmp_path / "discovering")
-    played = episodes.record_episodes(run)
-    told = played.header["episodes"]
-    assert [(episode["skill"], episode["member"], episode["label"]) for episode in told] == [
+def test_one_episode_of_every_skill_of_the_best_member(tmp_path: Path) -> None:
+    run = save_run(DIAYN_RUN, tmp_path / "discovering")
+    recorded = episodes.record_episodes(run)
+    descriptions = recorded.header["episodes"]
+    assert [(episode["skill"], episode["member"], episode["label"]) for episode in descriptions] == [
         (0, 0, "skill 0"),
         (1, 0, "skill 1"),
         (2, 0, "skill 2"),
     ]
-    last = render.render(run, skill=2).states.inner.inner  # within the skills, within the clock
-    np.testing.assert_allclose(played.arrays["position"][2, :, 0], last, atol=1e-6)
-    assert not np.array_equal(played.arrays["position"][0], played.arrays["position"][2])
+    last = render.render(run, skill=2).states.inner.inner  # unwraps the skills and the time limit
+    np.testing.assert_allclose(recorded.arrays["position"][2, :, 0], last, atol=1e-6)
+    assert not np.array_equal(recorded.arrays["position"][0], recorded.arrays["position"][2])
 
 
-def test_the_best_team_plays_once(tmp_path: Path) -> None:
-    header, arrays = episodes.record_episodes(kept(configure("ippo", population=2, **TEAMS), tmp_path / "team"))
-    (told,) = header["episodes"]
-    assert (told["member"], told["label"], told["fitness"]) == (1, "member 1", 2.0)
+def test_one_episode_of_the_best_team(tmp_path: Path) -> None:
+    header, arrays = episodes.record_episodes(save_run(configure("ippo", population=2, **TEAMS), tmp_path / "team"))
+    (description,) = header["episodes"]
+    assert (description["member"], description["label"], description["fitness"]) == (1, "member 1", 2.0)
     assert header["names"] == ["predator", "prey"]
     assert header["scenery"]["bodies"] == ["predator", "prey"]
     last = arrays["frames"][0] - 1
-    assert told["steps"] == arrays["step"][0, last]
-    assert told["returns"] == pytest.approx(
+    assert description["steps"] == arrays["step"][0, last]
+    assert description["returns"] == pytest.approx(
         {"predator": arrays["reward"][0, last, 0], "prey": arrays["reward"][0, last, 1]}
     )
     assert arrays["position"].shape[2:] == (*arrays["reward"].shape[2:], 2)
 
 
-def test_the_best_of_each_role_play_together(tmp_path: Path) -> None:
+def test_the_best_agents_of_all_roles_form_a_team(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
-    run = kept(configure("pbt-ippo", population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0))
+    run = save_run(
+        configure("pbt-ippo", population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0)
+    )
     origin = warm_start.open_origin(run)
     selection = episode_selection.choose(origin, render.evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
     ]
-    together, everybody = (jax.tree.leaves(actors.params)[0] for actors in (selection.actors, _genotypes(origin)))
-    np.testing.assert_array_equal(together[0], [everybody[1, 0], everybody[0, 1]])
+    team, members = (jax.tree.leaves(actors.params)[0] for actors in (selection.actors, _genotypes(origin)))
+    np.testing.assert_array_equal(team[0], [members[1, 0], members[0, 1]])
 
 
 def _genotypes(origin: warm_start.Origin) -> Any:
@@ -203,15 +205,15 @@ def _genotypes(origin: warm_start.Origin) -> Any:
     return jax.vmap(rookery.genotype)(origin.state.members)
 
 
-def falling(lifetime: int, breaks: bool = False) -> Environment:
-    """A body that rises by what is done; the state is its height, and not a number when it breaks."""
+def falling(length: int, breaks: bool = False) -> Environment:
+    """A body that rises by the action; the state is its height, NaN once the physics break."""
 
     def reset(key: jax.Array) -> tuple[jax.Array, Step]:
         return jnp.zeros(2), base.first_step(jnp.zeros(1), jnp.zeros(0))
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
         height, time = state[0] + action[0], state[1] + 1.0
-        ended = time >= lifetime
+        ended = time >= length
         height = jnp.where(ended & breaks, jnp.nan, height)
         return jnp.stack([height, time]), base.next_step(height[None], height, ended, jnp.zeros(0))
 
@@ -230,13 +232,13 @@ def constant(params: jax.Array, observation: jax.Array) -> jax.Array:
 
 
 def rising(environment: Environment, rises: list[float], most_frames: int = 250) -> episodes.Episodes:
-    """Episodes of some who always rise by so much."""
+    """Episodes of policies with constant actions."""
     count = len(rises)
     selection = Selection(Genotype(jnp.asarray(rises), (), None), np.arange(count), np.zeros(count, int), [{}] * count)
     return episodes.play_all(constant, environment, selection, 0, most_frames)
 
 
-def test_bodies_in_space_keep_their_poses_and_shapes() -> None:
+def test_poses_and_shapes_of_bodies_in_3d() -> None:
     header, arrays = rising(falling(3), [1.0, -0.5])
     assert header["kind"] == "bodies"
     assert header["seconds_per_step"] == 0.25
@@ -250,10 +252,10 @@ def test_bodies_in_space_keep_their_poses_and_shapes() -> None:
     assert header["episodes"] == [{**last, "returns": {"return": 6.0}}, {**last, "returns": {"return": -3.0}}]
 
 
-def test_an_episode_that_is_shorter_stays_at_its_last_frame() -> None:
+def test_a_shorter_episode_repeats_its_last_frame() -> None:
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
-        after, told = long.step(state, action, key)
-        return after, told._replace(terminated=told.terminated | (after.inner[0] > 2.5))
+        after, result = long.step(state, action, key)
+        return after, result._replace(terminated=result.terminated | (after.inner[0] > 2.5))
 
     long = falling(20)
     header, arrays = rising(long._replace(step=step), [1.0, 0.25])
@@ -264,18 +266,20 @@ def test_an_episode_that_is_shorter_stays_at_its_last_frame() -> None:
     assert [episode["steps"] for episode in header["episodes"]] == [3, 9]
 
 
-def test_physics_that_broke_are_told_and_not_shown() -> None:
+def test_broken_physics_are_recorded_without_the_broken_state() -> None:
     header, arrays = rising(falling(3, breaks=True), [1.0])
     assert [(episode["ended"], episode["steps"]) for episode in header["episodes"]] == [("broken physics", 3)]
-    assert header["episodes"][0]["returns"] == {"return": 3.0}  # the step that broke pays nothing
+    assert header["episodes"][0]["returns"] == {"return": 3.0}  # the broken step has no reward
     assert arrays["position"][0, :, 0, 0].tolist() == [0.0, 1.0, 2.0]
     assert arrays["step"].tolist() == [[0, 1, 2]]
 
 
-def test_many_episodes_are_lived_in_batches_of_one_size_and_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_episodes_are_recorded_in_batches_of_equal_size_and_share_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rises = [float(index) for index in range(5)]
     whole = rising(falling(20), rises)
-    monkeypatch.setattr(episodes, "BATCH_SIZE", 2)  # batches of two, two and one, which is filled up
+    monkeypatch.setattr(episodes, "BATCH_SIZE", 2)  # batches of two, two and one, which is with_elites up
     batched = rising(falling(20), rises)
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(batched.arrays[name], array)
@@ -287,12 +291,12 @@ def test_many_episodes_are_lived_in_batches_of_one_size_and_share_the_budget(mon
     assert rising(falling(20), rises).arrays["step"].tolist() == [[0, 9]] * 5
 
 
-def test_steps_are_kept_evenly_but_for_the_last() -> None:
+def test_stored_steps_are_evenly_spaced_except_for_the_last() -> None:
     assert rising(falling(20), [1.0], most_frames=5).arrays["step"].tolist() == [[0, 3, 6, 9]]
     assert rising(falling(20), [1.0], most_frames=6).arrays["step"].tolist() == [[0, 2, 4, 6, 8, 9]]
 
 
-def test_a_film_gets_the_frames_that_are_kept_and_the_rewards_between_them() -> None:
+def test_a_film_gets_the_stored_frames_and_the_sums_of_the_rewards_between_them() -> None:
     drawn = []
 
     def film(states: Any, rewards: jax.Array, path: str) -> None:
@@ -310,30 +314,30 @@ def test_a_film_gets_the_frames_that_are_kept_and_the_rewards_between_them() -> 
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("arguments", "message"),
     [
         ({"count": 0}, r"^count must be at least 1 episode, or None for all, got 0\.$"),
         ({"most_frames": 1}, r"^most_frames must be at least 2, the first and the last, got 1\.$"),
         ({"checkpoint": "new"}, r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"),
     ],
 )
-def test_numbers_that_make_no_sense(learned: Path, told: dict[str, Any], message: str) -> None:
+def test_invalid_counts_are_rejected(sac_run: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        episodes.record_episodes(learned, **told)
+        episodes.record_episodes(sac_run, **arguments)
 
 
-def test_worlds_that_cannot_be_seen_are_refused(tmp_path: Path) -> None:
+def test_environments_that_cannot_be_rendered_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^falling cannot be rendered; "):
         rising(falling(3)._replace(picture=None), [1.0])
     arm = configure(
-        "map-elites", environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=BREEDING.cells
+        "map-elites", environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=MAP_ELITES_RUN.cells
     )
     with pytest.raises(ValueError, match=r"^arm is a scoring function without a policy; "):
-        episodes.record_episodes(kept(arm, tmp_path / "arm"))
+        episodes.record_episodes(save_run(arm, tmp_path / "arm"))
 
 
-def test_an_empty_repertoire_is_refused(bred: Path) -> None:
-    origin = warm_start.open_origin(bred)
+def test_an_empty_repertoire_is_rejected(map_elites_run: Path) -> None:
+    origin = warm_start.open_origin(map_elites_run)
     spec = render.evaluator_of(origin).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)

@@ -1,4 +1,4 @@
-"""A policy as an ONNX model: that it acts alike, and what is left where it cannot be made. Needs the extra `onnx`."""
+"""Policies as ONNX models: equal actions, and exports without a model. Needs the extra `onnx`."""
 
 import json
 import re
@@ -11,26 +11,34 @@ import numpy as np
 import pytest
 
 from rookery.deploy import export, onnx
-from tests.deploy.untrained_runs import CHASING, LEARNING, OBSERVATIONS, alone, best_actions, kept, seen
+from tests.deploy.untrained_runs import (
+    OBSERVATIONS,
+    RECURRENT_TEAM_RUN,
+    SAC_RUN,
+    best_actions,
+    run_script,
+    save_run,
+    with_statistics,
+)
 
 jax2onnx = pytest.importorskip("jax2onnx", reason="ONNX models need the extra onnx, which the extra test leaves out")
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept(LEARNING, tmp_path_factory.mktemp("onnx") / "learned", (1.0, 2.0), seen)
+def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(SAC_RUN, tmp_path_factory.mktemp("onnx") / "sac_run", (1.0, 2.0), with_statistics)
 
 
-def test_the_best_member_acts_alike_by_the_runtime_alone(learned: Path, tmp_path: Path) -> None:
-    exported = export.export(learned, tmp_path / "policy")
+def test_the_best_member_acts_equally_in_the_runtime(sac_run: Path, tmp_path: Path) -> None:
+    exported = export.export(sac_run, tmp_path / "policy")
     assert exported.without_onnx is None
     assert exported.differences["policy.onnx"] <= export.TOLERANCE
     assert {"policy.onnx", "act_onnx.py"} < set(exported.files) == {entry.name for entry in exported.path.iterdir()}
-    np.testing.assert_allclose(alone(exported.path, "act_onnx", OBSERVATIONS), best_actions(learned), atol=1e-6)
+    np.testing.assert_allclose(run_script(exported.path, "act_onnx", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
 
 
-def test_a_team_with_memories_acts_as_its_other_model_does(tmp_path: Path) -> None:
-    exported = export.export(kept(CHASING, tmp_path / "chase", (0.0,), seen))
+def test_a_recurrent_team_acts_as_its_stablehlo_program(tmp_path: Path) -> None:
+    exported = export.export(save_run(RECURRENT_TEAM_RUN, tmp_path / "chase", (0.0,), with_statistics))
     assert exported.without_onnx is None
     model = (exported.path / "policy.onnx").read_bytes()
     stored = jax.export.deserialize(bytearray((exported.path / "policy.stablehlo").read_bytes()))
@@ -59,17 +67,17 @@ def shifted(model: bytes, inputs: Any) -> dict[str, np.ndarray]:
         (onnx, "act", shifted, r"^the model of jax2onnx .* differs by .* in an action, more than 1e-05$"),
     ],
 )
-def test_what_cannot_be_converted_is_left_out(
-    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, what: str, instead: Any, why: str
+def test_a_policy_that_cannot_be_converted_has_no_model(
+    sac_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, what: str, instead: Any, why: str
 ) -> None:
     monkeypatch.setattr(where, what, instead)
-    exported = export.export(learned, tmp_path / "policy")
+    exported = export.export(sac_run, tmp_path / "policy")
     assert exported.without_onnx is not None
     assert re.search(why, exported.without_onnx)
     assert {entry.name for entry in exported.path.iterdir()} == {"policy.stablehlo", "act.py", "policy.json"}
     assert json.loads((exported.path / "policy.json").read_text())["without_onnx"] == exported.without_onnx
 
 
-def test_a_model_that_the_runtime_refuses() -> None:
+def test_a_model_that_the_runtime_rejects() -> None:
     with pytest.raises(onnx.NoOnnxError, match=r"^onnxruntime rejects it \(InvalidProtobuf: "):
         onnx.act(b"no model", {})

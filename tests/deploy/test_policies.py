@@ -1,4 +1,4 @@
-"""Which policy of a run is meant, and that what leaves the run acts as it did there, whatever kind of agent it is."""
+"""Choice of a policy of a run; exported policies of every kind of agent act as in the run."""
 
 import dataclasses
 import json
@@ -23,76 +23,74 @@ from rookery.experiments.config import EnvironmentConfig
 from rookery.qd.scoring import PolicyConfig
 from tests.agents.common import compiled
 from tests.deploy.untrained_runs import (
-    BREEDING,
-    CHASING,
-    DISCOVERING,
-    LEARNING,
-    MIND,
-    ROLES,
-    as_it_is,
-    filled,
-    kept,
-    seen,
+    AGENT,
+    DIAYN_RUN,
+    MAP_ELITES_RUN,
+    RECURRENT_TEAM_RUN,
+    ROLES_RUN,
+    SAC_RUN,
+    save_run,
+    unchanged,
+    with_elites,
+    with_statistics,
 )
 
 
 @pytest.fixture(scope="module")
-def bred(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept(BREEDING, tmp_path_factory.mktemp("policies") / "bred", (), filled)
+def map_elites_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(MAP_ELITES_RUN, tmp_path_factory.mktemp("policies") / "map_elites_run", (), with_elites)
 
 
 @pytest.fixture(scope="module")
-def origin(bred: Path) -> warm_start.Origin:
-    return warm_start.open_origin(bred)
+def origin(map_elites_run: Path) -> warm_start.Origin:
+    return warm_start.open_origin(map_elites_run)
 
 
 @pytest.mark.parametrize(
-    ("cell", "found"),
+    ("cell", "expected"),
     [(None, 2), ("best", 2), ("3", 3), (0, 0), ("0.2,0.1", 3), ((0.3, -0.9), 2), ("-1,-1", 0)],
 )
-def test_a_cell_is_the_best_a_number_or_the_nearest_to_a_descriptor(
-    origin: warm_start.Origin, cell: Any, found: int
-) -> None:
+def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.Origin, cell: Any, expected: int) -> None:
     policy = policies.choose(origin, cell)
-    assert (policy.cell, policy.member) == (found, None)
-    assert policy.fitness == [1.0, None, 3.0, 2.0][found]
-    assert policy.descriptor == pytest.approx([(-0.9, -0.9), (0.0, 0.0), (0.25, -0.5), (0.1, 0.2)][found])
+    assert (policy.cell, policy.member) == (expected, None)
+    assert policy.fitness == [1.0, None, 3.0, 2.0][expected]
+    assert policy.descriptor == pytest.approx([(-0.9, -0.9), (0.0, 0.0), (0.25, -0.5), (0.1, 0.2)][expected])
 
 
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"cell": "1"}, r"^cell 1 of .*bred is empty; choose cell 0, the nearest that is not\.$"),
-        ({"cell": "4"}, r"bred has 4 cells; choose one in 0\.\.3, got 4\.$"),
-        ({"cell": -1}, r"bred has 4 cells; choose one in 0\.\.3, got -1\.$"),
-        ({"cell": "0.5"}, r"^a descriptor of .*bred is 2 finite numbers, got '0\.5'; give as many\.$"),
-        ({"cell": "nan,0"}, r"bred is 2 finite numbers, got 'nan,0'; give as many\.$"),
+        ({"cell": "1"}, r"^cell 1 of .*map_elites_run is empty; choose cell 0, the nearest that is not\.$"),
+        ({"cell": "4"}, r"map_elites_run has 4 cells; choose one in 0\.\.3, got 4\.$"),
+        ({"cell": -1}, r"map_elites_run has 4 cells; choose one in 0\.\.3, got -1\.$"),
+        ({"cell": "0.5"}, r"^a descriptor of .*map_elites_run is 2 finite numbers, got '0\.5'; give as many\.$"),
+        ({"cell": "nan,0"}, r"map_elites_run is 2 finite numbers, got 'nan,0'; give as many\.$"),
         ({"cell": "near"}, r"^cell must be best, a cell's index or a descriptor such as 0\.2,0\.8, got 'near'\.$"),
-        ({"member": 0}, r"bred has a repertoire; choose by cell, and leave member out\.$"),
-        ({"skill": 0}, r"bred has no skills to choose from; leave skill out\.$"),
+        ({"member": 0}, r"map_elites_run has a repertoire; choose by cell, and leave member out\.$"),
+        ({"skill": 0}, r"map_elites_run has no skills to choose from; leave skill out\.$"),
     ],
 )
-def test_cells_that_cannot_be_chosen(origin: warm_start.Origin, chosen: dict[str, Any], message: str) -> None:
+def test_invalid_choices_are_rejected(origin: warm_start.Origin, chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policies.choose(origin, **chosen)
 
 
 def test_a_population_has_no_cells(tmp_path: Path) -> None:
-    origin = warm_start.open_origin(kept(LEARNING, tmp_path / "learned", (1.0, 2.0), as_it_is))
+    origin = warm_start.open_origin(save_run(SAC_RUN, tmp_path / "sac_run", (1.0, 2.0), unchanged))
     with pytest.raises(
-        ValueError, match=r"learned is a run of kind sac, which has no cells; leave cell out, or choose"
+        ValueError, match=r"sac_run is a run of kind sac, which has no cells; leave cell out, or choose"
     ):
         policies.choose(origin, cell="best")
     with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
         policies.choose(origin, member=2)
 
 
-def test_an_elite_acts_as_it_was_bred(bred: Path, tmp_path: Path) -> None:
-    exported = export.export(bred, tmp_path / "elite", cell="0.2,0.1")
+def test_an_exported_elite_acts_as_in_the_repertoire(map_elites_run: Path, tmp_path: Path) -> None:
+    exported = export.export(map_elites_run, tmp_path / "elite", cell="0.2,0.1")
     assert exported.cell == 3
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["descriptor"]["value"] == pytest.approx([0.1, 0.2])
-    elite = rookery.elite(rookery.repertoire(bred), 3).genotype
+    elite = rookery.elite(rookery.repertoire(map_elites_run), 3).genotype
     bare = rookery.policy(rookery.make("point_room").spec, PolicyConfig(hidden_sizes=(4,)))
     observations = jax.random.normal(jax.random.key(2), (3, 2))
     actions = deserialised(exported.path)(observations)
@@ -103,22 +101,22 @@ def deserialised(path: Path) -> Callable[..., Any]:
     return jax.export.deserialize(bytearray((path / "policy.stablehlo").read_bytes())).call
 
 
-def test_a_skill_is_built_in(tmp_path: Path) -> None:
-    run = kept(DISCOVERING, tmp_path / "skilled", (0.0,), seen)
+def test_an_exported_policy_has_a_fixed_skill(tmp_path: Path) -> None:
+    run = save_run(DIAYN_RUN, tmp_path / "diayn", (0.0,), with_statistics)
     exported = export.export(run, skill=2)
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["skill"] == {"number": 2, "vector": [0.0, 0.0, 1.0]}
     assert about["inputs"] == {"observation": ["batch", 2]}
     policy = trees.take(rookery.skill_policies(run), 2)
-    agent = rookery.sac(rookery.make("point_room").spec, MIND)
+    agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     observation = jnp.asarray([0.3, -0.7])
     action = deserialised(exported.path)(observation[None])[0]
     np.testing.assert_allclose(action, rookery.act(agent, policy, observation), atol=1e-6)
 
 
-def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: Path) -> None:
-    """It is shown neither who it is nor what its critic noted, and acts as the run's own agents do."""
-    run = kept(CHASING, tmp_path / "chase", (0.0,), seen)
+def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
+    """Its inputs have neither the agent index nor the memory of the critic."""
+    run = save_run(RECURRENT_TEAM_RUN, tmp_path / "chase", (0.0,), with_statistics)
     exported = export.export(run)
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["inputs"] == {"observation": ["batch", 2, 9], "memory": ["batch", 2, 3]}
@@ -127,37 +125,41 @@ def test_a_team_with_memories_lives_its_episode_from_the_files_alone(tmp_path: P
     assert about["action"] == {"kind": "discrete", "type": "int32", "size": 4, "low": 0, "high": 3}
     assert len(about["observation"]["normalised"]["mean"]) == 9
 
-    world = rookery.make("pursuit_discrete", episode_length=5)
-    shown = identify(world)
-    agent = rookery.shared(rookery.ppo(shown.spec, CHASING.agent), shown.spec)
+    environment = rookery.make("pursuit_discrete", episode_length=5)
+    identified = identify(environment)
+    agent = rookery.shared(rookery.ppo(identified.spec, RECURRENT_TEAM_RUN.agent), identified.spec)
     member = rookery.genotype(trees.take(warm_start.open_origin(run).state.members, 0))
-    theirs, act, step = (
+    reference, act, step = (
         compiled(partial(rookery.act, agent)),
         jax.jit(deserialised(exported.path)),
-        compiled(world.step),
+        compiled(environment.step),
     )
-    (state, now), noted, memory = compiled(world.reset)(jax.random.key(3)), jnp.zeros((2, 6)), jnp.zeros((1, 2, 3))
+    (state, now), carry, memory = (
+        compiled(environment.reset)(jax.random.key(3)),
+        jnp.zeros((2, 6)),
+        jnp.zeros((1, 2, 3)),
+    )
     for _ in range(4):
-        whole = jnp.concatenate([jnp.eye(2), now.observation, noted], axis=-1)
-        action, noted = theirs(member, whole)
-        mine, memory = act(now.observation[None], memory)
-        assert mine.dtype == jnp.int32
-        np.testing.assert_array_equal(mine[0], action)
-        np.testing.assert_allclose(memory[0], noted[:, :3], atol=1e-6)
+        whole = jnp.concatenate([jnp.eye(2), now.observation, carry], axis=-1)
+        action, carry = reference(member, whole)
+        exported_action, memory = act(now.observation[None], memory)
+        assert exported_action.dtype == jnp.int32
+        np.testing.assert_array_equal(exported_action[0], action)
+        np.testing.assert_allclose(memory[0], carry[:, :3], atol=1e-6)
         state, now = step(state, action, jax.random.key(4))
     assert float(jnp.abs(memory).max()) > 0.0
 
 
-def test_the_best_of_each_role_are_a_team(tmp_path: Path) -> None:
-    origin = warm_start.open_origin(kept(ROLES, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), as_it_is))
+def test_the_best_agents_of_all_roles_are_a_team(tmp_path: Path) -> None:
+    origin = warm_start.open_origin(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), unchanged))
     policy = policies.choose(origin)
     assert (policy.member, policy.fitness) == (None, (3.0, 4.0))
     assert policies.choose(origin, member=1).fitness == (3.0, None)
 
 
-def test_functions_have_no_policy(tmp_path: Path) -> None:
-    sphere = dataclasses.replace(BREEDING, environment=EnvironmentConfig(env="sphere", devices=1), dimensions=2)
-    run = kept(sphere, tmp_path / "sphere", (), as_it_is)
+def test_a_scoring_function_has_no_policy(tmp_path: Path) -> None:
+    sphere = dataclasses.replace(MAP_ELITES_RUN, environment=EnvironmentConfig(env="sphere", devices=1), dimensions=2)
+    run = save_run(sphere, tmp_path / "sphere", (), unchanged)
     with pytest.raises(
         ValueError, match=r"^sphere is a scoring function without a policy; choose a run in an environment \("
     ):

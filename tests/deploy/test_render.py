@@ -1,4 +1,4 @@
-"""An episode of a run: who acts, in which world, until when, and what is refused."""
+"""Rendered episodes: the policy, the environment, the length, and rejected arguments."""
 
 import contextlib
 import dataclasses
@@ -34,14 +34,14 @@ from rookery.storage.csv_log import RunLog
 from rookery.types import Genotype
 from tests.agents.common import compiled
 
-WORLD = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
-LIFE = OffPolicyConfig(
+ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
+LEARNER = OffPolicyConfig(
     num_envs=2, steps_per_generation=20, batch_size=4, buffer_size=32, warmup_steps=4, eval_episodes=1, start_states=2
 )
-LEARNING = configure("sac", population=2, environment=WORLD, learner=LIFE, agent=SacConfig(hidden_sizes=(4,)))
-BREEDING = configure(
+SAC_RUN = configure("sac", population=2, environment=ENVIRONMENT, learner=LEARNER, agent=SacConfig(hidden_sizes=(4,)))
+MAP_ELITES_RUN = configure(
     "map-elites",
-    environment=WORLD,
+    environment=ENVIRONMENT,
     batch_size=2,
     cells=CellsConfig(grid=(2, 2)),
     policy=PolicyConfig(hidden_sizes=(4,)),
@@ -49,8 +49,8 @@ BREEDING = configure(
 )
 
 
-def kept(config: Any, path: Path, fitness: tuple[float, ...] = (1.0, 2.0)) -> Path:
-    """The folder of a run whose only checkpoint is its beginning; as told, the second member was best."""
+def save_run(config: Any, path: Path, fitness: tuple[float, ...] = (1.0, 2.0)) -> Path:
+    """Write a run directory with the initial state as its only checkpoint; by default the second member is the best."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     program = build.build(config).program
     state = compiled(program.init)(jax.random.key(0))
@@ -66,98 +66,98 @@ def kept(config: Any, path: Path, fitness: tuple[float, ...] = (1.0, 2.0)) -> Pa
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept(LEARNING, tmp_path_factory.mktemp("render") / "learned")
+def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(SAC_RUN, tmp_path_factory.mktemp("render") / "sac_run")
 
 
 def same(one: render.RenderedEpisode, other: render.RenderedEpisode) -> bool:
     return bool(np.array_equal(one.states.inner, other.states.inner))
 
 
-def test_the_best_member_acts_from_the_start_that_the_seed_draws(learned: Path) -> None:
-    played = render.render(learned)
-    assert (played.member, played.generation, played.title, played.names) == (1, 1, "point_room", ("return",))
-    assert same(played, render.render(learned, member=1, checkpoint="1"))
-    assert not same(played, render.render(learned, member=0))
-    assert not same(played, render.render(learned, seed=1))
+def test_the_best_member_acts_from_the_start_state_of_the_seed(sac_run: Path) -> None:
+    rendered = render.render(sac_run)
+    assert (rendered.member, rendered.generation, rendered.title, rendered.names) == (1, 1, "point_room", ("return",))
+    assert same(rendered, render.render(sac_run, member=1, checkpoint="1"))
+    assert not same(rendered, render.render(sac_run, member=0))
+    assert not same(rendered, render.render(sac_run, seed=1))
 
 
-def test_states_and_rewards_are_those_of_the_member_in_its_world(learned: Path) -> None:
-    played = render.render(learned)
+def test_states_and_rewards_are_those_of_the_member_in_its_environment(sac_run: Path) -> None:
+    rendered = render.render(sac_run)
     env = registry.make("point_room", episode_length=6)
-    genotype = rookery.genotype(trees.take(warm_start.open_origin(learned).state.members, 1))
-    agent = rookery.sac(env.spec, LEARNING.agent)
+    genotype = rookery.genotype(trees.take(warm_start.open_origin(sac_run).state.members, 1))
+    agent = rookery.sac(env.spec, SAC_RUN.agent)
     start_key, _ = jax.random.split(jax.random.key(0))
     state, step = env.reset(start_key)
     for time in range(7):
-        np.testing.assert_allclose(played.states.inner[time], state.inner, atol=1e-6)
-        np.testing.assert_allclose(played.rewards[time], step.reward, atol=1e-6)
+        np.testing.assert_allclose(rendered.states.inner[time], state.inner, atol=1e-6)
+        np.testing.assert_allclose(rendered.rewards[time], step.reward, atol=1e-6)
         state, step = env.step(state, rookery.act(agent, genotype, step.observation), start_key)
-    assert len(played.rewards) == 7
-    np.testing.assert_allclose(played.returns["return"], np.cumsum(played.rewards), atol=1e-6)
+    assert len(rendered.rewards) == 7
+    np.testing.assert_allclose(rendered.returns["return"], np.cumsum(rendered.rewards), atol=1e-6)
 
 
-def test_what_was_played_can_be_drawn(learned: Path, tmp_path: Path) -> None:
-    played = render.render(learned)
-    scenes = played.scenes
+def test_an_episode_can_be_animated(sac_run: Path, tmp_path: Path) -> None:
+    rendered = render.render(sac_run)
+    scenes = rendered.scenes
     assert scenes is not None
-    np.testing.assert_array_equal(scenes.position[:, 0], played.states.inner)
-    path = animation.animate(played.picture.scenery, scenes, played.returns, tmp_path / "room.gif", played.title)
+    np.testing.assert_array_equal(scenes.position[:, 0], rendered.states.inner)
+    path = animation.animate(rendered.picture.scenery, scenes, rendered.returns, tmp_path / "room.gif", rendered.title)
     assert path.stat().st_size > 0
     with pytest.raises(ValueError, match=r"^point_room has no visualiser of its suite; animate its scenes\.$"):
-        render.film(played, tmp_path / "room.gif")
+        render.film(rendered, tmp_path / "room.gif")
 
 
 def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
-    bred = kept(BREEDING, tmp_path / "bred")
-    played = render.render(bred)
-    assert played.member is None
-    elite = rookery.best(rookery.repertoire(bred)).genotype
+    map_elites_run = save_run(MAP_ELITES_RUN, tmp_path / "map_elites_run")
+    rendered = render.render(map_elites_run)
+    assert rendered.member is None
+    elite = rookery.best(rookery.repertoire(map_elites_run)).genotype
     env = registry.make("point_room", episode_length=6)
     act = rookery.policy(env.spec, PolicyConfig(hidden_sizes=(4,))).act
     states, rewards = render.play(act, env, elite, jax.random.key(0))
-    np.testing.assert_allclose(played.states.inner, states.inner, atol=1e-6)
-    np.testing.assert_allclose(played.rewards, rewards, atol=1e-6)
+    np.testing.assert_allclose(rendered.states.inner, states.inner, atol=1e-6)
+    np.testing.assert_allclose(rendered.rewards, rewards, atol=1e-6)
     with pytest.raises(ValueError, match=r"has a repertoire, whose best elite is shown; leave member out\.$"):
-        render.render(bred, member=0)
+        render.render(map_elites_run, member=0)
 
 
-def test_members_skills_and_checkpoints_that_there_are_not(learned: Path) -> None:
+def test_missing_members_skills_and_checkpoints_are_rejected(sac_run: Path) -> None:
     with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
-        render.render(learned, member=2)
+        render.render(sac_run, member=2)
     with pytest.raises(ValueError, match=r"has no skills to choose from; leave skill out\.$"):
-        render.render(learned, skill=0)
+        render.render(sac_run, skill=0)
     with pytest.raises(ValueError, match=r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"):
-        render.render(learned, checkpoint="new")
+        render.render(sac_run, checkpoint="new")
 
 
-def test_worlds_without_a_picture_are_refused(tmp_path: Path) -> None:
-    probe = dataclasses.replace(LEARNING, environment=EnvironmentConfig(env="probe_truncation", devices=1))
+def test_environments_without_a_picture_are_rejected(tmp_path: Path) -> None:
+    probe = dataclasses.replace(SAC_RUN, environment=EnvironmentConfig(env="probe_truncation", devices=1))
     with pytest.raises(
         ValueError,
         match=r"^probe_truncation cannot be rendered; the environments of this package that can are point_maze, ",
     ):
-        render.render(kept(probe, tmp_path / "probe"))
+        render.render(save_run(probe, tmp_path / "probe"))
 
 
-def test_worlds_in_space_are_played_in_the_page(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_in_3d_are_left_to_the_report(sac_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "picture_of", lambda _: Picture(bodies=lambda state: state))
-    with pytest.raises(ValueError, match=r"^point_room is rendered in 3D .*; `rookery report .*/learned` plays it in "):
-        render.render(learned)
+    with pytest.raises(ValueError, match=r"^point_room is rendered in 3D .*; `rookery report .*/sac_run` plays it in "):
+        render.render(sac_run)
 
 
-def counted(lifetimes: tuple[int, int]) -> Environment:
-    """A world for two that die after so many steps, each after its own; the state counts them."""
+def counting_environment(lengths: tuple[int, int]) -> Environment:
+    """An environment with two agents whose episodes have the given lengths; the state counts the steps."""
 
     def reset(key: jax.Array) -> tuple[jax.Array, Step]:
         return jnp.zeros(()), base.first_step(jnp.zeros((2, 1)), jnp.zeros(0))
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
         time = state + 1.0
-        ended = time >= jnp.asarray(lifetimes, jnp.float32)
+        ended = time >= jnp.asarray(lengths, jnp.float32)
         return time, base.next_step(jnp.full((2, 1), time), action[:, 0], ended, jnp.zeros(0))
 
-    spec = EnvSpec("counted", 1, 1, 5, team=Team(("one", "other"), (1, 1), (1, 1)))
+    spec = EnvSpec("counting_environment", 1, 1, 5, team=Team(("one", "other"), (1, 1), (1, 1)))
     return time_limit.limit_episode(Environment(reset, step, spec), 5)
 
 
@@ -165,17 +165,17 @@ def follow(params: jax.Array, observation: jax.Array) -> jax.Array:
     return params * observation
 
 
-@pytest.mark.parametrize(("lifetimes", "length"), [((2, 4), 4), ((1, 1), 1), ((9, 2), 5)])
-def test_an_episode_ends_with_its_last_agent(lifetimes: tuple[int, int], length: int) -> None:
+@pytest.mark.parametrize(("lengths", "length"), [((2, 4), 4), ((1, 1), 1), ((9, 2), 5)])
+def test_an_episode_ends_with_its_last_agent(lengths: tuple[int, int], length: int) -> None:
     actor = Genotype(jnp.asarray(0.5), (), None)
-    states, rewards = render.play(follow, counted(lifetimes), actor, jax.random.key(0))
+    states, rewards = render.play(follow, counting_environment(lengths), actor, jax.random.key(0))
     assert states.inner.tolist() == list(range(length + 1))
-    # Who acts sees the step before: nothing at first, then half of the count.
+    # The observation is that of the step before: 0 at first, then half of the count.
     assert rewards.tolist() == [[0.0] * 2, *([time / 2] * 2 for time in range(length))]
 
 
-def told(params: jax.Array, observation: jax.Array) -> jax.Array:
-    """Go right with the first skill, up with the second, nowhere with the third."""
+def act_by_skill(params: jax.Array, observation: jax.Array) -> jax.Array:
+    """Move right with the first skill, up with the second, not at all with the third."""
     return params * observation[2:4]
 
 
@@ -183,7 +183,7 @@ def test_a_slot_chooses_the_skill() -> None:
     env = skills(registry.make("point_room", episode_length=2), 3)
     ways = []
     for slot in range(3):
-        states, _ = render.play(told, env, Genotype(jnp.asarray(1.0), (), None), jax.random.key(0), slot)
+        states, _ = render.play(act_by_skill, env, Genotype(jnp.asarray(1.0), (), None), jax.random.key(0), slot)
         assert env.picture is not None
         assert env.picture.scene is not None
         position = np.asarray(jax.vmap(env.picture.scene)(states).position)
@@ -194,11 +194,11 @@ def test_a_slot_chooses_the_skill() -> None:
 def test_a_film_of_the_suite_gets_states_rewards_and_path(tmp_path: Path) -> None:
     drawn = []
     picture = Picture(film=lambda states, rewards, path: drawn.append((states, rewards.tolist(), path)))
-    played = render.RenderedEpisode(picture, np.arange(3), np.asarray([0.0, 1.0, 2.0]), ("return",), "robot", 1, 0)
-    assert played.scenes is None
-    assert render.film(played, tmp_path / "robot.gif") == tmp_path / "robot.gif"
+    rendered = render.RenderedEpisode(picture, np.arange(3), np.asarray([0.0, 1.0, 2.0]), ("return",), "robot", 1, 0)
+    assert rendered.scenes is None
+    assert render.film(rendered, tmp_path / "robot.gif") == tmp_path / "robot.gif"
     assert drawn[0][1:] == ([0.0, 1.0, 2.0], str(tmp_path / "robot.gif"))
     with pytest.raises(
         ValueError, match=r"^robot is rendered by its suite, as \.gif only, got '.*robot\.mp4'; choose a path "
     ):
-        render.film(played, tmp_path / "robot.mp4")
+        render.film(rendered, tmp_path / "robot.mp4")

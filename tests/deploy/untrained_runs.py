@@ -1,4 +1,4 @@
-"""Small runs whose policies leave them: what they are told, folders that hold their beginnings, and who acts alone."""
+"""Small runs for tests of exports: configs, run directories, and scripts run without this library."""
 
 import contextlib
 import dataclasses
@@ -34,8 +34,8 @@ from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from tests.agents.common import compiled
 
-WORLD = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
-LIFE = OffPolicyConfig(
+ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
+LEARNER = OffPolicyConfig(
     num_envs=2,
     steps_per_generation=20,
     batch_size=4,
@@ -45,38 +45,38 @@ LIFE = OffPolicyConfig(
     start_states=2,
     normalize_observations=True,
 )
-MIND = SacConfig(hidden_sizes=(4,), output_scale=1.0)
-LEARNING = configure("sac", population=2, environment=WORLD, learner=LIFE, agent=MIND)
-DISCOVERING = configure("diayn", environment=WORLD, learner=LIFE, agent=MIND, skills=SkillsConfig(3))
-BREEDING = configure(
+AGENT = SacConfig(hidden_sizes=(4,), output_scale=1.0)
+SAC_RUN = configure("sac", population=2, environment=ENVIRONMENT, learner=LEARNER, agent=AGENT)
+DIAYN_RUN = configure("diayn", environment=ENVIRONMENT, learner=LEARNER, agent=AGENT, skills=SkillsConfig(3))
+MAP_ELITES_RUN = configure(
     "map-elites",
-    environment=WORLD,
+    environment=ENVIRONMENT,
     batch_size=2,
     cells=CellsConfig(grid=(2, 2)),
     policy=PolicyConfig(hidden_sizes=(4,)),
     evaluation=EvaluationConfig(eval_episodes=1, start_states=2),
 )
-CHASE = EnvironmentConfig(env="pursuit_discrete", episode_length=5, devices=1)
-TEAM_LIFE = OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2)
-CHASING = configure(
+PURSUIT = EnvironmentConfig(env="pursuit_discrete", episode_length=5, devices=1)
+TEAM_LEARNER = OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2)
+RECURRENT_TEAM_RUN = configure(
     "ippo",
-    environment=CHASE,
+    environment=PURSUIT,
     parameters="shared",
-    learner=dataclasses.replace(TEAM_LIFE, normalize_observations=True),
+    learner=dataclasses.replace(TEAM_LEARNER, normalize_observations=True),
     agent=PpoConfig(hidden_sizes=(4,), minibatches=1, recurrent=True, memory_size=3),
 )
-ROLES = configure(
+ROLES_RUN = configure(
     "pbt-ippo",
     population=2,
-    environment=CHASE,
-    learner=TEAM_LIFE,
+    environment=PURSUIT,
+    learner=TEAM_LEARNER,
     member="agent",
     agent=PpoConfig(hidden_sizes=(4,), minibatches=1),
 )
 
 
-def kept(config: Any, path: Path, fitness: Sequence[float], change: Callable[[ProgramState], ProgramState]) -> Path:
-    """The folder of a run whose only checkpoint is its beginning, but for a change; the fitnesses are its members'."""
+def save_run(config: Any, path: Path, fitness: Sequence[float], change: Callable[[ProgramState], ProgramState]) -> Path:
+    """Write a run directory with the changed initial state as its only checkpoint, and the fitnesses of its members."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     state = change(compiled(build.build(config).program.init)(jax.random.key(0)))
     with contextlib.ExitStack() as stack:
@@ -89,20 +89,20 @@ def kept(config: Any, path: Path, fitness: Sequence[float], change: Callable[[Pr
     return path
 
 
-def as_it_is(state: ProgramState) -> ProgramState:
+def unchanged(state: ProgramState) -> ProgramState:
     return state
 
 
-def seen(state: ProgramState) -> ProgramState:
-    """Everybody has statistics of what it saw: a mean of 1, a variance of 4."""
+def with_statistics(state: ProgramState) -> ProgramState:
+    """Every member gets observation statistics with mean 1 and variance 4."""
     statistics = state.members.normalizer
     squares = jnp.broadcast_to(4.0 * statistics.count[..., None] + 40.0, statistics.squares.shape)
     known = normalize.RunningStatistics(statistics.count + 10.0, jnp.ones_like(statistics.mean), squares)
     return state._replace(members=state.members._replace(normalizer=known))
 
 
-def filled(state: ProgramState) -> ProgramState:
-    """Cells with policies of their own, but for the second, which is empty."""
+def with_elites(state: ProgramState) -> ProgramState:
+    """Every cell gets a different policy, except for the second, which is empty."""
     shared = state.shared._replace(
         fitnesses=jnp.asarray([1.0, -jnp.inf, 3.0, 2.0]),
         descriptors=jnp.asarray([[-0.9, -0.9], [0.0, 0.0], [0.25, -0.5], [0.1, 0.2]]),
@@ -112,15 +112,15 @@ def filled(state: ProgramState) -> ProgramState:
 
 
 OBSERVATIONS = np.random.default_rng(0).uniform(-4.0, 6.0, (5, 2)).astype(np.float32)
-_ALONE = """
+_SCRIPT = """
 import sys
 
-class Nothing:
+class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("rookery", "flax", "jax2onnx"):
             raise ImportError(name + " must not be needed")
 
-sys.meta_path.insert(0, Nothing())
+sys.meta_path.insert(0, Blocker())
 import importlib, json
 
 act = importlib.import_module(sys.argv[1]).act
@@ -128,17 +128,17 @@ print(json.dumps(act(json.loads(sys.argv[2])).tolist()))
 """
 
 
-def alone(path: Path, script: str, observations: np.ndarray) -> np.ndarray:
-    """What a script of an exported policy gives in a process that cannot import this library."""
+def run_script(path: Path, script: str, observations: np.ndarray) -> np.ndarray:
+    """The result of a script of an exported policy in a process that cannot import this library."""
     environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", _ALONE, script, json.dumps(observations.tolist())]
+    command = [sys.executable, "-c", _SCRIPT, script, json.dumps(observations.tolist())]
     done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return np.asarray(json.loads(done.stdout.splitlines()[-1]))
 
 
-def best_actions(learned: Path) -> list[jax.Array]:
-    """What the second member of a run of `LEARNING` does in `OBSERVATIONS`."""
-    agent = rookery.sac(rookery.make("point_room").spec, MIND)
-    member = rookery.genotype(trees.take(warm_start.open_origin(learned).state.members, 1))
+def best_actions(sac_run: Path) -> list[jax.Array]:
+    """The actions of the second member of a run of `SAC_RUN` for `OBSERVATIONS`."""
+    agent = rookery.sac(rookery.make("point_room").spec, AGENT)
+    member = rookery.genotype(trees.take(warm_start.open_origin(sac_run).state.members, 1))
     return [rookery.act(agent, member, jnp.asarray(observation)) for observation in OBSERVATIONS]

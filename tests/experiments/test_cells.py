@@ -1,4 +1,4 @@
-"""The cells of a repertoire: told by a config, found once, and kept on a disk that may do anything."""
+"""The cells of a repertoire: configured, computed once, and cached on a disk that may fail."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from rookery.qd.centroids import grid
 
 
 def limits(size: int) -> envs.DescriptorSpec:
-    return envs.descriptor_spec("mine", "final", (0.0,) * size, (1.0,) * size)
+    return envs.descriptor_spec("task", "final", (0.0,) * size, (1.0,) * size)
 
 
 class TestCells:
@@ -26,28 +26,28 @@ class TestCells:
     def find(seed: int = 0) -> jax.Array:
         return cells.cvt(6, (0.0, -1.0), (1.0, 1.0), 100, seed)
 
-    def test_found_once_and_then_read_with_the_same_bits(self, cache, monkeypatch):
+    def test_cells_are_computed_once_and_then_read_with_the_same_bits(self, cache, monkeypatch):
         first = np.asarray(self.find())
         assert (
             first.tobytes() == np.asarray(centroids.cvt(jax.random.key(0), 6, (0.0, -1.0), (1.0, 1.0), 100)).tobytes()
         )
         assert len(list(cache.iterdir())) == 1
-        monkeypatch.setattr(centroids, "cvt", None)  # nobody finds them again
+        monkeypatch.setattr(centroids, "cvt", None)  # a second computation would fail
         again = self.find()
         assert again.dtype == jnp.float32
         assert np.asarray(again).tobytes() == first.tobytes()
 
-    def test_other_arguments_are_other_cells(self, cache):
+    def test_other_arguments_give_other_cells(self, cache):
         found = [self.find(), self.find(seed=1), cells.cvt(6, (0.0, -1.0), (1.0, 2.0), 100)]
         assert len({np.asarray(one).tobytes() for one in found}) == len(list(cache.iterdir())) == 3
 
     @pytest.mark.parametrize("damage", ["cut", "empty", "header", "value", "archive", "strange"])
-    def test_a_damaged_file_is_found_anew(self, cache, damage):
+    def test_a_damaged_file_is_computed_again(self, cache, damage):
         first = np.asarray(self.find()).tobytes()
         (path,) = cache.iterdir()
         whole = bytearray(path.read_bytes())
         if damage == "value":
-            whole[40] ^= 1  # the first number is another, and still a number
+            whole[40] ^= 1  # the first number changes, and stays finite
         if damage == "header":
             whole[20] ^= 255
         content = {"cut": whole[:-3], "empty": b"", "archive": b"PK\x03\x04" + whole[4:], "strange": b"{" * 99}
@@ -56,7 +56,7 @@ class TestCells:
         assert np.asarray(self.find()).tobytes() == first
         assert [path] == list(cache.iterdir())
 
-    def test_a_disk_that_cannot_be_written_is_no_error(self, cache):
+    def test_a_cache_that_cannot_be_written_is_no_error(self, cache):
         cache.parent.mkdir(exist_ok=True)
         cache.write_text("a file where the folder should be")
         assert self.find().shape == (6, 2)
@@ -79,7 +79,7 @@ class TestCells:
             ({"grid": ()}, "grid needs at least 1 cell along each dimension"),
         ],
     )
-    def test_a_mistake_is_a_sentence(self, options, message):
+    def test_an_invalid_config_is_rejected_with_a_message(self, options, message):
         with pytest.raises(ValueError, match=message):
             CellsConfig(**options)
 

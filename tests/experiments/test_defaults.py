@@ -1,4 +1,4 @@
-"""What a run does when its user says nothing: when it selects, how much it remembers, how long a generation is."""
+"""Defaults of a run: when it selects, and the size of its replay buffer."""
 
 import dataclasses
 
@@ -31,20 +31,20 @@ from tests import tiny, walks
         (10_001, 0, 5_000, 3, Timing(0, 3), "selects in every 3 generations, first in generation 3"),
     ],
 )
-def test_when_a_population_selects(interval, burn_in, steps, untrained, expected, words):
-    found = timing(PbtConfig(exploit_interval=interval, burn_in=burn_in), steps, untrained)
-    assert found == expected
-    assert type(found) is Timing
-    assert str(found) == words
+def test_first_selection_and_interval(interval, burn_in, steps, untrained, expected, words):
+    result = timing(PbtConfig(exploit_interval=interval, burn_in=burn_in), steps, untrained)
+    assert result == expected
+    assert type(result) is Timing
+    assert str(result) == words
 
 
 @pytest.mark.parametrize(("warmup", "untrained"), [(0, 0), (975, 0), (1_000, 1), (1_025, 1), (2_500, 2)])
-def test_warm_up_may_take_whole_generations(warmup, untrained):
+def test_untrained_generations_of_a_warm_up(warmup, untrained):
     assert OffPolicyConfig(warmup_steps=warmup).untrained_generations == untrained
 
 
 def replaced(program, generations: int) -> list[int]:
-    """How many members each generation replaced."""
+    """Number of members replaced in each generation."""
     state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
     counts = []
     for generation in range(generations):
@@ -59,13 +59,13 @@ def test_a_population_selects_by_steps():
     assert replaced(pbt(learner, population_size=4, exploit_interval=30, burn_in=3), 7) == [0, 0, 0, 0, 0, 1, 0]
 
 
-def test_a_generation_without_an_update_selects_nothing():
+def test_no_selection_in_a_generation_without_an_update():
     learner = walks.learner()._replace(untrained_generations=2)
     assert replaced(pbt(learner, population_size=4), 4) == [0, 0, 1, 1]
-    assert replaced(pbt(learner, population_size=4, burn_in=0), 3) == [1, 1, 1], "who asks for it gets it"
+    assert replaced(pbt(learner, population_size=4, burn_in=0), 3) == [1, 1, 1], "an explicit burn_in takes precedence"
 
 
-def test_me_pbt_replaces_nobody_before_the_first_update():
+def test_me_pbt_replaces_no_member_before_the_first_update():
     learner = walks.learner(True)._replace(untrained_generations=2)
     program = me_pbt(learner, grid((4, 4), (-4, -4), (4, 4)), population_size=10, ga_population=4)
     state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
@@ -83,31 +83,33 @@ def test_a_diverged_member_is_replaced_whether_or_not_the_generation_selects():
     assert (after.shared.parents != jnp.arange(4)).tolist() == [False, False, True, False]
 
 
-def small(**learner) -> AnyRun:
-    life = OffPolicyConfig(
-        num_envs=2, steps_per_generation=20, batch_size=4, eval_episodes=2, start_states=2, **learner
+def small_run(**settings) -> AnyRun:
+    learner = OffPolicyConfig(
+        num_envs=2, steps_per_generation=20, batch_size=4, eval_episodes=2, start_states=2, **settings
     )
-    return configure("pbt-sac", population=2, environment=EnvironmentConfig(env="point_room", devices=1), learner=life)
+    return configure(
+        "pbt-sac", population=2, environment=EnvironmentConfig(env="point_room", devices=1), learner=learner
+    )
 
 
 @pytest.mark.parametrize(
     ("memory", "rows"),
     [(None, BUFFER_SIZE), (10**12, BUFFER_SIZE), (2**20, 2**20 // (6 * 4 * (2 * 2 + 2 + 2) * 2)), (1, 2)],
 )
-def test_a_replay_buffer_has_a_million_rows_or_what_memory_allows(memory, rows, monkeypatch):
+def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, rows, monkeypatch):
     monkeypatch.setattr(build, "available", lambda _: memory)
-    built = build.build(small())
+    built = build.build(small_run())
     assert built.config is not None
     assert isinstance(built.config.learner, OffPolicyConfig)
     assert built.config.learner.buffer_size == rows
     state = jax.eval_shape(built.program.init, jax.random.key(0))
     assert state.members.buffer.rows.reward.shape == (2, rows)
-    assert from_record(to_record(built.config)) == built.config, "what was chosen is on record"
+    assert from_record(to_record(built.config)) == built.config, "the chosen size is recorded"
 
 
-def test_a_chosen_size_of_the_buffer_is_kept(monkeypatch):
+def test_a_configured_buffer_size_is_used(monkeypatch):
     monkeypatch.setattr(build, "available", lambda _: 1)
-    built = build.build(small(buffer_size=50))
+    built = build.build(small_run(buffer_size=50))
     assert built.config is not None
     assert isinstance(built.config.learner, OffPolicyConfig)
     assert built.config.learner.buffer_size == 50
@@ -129,7 +131,7 @@ def test_populations_of_off_policy_agents_select_every_ten_thousand_steps(kind):
     )
 
 
-def test_a_run_recorded_before_selection_went_by_steps_still_selects_in_every_generation():
+def test_a_run_recorded_without_an_exploit_interval_selects_in_every_generation():
     record = to_record(configure("pbt-sac"))
     del record["pbt"]["exploit_interval"]
     record["pbt"]["burn_in"] = 0

@@ -1,5 +1,6 @@
 """The kinds of run: their flags and defaults, their capabilities, and an agent that is added by one row."""
 
+import ast
 import dataclasses
 import json
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rookery
 from rookery.agents import sac
 from rookery.agents.base import Agent
 from rookery.cli.flags import flags_of
 from rookery.envs.base import EnvSpec
-from rookery.experiments import agents, kinds
+from rookery.experiments import agents, kinds, settings
 from rookery.experiments.agents import AgentEntry
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KINDS, configure, default_space, generate
@@ -45,19 +47,28 @@ def test_the_flags_and_defaults_of_every_kind_are_unchanged():
 @pytest.mark.parametrize("name", KINDS)
 def test_capabilities_agree_with_settings(name: str):
     config = configure(name)
-    settings = {field.name for field in dataclasses.fields(config)}
+    names = {field.name for field in dataclasses.fields(config)}
     assert config.kind == name
-    assert config.trains_agents == ({"agent", "space", "learner", "population"} <= settings)
+    assert config.trains_agents == ({"agent", "space", "learner", "population"} <= names)
     assert config.trains_agents == (config.learner is not None) == (config.agent_entry is not None)
-    assert config.has_independent_members == ("draw_hyper" in settings)
-    assert config.has_repertoire == ("cells" in settings) == (config.cells is not None)
-    assert config.has_skills == ({"skills", "diayn"} <= settings) == (config.skills is not None)
-    assert config.has_team == ({"parameters", "identify"} <= settings) == (config.parameters is not None)
+    assert config.has_independent_members == ("draw_hyper" in names)
+    assert config.has_repertoire == ("cells" in names) == (config.cells is not None)
+    assert config.has_skills == ({"skills", "diayn"} <= names) == (config.skills is not None)
+    assert config.has_team == ({"parameters", "identify"} <= names) == (config.parameters is not None)
     assert not config.has_separate_roles
     assert configure("pbt-ippo", member="agent").has_separate_roles
     if config.agent_entry is not None:
         assert type(config.agent) is config.agent_entry.config
         assert config.is_on_policy == (config.agent_entry in agents.ON_POLICY.values())
+
+
+def test_no_code_tests_the_class_of_a_config():
+    settings_classes = {name for name in vars(settings) if name.endswith(("Run", "Settings"))}
+    for path in Path(rookery.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+                names = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                assert not names & settings_classes, f"{path}:{node.lineno}"
 
 
 # --- a user-defined agent: its file has a config, a search space and a factory; `agents` gets one row
@@ -108,7 +119,7 @@ def test_a_row_adds_an_agent_to_every_method(narrow_kinds):
     assert "Width of the hidden layer" in out
 
 
-def test_a_new_agent_trains_resumes_and_replays_from_the_command_line(narrow_kinds, monkeypatch, tmp_path):
+def test_a_new_agent_trains_is_evaluated_and_replayed_from_the_command_line(narrow_kinds, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     tiny = (
         "--env point_room --episode-length 8 --population 2 --generations 1 --steps-per-generation 16 --num-envs 4 "

@@ -1,4 +1,4 @@
-"""Family trees by hand: who came from whom, the schedule that the winner grew up with, and its file."""
+"""Lineages computed by hand: ancestors, descendants, the schedule of the best member, and its record."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ RATES = float32([[0.1, 0.2, 0.3], [1.1, 1.2, 1.3], [2.1, 2.2, 2.3], [3.1, 3.2, 3
 
 
 def write_run(path: Path, parents=PARENTS, fitness=FITNESS, hyper=None, steps: float = 300, record=None) -> Path:
-    """A run folder as the loop leaves it."""
+    """A run directory with the tables that the training loop writes."""
     hyper = {"rate": RATES} if hyper is None else hyper
     with folders.create(path, record or {"kind": "pbt-sac"}) as folder, RunLog(folder) as log:
         for generation, row in enumerate(parents):
@@ -36,35 +36,35 @@ def write_run(path: Path, parents=PARENTS, fitness=FITNESS, hyper=None, steps: f
 
 
 @pytest.fixture
-def family(tmp_path: Path) -> Lineage:
+def tree(tmp_path: Path) -> Lineage:
     return lineage(write_run(tmp_path / "run"))
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """The lineage table of a run, to be damaged."""
+    """The lineage table of a run."""
     return write_run(tmp_path / "run") / "lineage.csv"
 
 
 class TestReading:
-    def test_everything_that_was_written(self, family):
-        assert family.parents.tolist() == PARENTS
-        assert family.fitness.tolist() == FITNESS
-        assert list(family.hyper) == ["rate"]
-        assert family.hyper["rate"].astype(np.float32).tobytes() == RATES.tobytes()
-        assert family.parents.dtype == np.int64
-        assert family.fitness.dtype == family.hyper["rate"].dtype == np.float64
+    def test_all_columns_are_read(self, tree):
+        assert tree.parents.tolist() == PARENTS
+        assert tree.fitness.tolist() == FITNESS
+        assert list(tree.hyper) == ["rate"]
+        assert tree.hyper["rate"].astype(np.float32).tobytes() == RATES.tobytes()
+        assert tree.parents.dtype == np.int64
+        assert tree.fitness.dtype == tree.hyper["rate"].dtype == np.float64
 
-    def test_steps_are_those_of_one_member(self, family):
-        assert family.steps_per_generation == 100
-        assert isinstance(family.steps_per_generation, int)
+    def test_steps_are_those_of_one_member(self, tree):
+        assert tree.steps_per_generation == 100
+        assert isinstance(tree.steps_per_generation, int)
 
     @pytest.mark.parametrize(
         ("kind", "agent"),
         [("sac", "sac"), ("td3", "td3"), ("pbt-sac", "sac"), ("pbt-td3", "td3"), ("python", None), (None, None)],
     )
     def test_the_agent_is_the_last_part_of_the_kind(self, tmp_path, kind, agent):
-        record = {"kind": kind} if kind else {"mine": 1}
+        record = {"kind": kind} if kind else {"other": 1}
         assert lineage(write_run(tmp_path / "run", record=record)).agent == agent
 
     def test_names_of_hyper_parameters_keep_their_order(self, tmp_path):
@@ -75,17 +75,17 @@ class TestReading:
         assert lineage(str(write_run(tmp_path / "run"))).parents.shape == (4, 3)
 
     @pytest.mark.parametrize("rows", [1, 2])
-    def test_a_half_written_last_generation_is_left_out(self, table, rows):
+    def test_an_incomplete_last_generation_is_left_out(self, table, rows):
         lines = table.read_text().splitlines()
         table.write_text("\n".join([*lines[: 1 + 9 + rows], "3,2"]))  # the last line is not finished either
-        family = lineage(table.parent)
-        assert family.parents.tolist() == PARENTS[:3]
-        assert family.ancestors().tolist() == [2, 2, 2]
+        tree = lineage(table.parent)
+        assert tree.parents.tolist() == PARENTS[:3]
+        assert tree.ancestors().tolist() == [2, 2, 2]
 
-    def test_a_damaged_fitness_comes_back_as_it_was(self, tmp_path):
+    def test_a_fitness_that_is_not_finite_is_read_unchanged(self, tmp_path):
         fitness = [[NAN, INF, -INF]]
-        family = lineage(write_run(tmp_path / "run", PARENTS[:1], fitness))
-        assert family.fitness.tobytes() == np.array(fitness).tobytes()
+        tree = lineage(write_run(tmp_path / "run", PARENTS[:1], fitness))
+        assert tree.fitness.tobytes() == np.array(fitness).tobytes()
 
 
 class TestAncestors:
@@ -101,47 +101,47 @@ class TestAncestors:
             (1, 0, [1]),
         ],
     )
-    def test_by_hand(self, family, member, generation, expected):
-        assert family.ancestors(member, generation).tolist() == expected
+    def test_expected_values(self, tree, member, generation, expected):
+        assert tree.ancestors(member, generation).tolist() == expected
 
-    def test_by_default_those_of_the_winner(self, family):
-        assert family.winner == 1
-        assert family.ancestors().tolist() == [2, 2, 1, 1]
+    def test_default_is_the_best_member(self, tree):
+        assert tree.winner == 1
+        assert tree.ancestors().tolist() == [2, 2, 1, 1]
 
-    def test_of_a_member_of_the_last_generation(self, family):
-        assert family.ancestors(member=0).tolist() == [2, 2, 1, 0]
+    def test_of_a_member_of_the_last_generation(self, tree):
+        assert tree.ancestors(member=0).tolist() == [2, 2, 1, 0]
 
-    def test_of_the_best_of_an_earlier_generation(self, family):
-        assert family.ancestors(generation=1).tolist() == [2, 2]
+    def test_best_member_of_an_earlier_generation(self, tree):
+        assert tree.ancestors(generation=1).tolist() == [2, 2]
 
     def test_a_slot_that_is_overwritten_every_generation(self, tmp_path):
         parents = [[0, 1, 2], [2, 1, 2], [1, 1, 2], [2, 1, 2]]
-        family = lineage(write_run(tmp_path / "run", parents))
-        assert family.ancestors(0, 3).tolist() == [2, 2, 2, 0]
-        assert family.ancestors(0, 2).tolist() == [1, 1, 0]
-        assert family.ancestors(0, 1).tolist() == [2, 0]
+        tree = lineage(write_run(tmp_path / "run", parents))
+        assert tree.ancestors(0, 3).tolist() == [2, 2, 2, 0]
+        assert tree.ancestors(0, 2).tolist() == [1, 1, 0]
+        assert tree.ancestors(0, 1).tolist() == [2, 0]
 
     def test_members_that_change_places(self, tmp_path):
-        family = lineage(write_run(tmp_path / "run", [[0, 1, 2], [1, 2, 0], [1, 2, 0], [1, 2, 0]]))
-        assert family.ancestors(0).tolist() == [0, 2, 1, 0]
+        tree = lineage(write_run(tmp_path / "run", [[0, 1, 2], [1, 2, 0], [1, 2, 0], [1, 2, 0]]))
+        assert tree.ancestors(0).tolist() == [0, 2, 1, 0]
 
-    def test_the_parents_of_the_first_generation_lead_nowhere(self, tmp_path):
-        family = lineage(write_run(tmp_path / "run", [[0, 0, 0], [0, 1, 2]]))
-        assert family.ancestors(2, 1).tolist() == [2, 2]
+    def test_the_parents_of_the_first_generation_are_unused(self, tmp_path):
+        tree = lineage(write_run(tmp_path / "run", [[0, 0, 0], [0, 1, 2]]))
+        assert tree.ancestors(2, 1).tolist() == [2, 2]
 
     def test_a_population_of_one(self, tmp_path):
-        family = lineage(write_run(tmp_path / "run", [[0]] * 3, [[1.0]] * 3, {"rate": RATES[:3, :1]}, steps=70))
-        assert (family.winner, family.steps_per_generation) == (0, 70)
-        assert family.ancestors().tolist() == [0, 0, 0]
-        assert family.has_descendants.tolist() == [[True]] * 3
+        tree = lineage(write_run(tmp_path / "run", [[0]] * 3, [[1.0]] * 3, {"rate": RATES[:3, :1]}, steps=70))
+        assert (tree.winner, tree.steps_per_generation) == (0, 70)
+        assert tree.ancestors().tolist() == [0, 0, 0]
+        assert tree.has_descendants.tolist() == [[True]] * 3
 
     @pytest.mark.parametrize(("member", "generation"), [(3, None), (-1, None), (0, 4), (0, -1), (None, 4)])
-    def test_out_of_range(self, family, member, generation):
+    def test_out_of_range(self, tree, member, generation):
         with pytest.raises(ValueError, match=r"(member (3|-1) .* 0\.\.2|generation (4|-1) .* 0\.\.3)\.$"):
-            family.ancestors(member, generation)
+            tree.ancestors(member, generation)
 
 
-class TestWinner:
+class TestBestMember:
     @pytest.mark.parametrize(
         ("last", "winner"),
         [
@@ -153,41 +153,41 @@ class TestWinner:
         ],
     )
     def test_is_the_highest_finite_and_among_equals_the_lowest(self, tmp_path, last, winner):
-        family = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], last]))
-        assert family.winner == winner
+        tree = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], last]))
+        assert tree.winner == winner
 
-    def test_nobody_wins_where_nothing_is_finite(self, tmp_path):
-        family = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], [NAN, INF, -INF]]))
-        for ask in (lambda: family.winner, family.ancestors, family.schedule):
+    def test_without_a_finite_fitness_there_is_no_best_member(self, tmp_path):
+        tree = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], [NAN, INF, -INF]]))
+        for query in (lambda: tree.winner, tree.ancestors, tree.schedule):
             with pytest.raises(ValueError, match="no member of generation 3 has a finite fitness; give a member"):
-                ask()
-        assert family.ancestors(1).tolist() == [2, 2, 1, 1]
-        assert family.ancestors(generation=2).tolist() == [2, 2, 2]
+                query()
+        assert tree.ancestors(1).tolist() == [2, 2, 1, 1]
+        assert tree.ancestors(generation=2).tolist() == [2, 2, 2]
 
 
-def test_has_descendants(family):
-    assert family.has_descendants.astype(int).tolist() == [[0, 0, 1], [0, 0, 1], [0, 1, 1], [1, 1, 1]]
+def test_has_descendants(tree):
+    assert tree.has_descendants.astype(int).tolist() == [[0, 0, 1], [0, 0, 1], [0, 1, 1], [1, 1, 1]]
 
 
-def test_an_individual_has_descendants_if_somebody_names_it_as_ancestor(tmp_path):
+def test_an_individual_has_descendants_if_it_is_an_ancestor_of_a_last_member(tmp_path):
     parents = np.random.default_rng(0).integers(0, 5, (6, 5))
-    family = lineage(write_run(tmp_path / "run", parents, np.zeros((6, 5)), {}, steps=5))
-    named = np.zeros((6, 5), bool)
+    tree = lineage(write_run(tmp_path / "run", parents, np.zeros((6, 5)), {}, steps=5))
+    ancestors = np.zeros((6, 5), bool)
     for member in range(5):
-        named[np.arange(6), family.ancestors(member)] = True
-    assert not named.all(), "a tree in which everybody has descendants shows nothing"
-    assert family.has_descendants.tolist() == named.tolist()
+        ancestors[np.arange(6), tree.ancestors(member)] = True
+    assert not ancestors.all(), "some individuals must have no descendants"
+    assert tree.has_descendants.tolist() == ancestors.tolist()
 
 
 class TestSchedule:
-    def test_of_the_winner(self, family):
-        schedule = family.schedule()
+    def test_of_the_winner(self, tree):
+        schedule = tree.schedule()
         assert schedule.values["rate"].astype(np.float32).tobytes() == float32([0.3, 1.3, 2.2, 3.2]).tobytes()
         assert (schedule.steps_per_generation, schedule.agent, schedule.generations) == (100, "sac", 4)
 
-    def test_of_another_individual(self, family):
-        assert family.schedule(0, 2).values["rate"].astype(np.float32).tolist() == RATES[:3, 0].tolist()
-        assert family.schedule(generation=0).values["rate"].astype(np.float32).tolist() == RATES[:1, 2].tolist()
+    def test_of_another_individual(self, tree):
+        assert tree.schedule(0, 2).values["rate"].astype(np.float32).tolist() == RATES[:3, 0].tolist()
+        assert tree.schedule(generation=0).values["rate"].astype(np.float32).tolist() == RATES[:1, 2].tolist()
 
     def test_every_hyper_parameter_follows_the_same_line(self, tmp_path):
         hyper = {"discount": RATES + 10, "rate": RATES}
@@ -205,7 +205,7 @@ def through_json(schedule: Schedule) -> Schedule | None:
 
 
 class TestScheduleRecord:
-    def test_comes_back_bit_equal(self):
+    def test_round_trip_is_bit_equal(self):
         bits = np.random.default_rng(0).integers(0, 2**32, 300, dtype=np.uint32).view(np.float32)
         single = bits[np.isfinite(bits)]
         double = np.resize([1 / 3, 5e-324, -0.0, 1e308, 2.0**53 + 2, 0.1], len(single))
@@ -216,14 +216,14 @@ class TestScheduleRecord:
         assert back.values["a_double"].tobytes() == double.tobytes()
         assert (back.steps_per_generation, back.agent) == (12_800, "td3")
 
-    def test_arrays_of_jax_and_numpy_integers_are_numbers_too(self):
+    def test_jax_arrays_and_numpy_integers_are_accepted(self):
         schedule = Schedule({"rate": jnp.asarray([0.1, 0.2], jnp.float32)}, np.int64(7), None)  # pyright: ignore[reportArgumentType]
         back = through_json(schedule)
         assert back is not None
         assert back.values["rate"].tolist() == float32([0.1, 0.2]).tolist()
         assert (back.steps_per_generation, back.agent) == (7, None)
 
-    def test_a_run_that_replays_nothing_has_none(self):
+    def test_a_run_without_a_schedule_has_no_record(self):
         assert record_of(None) == {}
         assert schedule_of({"kind": "sac"}) is None
 
@@ -239,7 +239,7 @@ class TestScheduleRecord:
             ({"a": [1.0]}, 0, "steps_per_generation of at least 1, got 0"),
         ],
     )
-    def test_what_is_no_schedule_is_not_written(self, values, steps, message):
+    def test_an_invalid_schedule_is_rejected(self, values, steps, message):
         schedule = Schedule({name: np.array(value) for name, value in values.items()}, steps, None)
         with pytest.raises(ValueError, match=message):
             record_of(schedule)
@@ -258,13 +258,13 @@ class TestScheduleRecord:
             {"steps_per_generation": "100"},
         ],
     )
-    def test_a_damaged_one_is_named(self, change):
+    def test_a_damaged_schedule_is_rejected(self, change):
         record = record_of(Schedule({"a": np.array([0.5])}, 100, "sac"))
         record["schedule"] |= change
         with pytest.raises(ValueError, match=r"config\.json's schedule is damaged .*; put a copy of the file back\.$"):
             schedule_of(record)
 
-    def test_another_agents_is_refused(self):
+    def test_the_schedule_of_another_agent_is_rejected(self):
         schedule = Schedule({"a": np.array([0.5])}, 100, "sac")
         check_agent(schedule, "sac")
         check_agent(schedule._replace(agent=None), "td3")
@@ -280,19 +280,19 @@ class TestAtSteps:
             (100, 5, [1.0, 2.0, 4.0, 4.0, 4.0]),  # the last value holds
             (100, 2, [1.0, 2.0]),
             (50, 6, [1.0, 1.0, 2.0, 2.0, 4.0, 4.0]),
-            (200, 3, [1.0, 4.0, 4.0]),  # the second value falls between two beginnings
+            (200, 3, [1.0, 4.0, 4.0]),  # the second value falls between two generation starts
             (40, 8, [1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0]),  # steps 0 40 80 120 160 200 240 280
             (99, 3, [1.0, 1.0, 2.0]),  # steps 0 99 198
             (101, 3, [1.0, 2.0, 4.0]),  # steps 0 101 202
             (1, 1, [1.0]),
         ],
     )
-    def test_by_hand(self, steps, generations, expected):
+    def test_expected_values(self, steps, generations, expected):
         resampled = at_steps(Schedule({"rate": np.array([1.0, 2.0, 4.0])}, 100, "sac"), steps, generations)
         assert resampled["rate"].tolist() == expected
 
-    def test_all_names_and_bits_are_kept(self, family):
-        schedule = family.schedule()._replace(values={"b": float32([0.1, 0.7]), "a": float32([0.2, 0.3])})
+    def test_names_and_bits_are_preserved(self, tree):
+        schedule = tree.schedule()._replace(values={"b": float32([0.1, 0.7]), "a": float32([0.2, 0.3])})
         resampled = at_steps(schedule, 50, 4)
         assert list(resampled) == ["b", "a"]
         assert resampled["b"].astype(np.float32).tobytes() == float32([0.1, 0.1, 0.7, 0.7]).tobytes()
@@ -307,7 +307,7 @@ class TestAtSteps:
             at_steps(Schedule({"rate": np.ones(1)}, 1, None), steps, generations)
 
 
-class TestMistakes:
+class TestInvalidTables:
     def test_no_run_folder(self, tmp_path):
         with pytest.raises(ValueError, match="is not a run directory: there is no such folder"):
             lineage(tmp_path / "none")
@@ -323,7 +323,7 @@ class TestMistakes:
         with pytest.raises(ValueError, match=r"no finished generation of members; train it for at least one\.$"):
             lineage(table.parent)
 
-    def test_a_first_generation_that_is_half_written(self, tmp_path):
+    def test_an_incomplete_first_generation(self, tmp_path):
         record = {"kind": "pbt-sac", "population": 3}
         run = write_run(tmp_path / "run", record=record)
         path = run / "lineage.csv"
@@ -340,11 +340,11 @@ class TestMistakes:
             ([0, 1, 2, 3, 5, 6, 7, 8], "line 6 should be generation 1, member 1"),  # a row is missing
             ([0, 1, 2, 3, 4, 4, 5], "line 7 should be generation 1, member 2"),  # a row twice
             ([0, 1, 2, 6, 7, 8], "line 5 should be generation 1, member 0"),  # a generation is missing
-            ([3, 4, 5], "line 2 should be generation 0, member 0"),  # it begins late
+            ([3, 4, 5], "line 2 should be generation 0, member 0"),  # the first generation is missing
             ([0, 2, 1, 3, 4, 5], "line 3 should be generation 0, member 1"),
         ],
     )
-    def test_generations_that_are_not_whole(self, table, order, message):
+    def test_missing_or_repeated_rows(self, table, order, message):
         header, *rows = table.read_text().splitlines()
         table.write_text("\n".join([header, *(rows[row] for row in order), ""]))
         with pytest.raises(ValueError, match=rf"lineage\.csv is damaged: {message}; put a copy of the file back\.$"):
@@ -362,6 +362,6 @@ class TestMistakes:
             lineage(table.parent)
 
     @pytest.mark.parametrize("steps", [0, -300, 301, NAN, INF])
-    def test_steps_that_the_members_cannot_share(self, tmp_path, steps):
+    def test_steps_that_are_no_multiple_of_the_members(self, tmp_path, steps):
         with pytest.raises(ValueError, match=r"metrics\.csv gives .* no multiple of its 3 members; put a copy"):
             lineage(write_run(tmp_path / "run", steps=steps))

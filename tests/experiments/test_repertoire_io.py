@@ -1,4 +1,4 @@
-"""Repertoires outside of a run: saved, loaded for their task only, taken from a folder, begun with, and put to use."""
+"""Repertoires outside of a run: saved, loaded for the same task only, read from a run directory, and used."""
 
 import dataclasses
 
@@ -41,15 +41,15 @@ def result(tmp_path_factory):
 
 
 class TestFile:
-    def test_it_comes_back_bit_by_bit(self, result, tmp_path):
-        kept = rookery.repertoire_of(result[1].state)
-        rookery.save_repertoire(tmp_path / "hill", kept, scoring())
-        assert [path.name for path in tmp_path.iterdir()] == ["hill.npz"], "nothing half written stays behind"
+    def test_round_trip_is_bit_equal(self, result, tmp_path):
+        stored = rookery.repertoire_of(result[1].state)
+        rookery.save_repertoire(tmp_path / "hill", stored, scoring())
+        assert [path.name for path in tmp_path.iterdir()] == ["hill.npz"], "no temporary file remains"
         for name in ("hill", "hill.npz"):
-            assert_equal(rookery.load_repertoire(tmp_path / name, scoring()), kept)
+            assert_equal(rookery.load_repertoire(tmp_path / name, scoring()), stored)
 
     @pytest.mark.parametrize(
-        ("other", "said"),
+        ("other", "message"),
         [
             (scoring(name="valley"), "name is hill there and valley here"),
             (scoring(lower=(-1.0, 0.0)), r"lower is \[0.0, 0.0\] there and \[-1.0, 0.0\] here"),
@@ -57,12 +57,12 @@ class TestFile:
             (scoring(size=4), r"float32 \[9, 3\] in the checkpoint and float32 \[9, 4\]"),
         ],
     )
-    def test_of_another_task_or_agent_it_is_refused(self, result, tmp_path, other, said):
+    def test_a_repertoire_of_another_task_or_agent_is_rejected(self, result, tmp_path, other, message):
         rookery.save_repertoire(tmp_path / "hill.npz", rookery.repertoire_of(result[1].state), scoring())
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             rookery.load_repertoire(tmp_path / "hill.npz", other)
 
-    def test_what_is_no_repertoire_is_refused(self, result, tmp_path, monkeypatch):
+    def test_a_file_without_a_repertoire_is_rejected(self, result, tmp_path, monkeypatch):
         path = tmp_path / "hill.npz"
         with pytest.raises(FileNotFoundError):
             rookery.load_repertoire(path, scoring())
@@ -88,46 +88,46 @@ class TestRun:
         with pytest.raises(ValueError, match=r"started from Python; give its program: repertoire\(run_dir, program\)"):
             rookery.repertoire(done.run_dir)
 
-    def test_a_run_without_a_repertoire_says_so(self, result):
+    def test_a_run_without_a_repertoire_is_rejected(self, result):
         from tests import walks
 
         with pytest.raises(ValueError, match="which has no repertoire"):
             rookery.repertoire(result[1].run_dir, rookery.pbt(walks.learner(), population_size=4))
 
-    def test_the_folder_names_the_task(self, result):
+    def test_the_config_records_the_task(self, result):
         from rookery.storage.run_dir import open_existing
 
-        told = open_existing(result[1].run_dir).config
-        assert told["environment"] == {"env": "hill"}
-        assert told["descriptor"]["upper"] == [1.0, 1.0]
+        config = open_existing(result[1].run_dir).config
+        assert config["environment"] == {"env": "hill"}
+        assert config["descriptor"]["upper"] == [1.0, 1.0]
 
 
-class TestBegin:
-    def test_elites_go_where_they_belong_among_other_cells(self, result):
-        kept = rookery.repertoire_of(result[1].state)
+class TestBeginWith:
+    def test_elites_are_added_to_the_nearest_of_other_cells(self, result):
+        stored = rookery.repertoire_of(result[1].state)
         finer = rookery.grid((5, 4), (0, 0), (1, 1))
-        program = rookery.begin_with(rookery.map_elites(scoring(), finer), kept)
-        begun = rookery.repertoire_of(jax.jit(program.init)(KEY))
+        program = rookery.begin_with(rookery.map_elites(scoring(), finer), stored)
+        initial = rookery.repertoire_of(jax.jit(program.init)(KEY))
         expected, _ = repertoires.add(
             repertoires.empty({"x": jnp.zeros(3), "n": jnp.zeros((), jnp.int32)}, finer),
-            jax.tree.map(lambda leaf: leaf[kept.occupied], kept.genotypes),
-            kept.fitnesses[kept.occupied],
-            kept.descriptors[kept.occupied],
+            jax.tree.map(lambda leaf: leaf[stored.occupied], stored.genotypes),
+            stored.fitnesses[stored.occupied],
+            stored.descriptors[stored.occupied],
         )
-        assert_equal(begun, expected)
-        assert int(begun.occupied.sum()) > 3
+        assert_equal(initial, expected)
+        assert int(initial.occupied.sum()) > 3
         after, _ = jax.jit(program.step)(jax.jit(program.init)(KEY), KEY)
-        assert (rookery.repertoire_of(after).fitnesses >= begun.fitnesses).all()
+        assert (rookery.repertoire_of(after).fitnesses >= initial.fitnesses).all()
 
-    def test_of_other_genotypes_it_is_refused(self, result):
-        kept = rookery.repertoire_of(result[1].state)
+    def test_other_genotypes_are_rejected(self, result):
+        stored = rookery.repertoire_of(result[1].state)
         other = scoring(size=4)
         with pytest.raises(ValueError, match="of another task or another agent"):
-            rookery.begin_with(rookery.map_elites(other, CELLS), kept)
+            rookery.begin_with(rookery.map_elites(other, CELLS), stored)
         from tests import walks
 
         with pytest.raises(ValueError, match="only a program with a repertoire"):
-            rookery.begin_with(rookery.pbt(walks.learner(), population_size=4), kept)
+            rookery.begin_with(rookery.pbt(walks.learner(), population_size=4), stored)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ class TestBegin:
         (lambda g, _: (g[:2], g[0]), r"\[2\] and \[\]"),
     ],
 )
-def test_a_scoring_function_of_the_wrong_shapes_is_told_so(score, shapes):
+def test_a_scoring_function_with_wrong_shapes_is_rejected(score, shapes):
     wrong = rookery.function_scoring(score, lambda key: jax.random.uniform(key, (3,)), (0, 0), (1, 1))
     with pytest.raises(ValueError, match=shapes):
         rookery.run(rookery.map_elites(wrong, CELLS), generations=1, quiet=True)
@@ -152,7 +152,7 @@ def test_limits_may_be_arrays(lower):
 
 
 class TestAct:
-    def test_an_elite_sees_through_its_own_statistics(self):
+    def test_an_elite_acts_on_observations_normalised_by_its_statistics(self):
         env = rookery.make("point_room", episode_length=10)
         agent = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=(8,), output_scale=1.0))
         learner = rookery.off_policy(agent, env, dataclasses.replace(LIFE, normalize_observations=True))
@@ -161,28 +161,28 @@ class TestAct:
         member, _ = jax.jit(learner.step)(member, bank, KEY, jnp.asarray(0))
         genotype = lives.genotype(member)
         observation = jnp.asarray([0.3, -0.7])
-        seen = normalize.normalize(genotype.normalizer, observation)
+        normalized = normalize.normalize(genotype.normalizer, observation)
         action = rookery.act(agent, genotype, observation)
-        assert jnp.array_equal(action, agent.act(genotype.params, seen))
+        assert jnp.array_equal(action, agent.act(genotype.params, normalized))
         assert not jnp.allclose(action, agent.act(genotype.params, observation)), (
             "statistics that do nothing prove nothing"
         )
 
-    def test_a_policy_without_gradients_acts_as_it_was_judged(self):
+    def test_a_policy_of_map_elites_acts_as_in_its_evaluation(self):
         env = rookery.make("point_room", episode_length=3)
-        bred = rookery.policy(env.spec, rookery.PolicyConfig((8,)))
+        policy = rookery.policy(env.spec, rookery.PolicyConfig((8,)))
         searched = rookery.policy_scoring(env, rookery.PolicyConfig((8,)), rookery.EvaluationConfig(eval_episodes=1))
         bank = searched.start_states(KEY)
         genotype = searched.init_genotype(KEY, bank)
         state, step = jax.tree.map(lambda leaf: leaf[0], bank)
         for _ in range(3):
-            state, step = env.step(state, rookery.act(bred, genotype, step.observation), KEY)
-        judged = searched.evaluate(genotype, bank, KEY)
-        np.testing.assert_allclose(judged.descriptor, step.final_observation, rtol=1e-6)
+            state, step = env.step(state, rookery.act(policy, genotype, step.observation), KEY)
+        evaluation = searched.evaluate(genotype, bank, KEY)
+        np.testing.assert_allclose(evaluation.descriptor, step.final_observation, rtol=1e-6)
 
 
-def breaking_world(after: int) -> Environment:
-    """A walk to the right by 0.1 a step for -1 each; the physics break in step `after`."""
+def breaking_environment(after: int) -> Environment:
+    """A point that moves right by 0.1 in each step, with reward -1; the physics break in step `after`."""
     spec = EnvSpec("glass", 1, 1, 20, descriptor=base.descriptor_spec("final x", "final", (-1.0,), (1.0,)))
 
     def reset(key):
@@ -199,15 +199,15 @@ def breaking_world(after: int) -> Environment:
 
 
 @pytest.mark.parametrize(("after", "broken"), [(6, 2), (99, 0)])
-def test_whoever_breaks_the_physics_is_counted_rejected_and_not_put_at_zero(after, broken):
-    env = breaking_world(after)
+def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected(after, broken):
+    env = breaking_environment(after)
     config = rookery.EvaluationConfig(eval_episodes=2, start_states=2)
     bank = auto_reset.start_bank(env, KEY, 2)
     act = rookery.policy(env.spec, rookery.PolicyConfig((4,))).act
     genotype = Genotype(rookery.policy(env.spec, rookery.PolicyConfig((4,))).init(KEY), (), None)
-    judged = rollout.evaluate(rollout.evaluator(act, env, config), genotype, bank, KEY)
-    assert int(judged.broken) == broken
-    np.testing.assert_allclose(judged.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
+    evaluation = rollout.evaluate(rollout.evaluator(act, env, config), genotype, bank, KEY)
+    assert int(evaluation.broken) == broken
+    np.testing.assert_allclose(evaluation.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
     searched = rookery.policy_scoring(env, rookery.PolicyConfig((4,)), config)
     program = rookery.map_elites(searched, rookery.grid((5,), (-1.0,), (1.0,)), rookery.iso_line(searched, 3))
     state, metrics = jax.jit(program.step)(program.init(KEY), KEY)
@@ -216,7 +216,7 @@ def test_whoever_breaks_the_physics_is_counted_rejected_and_not_put_at_zero(afte
     assert int(rookery.repertoire_of(state).occupied.sum()) == (0 if broken else 1)
 
 
-def test_a_generation_moves_no_cell_that_nobody_touches():
+def test_a_generation_moves_only_the_cells_that_it_writes():
     big = rookery.function_scoring(
         lambda g, _: (-jnp.sum(g * g), g[:2]), lambda key: jax.random.uniform(key, (1000,)), (0, 0), (1, 1)
     )

@@ -1,4 +1,4 @@
-"""Runs that begin with what another run learned: its skills, its members, its repertoire."""
+"""Runs that start from the results of another run: its skills, its members or its repertoire."""
 
 import contextlib
 import dataclasses
@@ -32,8 +32,8 @@ from rookery.storage.csv_log import RunLog, read_csv
 from tests.agents.common import compiled
 from tests.tiny import assert_equal
 
-WORLD = EnvironmentConfig(env="point_room", episode_length=10, devices=1)
-LIFE = OffPolicyConfig(
+ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=10, devices=1)
+LEARNER = OffPolicyConfig(
     num_envs=4,
     steps_per_generation=40,
     updates_per_step=0.25,
@@ -44,12 +44,12 @@ LIFE = OffPolicyConfig(
     eval_episodes=3,
     start_states=4,
 )
-MIND = SacConfig(hidden_sizes=(8,))
-SMALL = {"environment": WORLD, "learner": LIFE, "agent": MIND}
-DISCOVERING = configure(
+AGENT = SacConfig(hidden_sizes=(8,))
+SMALL = {"environment": ENVIRONMENT, "learner": LEARNER, "agent": AGENT}
+DIAYN_RUN = configure(
     "pbt-diayn", population=3, skills=SkillsConfig(3), diayn=DiaynConfig(discriminator_hidden_sizes=(8,)), **SMALL
 )
-BREEDING = configure(
+ME_PBT_RUN = configure(
     "me-pbt-sac",
     population=2,
     ga_population=2,
@@ -59,10 +59,10 @@ BREEDING = configure(
 )
 
 
-def kept(config, path: Path) -> str:
-    """The folder of a run whose only checkpoint is its beginning; the second member was best."""
+def save_run(config, path: Path) -> str:
+    """Write a run directory with the initial state as its only checkpoint; the second member is the best."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
-    state = first_state(begun(config))
+    state = initial_state(initial_program(config))
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
@@ -74,109 +74,111 @@ def kept(config, path: Path) -> str:
     return str(path)
 
 
-def begun(config) -> rookery.Program:
+def initial_program(config) -> rookery.Program:
     return warm_start.begin(config, build.build(config))
 
 
-def first_state(program: rookery.Program):
+def initial_state(program: rookery.Program):
     return compiled(program.init)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
-def skilled(tmp_path_factory) -> str:
+def diayn_run(tmp_path_factory) -> str:
     """A run of three members with three skills."""
-    return kept(DISCOVERING, tmp_path_factory.mktemp("origins") / "skilled")
+    return save_run(DIAYN_RUN, tmp_path_factory.mktemp("origins") / "diayn_run")
 
 
 @pytest.fixture(scope="module")
-def bred(tmp_path_factory, skilled) -> str:
-    """A repertoire that begins with the skills of `skilled`."""
-    return kept(dataclasses.replace(BREEDING, init_from=skilled), tmp_path_factory.mktemp("origins") / "bred")
+def me_pbt_run(tmp_path_factory, diayn_run) -> str:
+    """A repertoire that starts from the skills of `diayn_run`."""
+    return save_run(
+        dataclasses.replace(ME_PBT_RUN, init_from=diayn_run), tmp_path_factory.mktemp("origins") / "me_pbt_run"
+    )
 
 
-def test_each_skill_is_an_agent_that_sees_the_room_as_it_is(skilled):
-    origin = warm_start.open_origin(skilled)
+def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
+    origin = warm_start.open_origin(diayn_run)
     assert origin.built.learner is not None
     spec = origin.built.learner.spec
     assert spec.skill is not None
     whole = rookery.genotype(trees.take(origin.state.members, 1))
-    policies = rookery.skill_policies(skilled, member=1)
-    with_skill = rookery.diayn(rookery.sac(spec, MIND), spec, DISCOVERING.diayn)
-    alone = rookery.sac(rookery.make("point_room").spec, MIND)
+    policies = rookery.skill_policies(diayn_run, member=1)
+    with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.diayn)
+    agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     actions = []
     for number, skill in enumerate(listed(spec.skill)):
         observation = jnp.asarray([0.3, -0.7])
-        shown = rookery.act(with_skill, whole, jnp.concatenate([observation, jnp.asarray(skill)]))
-        actions.append(rookery.act(alone, trees.take(policies, number), observation))
-        np.testing.assert_allclose(actions[-1], shown, atol=1e-6)
+        expected = rookery.act(with_skill, whole, jnp.concatenate([observation, jnp.asarray(skill)]))
+        actions.append(rookery.act(agent, trees.take(policies, number), observation))
+        np.testing.assert_allclose(actions[-1], expected, atol=1e-6)
     assert not np.allclose(actions[0], actions[1], atol=1e-6)
 
 
-def test_the_best_member_is_meant_unless_one_is_named(skilled):
-    policies, named = rookery.skill_policies(skilled), rookery.skill_policies(skilled, 1)
-    assert_equal(policies, named)
+def test_default_is_the_best_member(diayn_run):
+    policies, explicit = rookery.skill_policies(diayn_run), rookery.skill_policies(diayn_run, 1)
+    assert_equal(policies, explicit)
     with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
-        rookery.skill_policies(skilled, 3)
+        rookery.skill_policies(diayn_run, 3)
 
 
 @pytest.mark.parametrize("kind", ["sac", "pbt-sac"])
-def test_everybody_begins_as_the_skill_with_hyper_parameters_of_their_own(kind, skilled):
-    config = configure(kind, population=2, init_from=skilled, skill=2, **SMALL)
-    members, plain = first_state(begun(config)).members, first_state(build.build(config).program).members
-    wanted = trees.take(rookery.skill_policies(skilled), 2)
+def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(kind, diayn_run):
+    config = configure(kind, population=2, init_from=diayn_run, skill=2, **SMALL)
+    members, plain = initial_state(initial_program(config)).members, initial_state(build.build(config).program).members
+    wanted = trees.take(rookery.skill_policies(diayn_run), 2)
     for member in range(2):
-        mine = rookery.genotype(trees.take(members, member))
-        assert_equal((mine.params, mine.normalizer), (wanted.params, wanted.normalizer))
+        loaded = rookery.genotype(trees.take(members, member))
+        assert_equal((loaded.params, loaded.normalizer), (wanted.params, wanted.normalizer))
     for name in members.hyper._fields:
         assert np.array_equal(getattr(members.hyper, name), getattr(plain.hyper, name))
     assert float(jnp.abs(jax.tree.leaves(members.state.policy.moments)[1]).max()) == 0.0
 
 
-def test_a_repertoire_begins_with_every_skill_where_it_ends(skilled):
-    config = dataclasses.replace(BREEDING, init_from=skilled)
-    repertoire = repertoire_of(first_state(begun(config)))
-    policies = rookery.skill_policies(skilled)
+def test_a_repertoire_starts_from_every_skill_at_its_descriptor(diayn_run):
+    config = dataclasses.replace(ME_PBT_RUN, init_from=diayn_run)
+    repertoire = repertoire_of(initial_state(initial_program(config)))
+    policies = rookery.skill_policies(diayn_run)
     occupied = np.flatnonzero(repertoire.occupied)
     assert 1 <= len(occupied) <= 3
-    assert not repertoire_of(first_state(build.build(config).program)).occupied.any()
+    assert not repertoire_of(initial_state(build.build(config).program)).occupied.any()
     kernels = np.asarray(policies.params.policy["params"]["Dense_0"]["kernel"])
     biases = np.asarray(policies.params.policy["params"]["Dense_0"]["bias"])
-    assert np.array_equal(kernels[0], kernels[1]), "what differs between skills is the bias alone"
+    assert np.array_equal(kernels[0], kernels[1]), "skills differ only in the bias"
     for cell in occupied:
         elite = np.asarray(repertoire.genotypes.params.policy["params"]["Dense_0"]["bias"][cell])
         assert (elite == biases).all(axis=1).any()
 
 
-def test_a_repertoire_begins_with_another(bred):
-    # Elsewhere, so that what was judged there says nothing; and with a discount that is held.
+def test_a_repertoire_starts_from_another(me_pbt_run):
+    # In another environment, so that the stored fitness does not apply; and with a fixed discount.
     maze = EnvironmentConfig(env="point_maze", episode_length=10, devices=1)
-    config = dataclasses.replace(BREEDING, init_from=bred, environment=maze, space={"space.discount": 0.9})
-    repertoire, there = repertoire_of(first_state(begun(config))), rookery.repertoire(bred)
+    config = dataclasses.replace(ME_PBT_RUN, init_from=me_pbt_run, environment=maze, space={"space.discount": 0.9})
+    repertoire, there = repertoire_of(initial_state(initial_program(config))), rookery.repertoire(me_pbt_run)
     occupied, known = np.flatnonzero(repertoire.occupied), np.flatnonzero(there.occupied)
     assert len(occupied)
-    assert (repertoire.fitnesses[occupied] < -10.0).all(), "ten steps of at least 1 from the maze's goal"
-    assert (there.fitnesses[known] > -1.0).all(), "the room only costs control"
+    assert (repertoire.fitnesses[occupied] < -10.0).all(), "ten steps at a distance of at least 1 from the goal"
+    assert (there.fitnesses[known] > -1.0).all(), "the only cost in point_room is that of control"
     assert np.allclose(repertoire.genotypes.hyper.discount[occupied], 0.9)
     biases = (np.asarray(one.genotypes.params.policy["params"]["Dense_0"]["bias"]) for one in (repertoire, there))
     here, theirs = next(biases)[occupied], next(biases)[known]
     assert all((elite == theirs).all(axis=1).any() for elite in here)
 
 
-def test_an_agent_begins_as_the_best_elite_or_the_best_member(bred, tmp_path):
-    members = first_state(begun(configure("sac", init_from=bred, **SMALL))).members
-    best = rookery.best(rookery.repertoire(bred)).genotype
+def test_an_agent_starts_from_the_best_elite_or_the_best_member(me_pbt_run, tmp_path):
+    members = initial_state(initial_program(configure("sac", init_from=me_pbt_run, **SMALL))).members
+    best = rookery.best(rookery.repertoire(me_pbt_run)).genotype
     assert_equal(trees.take(members.state.params, 0), best.params)
-    plain = kept(configure("sac", population=2, **SMALL), tmp_path / "plain")
-    members = first_state(begun(configure("sac", init_from=plain, **SMALL))).members
+    plain = save_run(configure("sac", population=2, **SMALL), tmp_path / "plain")
+    members = initial_state(initial_program(configure("sac", init_from=plain, **SMALL))).members
     origin = warm_start.open_origin(plain)
     assert_equal(trees.take(members.state.params, 0), trees.take(origin.state.members.state.params, 1))
 
 
-def test_discovery_goes_on_from_discovery(skilled):
-    members = first_state(begun(dataclasses.replace(DISCOVERING, population=1, init_from=skilled))).members
-    origin = warm_start.open_origin(skilled)
-    mine, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
-    assert_equal(trees.take(mine, 0), trees.take(theirs, 1))
+def test_skill_discovery_starts_from_skill_discovery(diayn_run):
+    members = initial_state(initial_program(dataclasses.replace(DIAYN_RUN, population=1, init_from=diayn_run))).members
+    origin = warm_start.open_origin(diayn_run)
+    loaded, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
+    assert_equal(trees.take(loaded, 0), trees.take(theirs, 1))
 
 
 @pytest.mark.parametrize(
@@ -207,54 +209,54 @@ def test_discovery_goes_on_from_discovery(skilled):
             "is a run of kind pbt-diayn, from which a run of kind td3 cannot start",
         ),
         (
-            lambda run: dataclasses.replace(DISCOVERING, init_from=run, skills=SkillsConfig(4)),
+            lambda run: dataclasses.replace(DIAYN_RUN, init_from=run, skills=SkillsConfig(4)),
             r"has the skills .*size=3.*, this run .*size=4.*; give this run the same",
         ),
         (
-            lambda run: dataclasses.replace(DISCOVERING, init_from=run, skill=1),
+            lambda run: dataclasses.replace(DIAYN_RUN, init_from=run, skill=1),
             "has no skills to choose from here; leave skill out",
         ),
         (
             lambda run: configure(
-                "map-elites", init_from=run, environment=WORLD, evaluation=EvaluationConfig(eval_episodes=2)
+                "map-elites", init_from=run, environment=ENVIRONMENT, evaluation=EvaluationConfig(eval_episodes=2)
             ),
             "map-elites can start only from a map-elites run",
         ),
         (lambda run: configure("sac", init_from=run + "-no", **SMALL), "is not a run directory"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, message, skilled):
+def test_an_incompatible_run_is_rejected(change, message, diayn_run):
     with pytest.raises(ValueError, match=message):
-        begun(change(skilled))
+        initial_program(change(diayn_run))
 
 
-def test_nobody_begins_with_itself(skilled):
-    run = RunConfig(run_dir=skilled)
+def test_a_run_cannot_start_from_itself(diayn_run):
+    run = RunConfig(run_dir=diayn_run)
     with pytest.raises(ValueError, match="cannot start from itself; choose another folder"):
-        begun(dataclasses.replace(DISCOVERING, init_from=skilled, run=run))
+        initial_program(dataclasses.replace(DIAYN_RUN, init_from=diayn_run, run=run))
 
 
-def test_the_best_is_sought_among_those_who_were_not_replaced(skilled):
-    origin = warm_start.open_origin(skilled)
+def test_the_best_member_is_one_that_was_not_replaced(diayn_run):
+    origin = warm_start.open_origin(diayn_run)
     assert warm_start.best_member(origin) == 1
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 2, 2]))
     assert warm_start.best_member(origin._replace(state=origin.state._replace(shared=replaced))) == 0
 
 
-def test_discovery_needs_a_run_that_knows_skills(bred):
+def test_skill_discovery_needs_a_run_with_skills(me_pbt_run):
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and has no skills to start from"):
-        begun(dataclasses.replace(DISCOVERING, init_from=bred))
+        initial_program(dataclasses.replace(DIAYN_RUN, init_from=me_pbt_run))
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac, which discovers no skills"):
-        rookery.skill_policies(bred)
+        rookery.skill_policies(me_pbt_run)
 
 
-def test_a_run_from_python_says_how_to_begin_with_it(tmp_path):
+def test_a_run_from_python_is_rejected_with_a_remedy(tmp_path):
     run_dir.create(tmp_path / "run", {"kind": "python", "space": None}).release()
     with pytest.raises(ValueError, match="start from it there with begin_as"):
         warm_start.open_origin(tmp_path / "run")
 
 
-def test_what_is_not_given_is_that_runs():
+def test_settings_that_are_not_given_come_from_the_other_run():
     run = configure(
         "diayn",
         skills=SkillsConfig(7),
@@ -263,7 +265,7 @@ def test_what_is_not_given_is_that_runs():
     default = warm_start_defaults(run, KINDS["sac"])
     assert (default.environment.env, default.environment.episode_length) == ("walker2d_uni", None)
     assert default.kind == "sac"
-    assert default.agent == MIND
+    assert default.agent == AGENT
     assert default.learner == dataclasses.replace(OffPolicyConfig(), normalize_observations=True)
     breeding = warm_start_defaults(run, KINDS["me-pbt-sac"])
     assert breeding.kind == "me-pbt-sac"
@@ -278,14 +280,14 @@ def test_what_is_not_given_is_that_runs():
     assert warm_start_defaults(None, KINDS["sac"]) == configure("sac")
 
 
-def test_an_evaluation_tells_where_each_skill_goes(skilled):
-    generation, metrics = evaluate(skilled, episodes=4, seed=3)
+def test_an_evaluation_records_the_trajectory_of_each_skill(diayn_run):
+    generation, metrics = evaluate(diayn_run, episodes=4, seed=3)
     assert generation == 1
-    assert metrics["best_member"] == 1, "who was best when last judged: the one that everything else begins with"
+    assert metrics["best_member"] == 1, "the best of the last evaluation, from which other runs start"
     assert metrics["skill"].tolist() == [0, 1, 2, 0, 1, 2], "four episodes are rounded up to two of each skill"
     assert metrics["accuracy"].shape == metrics["returns"].shape == (3, 6)
     np.testing.assert_allclose(metrics["fitness"], metrics["accuracy"].mean(axis=1), rtol=1e-6)
-    table = read_csv(Path(skilled) / "skills.csv")
+    table = read_csv(Path(diayn_run) / "skills.csv")
     assert list(table) == ["skill", "episode", "step", "descriptor/0", "descriptor/1"]
     assert len(table["skill"]) == 6 * (10 + 1)
     ends = table["step"] == 10
