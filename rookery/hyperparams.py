@@ -293,6 +293,12 @@ def perturb(space: Space, hyper: Hyper, key: Key, factors: tuple[float, float], 
     return hyper._replace(**changed)
 
 
+def resample(space: Space, hyper: Hyper, key: Key) -> Hyper:
+    """Replace every evolving field of one member by a new sample; the key is consumed."""
+    fresh = sample(space, key)
+    return hyper._replace(**{name: getattr(fresh, name) for name in space.domains})
+
+
 def clip(space: Space, hyper: Hyper) -> Hyper:
     """Clip every evolving field to its bounds."""
     return hyper._replace(**{name: clip_value(d, getattr(hyper, name)) for name, d in space.domains.items()})

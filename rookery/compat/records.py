@@ -97,6 +97,16 @@ def check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def check_equal(name: str, configured: int, found: int | tuple[int, ...], description: str) -> None:
+    """Check that a configured number is the number found; `{}` in the description stands for the latter.
+
+    Raises:
+      ValueError: the numbers differ; the message contains both.
+    """
+    found_one = (configured,) if isinstance(found, tuple) else configured
+    check(found == found_one, f"{name} is {configured}, but {description.format(found)}; make them equal.")
+
+
 def check_counts(**counts: int) -> None:
     """Check that all counts are at least 1.
 
