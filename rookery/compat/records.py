@@ -20,6 +20,7 @@ class Record:
     """
 
     paths: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls) -> None:
         """Register the subclass as a frozen dataclass and pytree."""
@@ -37,11 +38,11 @@ class Record:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields, or values at names of `paths`, changed."""
         plain = {name: value for name, value in changes.items() if name not in self.paths}
-        result = dataclasses.replace(self, **plain)  # pyright: ignore[reportArgumentType]
+        result = dataclasses.replace(self, **plain)
         for name in changes.keys() - plain.keys():
             field, *path = self.paths[name]
             changed = _put(getattr(result, field), path, changes[name]) if path else changes[name]
-            result = dataclasses.replace(result, **{field: changed})  # pyright: ignore[reportArgumentType]
+            result = dataclasses.replace(result, **{field: changed})
         return result
 
 

@@ -67,16 +67,7 @@ def warmstart_buffer(
 ) -> tuple[ReplayBuffer, BatchState, AgentT]:
     """Fill a buffer with at least `num_warmstart_steps` transitions of E = `env_batch_size` environments.
 
-    Args:
-      replay_buffer: the buffer.
-      training_state: acts in the environments.
-      env_state: environment states `[E, ...]`.
-      play_step_fn: see `PlayFn`.
-      num_warmstart_steps: rounded up to whole steps of all environments.
-      env_batch_size: E.
-
-    Returns:
-      The buffer, the environment states and the training state.
+    The number is rounded up to whole steps of all environments, whose states are `[E, ...]`.
     """
     check_counts(env_batch_size=env_batch_size)
     rounds = -(-num_warmstart_steps // env_batch_size)
@@ -94,19 +85,9 @@ def do_iteration_fn(
     play_step_fn: PlayFn[AgentT, Transition],
     update_fn: Callable[[AgentT, ReplayBuffer], tuple[AgentT, ReplayBuffer, Metrics]],
 ) -> tuple[AgentT, BatchState, ReplayBuffer, Metrics]:
-    """Step E = `env_batch_size` environments, then make `int(grad_updates_per_step * E)` updates.
+    """Step E = `env_batch_size` environments, then make `int(grad_updates_per_step * E)` updates, which may be 0.
 
-    Args:
-      training_state: the agent that acts and learns.
-      env_state: environment states `[E, ...]`.
-      replay_buffer: the buffer.
-      env_batch_size: E.
-      grad_updates_per_step: updates per environment step; 0 for no updates.
-      play_step_fn: see `PlayFn`.
-      update_fn: (training state, buffer) -> both after an update, and metrics.
-
-    Returns:
-      Training state, environment states, buffer, and metrics `[updates, ...]`.
+    `update_fn` returns training state and buffer after an update, and metrics, which are stacked to `[updates, ...]`.
 
     Raises:
       ValueError: the number of updates is above 0, but less than 1 per iteration.

@@ -136,26 +136,16 @@ def isoline_variation(
     minval: float | None = None,
     maxval: float | None = None,
 ) -> TreeT:
-    """Iso+line variation of B pairs of parents, see `variation.iso_line`.
+    """Children `[B, ...]` of B pairs of parents by iso+line variation, see `variation.iso_line`.
 
-    Args:
-      x1: first parents, `[B, ...]`.
-      x2: second parents, `[B, ...]`.
-      key: raw or typed; consumed.
-      iso_sigma: deviation of the isotropic noise.
-      line_sigma: deviation along the line between the parents.
-      minval: lower bound of the children; None for none.
-      maxval: upper bound of the children; None for none.
-
-    Returns:
-      Children, `[B, ...]`.
+    `iso_sigma` is the deviation of the isotropic noise, `line_sigma` that along the line between the parents. Children
+    are clipped to the bounds that are not None. The key, raw or typed, is consumed.
     """
     keys = member_keys(typed_key(key), jax.tree.leaves(x1)[0].shape[0])
     vary = partial(variation.iso_line, config=variation.Sigmas(iso_sigma, line_sigma))
     children = jax.vmap(vary)(x1, x2, keys)
-    if minval is None and maxval is None:
-        return children
-    return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), children)
+    bounded = minval is not None or maxval is not None
+    return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), children) if bounded else children
 
 
 Scored = tuple[Array, Array, Mapping[str, PyTree]]

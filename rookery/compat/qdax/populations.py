@@ -7,7 +7,6 @@ The functions run on one device, or inside a mapped axis where each device holds
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from rookery.compat.qdax.records import (
     PBTTD3TrainingState,
     PBTTrainingState,
     ReplayBuffer,
+    TrainingState,
     Transition,
 )
 from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
@@ -49,7 +49,7 @@ class Population(SingleAgent):
 
     def get_init_fn(
         self, population_size: int, action_size: int, observation_size: int, buffer_size: int
-    ) -> Callable[[Key], tuple[Any, ReplayBuffer]]:
+    ) -> Callable[[Key], tuple[TrainingState, ReplayBuffer]]:
         """Return a function of a key that creates training states and empty replay buffers.
 
         Raises:
@@ -57,7 +57,7 @@ class Population(SingleAgent):
         """
         check_counts(population_size=population_size)
 
-        def init(key: Key) -> tuple[Any, ReplayBuffer]:
+        def init(key: Key) -> tuple[TrainingState, ReplayBuffer]:
             init_member = partial(self.init, action_size=action_size, observation_size=observation_size)
             empty = ReplayBuffer.init(buffer_size, Transition.init_dummy(observation_size, action_size))
             keys = jax.random.split(typed_key(key), population_size)

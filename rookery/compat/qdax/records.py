@@ -53,10 +53,8 @@ class Transition(Record):
     def flatten(self) -> Array:
         """Concatenate all fields in their order, `[..., F]`."""
         widths = {name: math.prod(shape) for name, shape in self._shapes().items()}
-        leading = self.rewards.shape
-        return jnp.concatenate(
-            [getattr(self, name).reshape(*leading, width) for name, width in widths.items() if width], -1
-        )
+        shape = self.rewards.shape
+        return jnp.concatenate([getattr(self, name).reshape(*shape, n) for name, n in widths.items() if n], -1)
 
     @classmethod
     def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
@@ -78,12 +76,12 @@ class Transition(Record):
             # XLA's compiler crashes on slices of size 0.
             part = flattened_transition[..., begin:end] if end > begin else jnp.zeros((*leading, 0), dtype)
             fields[name] = part.reshape(*leading, *shape)
-        return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})  # pyright: ignore[reportArgumentType]
+        return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each field of a single transition, by name, in order."""
-        fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType] - `Record` makes it a dataclass
-        return {field.name: getattr(self, field.name).shape[self.rewards.ndim :] for field in fields}
+        rank = self.rewards.ndim
+        return {field.name: getattr(self, field.name).shape[rank:] for field in dataclasses.fields(self)}
 
 
 class QDTransition(Transition):
