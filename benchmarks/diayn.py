@@ -143,7 +143,8 @@ def learn(
     key, learn_key = jax.random.split(key)
 
     def block(state: PyTree, key: Key) -> tuple[PyTree, Metrics]:
-        return off_policy.learn(bindings, member._replace(state=state), key, jnp.zeros((), jnp.int32))
+        counts, zero = (bindings.config.updates, bindings.config.batch_size), jnp.zeros((), jnp.int32)
+        return off_policy.learn(bindings.agent, bindings.buffer, member._replace(state=state), key, zero, *counts)
 
     state, metrics = jax.lax.scan(block, state, jax.random.split(learn_key, bindings.config.iterations))
     return (state, key), metrics

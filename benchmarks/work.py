@@ -113,7 +113,8 @@ def update_block(
     keys = base.member_keys(update_key, population.hyper.discount.shape[0])
 
     def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-        return off_policy.learn(bindings, member._replace(buffer=buffer), key, jnp.zeros((), jnp.int32))
+        counts, zero = (bindings.config.updates, bindings.config.batch_size), jnp.zeros((), jnp.int32)
+        return off_policy.learn(bindings.agent, bindings.buffer, member._replace(buffer=buffer), key, zero, *counts)
 
     state, metrics = base.vmap(learn, (population, buffer, keys), ())
     return (population._replace(state=state), key), metrics

@@ -357,6 +357,12 @@ def perturb(
     return hyper._replace(**changed)
 
 
+def resample(space: Space[HyperT], hyper: HyperT, key: Key) -> HyperT:
+    """Replace every evolving field of one member by a new sample; the key is consumed."""
+    fresh = sample(space, key)
+    return hyper._replace(**{name: getattr(fresh, name) for name in space.domains})
+
+
 def clip(space: Space[HyperT], hyper: HyperT) -> HyperT:
     """Clip every evolving field to its bounds."""
     return hyper._replace(**{name: clip_value(d, getattr(hyper, name)) for name, d in space.domains.items()})

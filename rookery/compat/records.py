@@ -20,6 +20,7 @@ class Record:
     """
 
     paths: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls) -> None:
         """Register the subclass as a frozen dataclass and pytree."""
@@ -37,11 +38,11 @@ class Record:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields, or values at names of `paths`, changed."""
         plain = {name: value for name, value in changes.items() if name not in self.paths}
-        result = dataclasses.replace(self, **plain)  # pyright: ignore[reportArgumentType]
+        result = dataclasses.replace(self, **plain)
         for name in changes.keys() - plain.keys():
             field, *path = self.paths[name]
             changed = _put(getattr(result, field), path, changes[name]) if path else changes[name]
-            result = dataclasses.replace(result, **{field: changed})  # pyright: ignore[reportArgumentType]
+            result = dataclasses.replace(result, **{field: changed})
         return result
 
 
@@ -95,6 +96,16 @@ def check(condition: bool, message: str) -> None:
     """
     if not condition:
         raise ValueError(message)
+
+
+def check_equal(name: str, configured: int, found: int | tuple[int, ...], description: str) -> None:
+    """Check that a configured number is the number found; `{}` in the description stands for the latter.
+
+    Raises:
+      ValueError: the numbers differ; the message contains both.
+    """
+    found_one = (configured,) if isinstance(found, tuple) else configured
+    check(found == found_one, f"{name} is {configured}, but {description.format(found)}; make them equal.")
 
 
 def check_counts(**counts: int) -> None:

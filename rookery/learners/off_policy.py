@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import buffers, normalize, trees
-from rookery.agents.base import OffPolicyAgent
+from rookery.agents.base import KeepFn, OffPolicyAgent
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
@@ -99,6 +99,8 @@ class OffPolicyBindings(NamedTuple):
     environment: envs.Environment
     buffer: buffers.Buffer
     config: OffPolicyConfig
+    keep: KeepFn | None = None
+    """Computes the extras of the stored transitions; None: they have none."""
 
 
 def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Member[Any, HyperT]:
@@ -106,8 +108,7 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Me
     agent_key, begin_key = jax.random.split(key)
     spec = bindings.environment.spec
     observation, action = jnp.zeros((spec.observation_size,)), jnp.zeros((spec.action_size,))
-    intrinsic_reward = bindings.agent.intrinsic_reward
-    extras = intrinsic_reward.keep(trees.take(bank[1], 0)) if intrinsic_reward else ()
+    extras = bindings.keep(trees.take(bank[1], 0)) if bindings.keep else ()
     row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False), extras)
     return Member(
         state=bindings.agent.start(bindings.agent.init(agent_key)),
@@ -126,30 +127,12 @@ def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, n
     )
 
 
-def train_iterations(
-    bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, iterations: Array
-) -> tuple[Member, tuple]:
-    """Run several iterations, each a step of every environment followed by U updates.
-
-    Args:
-      bindings: agent, environment, buffer and config.
-      member: the member to train.
-      bank: start states.
-      key: consumed.
-      iterations: `[T]` int32, for each iteration the number of iterations before it since the start of training; never
-        batched.
-
-    Returns:
-      The member; and for each iteration, `[T]`: whether it updated the agent (1 or 0), the agent's metrics averaged
-      over the updates, the mean reward of a step, and the number of steps in which the simulation produced non-finite
-      numbers.
-    """
-    keys = jax.random.split(key, iterations.shape[0])
-    return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, (keys, iterations))
-
-
 def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
-    """Run one step of every environment, then U updates; see `iterations.IterateFn` and `train_iterations`."""
+    """Run one step of every environment, then U updates; see `iterations.IterateFn`.
+
+    Logs, `[]` each, whether it updated the agent (1 or 0), the agent's metrics averaged over the updates, the mean
+    reward of a step, and the number of steps in which the simulation produced non-finite numbers.
+    """
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
     learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
@@ -159,8 +142,8 @@ def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, c
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
+    env_batch, rows, steps = rollout.advance(environment, member.env_state, action, env_key, bindings.keep)
     intrinsic_reward = bindings.agent.intrinsic_reward
-    env_batch, rows, steps = rollout.advance(environment, member.env_state, action, env_key, intrinsic_reward)
     if intrinsic_reward is not None:
         member = member._replace(state=intrinsic_reward.observe(member.state, steps))
     member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows))
@@ -169,7 +152,8 @@ def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, c
         member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
 
     first = (count - config.warmup_iterations) * config.updates
-    run_updates = partial(learn, bindings, member, learn_key, first)
+    counts = (config.updates, config.batch_size)
+    run_updates = partial(learn, bindings.agent, bindings.buffer, member, learn_key, first, *counts)
     if config.warmup_steps:
         metrics = jax.eval_shape(run_updates)[1]
         skip = partial(_skip, member.state, metrics)
@@ -197,40 +181,43 @@ def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
     return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
 
 
-def learn(bindings: OffPolicyBindings, member: Member, key: Key, first: Array) -> tuple[PyTree, Metrics]:
+def learn(
+    agent: OffPolicyAgent, buffer: buffers.Buffer, member: Member, key: Key, first: Array, updates: int, batch_size: int
+) -> tuple[PyTree, Metrics]:
     """Run U updates; indices and noise are drawn in one call, rows are gathered one batch at a time.
 
     Args:
-      bindings: agent, environment, buffer and config.
-      member: the member to train.
+      agent: the agent that learns.
+      buffer: reads the member's transitions.
+      member: the member to train; its environments are not used.
       key: consumed.
       first: `[]` int32, number of updates before these; never batched.
+      updates: U.
+      batch_size: B, transitions per update.
 
     Returns:
       The agent's state, and its metrics `[]` averaged over the updates.
     """
-    config = bindings.config
     index_key, noise_key = jax.random.split(key)
-    indices = bindings.buffer.draw(member.buffer, index_key, (config.updates, config.batch_size))
+    indices = buffer.draw(member.buffer, index_key, (updates, batch_size))
     noise = jax.tree.map(
-        lambda leaf: leaf.reshape(config.updates, config.batch_size, *leaf.shape[1:]),
-        bindings.agent.noise(noise_key, config.updates * config.batch_size),
+        lambda leaf: leaf.reshape(updates, batch_size, *leaf.shape[1:]), agent.noise(noise_key, updates * batch_size)
     )
-    steps = first + jnp.arange(config.updates)
-    state, metrics = jax.lax.scan(partial(_update, bindings, member), member.state, (indices, noise, steps))
+    steps = first + jnp.arange(updates)
+    state, metrics = jax.lax.scan(partial(_update, agent, buffer, member), member.state, (indices, noise, steps))
     return state, jax.tree.map(jnp.mean, metrics)
 
 
 def _update(
-    bindings: OffPolicyBindings, member: Member, state: PyTree, inputs: tuple[Array, PyTree, Array]
+    agent: OffPolicyAgent, buffer: buffers.Buffer, member: Member, state: PyTree, inputs: tuple[Array, PyTree, Array]
 ) -> tuple[PyTree, Metrics]:
     indices, noise, step = inputs
-    batch = bindings.buffer.take(member.buffer, indices)
+    batch = buffer.take(member.buffer, indices)
     batch = batch._replace(
         observation=rollout.view(member.normalizer, batch.observation),
         next_observation=rollout.view(member.normalizer, batch.next_observation),
     )
-    return bindings.agent.update(state, member.hyper, batch, noise, step)
+    return agent.update(state, member.hyper, batch, noise, step)
 
 
 def off_policy(
@@ -250,7 +237,8 @@ def off_policy(
     check_alone(spec)
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
-    bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config)
+    keep = agent.intrinsic_reward.keep if agent.intrinsic_reward else None
+    bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config, keep)
     return rollout.bind_learner(
         agent,
         rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward),

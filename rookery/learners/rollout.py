@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.base import ActFn, Agent, IntrinsicReward, OffPolicyAgent
+from rookery.agents.base import ActFn, Agent, IntrinsicReward, KeepFn, OffPolicyAgent
 from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvState, Step, Team
@@ -101,7 +101,7 @@ def advance(
     env_batch: EnvBatchState,
     action: Array,
     key: Key,
-    intrinsic_reward: IntrinsicReward | None = None,
+    keep: KeepFn | None = None,
 ) -> tuple[EnvBatchState, Transition, Step]:
     """Step every environment once; `environment` must reset automatically.
 
@@ -110,14 +110,14 @@ def advance(
       env_batch: environment states and observations, `[E, ...]`.
       action: `[E, A]`.
       key: consumed.
-      intrinsic_reward: if given, its `keep` computes the extras of the transitions.
+      keep: computes the extras of the transitions; None: they have none.
 
     Returns:
       The environments after the step, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
     """
     keys = jax.random.split(key, env_batch.observation.shape[0])
     state, step = jax.vmap(environment.step)(env_batch.state, action, keys)
-    extras = jax.vmap(intrinsic_reward.keep)(step) if intrinsic_reward else ()
+    extras = jax.vmap(keep)(step) if keep else ()
     transition = Transition(env_batch.observation, action, step.reward, step.final_observation, step.terminated, extras)
     return EnvBatchState(state, step.observation), transition, step
 

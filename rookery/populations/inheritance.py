@@ -76,9 +76,7 @@ def perturb(config: Perturbation, space: Space[HyperT], hyper: HyperT, key: Key,
     """
     keys = base.member_keys(key, is_child.shape[0])
     if config.perturb == "resample":
-        fresh = jax.vmap(partial(hyperparams.sample, space))(keys)
-        evolving = {name: getattr(fresh, name) for name in space.domains}
-        changed = hyper._replace(**evolving)
+        changed = jax.vmap(partial(hyperparams.resample, space))(hyper, keys)
     else:
         change = partial(
             hyperparams.perturb,

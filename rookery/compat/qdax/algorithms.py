@@ -1,99 +1,34 @@
-"""Configurations of SAC, TD3, their populations and DIAYN, and the classes SAC and TD3, in QDax's documented form."""
+"""The classes SAC, TD3 and DIAYN in QDax's documented form."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers, hyperparams, types
+from rookery import hyperparams, normalize
 from rookery.agents import diayn, sac, td3
-from rookery.agents.base import OffPolicyAgent
-from rookery.compat.qdax import off_policy, records
-from rookery.compat.qdax.env_batch import Batch, first_episodes, unroll
-from rookery.compat.qdax.env_batch import BatchState as State
-from rookery.compat.qdax.records import QDTransition, ReplayBuffer, Transition
-from rookery.compat.records import check, check_counts
+from rookery.agents.base import OffPolicyAgent, UpdateFn
+from rookery.compat.qdax import records
+from rookery.compat.qdax.configs import DiaynConfig, PBTSacConfig, PBTTD3Config, SacConfig, TD3Config
+from rookery.compat.qdax.environments import Batch
+from rookery.compat.qdax.environments import BatchState as State
+from rookery.compat.qdax.loops import PlayFn, RowT, first_episodes, unroll
+from rookery.compat.qdax.records import DiaynTrainingState, QDTransition, ReplayBuffer, TrainingState, Transition
+from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
 from rookery.envs import base as envs
 from rookery.gradients import Learned
+from rookery.learners import off_policy, rollout
 from rookery.qd.scoring import descriptor_of
 from rookery.types import Array, Hyper, Key, Metrics, PyTree
+from rookery.types import Transition as CoreTransition
 
-__all__ = ["SAC", "TD3", "DiaynConfig", "PBTSacConfig", "PBTTD3Config", "SacConfig", "TD3Config"]
+__all__ = ["DIAYN", "SAC", "TD3"]
 
-
-@dataclass(frozen=True)
-class PBTSacConfig:
-    """Configuration of a population of SAC agents; the other hyper-parameters are evolved."""
-
-    batch_size: int
-    episode_length: int
-    tau: float = 0.005
-    normalize_observations: bool = False
-    alpha_init: float = 1.0
-    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
-    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
-    fix_alpha: bool = False
-
-
-@dataclass(frozen=True)
-class SacConfig:
-    """Configuration of one SAC agent."""
-
-    batch_size: int
-    episode_length: int
-    tau: float = 0.005
-    normalize_observations: bool = False
-    learning_rate: float = 3e-4
-    alpha_init: float = 1.0
-    discount: float = 0.97
-    reward_scaling: float = 1.0
-    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
-    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
-    fix_alpha: bool = False
-
-
-@dataclass(frozen=True)
-class DiaynConfig(SacConfig):
-    """Configuration of DIAYN with SAC; the discriminator has the hidden layer sizes of the critics."""
-
-    num_skills: int = 5
-    descriptor_full_state: bool = False
-
-
-@dataclass(frozen=True)
-class PBTTD3Config:
-    """Configuration of a population of TD3 agents; the other hyper-parameters are evolved."""
-
-    episode_length: int = 1000
-    batch_size: int = 256
-    policy_delay: int = 2
-    reward_scaling: float = 1.0
-    soft_tau_update: float = 0.005
-    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
-    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
-
-
-@dataclass(frozen=True)
-class TD3Config:
-    """Configuration of one TD3 agent."""
-
-    episode_length: int = 1000
-    batch_size: int = 256
-    policy_delay: int = 2
-    soft_tau_update: float = 0.005
-    expl_noise: float = 0.1
-    critic_hidden_layer_size: tuple[int, ...] = (256, 256)
-    policy_hidden_layer_size: tuple[int, ...] = (256, 256)
-    critic_learning_rate: float = 3e-4
-    policy_learning_rate: float = 3e-4
-    discount: float = 0.99
-    noise_clip: float = 0.5
-    policy_noise: float = 0.2
-    reward_scaling: float = 1.0
-
+StateT = TypeVar("StateT", bound=TrainingState)
+DescriptorFn = Callable[[QDTransition, Array], Array]
+"""(transitions `[E, T, ...]`, mask `[E, T]` bool, true after the end of an episode) -> descriptors `[E, D]`."""
 
 _RATES = ("policy_lr", "critic_lr", "alpha_lr", "discriminator_lr")
 _NAMES = {"policy_learning_rate": "policy_lr", "critic_learning_rate": "critic_lr"}
@@ -111,12 +46,14 @@ class PolicyState(NamedTuple):
 class Learner:
     """Base class of all algorithms: a Rookery agent, built for the observation sizes of the data."""
 
-    kind: ClassVar[Any]
+    kind: type[TrainingState]
     """Class of the training states."""
-    row: ClassVar[type] = Transition
+    row: type[Transition] = Transition
     """Class of the transitions in buffers."""
 
-    def __init__(self, config: Any, action_size: int) -> None:
+    def __init__(
+        self, config: SacConfig | PBTSacConfig | TD3Config | PBTTD3Config | DiaynConfig, action_size: int
+    ) -> None:
         self._config, self._action_size = config, action_size
         counts = {name: vars(config).get(name, 1) for name in ("batch_size", "episode_length", "num_skills")}
         check_counts(action_size=action_size, **counts)
@@ -127,7 +64,7 @@ class Learner:
         config = self._config
         spec = envs.EnvSpec(type(self).__name__, observation_size, self._action_size, config.episode_length)
         sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
-        if self.kind.agent_module is td3:
+        if isinstance(config, TD3Config | PBTTD3Config):
             agent = td3.td3(spec, td3.Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
         else:
             agent = sac.sac(spec, sac.SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
@@ -138,80 +75,88 @@ class Learner:
             agent = diayn.diayn(agent, spec, diayn.DiaynConfig(config.descriptor_full_state, True, sizes[1]))
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
-    def _init_state(self, key: Key, action_size: int, observation_size: int, agent: OffPolicyAgent) -> Any:
+    def _init_state(self, key: Key, action_size: int, observation_size: int, agent: OffPolicyAgent) -> TrainingState:
         made_for, config = self._action_size, dict(vars(self._config))
         check(action_size == made_for, f"this algorithm was created for action_size {made_for}, got {action_size}.")
-        values: Any = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
+        values: dict[str, float] = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
         values |= {_NAMES.get(name, name): value for name, value in config.items()}
         arguments = {name: values[name] for name in agent.space.fields if name in values}
-        hyper = hyperparams.choose(agent.space, **arguments).defaults
-        return off_policy.init_state(
-            self.kind, agent, key, hyper, config.get("normalize_observations", False) * observation_size
-        )
+        hyper = hyperparams.defaults(hyperparams.choose(agent.space, **arguments))
+        normalizer = normalize.init(observation_size) if config.get("normalize_observations") else None
+        next_key, agent_key = split_key(key)
+        return self.kind(agent.start(agent.init(agent_key)), hyper, next_key, jnp.zeros((), jnp.int32), normalizer)
 
     def _select_action(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
         agent, policy = self._agent(obs.shape[-1]), policy_params if deterministic else Learned(policy_params, ())
         policy_state = PolicyState(policy, PolicyState(policy))
-        if deterministic:
-            return agent.act(policy_state, obs)
-        return off_policy.explore_actions(agent, policy_state, hyper, obs, key)
+        return agent.act(policy_state, obs) if deterministic else _explore(agent, policy_state, hyper, obs, key)
 
     def _play(
-        self, before: State, agent: Any, env: Batch, deterministic: bool, evaluation: bool, skills: Array
-    ) -> tuple[State, Any, tuple[Array, ...]]:
-        """Step the environments: their states, the training state, and the fields of a transition."""
-        definition = self._agent(before.obs.shape[-1] + skills.shape[-1])
-        after, agent, outputs = off_policy.play(
-            definition, env, before, agent, skills, not deterministic, not evaluation
-        )
-        ended = after.reward, after.done, after.info["truncation"]
-        return after, agent, (outputs.observation, outputs.next_observation, *ended, outputs.action)
+        self, before: State, state: StateT, env: Batch, deterministic: bool, evaluation: bool, skills: Array
+    ) -> tuple[State, StateT, Transition]:
+        """Step E environments, or a single environment without a leading axis.
 
-    def update(self, training_state: Any, replay_buffer: ReplayBuffer) -> tuple[Any, ReplayBuffer, Metrics]:
+        The observations end in `skills` `[E, S]`; S may be 0. An evaluation adds none to the running statistics.
+        """
+        observation = jnp.concatenate([before.obs, skills], axis=-1)
+        agent, inputs = self._agent(observation.shape[-1]), rollout.view(state.normalizer, observation)
+        key, explore_key = split_key(state.key)
+        if deterministic:
+            action = agent.act(state.learned.params, inputs)
+        else:
+            action = _explore(agent, state.learned, state.hyper, inputs, explore_key)
+        after, normalizer = env.step(before, action), state.normalizer
+        if not evaluation and normalizer is not None:
+            normalizer = normalize.update(normalizer, before.obs.reshape(-1, before.obs.shape[-1]))
+        reached = jnp.concatenate([after.info["final_obs"], skills], axis=-1)
+        row = Transition(observation, reached, after.reward, after.done, after.info["truncation"], action)
+        return after, state.replace(key=key, normalizer=normalizer), row
+
+    def update(self, training_state: StateT, replay_buffer: ReplayBuffer) -> tuple[StateT, ReplayBuffer, Metrics]:
         """Make one gradient update from a batch sampled from the buffer.
 
         Returns:
           The training state, the unchanged buffer, and metrics `[]`: those of the agent (`actor_loss`, `critic_loss`,
           ...), and `obs_mean` and `obs_std` of the network inputs.
         """
-        rows, needed = replay_buffer.state.rows, self.row.__name__
+        state, rows, needed = training_state, replay_buffer.state.rows, self.row.__name__
         check(
             isinstance(rows, self.row),
             f"this algorithm learns from {needed}, but the buffer stores {type(rows).__name__}.",
         )
+        state.check_optimizers()
         agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
-        learned = off_policy.learn(agent, RING, training_state, replay_buffer.state, self._config.batch_size)
-        return learned[0], replay_buffer, learned[1]
+        member, (key, learn_key) = state.member(buffer=replay_buffer.state), split_key(state.key)
+        once = {"first": shared_count(state.steps), "updates": 1, "batch_size": self._config.batch_size}
+        learned, metrics = off_policy.learn(agent, replay_buffer.functions, member, learn_key, **once)
+        return state.replace(learned=learned, key=key, steps=state.steps + 1), replay_buffer, metrics
+
+    def _unroll(
+        self, play: PlayFn[StateT, RowT], first_state: State, training_state: StateT
+    ) -> tuple[RowT, Array, Array]:
+        """The transitions `[T, E, ...]` of one episode per environment, and the results of `first_episodes`."""
+        rows = unroll(play, first_state, training_state, self._config.episode_length)[2]
+        return rows, *first_episodes(rows.rewards, rows.dones, rows.actions)
 
 
-def _update_and_measure(update: Any, state: PyTree, hyper: Hyper, batch: Any, noise: PyTree, step: Array) -> tuple:
+def _explore(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+    """Exploring actions `[..., A]` for observations `[..., O]`; the key is consumed."""
+    rows = observation.reshape(-1, observation.shape[-1])
+    action = rollout.explore(agent, state, hyper, rows, typed_key(key))
+    return action.reshape(*observation.shape[:-1], action.shape[-1])
+
+
+def _update_and_measure(
+    update: UpdateFn, state: PyTree, hyper: Hyper, batch: CoreTransition, noise: PyTree, step: Array
+) -> tuple[PyTree, Metrics]:
     state, metrics = update(state, hyper, batch, noise, step)
     return state, {**metrics, "obs_mean": jnp.mean(batch.observation), "obs_std": jnp.std(batch.observation)}
-
-
-def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferState:
-    """Write Rookery's transitions, with `extras` the truncation flags, to the buffer."""
-    dones, truncations = (flags.astype(jnp.float32) for flags in (rows.terminated | rows.extras, rows.extras))
-    fields = rows.observation, rows.next_observation, rows.reward, dones, truncations, rows.action
-    return buffers.add(state, Transition(*fields))
-
-
-def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
-    """Read rows as Rookery's transitions, with `extras` the descriptors for the discriminator."""
-    rows = buffers.take(state, indices)
-    terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
-    reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
-    return types.Transition(rows.obs, rows.actions, rows.rewards, rows.next_obs, terminated, reached)
-
-
-RING = buffers.ring(1)._replace(add=_add, take=_take)
-"""Buffer functions that give Rookery's learners access to a `ReplayBuffer`."""
 
 
 class SingleAgent(Learner):
     """Methods that SAC and TD3 share."""
 
-    def init(self, key: Key, action_size: int, observation_size: int) -> Any:
+    def init(self, key: Key, action_size: int, observation_size: int) -> TrainingState:
         """Initialise a training state; an agent of a population gets sampled hyper-parameters.
 
         Raises:
@@ -219,11 +164,16 @@ class SingleAgent(Learner):
         """
         check_counts(observation_size=observation_size)
         state = self._init_state(key, action_size, observation_size, self._agent(observation_size))
-        return self.kind.resample_hyperparams(state) if issubclass(self.kind, records.PBTTrainingState) else state
+        return state.resample_hyperparams(state) if isinstance(state, records.PBTTrainingState) else state
 
     def play_step_fn(
-        self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
-    ) -> tuple[State, Any, Transition]:
+        self,
+        env_state: State,
+        training_state: StateT,
+        env: Batch,
+        deterministic: bool = False,
+        evaluation: bool = False,
+    ) -> tuple[State, StateT, Transition]:
         """Step environments `[E, ...]`, or a single one, of `environments.create`.
 
         With `evaluation`, the running statistics of the observations are not updated.
@@ -231,51 +181,52 @@ class SingleAgent(Learner):
         Returns:
           Environment states, training state, and the transitions.
         """
-        skills = env_state.obs[..., :0]
-        after, agent, fields = self._play(env_state, training_state, env, deterministic, evaluation, skills)
-        return after, agent, Transition(*fields)
+        return self._play(env_state, training_state, env, deterministic, evaluation, env_state.obs[..., :0])
 
     def play_qd_step_fn(
-        self, env_state: State, training_state: Any, env: Any, deterministic: bool = False, evaluation: bool = False
-    ) -> tuple[State, Any, QDTransition]:
+        self,
+        env_state: State,
+        training_state: StateT,
+        env: Batch,
+        deterministic: bool = False,
+        evaluation: bool = False,
+    ) -> tuple[State, StateT, QDTransition]:
         """As `play_step_fn`, with state descriptors; an environment without a descriptor raises a `ValueError`."""
         descriptor_of(env.environment.spec)
-        after, agent, played = self.play_step_fn(env_state, training_state, env, deterministic, evaluation)
-        before, reached = env_state.info["state_descriptor"], after.info["final_state_descriptor"]
-        return after, agent, QDTransition(**vars(played), state_desc=before, next_state_desc=reached)
+        after, state, row = self.play_step_fn(env_state, training_state, env, deterministic, evaluation)
+        return after, state, _described(row, env_state.info["state_descriptor"], after.info["final_state_descriptor"])
 
     def eval_policy_fn(
-        self, training_state: Any, eval_env_first_state: State, play_step_fn: Callable
+        self, training_state: StateT, eval_env_first_state: State, play_step_fn: PlayFn[StateT, Transition]
     ) -> tuple[Array, Array]:
         """Evaluate in one episode per environment.
 
         Returns:
           Mean return `[]` and returns `[E]`, NaN where an action was not finite.
         """
-        outputs = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
-        each, _ = first_episodes(outputs.rewards, outputs.dones, outputs.actions)
-        return jnp.mean(each), each
+        _, returns, _ = self._unroll(play_step_fn, eval_env_first_state, training_state)
+        return jnp.mean(returns), returns
 
     def eval_qd_policy_fn(
         self,
-        training_state: Any,
+        training_state: StateT,
         eval_env_first_state: State,
-        play_step_fn: Callable,
-        descriptor_extraction_fn: Callable,
+        play_step_fn: PlayFn[StateT, QDTransition],
+        descriptor_extraction_fn: DescriptorFn,
     ) -> tuple[Array, Array, Array, Array]:
-        """Evaluate in one episode per environment, with descriptors.
-
-        `descriptor_extraction_fn` receives transitions `[E, T, ...]` and a mask `[E, T]` bool, true after the end of an
-        episode.
+        """Evaluate in one episode per environment, with descriptors; see `DescriptorFn`.
 
         Returns:
           Mean return `[]`, mean descriptor `[D]`, returns `[E]` and descriptors `[E, D]`.
         """
-        outputs = unroll(play_step_fn, eval_env_first_state, training_state, self._config.episode_length)[2]
-        each, after = first_episodes(outputs.rewards, outputs.dones, outputs.actions)
-        by_episode = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), outputs)
+        rows, returns, after = self._unroll(play_step_fn, eval_env_first_state, training_state)
+        by_episode = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), rows)
         descriptors = descriptor_extraction_fn(by_episode, after.T)
-        return jnp.mean(each), jnp.mean(descriptors, axis=0), each, descriptors
+        return jnp.mean(returns), jnp.mean(descriptors, axis=0), returns, descriptors
+
+
+def _described(row: Transition, before: Array, reached: Array) -> QDTransition:
+    return QDTransition(**vars(row), state_desc=before, next_state_desc=reached)
 
 
 class SAC(SingleAgent):
@@ -298,3 +249,88 @@ class TD3(SingleAgent):
     ) -> Array:
         """Actions `[..., A]` for observations `[..., O]`, with noise of deviation `expl_noise`; the key is consumed."""
         return self._select_action(policy_params, td3.Td3Hyper(exploration_noise=expl_noise), obs, key, deterministic)
+
+
+class DIAYN(Learner):
+    """Skill discovery around SAC (Eysenbach 2018, arXiv:1802.06070)."""
+
+    kind, row = DiaynTrainingState, QDTransition
+    select_action = SAC.select_action
+    _config: DiaynConfig
+
+    def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> TrainingState:
+        """Initialise a training state.
+
+        Args:
+          key: consumed.
+          action_size: A; a `ValueError` if it differs from the constructor's.
+          observation_size: size of an observation without the skill.
+          descriptor_size: size of the discriminator's input.
+        """
+        config, size = self._config, observation_size
+        check_counts(observation_size=size, descriptor_size=descriptor_size)
+        fits = not config.descriptor_full_state or descriptor_size == size
+        check(
+            fits,
+            f"descriptor_full_state needs descriptor_size {size}, the size of observations; got {descriptor_size}.",
+        )
+        agent = self._agent(observation_size + config.num_skills, descriptor_size)
+        return self._init_state(key, action_size, observation_size, agent)
+
+    def play_step_fn(
+        self, env_state: State, training_state: StateT, skills: Array, env: Batch, deterministic: bool = False
+    ) -> tuple[State, StateT, QDTransition]:
+        """Step E environments, with each environment's skill `[E, num_skills]` appended to its observations.
+
+        Raises:
+          ValueError: `skills` has another shape; or the environment has no descriptor and `descriptor_full_state` is
+            off.
+        """
+        fitting = (*env_state.reward.shape, self._config.num_skills)
+        check(skills.shape == fitting, f"skills must be {fitting} here, got {skills.shape}.")
+        named, full = "state_descriptor" in env_state.info, self._config.descriptor_full_state
+        check(
+            named or full, f"{env.name} has no descriptor; use a task with a descriptor, or descriptor_full_state=True."
+        )
+        after, state, row = self._play(env_state, training_state, env, deterministic, deterministic, skills)
+        none = jnp.zeros((*env_state.reward.shape, 2))
+        before, reached = env_state.info.get("state_descriptor", none), after.info.get("final_state_descriptor", none)
+        return after, state, _described(row, before, reached)
+
+    def eval_policy_fn(
+        self,
+        training_state: StateT,
+        eval_env_first_state: State,
+        play_step_fn: PlayFn[StateT, QDTransition],
+        env_batch_size: int,
+    ) -> tuple[Array, Array, Array, Array]:
+        """Evaluate in one episode per environment.
+
+        Returns:
+          Mean environment return `[]`, environment returns `[E]`, diversity returns `[E]`, and the state descriptors
+          before each step `[T, E, D]`, which repeat the last one after the end of an episode.
+        """
+        count = eval_env_first_state.reward.shape[0]
+        check_equal("env_batch_size", env_batch_size, count, "eval_env_first_state has {} environments")
+        rows, returns, after = self._unroll(play_step_fn, eval_env_first_state, training_state)
+        normalized = rows.replace(next_obs=rollout.view(training_state.normalizer, rows.next_obs))
+        rewards = self._compute_diversity_reward(normalized, training_state.discriminator_params)
+        diverse, _ = first_episodes(rewards, rows.dones, rows.actions)
+        last = jnp.minimum(jnp.arange(after.shape[0])[:, None], jnp.sum(~after, axis=0)[None] - 1)
+        reached = jnp.take_along_axis(rows.state_desc, last[..., None], axis=0)
+        return jnp.mean(returns), returns, diverse, reached
+
+    def _compute_diversity_reward(
+        self, transition: QDTransition, discriminator_params: PyTree, add_log_p_z: bool = True
+    ) -> Array:
+        """Diversity reward `[...]` of transitions `[..., O + K]`, in nats.
+
+        It is `log q(z | s') - log p(z)`, or `log q(z | s')` without `add_log_p_z`.
+        """
+        config, obs = self._config, transition.next_obs
+        agent = self._agent(obs.shape[-1], transition.next_state_desc.shape[-1])
+        skill = obs[..., -config.num_skills :]
+        step = envs.first_step(obs, transition.next_state_desc)._replace(pursued=envs.SkillInfo(skill, jnp.zeros(())))
+        assert agent.intrinsic_reward is not None
+        reward = agent.intrinsic_reward.measure(diayn.DiaynParams((), discriminator_params), step)["diversity_return"]
+        return reward if add_log_p_z else reward + diayn.log_prior(envs.SkillSpec("one-hot", config.num_skills))

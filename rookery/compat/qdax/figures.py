@@ -6,16 +6,21 @@ matplotlib settings are not changed.
 
 import csv
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from rookery.compat.qdax.map_elites import MapElitesRepertoire, limits_of
+from rookery.compat.qdax.map_elites import Limit, MapElitesRepertoire, limits_of
 from rookery.compat.records import check
 from rookery.report.dimensions import Dimensions, names
 from rookery.report.figures import curves, style
 from rookery.report.figures import repertoire as repertoire_picture
 from rookery.report.figures import skills as skills_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["CSVLogger", "plot_2d_map_elites_repertoire", "plot_map_elites_results", "plot_skills_trajectory"]
 
@@ -35,7 +40,7 @@ class CSVLogger:
         self._filename, self._header = filename, list(header)
         self._write("w", None)
 
-    def log(self, metrics: Mapping[str, Any]) -> None:
+    def log(self, metrics: Mapping[str, ArrayLike]) -> None:
         """Append a row.
 
         Args:
@@ -53,22 +58,22 @@ class CSVLogger:
         check(not many, f"a row has one number in each column, but {many} have another size; log metrics[name][-1].")
         self._write("a", {name: number.item() for name, number in numbers.items()})
 
-    def _write(self, mode: str, row: Mapping[str, Any] | None) -> None:
+    def _write(self, mode: str, row: Mapping[str, float] | None) -> None:
         with open(self._filename, mode, encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self._header, restval="nan", lineterminator="\n")
             writer.writeheader() if row is None else writer.writerow(row)
 
 
 def plot_2d_map_elites_repertoire(
-    centroids: Any,
-    repertoire_fitnesses: Any,
-    minval: Any,
-    maxval: Any,
-    repertoire_descriptors: Any = None,
-    ax: Any = None,
+    centroids: ArrayLike,
+    repertoire_fitnesses: ArrayLike,
+    minval: Limit,
+    maxval: Limit,
+    repertoire_descriptors: ArrayLike | None = None,
+    ax: "Axes | None" = None,
     vmin: float | None = None,
     vmax: float | None = None,
-) -> tuple[Any, Any]:
+) -> "tuple[Figure | None, Axes]":
     """Plot the cells of a repertoire, coloured by the fitness of their elites.
 
     Args:
@@ -90,19 +95,27 @@ def plot_2d_map_elites_repertoire(
     """
     from matplotlib import pyplot
 
-    cells = _cells(centroids, repertoire_fitnesses, repertoire_descriptors, minval, maxval)
+    repertoire = _repertoire(centroids, repertoire_fitnesses, repertoire_descriptors, minval, maxval)
     figure = None
     if ax is None:
-        figure, ax = pyplot.subplots(figsize=repertoire_picture.figure_size(cells), layout="constrained")
-    repertoire_picture.draw_map(ax, cells, repertoire_picture.colours_of(cells, vmin, vmax))
-    dots = cells.descriptors[cells.occupied]
-    ax.scatter(dots[:, 0], dots[:, 1], s=6, color=style.INK, linewidths=0)
-    ax.set_aspect("equal")
-    ax.set_title(repertoire_picture.summary(cells), fontsize=10, color=style.INK)
+        figure, ax = pyplot.subplots(figsize=repertoire_picture.figure_size(repertoire), layout="constrained")
+    _draw_repertoire(ax, repertoire, vmin, vmax)
     return figure, ax
 
 
-def _cells(centroids: Any, fitness: Any, descriptors: Any, *limits: Any) -> repertoire_picture.Repertoire:
+def _draw_repertoire(
+    axes: "Axes", repertoire: repertoire_picture.Repertoire, vmin: float | None = None, vmax: float | None = None
+) -> None:
+    repertoire_picture.draw_map(axes, repertoire, repertoire_picture.colours_of(repertoire, vmin, vmax))
+    dots = repertoire.descriptors[repertoire.occupied]
+    axes.scatter(dots[:, 0], dots[:, 1], s=6, color=style.INK, linewidths=0)
+    axes.set_aspect("equal")
+    axes.set_title(repertoire_picture.summary(repertoire), fontsize=10, color=style.INK)
+
+
+def _repertoire(
+    centroids: ArrayLike, fitness: ArrayLike, descriptors: ArrayLike | None, *limits: Limit
+) -> repertoire_picture.Repertoire:
     centers, fitness = np.asarray(centroids, np.float64), np.asarray(fitness, np.float64)
     if centers.ndim != 2 or centers.shape[1] != 2:
         raise NotImplementedError(f"only repertoires of two dimensions can be plotted, [C, 2]; got {centers.shape}.")
@@ -116,7 +129,7 @@ def _cells(centroids: Any, fitness: Any, descriptors: Any, *limits: Any) -> repe
     return repertoire_picture.Repertoire(fitness.ravel(), centers, reached, lower, upper, names("descriptor", 2))
 
 
-def _limits(lower: Any, upper: Any) -> np.ndarray:
+def _limits(lower: Limit, upper: Limit) -> np.ndarray:
     """Check and stack the limits of two dimensions, `[2, 2]`."""
     limits = np.array(limits_of(2, lower, upper))
     fits = bool(np.isfinite(limits).all() and (limits[0] < limits[1]).all())
@@ -125,13 +138,13 @@ def _limits(lower: Any, upper: Any) -> np.ndarray:
 
 
 def plot_map_elites_results(
-    env_steps: Any,
-    metrics: Mapping[str, Any],
+    env_steps: ArrayLike,
+    metrics: Mapping[str, ArrayLike],
     repertoire: MapElitesRepertoire,
-    min_descriptor: Any,
-    max_descriptor: Any,
+    min_descriptor: Limit,
+    max_descriptor: Limit,
     x_label: str = "Environment steps",
-) -> tuple[Any, Any]:
+) -> "tuple[Figure, Axes]":
     """Plot coverage, best fitness and QD score over training, and the final repertoire.
 
     Args:
@@ -157,17 +170,18 @@ def plot_map_elites_results(
     odd = {name: values.shape for name, values in shown.items() if values.shape != steps.shape or steps.ndim != 1}
     check(not odd, f"metrics must have the shape of env_steps, {steps.shape}; got {odd}.")
     cells = repertoire.centroids, repertoire.fitnesses, repertoire.descriptors
-    _cells(*cells, min_descriptor, max_descriptor)  # check before a figure is created
+    final = _repertoire(*cells, min_descriptor, max_descriptor)  # check before a figure is created
     figure = pyplot.figure(figsize=(4 * _PANEL, 0.9 * _PANEL), layout="constrained")
     *panels, last = figure.subplots(1, 4, width_ratios=[1.0, 1.0, 1.0, 1.2])
     for axes, (name, values) in zip(panels, shown.items(), strict=True):
         curves.draw_metric(axes, _METRICS[name], steps, values, counted=x_label)
-    options = {"minval": min_descriptor, "maxval": max_descriptor, "repertoire_descriptors": cells[2], "ax": last}
-    plot_2d_map_elites_repertoire(*cells[:2], **options)
+    _draw_repertoire(last, final)
     return figure, last
 
 
-def plot_skills_trajectory(trajectories: Any, skills: Any, min_values: Any, max_values: Any) -> tuple[Any, Any]:
+def plot_skills_trajectory(
+    trajectories: ArrayLike, skills: ArrayLike, min_values: Limit, max_values: Limit
+) -> "tuple[Figure, Axes]":
     """Plot the trajectories of all episodes, coloured by skill.
 
     Args:

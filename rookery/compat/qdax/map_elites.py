@@ -1,40 +1,44 @@
-"""MAP-Elites and ME-PBT in QDax's documented form, with Rookery's repertoire, selection and learners."""
+"""MAP-Elites in QDax's documented form, with Rookery's repertoire and variation.
 
-from collections.abc import Callable, Sequence
+Rookery's program `map_elites` scores one genotype at a time; these classes score batches by any function,
+on one device, or inside a mapped axis where each device scores its share and all devices hold the same repertoire.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import buffers, trees
-from rookery.compat.qdax import cells as cells_api
-from rookery.compat.qdax.env_batch import Batch, BatchState, restart
-from rookery.compat.qdax.off_policy import check_population
-from rookery.compat.qdax.records import ReplayBuffer, Transition
-from rookery.compat.records import Record, check, check_counts, split_key, typed_key
+from rookery import trees
+from rookery.compat.records import check, typed_key
 from rookery.distributed import layout
+from rookery.populations.base import member_keys
 from rookery.populations.sharding import WHOLE
 from rookery.qd import centroids as cells
-from rookery.qd import pbt_emitter
 from rookery.qd import repertoire as repertoires
-from rookery.types import Array, Key, Metrics, PyTree
+from rookery.qd import variation
+from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
-__all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "PBTEmitter", "PBTEmitterConfig"]
-__all__ += ["PBTEmitterState", "compute_cvt_centroids", "compute_euclidean_centroids", "default_qd_metrics"]
-__all__ += ["isoline_variation", "sac_pbt_variation_fn", "td3_pbt_variation_fn"]
+__all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "compute_cvt_centroids"]
+__all__ += ["compute_euclidean_centroids", "default_qd_metrics", "isoline_variation"]
+
+TreeT = TypeVar("TreeT", bound=PyTree)
+Limit = float | Sequence[float] | np.ndarray | Array
+"""A limit of all dimensions, or one for each."""
 
 
 def compute_cvt_centroids(
-    num_descriptors: int, num_init_cvt_samples: int, num_centroids: int, minval: Any, maxval: Any, key: Key
+    num_descriptors: int, num_init_cvt_samples: int, num_centroids: int, minval: Limit, maxval: Limit, key: Key
 ) -> Array:
     """Centroids `[C, D]` of a centroidal Voronoi tessellation between limits, numbers or `[D]`; see `centroids.cvt`."""
     lower, upper = limits_of(num_descriptors, minval, maxval)
     return cells.cvt(typed_key(key), num_centroids, lower, upper, num_init_cvt_samples)
 
 
-def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval: Any) -> Array:
+def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Limit, maxval: Limit) -> Array:
     """Centroids `[C, D]` of an even grid between limits, numbers or `[D]`.
 
     The order is that of numpy's `meshgrid`: in two dimensions the first varies fastest; in three dimensions the third,
@@ -47,68 +51,176 @@ def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Any, maxval
     return jnp.swapaxes(centroids.reshape(*grid_shape, size), 0, 1).reshape(-1, size)
 
 
-def limits_of(size: int, *limits: Any) -> list[list[float]]:
+def limits_of(size: int, *limits: Limit) -> list[list[float]]:
     """Broadcast each limit, a number or `[size]`, to `[size]`.
 
     Raises:
       ValueError: a limit has another size.
     """
-    fit = all(np.ndim(limit) == 0 or len(limit) == size for limit in limits)
+    fit = all(np.ndim(limit) == 0 or np.shape(limit)[0] == size for limit in limits)
     check(fit, f"limits of {size} dimensions must be one number or {size} numbers, got {limits}.")
     return [np.broadcast_to(np.asarray(limit, np.float64), size).tolist() for limit in limits]
 
 
-class MapElitesRepertoire(cells_api.Cells):
+class Selector(Protocol):
+    """A rule that selects cells of a repertoire, `[num_samples, ...]`; the key is raw or typed, and consumed."""
+
+    def select(self, repertoire: "MapElitesRepertoire", key: Key, num_samples: int) -> "MapElitesRepertoire": ...
+
+
+class MapElitesRepertoire(repertoires.Repertoire):
     """C cells, each with the best genotype found in it."""
+
+    @classmethod
+    def init_default(cls, genotype: PyTree, centroids: Array) -> Self:
+        """Empty cells for genotypes with the shapes of `genotype`."""
+        return cls(*repertoires.empty(genotype, centroids))
+
+    @classmethod
+    def init(cls, genotypes: PyTree, fitnesses: Array, descriptors: Array, centroids: Array) -> Self:
+        """Cells with the best genotypes of an initial batch `[B, ...]`; B may be 0."""
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), genotypes)
+        return cls.init_default(shapes, centroids).add(genotypes, descriptors, fitnesses)
+
+    def add(
+        self,
+        batch_of_genotypes: PyTree,
+        batch_of_descriptors: Array,
+        batch_of_fitnesses: Array,
+        batch_of_extra_scores: PyTree = None,
+    ) -> Self:
+        """Add a batch `[B, ...]`, see `repertoire.add`; extra scores are not stored."""
+        del batch_of_extra_scores
+        batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
+        return type(self)(*repertoires.add(self, *batch)[0])
+
+    def select(self, key: Key, num_samples: int, selector: Selector | None = None) -> "MapElitesRepertoire":
+        """Sample occupied cells `[num_samples, ...]`, uniformly or by a selector; the key, raw or typed, is consumed.
+
+        Raises:
+          ValueError: all cells are empty; not checked for traced repertoires.
+        """
+        if selector is not None:
+            return selector.select(self, key, num_samples)
+        return trees.take(self, repertoires.sample(self, typed_key(key), num_samples))
+
+    def genotypes_or(self, others: TreeT, key: Key, count: int, selector: Selector | None = None) -> TreeT:
+        """Sample genotypes as `select`; if the repertoire is empty, return the `others` `[M, ...]` cyclically.
+
+        An empty repertoire is also recognised inside traced functions.
+        """
+        if selector is not None:
+            return selector.select(self, key, count).genotypes
+        drawn = trees.take(self.genotypes, repertoires.draw(self, typed_key(key), count))
+        size = jax.tree.leaves(others)[0].shape[0]
+        return trees.where(self.occupied.any(), drawn, trees.take(others, jnp.arange(count) % size))
+
+    def replace(self, **changes: PyTree) -> Self:
+        """Return a copy with the given fields changed."""
+        return self._replace(**changes)
 
 
 def default_qd_metrics(repertoire: MapElitesRepertoire, qd_offset: float) -> Metrics:
     """Metrics `qd_score` (sum over elites of fitness plus offset), `max_fitness`, and `coverage` in percent."""
-    metrics, occupied = repertoires.metrics(repertoire.repertoire), repertoire.repertoire.occupied
-    score = jnp.sum(jnp.where(occupied, repertoire.fitnesses + qd_offset, 0.0))
+    metrics = repertoires.metrics(repertoire)
+    score = jnp.sum(jnp.where(repertoire.occupied, repertoire.fitnesses + qd_offset, 0.0))
     return {"qd_score": score, "max_fitness": metrics["max_fitness"], "coverage": metrics["coverage"]}
 
 
-isoline_variation = cells_api.isoline_variation
+def isoline_variation(
+    x1: TreeT,
+    x2: TreeT,
+    key: Key,
+    iso_sigma: Scalar,
+    line_sigma: Scalar,
+    minval: float | None = None,
+    maxval: float | None = None,
+) -> TreeT:
+    """Children `[B, ...]` of B pairs of parents by iso+line variation, see `variation.iso_line`.
 
-
-def sac_pbt_variation_fn(
-    training_state1: Any, training_state2: Any, key: Key, iso_sigma: float, line_sigma: float
-) -> Any:
-    """Children `[B, ...]` of pairs of agents.
-
-    Policy, critics and temperature are varied; all other values are copied from the first parent.
+    `iso_sigma` is the deviation of the isotropic noise, `line_sigma` that along the line between the parents. Children
+    are clipped to the bounds that are not None. The key, raw or typed, is consumed.
     """
-    first, second = training_state1.learned, training_state2.learned
-    children = isoline_variation(first.params, second.params, key, iso_sigma, line_sigma)
-    varied = {name: getattr(first, name)._replace(params=child) for name, child in children._asdict().items()}
-    return training_state1.replace(learned=first._replace(**varied))
+    keys = member_keys(typed_key(key), jax.tree.leaves(x1)[0].shape[0])
+    vary = partial(variation.iso_line, config=variation.Sigmas(iso_sigma, line_sigma))
+    children = jax.vmap(vary)(x1, x2, keys)
+    bounded = minval is not None or maxval is not None
+    return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), children) if bounded else children
 
 
-td3_pbt_variation_fn = sac_pbt_variation_fn  # varies policy and critics of TD3
+Scored = tuple[Array, Array, Mapping[str, PyTree]]
+"""Scores of a batch: fitnesses `[B]`, descriptors `[B, D]`, and extra scores."""
+
+
+class Emitter(Protocol):
+    """An emitter of batches, `PBTEmitter` or a user's; keys are consumed, and a batch is one device's share."""
+
+    @property
+    def init(self) -> Callable[[Key, MapElitesRepertoire, PyTree, Array, Array, PyTree], PyTree]:
+        """Key, repertoire, initial genotypes and their scores (see `Scored`) -> the emitter's state."""
+        ...
+
+    @property
+    def emit(self) -> Callable[[MapElitesRepertoire, PyTree, Key], tuple[PyTree, dict]]:
+        """Repertoire, state and key -> genotypes, and a dictionary of extra scores."""
+        ...
+
+    @property
+    def state_update(self) -> Callable[[PyTree, MapElitesRepertoire, PyTree, Array, Array, PyTree], PyTree]:
+        """State, repertoire, the genotypes that were added and their scores -> the next state."""
+        ...
+
+
+Generation = tuple[MapElitesRepertoire, PyTree, Metrics]
+"""Repertoire, emitter state and metrics after a generation."""
 
 
 class MAPElites:
     """MAP-Elites on one device (Mouret 2015, arXiv:1504.04909).
 
-    `cells.Loop` documents the scoring functions and emitters.
+    Args:
+      scoring_function: (genotypes `[B, ...]`, key) -> `Scored`.
+      emitter: proposes genotypes.
+      metrics_function: computes metrics of a repertoire.
     """
 
     axis: str | None = None
 
-    def __init__(self, scoring_function: Callable, emitter: Any, metrics_function: Callable) -> None:
-        shares = WHOLE if self.axis is None else layout.shares(self.axis)
-        self._loop = cells_api.Loop(scoring_function, emitter, metrics_function, shares)
+    def __init__(
+        self,
+        scoring_function: Callable[[PyTree, Key], Scored],
+        emitter: Emitter,
+        metrics_function: Callable[[MapElitesRepertoire], Metrics],
+    ) -> None:
+        self._score, self._emitter, self._measure = scoring_function, emitter, metrics_function
+        self._shares = WHOLE if self.axis is None else layout.shares(self.axis)
 
-    def init(self, genotypes: PyTree, centroids: Array, key: Key) -> tuple[MapElitesRepertoire, Any, Metrics]:
+    def init(self, genotypes: PyTree, centroids: Array, key: Key) -> Generation:
         """Score an initial batch `[B, ...]`, and create the repertoire and emitter state; the key is consumed."""
-        return self._loop.begin(genotypes, partial(MapElitesRepertoire.init, centroids=centroids), typed_key(key))
+        score_key, emitter_key = jax.random.split(typed_key(key))
+        scored = self._score(genotypes, score_key)
+        repertoire = MapElitesRepertoire.init(*self._shares.gather((genotypes, *scored[:2])), centroids=centroids)
+        state = self._emitter.init(emitter_key, repertoire, genotypes, *scored)
+        return self._update_emitter(repertoire, state, genotypes, scored)
 
-    def update(self, repertoire: MapElitesRepertoire, emitter_state: Any, key: Key) -> tuple[Any, Any, Metrics]:
+    def update(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> Generation:
         """Run one generation: emit, score, add, update the emitter; the key is consumed."""
-        return self._loop.turn(repertoire, emitter_state, typed_key(key))
+        emit_key, score_key = jax.random.split(typed_key(key))
+        genotypes, emitted_scores = self._emitter.emit(repertoire, emitter_state, emit_key)
+        fitnesses, descriptors, scores = self._score(genotypes, score_key)
+        repertoire = repertoire.add(*self._shares.gather((genotypes, descriptors, fitnesses)))
+        scored = fitnesses, descriptors, {**scores, **emitted_scores}
+        return self._update_emitter(repertoire, emitter_state, genotypes, scored)
 
-    def scan_update(self, carry: tuple, _: Any) -> tuple[tuple, Metrics]:
+    def _update_emitter(
+        self, repertoire: MapElitesRepertoire, state: PyTree, genotypes: PyTree, scored: Scored
+    ) -> Generation:
+        state = self._emitter.state_update(state, repertoire, genotypes, *scored)
+        return repertoire, state, self._measure(repertoire)
+
+    def scan_update(
+        self, carry: tuple[MapElitesRepertoire, PyTree, Key], _: PyTree
+    ) -> tuple[tuple[MapElitesRepertoire, PyTree, Key], Metrics]:
         """Run `update` inside `jax.lax.scan`; the carry is repertoire, emitter state and key."""
         repertoire, emitter_state, key = carry
         next_key, update_key = jax.random.split(key)
@@ -121,136 +233,20 @@ class DistributedMAPElites(MAPElites):
 
     axis = "p"
 
-    def get_distributed_init_fn(self, centroids: Array, devices: Sequence[Any] | None) -> Callable:
+    def get_distributed_init_fn(self, centroids: Array, devices: Sequence[Any] | None) -> Callable[..., Generation]:
         """Return `init` as a function of `genotypes` `[devices, B, ...]` and `key` `[devices]`."""
         return layout.map_over(lambda genotypes, key: self.init(genotypes, centroids, key), "p", devices)
 
-    def get_distributed_update_fn(self, num_iterations: int, devices: Sequence[Any] | None) -> Callable:
+    def get_distributed_update_fn(
+        self, num_iterations: int, devices: Sequence[Any] | None
+    ) -> Callable[..., Generation]:
         """Return a function of `repertoire`, `emitter_state` and `key`, `[devices, ...]` each.
 
         It runs `update` `num_iterations` times; its metrics are `[devices, num_iterations]`.
         """
 
-        def update(repertoire: MapElitesRepertoire, emitter_state: Any, key: Key) -> tuple:
+        def update(repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> Generation:
             carry, metrics = jax.lax.scan(self.scan_update, (repertoire, emitter_state, key), length=num_iterations)
             return *carry[:2], metrics
 
         return layout.map_over(update, "p", devices)
-
-
-class PBTEmitterState(Record):
-    """State of the trained population, leaves `[P, ...]`."""
-
-    replay_buffers: ReplayBuffer
-    env_states: BatchState
-    """`[P, E, ...]`."""
-    training_states: Any
-    key: Array
-    """`[2]` uint32."""
-
-
-class PBTEmitterConfig(Record):
-    """Configuration of `PBTEmitter`.
-
-    Sizes refer to one device, fractions to the population of all devices. `fraction_sort_exchange` has no effect.
-    """
-
-    buffer_size: int
-    num_training_iterations: int
-    env_batch_size: int
-    grad_updates_per_step: float
-    pg_population_size_per_device: int
-    ga_population_size_per_device: int
-    num_devices: int
-    fraction_best_to_replace_from: float
-    fraction_to_replace_from_best: float
-    fraction_to_replace_from_samples: float
-    fraction_sort_exchange: float
-
-
-class PBTEmitter:
-    """ME-PBT emitter (Pierrot 2023, arXiv:2303.12803).
-
-    It trains a population, adds its members to the repertoire, and replaces members by elites of the repertoire. With
-    several devices it runs inside a mapped axis `"p"`.
-    """
-
-    def __init__(
-        self, pbt_agent: Any, config: PBTEmitterConfig, env: Batch, variation_fn: Callable, selector: Any = None
-    ) -> None:
-        self._config, self._env, self._vary, self._selector = config, env, variation_fn, selector
-        check_counts(pg_population_size_per_device=config.pg_population_size_per_device, num_devices=config.num_devices)
-        check_counts(buffer_size=config.buffer_size, env_batch_size=config.env_batch_size)
-        self._size, each = config.pg_population_size_per_device, config.env_batch_size
-        shares = config.fraction_to_replace_from_best, config.fraction_best_to_replace_from
-        fractions = pbt_emitter.MePbtConfig(*shares, config.fraction_to_replace_from_samples)
-        self._counts = pbt_emitter.counts(fractions, self._size * config.num_devices)
-        fits = env.batch_size == self._size * each
-        check(fits, f"env must be a batch of {self._size} x {each} environments, not of {env.batch_size}.")
-        self._train = pbt_agent.get_train_fn(env, config.num_training_iterations, each, config.grad_updates_per_step)
-
-    @property
-    def batch_size(self) -> int:
-        """Number of genotypes that one device emits."""
-        return self._config.ga_population_size_per_device + self._size
-
-    def init(
-        self, key: Key, repertoire: Any, genotypes: Any, fitnesses: Any, descriptors: Any, extra_scores: Any
-    ) -> PBTEmitterState:
-        """Initialise the population with the last genotypes, which the first `state_update` ranks.
-
-        The key is consumed.
-        """
-        del repertoire, fitnesses, descriptors, extra_scores
-        shape, env = (self._size, self._config.env_batch_size), self._env
-        key, reset_key = split_key(key)
-        env_states = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), env.reset(reset_key))
-        members = jax.tree.map(lambda leaf: leaf[-self._size :], genotypes)
-        check_population(members.steps, env_states.reward)
-        bare = members.policy_optimizer_state == ()
-        check(
-            bare,
-            "genotypes must not have optimizer states; call jax.vmap(states.empty_optimizers_states)(states) first.",
-        )
-        row = Transition.init_dummy(env.observation_size, env.action_size)
-        held = trees.stack([ReplayBuffer.init(self._config.buffer_size, row)] * self._size)
-        return PBTEmitterState(held, env_states, jax.vmap(type(members).init_optimizers_states)(members), key)
-
-    def emit(self, repertoire: MapElitesRepertoire, emitter_state: PBTEmitterState, key: Key) -> tuple[Any, dict]:
-        """Emit variations of elites, then the trained members, as genotypes."""
-        count, members = self._config.ga_population_size_per_device, _without_optimizers(emitter_state.training_states)
-        if count == 0:
-            return members, {}
-        # Folded with the emitter's key, because some training loops pass the same key in every generation.
-        keys = jax.random.split(jax.random.fold_in(typed_key(key), emitter_state.key[0]), 3)
-        first, second = (repertoire.genotypes_or(members, keys[i], count, self._selector) for i in range(2))
-        children = self._vary(first, second, keys[2])
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), children, members), {}
-
-    def state_update(
-        self, emitter_state: Any, repertoire: Any, genotypes: Any, fitnesses: Array, descriptors: Any, extra_scores: Any
-    ) -> PBTEmitterState:
-        """Replace the worst members by children of the best, the next worst by elites; then train all members."""
-        del genotypes, descriptors, extra_scores
-        next_key, exploit_key = split_key(emitter_state.key)
-        states, held = emitter_state.training_states, emitter_state.replay_buffers
-        configured, available = self._config.num_devices, layout.axis_size("p")
-        check(
-            configured == available,
-            f"num_devices is {configured}, but {available} devices share the axis 'p'; make them equal.",
-        )
-        shares = layout.shares("p") if configured > 1 else WHOLE
-        draw = partial(repertoire.genotypes_or, _without_optimizers(states), selector=self._selector)
-        elites = cells_api.Elites(repertoire.repertoire.occupied.any(), draw, type(states).init_optimizers_states)
-        fitness, renew = fitnesses.reshape(-1)[-self._size :], type(states).resample_hyperparams
-        states, diverged = cells_api.exploit(self._counts, fitness, states, elites, exploit_key, renew, shares)
-        # The replay buffers and environment states of diverged members may be invalid.
-        held = held.replace(state=buffers.clear(held.state, diverged))
-        env_states = restart(emitter_state.env_states, diverged)
-        (states, env_states, held), _ = self._train(states, env_states, held)
-        return PBTEmitterState(held, env_states, states, next_key)
-
-
-def _without_optimizers(states: Any) -> Any:
-    """Remove optimizer states and targets, as in genotypes."""
-    return jax.vmap(type(states).empty_optimizers_states)(states)

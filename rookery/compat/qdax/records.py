@@ -4,18 +4,17 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers
+from rookery import buffers, hyperparams, types
 from rookery.agents import sac, td3
-from rookery.compat.qdax import off_policy
-from rookery.compat.qdax.off_policy import TrainState
-from rookery.compat.records import Record, check, static_field, typed_key
+from rookery.compat.records import Record, check, split_key, static_field, typed_key
 from rookery.gradients import Learned
-from rookery.types import Array, Key
+from rookery.learners.base import Member
+from rookery.types import Array, Hyper, Key, PyTree
 
 __all__ = ["DiaynTrainingState", "PBTSacTrainingState", "PBTTD3TrainingState", "PBTTrainingState", "QDTransition"]
 __all__ += ["ReplayBuffer", "SacTrainingState", "TD3TrainingState", "Transition"]
@@ -54,10 +53,8 @@ class Transition(Record):
     def flatten(self) -> Array:
         """Concatenate all fields in their order, `[..., F]`."""
         widths = {name: math.prod(shape) for name, shape in self._shapes().items()}
-        leading = self.rewards.shape
-        return jnp.concatenate(
-            [getattr(self, name).reshape(*leading, width) for name, width in widths.items() if width], -1
-        )
+        shape = self.rewards.shape
+        return jnp.concatenate([getattr(self, name).reshape(*shape, n) for name, n in widths.items() if n], -1)
 
     @classmethod
     def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
@@ -79,12 +76,12 @@ class Transition(Record):
             # XLA's compiler crashes on slices of size 0.
             part = flattened_transition[..., begin:end] if end > begin else jnp.zeros((*leading, 0), dtype)
             fields[name] = part.reshape(*leading, *shape)
-        return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})  # pyright: ignore[reportArgumentType]
+        return cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls)})
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each field of a single transition, by name, in order."""
-        fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType] - `Record` makes it a dataclass
-        return {field.name: getattr(self, field.name).shape[self.rewards.ndim :] for field in fields}
+        rank = self.rewards.ndim
+        return {field.name: getattr(self, field.name).shape[rank:] for field in dataclasses.fields(self)}
 
 
 class QDTransition(Transition):
@@ -147,6 +144,26 @@ class ReplayBuffer(Record):
         """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed."""
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
+    @property
+    def functions(self) -> buffers.Buffer:
+        """The functions by which Rookery's learners read and write this buffer."""
+        return buffers.ring(self.buffer_size)._replace(add=_add, take=_take)
+
+
+def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferState:
+    """Write Rookery's transitions, with `extras` the truncation flags."""
+    dones, truncations = (flags.astype(jnp.float32) for flags in (rows.terminated | rows.extras, rows.extras))
+    fields = rows.observation, rows.next_observation, rows.reward, dones, truncations, rows.action
+    return buffers.add(state, Transition(*fields))
+
+
+def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
+    """Read rows as Rookery's transitions, with `extras` the descriptors for the discriminator."""
+    rows = buffers.take(state, indices)
+    terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
+    reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
+    return types.Transition(rows.obs, rows.actions, rows.rewards, rows.next_obs, terminated, reached)
+
 
 def _paths(
     *learned: str, within: tuple[str, ...] = ("learned",), targets: tuple[str, ...] = ()
@@ -166,8 +183,8 @@ _SAC_HYPER = {name: ("hyper", name) for name in sac.SPACE.domains}
 _TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
 
 
-class TrainingState(TrainState):
-    """Training state of one agent, with its key `[2]` uint32 and `steps`, the number of updates.
+class TrainingState(Record):
+    """Training state of one agent. Every use of its key replaces it by the next key.
 
     Attributes for reading and for `replace`: `policy_params` and `policy_optimizer_state`, likewise for `critic`,
     `alpha` (SAC) and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3);
@@ -175,6 +192,35 @@ class TrainingState(TrainState):
     """
 
     agent_module: ClassVar[ModuleType]
+
+    learned: PyTree
+    """The agent's state."""
+    hyper: Hyper
+    """Hyper-parameters, `[]` each."""
+    key: Array
+    """`[2]` uint32."""
+    steps: Array
+    """`[]` int32, number of updates; the same for all members of a population."""
+    normalizer: PyTree
+    """Running statistics of the observations, or None."""
+
+    def member(self, env_state: PyTree = (), buffer: PyTree = ()) -> Member:
+        """This agent as a `Member`, with environment states and a buffer."""
+        return Member(self.learned, self.hyper, self.normalizer, env_state, buffer)
+
+    def of_member(self, member: Member, **changes: Array) -> Self:
+        """Take what a member has learned, and change other fields."""
+        return self.replace(learned=member.state, hyper=member.hyper, normalizer=member.normalizer, **changes)
+
+    def check_optimizers(self) -> None:
+        """Check that the agent can learn.
+
+        Raises:
+          ValueError: there are no optimizer states, as in genotypes.
+        """
+        parts = jax.tree.leaves(self.learned, is_leaf=lambda tree: isinstance(tree, Learned))
+        bare = any(isinstance(part, Learned) and part.moments == () for part in parts)
+        check(not bare, "these agents have no optimizer states; create them with init_optimizers_states.")
 
 
 class SacTrainingState(TrainingState):
@@ -198,6 +244,9 @@ class DiaynTrainingState(TrainingState):
     paths = _paths(*_SAC, within=("learned", "agent"), targets=_TARGET) | _paths("discriminator")
 
 
+PBTStateT = TypeVar("PBTStateT", bound="PBTTrainingState")
+
+
 class PBTTrainingState(TrainingState):
     """Training state with evolved hyper-parameters.
 
@@ -205,17 +254,19 @@ class PBTTrainingState(TrainingState):
     """
 
     @classmethod
-    def resample_hyperparams(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
+    def resample_hyperparams(cls, training_state: PBTStateT) -> PBTStateT:
         """Resample every hyper-parameter, each on its scale."""
-        return off_policy.resample(training_state.agent_module.SPACE, training_state)
+        key, hyper_key = split_key(training_state.key)
+        hyper = hyperparams.resample(training_state.agent_module.SPACE, training_state.hyper, hyper_key)
+        return training_state.replace(key=key, hyper=hyper)
 
     @classmethod
-    def init_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
+    def init_optimizers_states(cls, training_state: PBTStateT) -> PBTStateT:
         """Initialise the optimizer states, and copy the networks into their target networks."""
         return training_state.replace(learned=training_state.agent_module.start(training_state.learned.params))
 
     @classmethod
-    def empty_optimizers_states(cls, training_state: "PBTTrainingState") -> "PBTTrainingState":
+    def empty_optimizers_states(cls, training_state: PBTStateT) -> PBTStateT:
         """Remove the optimizer states and target networks, for storage in a repertoire."""
         parts = training_state.learned._asdict().items()
         bare = {name: Learned(part.params, ()) if isinstance(part, Learned) else () for name, part in parts}

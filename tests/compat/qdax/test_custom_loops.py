@@ -11,16 +11,18 @@ import pytest
 from rookery import trees
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.compat.qdax import cells as qdax_cells
-from rookery.compat.qdax import env_batch, pbt
-from rookery.compat.qdax import off_policy as loop_api
+from rookery.compat.qdax import PBT, PBTTD3, MAPElites, MapElitesRepertoire, environments
+from rookery.compat.qdax.environments import Batch
+from rookery.compat.qdax.populations import exploit
 from rookery.compat.records import split_key
 from rookery.distributed import layout, mesh
 from rookery.envs import descriptors
+from rookery.envs.base import first_step
 from rookery.learners import off_policy
 from rookery.learners.base import genotype
 from rookery.qd import centroids, pbt_emitter
 from rookery.qd import repertoire as repertoires
+from tests.compat.qdax.documented import agent, population, reshaped
 
 P, E, T = 4, 3, 6
 CONFIG = off_policy.OffPolicyConfig(
@@ -28,8 +30,8 @@ CONFIG = off_policy.OffPolicyConfig(
 )
 
 
-def world() -> env_batch.Batch:
-    return env_batch.make("point_maze", batch_size=P * E, episode_length=5)
+def world() -> Batch:
+    return environments.create("point_maze", batch_size=P * E, episode_length=5)
 
 
 def test_iterations_one_by_one_are_a_generation():
@@ -41,8 +43,13 @@ def test_iterations_one_by_one_are_a_generation():
     member = learner.init(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
     after, metrics = jax.jit(learner.step)(member, bank, step_key, jnp.asarray(2))
     bindings = off_policy.OffPolicyBindings(agent, env.environment, off_policy.buffers.ring(32), CONFIG)
-    live = jax.jit(partial(off_policy.train_iterations, bindings))
-    again, (learned, each, reward, _) = live(member, bank, step_key, 2 * T + jnp.arange(T))
+
+    @jax.jit
+    def train(member: Any, bank: Any, key: Any) -> Any:
+        inputs = jax.random.split(key, T), 2 * T + jnp.arange(T)
+        return jax.lax.scan(lambda member, now: off_policy.iterate(bindings, member, bank, *now), member, inputs)
+
+    again, (learned, each, reward, _) = train(member, bank, step_key)
     np.testing.assert_array_equal(
         again.state.policy.params["params"]["Dense_0"]["kernel"],
         after.state.policy.params["params"]["Dense_0"]["kernel"],
@@ -61,72 +68,54 @@ def test_a_stored_episode_has_the_descriptor_of_the_streamed_one():
 
 def test_critics_may_be_of_other_widths_than_the_policy():
     spec = world().environment.spec
-    for agent in (
+    for built in (
         sac(spec, SacConfig(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
         td3(spec, Td3Config(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
     ):
-        params = agent.init(jax.random.key(0))
+        params = built.init(jax.random.key(0))
         assert params.policy["params"]["Dense_0"]["kernel"].shape == (2, 4)
         assert [layer["kernel"].shape for layer in params.critic[0]["params"].values()] == [(4, 7), (7, 5), (5, 1)]
     with pytest.raises(ValueError, match=r"critic_hidden_sizes must all be at least 1, got \(0,\)"):
         SacConfig(critic_hidden_sizes=(0,))
 
 
-class Learner(loop_api.TrainState):
-    """As whoever writes a loop may declare one."""
-
-
-def newborns(agent: Any, count: int = P) -> Any:
-    return jax.vmap(partial(loop_api.init_state, Learner, agent, hyper=agent.space.defaults))(
-        jax.random.split(jax.random.key(1), count)
-    )
-
-
-def renew(agent: Any, one: Any) -> Any:
-    return loop_api.resample(agent.space, one)
-
-
-@pytest.fixture(scope="module")
-def agent() -> Any:
-    return td3(world().environment.spec, Td3Config(hidden_sizes=(4,)))
-
-
-def test_the_judge_says_what_the_learner_says(agent: Any):
-    env = world()
-    many = newborns(agent)
-    first = jax.tree.map(lambda leaf: leaf.reshape(P, E, *leaf.shape[1:]), env.reset(jax.random.key(2)))
-    told = jax.jit(partial(loop_api.evaluator, agent, env))(many, first)
-    learner = off_policy.off_policy(agent, env.environment, CONFIG)
-    one, start = trees.take(many, 1), trees.take(env_batch.start_states_of(trees.take(first, 1)), jnp.arange(E))
-    member = off_policy.Member(one.learned, one.hyper, None, (), ())
-    alone = learner.evaluate(genotype(member), start, jax.random.key(0))
-    np.testing.assert_allclose(told.returns[1], alone.returns, rtol=1e-5)
+def test_an_evaluation_of_a_population_equals_that_of_the_learner():
+    env, made = world(), agent(PBTTD3)
+    states, first = population(PBTTD3, P)[1], reshaped(env.reset(jax.random.key(2)), P, E)
+    fitness, returns = jax.jit(made.get_eval_fn(env))(states, first)
+    alone, state = trees.take(states, 1), trees.take(first, 1)
+    core = td3(env.environment.spec, Td3Config(hidden_sizes=(8,)))
+    bank = state.pipeline_state, jax.vmap(first_step)(state.obs, state.pipeline_state.descriptor)
+    learner = off_policy.off_policy(core, env.environment, CONFIG)
+    evaluation = learner.evaluate(genotype(alone.member()), bank, jax.random.key(0))
+    np.testing.assert_allclose(returns[1], evaluation.returns, rtol=1e-5)
+    np.testing.assert_allclose(fitness[1], evaluation.fitness, rtol=1e-5)
     with pytest.raises(ValueError, match="one leading axis"):
-        loop_api.evaluator(agent, env, newborns(agent, 3), first)
+        made.get_eval_fn(env)(trees.take(states, jnp.arange(3)), first)
 
 
-def test_who_learned_a_number_that_is_not_finite_ranks_last(agent: Any):
-    many = newborns(agent)
-    poisoned = many.learned._replace(
-        target_critic=jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), many.learned.target_critic)
-    )
-    many = many.replace(learned=poisoned)
-    fitness, data = jnp.asarray([1.0, 2.0, 9.0, 3.0]), jnp.arange(P)
-    after, moved = pbt.truncate(fitness, many, data, jax.random.key(3), (1, 1), partial(renew, agent))
-    assert moved.tolist() == [3, 1, 3, 3] or moved.tolist() == [0, 1, 3, 3]
-    assert moved[2] == 3
-    assert jnp.isfinite(jax.tree.leaves(after.learned.target_critic)[0]).all()
+def test_a_member_with_a_learned_number_that_is_not_finite_ranks_last():
+    _, states, buffers = population(PBTTD3, P)
+    targets = jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), states.target_critic_params)
+    states = states.replace(target_critic_params=targets)
+    returns = jnp.asarray([1.0, 2.0, 9.0, 3.0])
+    after, inherited = PBT(P, 1, 1).update_states_and_buffer(jax.random.key(3), returns, states, buffers)
+    rows = [np.asarray(tree.state.rows.rewards) for tree in (buffers, inherited)]
+    parents = [next(i for i in range(P) if (rows[0][i] == row).all()) for row in rows[1]]
+    assert parents in ([3, 1, 3, 3], [0, 1, 3, 3])
+    assert jnp.isfinite(jax.tree.leaves(after.target_critic_params)[0]).all()
 
 
-def test_the_same_key_twice_makes_other_children(agent: Any):
-    many, fitness = newborns(agent), jnp.asarray([4.0, 3.0, 2.0, 1.0])
-    step = jax.jit(lambda many: pbt.truncate(fitness, many, (), jax.random.key(3), (1, 2), partial(renew, agent))[0])
-    once = step(many)
-    key, _ = jax.vmap(split_key)(once.key)  # as any use of the members moves their keys on
-    twice = step(once.replace(key=key))
-    assert (once.hyper.discount[2:] != twice.hyper.discount[2:]).all()
-    assert once.hyper.discount[2] != once.hyper.discount[3]
-    assert once.hyper.discount[0] == twice.hyper.discount[0] == many.hyper.discount[0]
+def test_the_same_key_twice_gives_other_hyper_parameters():
+    _, states, buffers = population(PBTTD3, P)
+    returns = jnp.asarray([4.0, 3.0, 2.0, 1.0])
+    step = jax.jit(partial(PBT(P, 1, 2).update_states_and_buffer, jax.random.key(3), returns))
+    once, _ = step(states, buffers)
+    keys, _ = jax.vmap(split_key)(once.key)  # every use of a training state changes its key
+    twice, _ = step(once.replace(key=keys), buffers)
+    assert (once.discount[2:] != twice.discount[2:]).all()
+    assert once.discount[2] != once.discount[3]
+    assert once.discount[0] == twice.discount[0] == states.discount[0]
 
 
 class Drift:
@@ -146,38 +135,34 @@ class Drift:
         return state[0], state[1] + 1
 
 
-def test_a_loop_scores_by_the_batch_and_keeps_the_best_of_each_cell():
+def test_map_elites_scores_batches_and_keeps_the_best_of_each_cell():
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
         del key
         return -jnp.abs(genotypes), genotypes[:, None] / 10.0, {"seen": genotypes}
 
-    places = centroids.grid((10,), [0.0], [1.0])
-    loop = qdax_cells.Loop(score, Drift(), lambda cells: repertoires.metrics(cells.repertoire))
-    cells, state, told = loop.begin(
-        jnp.asarray([0.5, 3.5]), partial(qdax_cells.Cells.init, centroids=places), jax.random.key(0)
-    )
-    assert float(told["coverage"]) == 20.0
+    search = MAPElites(score, Drift(), repertoires.metrics)
+    grid = centroids.grid((10,), [0.0], [1.0])
+    repertoire, state, metrics = search.init(jnp.asarray([0.5, 3.5]), grid, jax.random.key(0))
+    assert float(metrics["coverage"]) == 20.0
     for key in jax.random.split(jax.random.key(1), 2):
-        cells, state, told = loop.turn(cells, state, key)
-    assert sorted(cells.genotypes[cells.repertoire.occupied].tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+        repertoire, state, metrics = search.update(repertoire, state, key)
+    assert sorted(repertoire.genotypes[repertoire.occupied].tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
     assert int(state[1]) == 3
 
 
-def test_exploit_revives_elites_for_exactly_so_many(agent: Any):
-    many, counts = newborns(agent), pbt_emitter.Counts(best=1, replaced=1, sampled=2)
-    born = newborns(agent)
-    elites = qdax_cells.Elites(
-        True, lambda *_: born.replace(hyper=born.hyper._replace(tau=jnp.full((P,), 0.5))), lambda one: one
-    )
-    fitness = jnp.asarray([1.0, 4.0, 2.0, 3.0])
-    step = partial(qdax_cells.exploit, counts, fitness, many, key=jax.random.key(0), renew=partial(renew, agent))
-    after, diverged = step(elites=elites)
-    tau = float(many.hyper.tau[0])  # the last takes its parent's, the two above it an elite's; it does not evolve
-    assert after.hyper.tau.tolist() == [tau, tau, 0.5, 0.5]
+def test_exploit_loads_exactly_the_counted_number_of_elites():
+    _, states, _ = population(PBTTD3, P)
+    counts = pbt_emitter.Counts(best=1, replaced=1, sampled=2)
+    loaded = states.replace(hyper=states.hyper._replace(tau=jnp.full(P, 0.5)), steps=states.steps + 7)
+    fitness, tau = jnp.asarray([1.0, 4.0, 2.0, 3.0]), float(states.hyper.tau[0])  # tau does not evolve
+    step = partial(exploit, counts, fitness, states, jax.random.key(0))
+    after, _, replaced = step(draw_elites=lambda *_: (jnp.asarray(True), loaded))
+    # The last takes its parent's, the two above it an elite's.
+    np.testing.assert_allclose(after.hyper.tau, [tau, tau, 0.5, 0.5])
     assert after.steps.tolist() == [0] * P
-    alone, _ = step(elites=elites._replace(exist=False))
-    assert alone.hyper.tau.tolist() == [tau] * P  # without elites only parents are taken
-    assert not diverged.any()
+    without, _, _ = step(draw_elites=lambda *_: (jnp.asarray(False), loaded))
+    np.testing.assert_allclose(without.hyper.tau, [tau] * P)  # without elites only parents are copied
+    assert not replaced.any()
     assert len(np.unique(np.asarray(after.key)[:, 0])) == P
 
 
@@ -201,7 +186,7 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
 
 
 def test_an_empty_repertoire_gives_others_instead_of_zeros():
-    cells = qdax_cells.Cells.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
+    cells = MapElitesRepertoire.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
     others, draw = (
         jnp.asarray([4.0, 5.0]),
         jax.jit(lambda cells, others: cells.genotypes_or(others, jax.random.key(0), 3)),

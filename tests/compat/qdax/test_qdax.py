@@ -20,7 +20,7 @@ from rookery.compat.qdax import (
     environments,
     warmstart_buffer,
 )
-from rookery.compat.qdax.env_batch import Batch
+from rookery.compat.qdax.environments import Batch
 from rookery.envs.registry import find
 from tests.compat.qdax.documented import NETS, T, agent, room, rows
 from tests.tiny import assert_equal
