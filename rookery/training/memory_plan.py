@@ -74,7 +74,7 @@ class Plan(NamedTuple):
     def copies(self) -> int:
         """The largest number of copies of the state that exist while a checkpoint is saved in the background.
 
-        There is one copy on the devices (see `leaves.copy`). If the devices share the machine's memory, the serialised
+        One copy is on the devices (see `leaf_specs.copy`). If the devices share the machine's memory, the serialised
         bytes count as a second copy, since floating-point numbers hardly compress.
         """
         return 1 if self.separate_memory else 2
