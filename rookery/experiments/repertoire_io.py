@@ -63,13 +63,8 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
     Raises:
       OSError: the file cannot be written.
     """
-    named = leaf_specs.flatten(repertoire)
-    header = {
-        "format": FORMAT,
-        "task": _task(scoring),
-        "leaves": [leaf_specs.record(name, leaf) for name, leaf in named],
-    }
-    arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, (_, leaf) in enumerate(named)}
+    header = {"format": FORMAT, "task": _task(scoring), "leaves": leaf_specs.specs(repertoire)}
+    arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(repertoire))}
     temporary = _file(path).with_suffix(f".{os.getpid()}.npz")
     try:
         np.savez(temporary, **arrays, header=np.asarray(json.dumps(header)))
@@ -104,8 +99,7 @@ def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
     genotype = jax.eval_shape(scoring.init_genotype, jax.random.key(0), bank)
     shape = next(leaf["shape"] for leaf in header["leaves"] if leaf["path"] == ".centroids")
     template = jax.eval_shape(empty, genotype, jax.ShapeDtypeStruct(tuple(shape), jnp.float32))
-    wanted = [leaf_specs.record(name, leaf) for name, leaf in leaf_specs.flatten(template)]
-    if mismatches := leaf_specs.differences(header["leaves"], wanted):
+    if mismatches := leaf_specs.differences(header["leaves"], leaf_specs.specs(template)):
         raise ValueError(
             f"the genotypes in {path} do not fit: {'; '.join(mismatches[:3])}; use the agent that they were saved from."
         )

@@ -1,10 +1,9 @@
 """Checkpoints of a run: written in the background, and restored only if complete. The only file that imports orbax.
 
-Orbax stores the arrays; `manifest.py` records which checkpoints are complete. The leaves' paths, shapes and dtypes are
-stored in the manifest and compared before a restore, since orbax silently casts a wrong dtype.
+Orbax writes the arrays asynchronously and commits them atomically. `manifest.verified` checks a checkpoint; a manifest
+also has the specs of the leaves, which are compared before a restore, since orbax silently casts a wrong dtype.
 """
 
-import functools
 import itertools
 import json
 import logging
@@ -15,15 +14,21 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import jax
+import numpy as np
 
 from rookery.distributed import sync
 from rookery.storage import leaf_specs, manifest
+from rookery.storage.leaf_specs import Target
+from rookery.storage.manifest import Manifest
 from rookery.storage.run_dir import CHECKPOINT_PREFIX
-from rookery.types import PyTree
+from rookery.types import Array, PyTree
 
+if TYPE_CHECKING:  # imported on first use, since the import takes a second
+    from orbax.checkpoint import StandardCheckpointer
+
+StateT = TypeVar("StateT")
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 _RESTORE_ATTEMPTS = 10  # the running training may replace the checkpoint that is being read by a newer one
 _saves = itertools.count()
@@ -40,7 +45,7 @@ class CheckpointWarning(UserWarning):
 class Checkpointer:
     """Saves and restores the state of a run; one writer per directory, which holds the run's lock.
 
-    Use it as a context manager, or call `close`: a save in progress is lost when the interpreter exits. In a run over
+    Use it as a context manager, or call `wait`: a save in progress is lost when the interpreter exits. In a run over
     several processes, every process creates a checkpointer for the same shared directory and makes the same calls of
     `save` and `restore` with the same global arrays; process 0 names the folder, writes the manifest and verifies.
 
@@ -92,18 +97,17 @@ class Checkpointer:
             raise CheckpointError(f"{self.directory} was opened for reading; open it without read_only to save.")
         self.wait()
         try:
-            named = leaf_specs.flatten(state)
             count = manifest.free_count(self.directory, generation) if sync.is_first() else 0
-            body = {
+            body: Manifest = {
                 "generation": generation,
                 "folder": manifest.name(generation, sync.of_first(count)),
                 "metadata": dict(metadata),
-                "leaves": [leaf_specs.record(path, leaf) for path, leaf in named],
+                "leaves": leaf_specs.specs(state),
             }
             json.dumps(body)  # a value that is not JSON raises here, not in the background
-            arrays = {str(i): leaf for i, (_, leaf) in enumerate(named) if leaf_specs.is_stored(leaf)}
+            arrays = leaf_specs.stored(state)
             self._check_space(sum(array.nbytes for array in arrays.values()))
-            writer = _orbax().StandardCheckpointer()
+            writer = _checkpointer()
             writer.save(self.directory / body["folder"], leaf_specs.copy(arrays))
         except Exception as error:
             self._remove_incomplete()
@@ -125,16 +129,12 @@ class Checkpointer:
             failure, self._failure = self._failure, None
             raise failure
 
-    def close(self) -> None:
-        """Equivalent to `wait`; the checkpointer remains usable."""
-        self.wait()
-
     def __enter__(self) -> "Checkpointer":
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
-            self.close()
+            self.wait()
         except CheckpointError as failure:
             if error is None:
                 raise
@@ -155,7 +155,7 @@ class Checkpointer:
         found = manifest.generations(self.directory)
         return next((generation for generation in found if manifest.is_complete(self.directory, generation)), None)
 
-    def restore(self, template: PyTree, generation: int | None = None) -> tuple[PyTree, dict[str, Any], int]:
+    def restore(self, template: StateT, generation: int | None = None) -> tuple[StateT, dict[str, Any], int]:
         """Restore the newest complete checkpoint, or that of `generation`.
 
         Args:
@@ -184,29 +184,20 @@ class Checkpointer:
                     raise
         return self._restore(template, generation)
 
-    def _restore(self, template: PyTree, generation: int | None) -> tuple[PyTree, dict[str, Any], int]:
+    def _restore(self, template: StateT, generation: int | None) -> tuple[StateT, dict[str, Any], int]:
         body = self._find(generation)
-        named = leaf_specs.flatten(template)
-        records = [leaf_specs.record(path, leaf) for path, leaf in named]
-        if differences := leaf_specs.differences(body["leaves"], records):
+        if differences := leaf_specs.differences(body["leaves"], leaf_specs.specs(template)):
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} does not fit this run: "
                 f"{'; '.join(differences[:3])}{'; ...' if len(differences) > 3 else ''}. "
                 "Resume it with the configuration and the version of rookery that wrote it."
             )
-        targets = {
-            str(i): leaf_specs.restore_target(leaf) for i, (_, leaf) in enumerate(named) if leaf_specs.is_stored(leaf)
-        }
-        arrays = self._read(body, targets)
-        values = [
-            leaf_specs.restore_leaf(leaf, record, arrays.get(str(i)))
-            for i, ((_, leaf), record) in enumerate(zip(named, body["leaves"], strict=True))
-        ]
-        return jax.tree.unflatten(jax.tree.structure(template), values), body["metadata"], body["generation"]
+        arrays = self._read(body, leaf_specs.restore_targets(template))
+        return leaf_specs.restored(template, body["leaves"], arrays), body["metadata"], body["generation"]
 
-    def _read(self, body: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, Any]:
+    def _read(self, body: Manifest, targets: Mapping[str, Target]) -> dict[str, Array | np.ndarray]:
         try:
-            with _orbax().StandardCheckpointer() as reader:
+            with _checkpointer() as reader:
                 return reader.restore(self.directory / body["folder"], targets)
         except Exception as error:  # an older checkpoint would probably be unreadable too, and hide this error
             raise CheckpointError(
@@ -214,7 +205,7 @@ class Checkpointer:
                 f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
 
-    def _finish(self, writer: Any, body: dict[str, Any], retained: int | None, number: int) -> None:
+    def _finish(self, writer: "StandardCheckpointer", body: Manifest, retained: int | None, number: int) -> None:
         """In the background: wait for the commit, then write the manifest, then delete old checkpoints."""
         try:
             writer.close()
@@ -224,18 +215,18 @@ class Checkpointer:
                 if self._replaces is not None:
                     shutil.rmtree(self._replaces, ignore_errors=True)
         except Exception as error:
-            self._remove_incomplete(body["folder"])
+            self._remove_incomplete(body)
             self._failure = self._error(body["generation"], error)
         sync.barrier(f"checkpoint/{number}")  # so that the save completes in all processes together
 
-    def _remove_incomplete(self, folder: str | None = None) -> None:
-        """Delete the temporary folders of orbax, and `folder` if it has no manifest."""
+    def _remove_incomplete(self, body: Manifest | None = None) -> None:
+        """Delete the temporary folders of orbax, and the folder of `body` if its manifest is not written."""
         if not sync.is_first():
             return
         for entry in self.directory.glob(f"{CHECKPOINT_PREFIX}*{_ORBAX_TEMPORARY}"):
             shutil.rmtree(entry, ignore_errors=True)
-        if folder is not None and not manifest.has_manifest(self.directory, folder):
-            shutil.rmtree(self.directory / folder, ignore_errors=True)
+        if body is not None and not manifest.is_written(self.directory, body):
+            shutil.rmtree(self.directory / body["folder"], ignore_errors=True)
 
     def _check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.directory).free
@@ -254,15 +245,15 @@ class Checkpointer:
             f"{latest}."
         )
 
-    def _find(self, generation: int | None) -> dict[str, Any]:
+    def _find(self, generation: int | None) -> Manifest:
         """The manifest of the newest complete checkpoint, or of `generation`, as verified by process 0."""
-        body = self._verified(generation) if sync.is_first() else {"generation": -1}
-        chosen = sync.of_first(body["generation"])
-        return body if sync.is_first() else manifest.read(self.directory, chosen)
+        if not sync.is_first():
+            return manifest.read(self.directory, sync.of_first(-1))
+        body = self._newest() if generation is None else self._verified(generation)
+        sync.of_first(body["generation"])
+        return body
 
-    def _verified(self, generation: int | None) -> dict[str, Any]:
-        if generation is not None:
-            return self._find_only(generation)
+    def _newest(self) -> Manifest:
         for candidate in manifest.generations(self.directory):
             try:
                 return manifest.verified(self.directory, candidate)
@@ -274,7 +265,7 @@ class Checkpointer:
             "or restore a copy of the folder."
         )
 
-    def _find_only(self, generation: int) -> dict[str, Any]:
+    def _verified(self, generation: int) -> Manifest:
         try:
             return manifest.verified(self.directory, generation)
         except manifest.Damaged as damage:
@@ -284,13 +275,16 @@ class Checkpointer:
             ) from damage
 
 
-@functools.cache
-def _orbax() -> Any:
-    """Import orbax on first use, and hide its log messages, whose errors are also raised."""
-    import orbax.checkpoint
+def _checkpointer() -> "StandardCheckpointer":
+    """A checkpointer of orbax, whose log messages are hidden: its errors are also raised."""
+    from orbax.checkpoint import StandardCheckpointer
 
-    logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
-    return orbax.checkpoint
+    logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    return StandardCheckpointer()
+
+
+def _is_not_of_orbax(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname
 
 
 def _reason(error: Exception) -> str:

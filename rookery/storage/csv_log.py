@@ -4,9 +4,10 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rookery.storage.run_dir import RunFolder, write_atomically
 
@@ -43,7 +44,7 @@ class RunLog:
             filename_suffix=f".{time.time_ns()}",
         )
 
-    def write(self, generation: int, row: Mapping[str, Any], members: Mapping[str, Any]) -> None:
+    def write(self, generation: int, row: Mapping[str, float], members: Mapping[str, ArrayLike]) -> None:
         """Append a generation to `metrics.csv` and `lineage.csv`.
 
         Args:
@@ -65,7 +66,7 @@ class RunLog:
             )
         self._write_events(generation, numbers, columns)
 
-    def write_cells(self, generation: int, fitness: Any) -> None:
+    def write_cells(self, generation: int, fitness: ArrayLike) -> None:
         """Append to `cells.csv` the cells whose elite's fitness changed since the last call.
 
         The first call writes all occupied cells. The fitness of a cell at a generation is its last row up to it;
@@ -132,7 +133,7 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
     return {name: _parse(path, name, column) for name, column in zip(header, columns, strict=True)}
 
 
-def write_table(path: Path, columns: Mapping[str, Any]) -> None:
+def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> None:
     """Write a complete table atomically; numbers are read back bit-equal.
 
     Args:
@@ -198,7 +199,7 @@ def _last_elites(path: Path) -> dict[int, float]:
     return dict(zip(table["cell"].tolist(), table["fitness"].tolist(), strict=True)) if table else {}
 
 
-def _member_columns(members: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _member_columns(members: Mapping[str, ArrayLike]) -> dict[str, list[float]]:
     if not members:
         return {}
     if not {"parent", "fitness"} <= set(members):

@@ -10,19 +10,13 @@ class Diverged(ArithmeticError):  # noqa: N818 - an outcome of the run
     """No member and no elite is finite any more; the message names the generation and the last good checkpoint."""
 
 
-def stopped(generation: int, run_dir: Path | None) -> str:
-    """The message of a run that a signal stopped after `generation` generations."""
+def stopped(generation: int, run_dir: Path | None, within: bool = False) -> str:
+    """The message of a run that a signal stopped after `generation` generations, or `within` the next one."""
+    where = f"within generation {generation + 1}" if within else f"after generation {generation}"
     if run_dir is None:
-        return f"stopped after generation {generation}; nothing was saved, since the run has no run_dir."
-    return f"stopped after generation {generation}, which is saved; continue with: rookery resume {run_dir}"
-
-
-def stopped_within(generation: int, run_dir: Path | None) -> str:
-    """The message of a run that a signal stopped within a generation, after `generation` complete ones."""
-    where = f"stopped within generation {generation + 1}"
-    if run_dir is None:
-        return f"{where}; nothing was saved, since the run has no run_dir."
-    return f"{where}, whose progress is saved; continue with: rookery resume {run_dir}"
+        return f"stopped {where}; nothing was saved, since the run has no run_dir."
+    saved = "whose progress" if within else "which"
+    return f"stopped {where}, {saved} is saved; continue with: rookery resume {run_dir}"
 
 
 def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:

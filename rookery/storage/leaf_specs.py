@@ -1,7 +1,7 @@
-"""Conversion of a state's leaves to stored arrays and manifest records, and their restoration."""
+"""Conversion of a state's leaves to stored arrays and their specs, and their restoration."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -9,62 +9,60 @@ import numpy as np
 
 from rookery.types import PyTree
 
-_PYTHON_SCALARS = (bool, int, float)
+Scalar: TypeAlias = bool | int | float
+Stored: TypeAlias = jax.Array | np.ndarray | np.generic
+Leaf: TypeAlias = Stored | jax.ShapeDtypeStruct | Scalar
+Target: TypeAlias = jax.ShapeDtypeStruct | np.ndarray
+Tree = TypeVar("Tree")
+
+
+class LeafSpec(TypedDict):
+    """What identifies a leaf, as JSON values."""
+
+    path: str
+    """Path in the tree, as text."""
+    dtype: str
+    shape: list[int]
+    value: NotRequired[Scalar]
+    """A Python scalar itself, which is not stored as an array."""
 
 
 @jax.jit
-def _copies(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _copies(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: jnp.copy(array) for name, array in arrays.items()}
 
 
-def copy(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def copy(arrays: Mapping[str, Stored]) -> dict[str, Any]:
     """Copies of arrays in separate buffers, on the same devices.
 
     The call waits for the copies: on CPU devices the collectives of a generation that runs concurrently with another
     program can start in different orders, which deadlocks.
     """
-    copies: dict[str, Any] = {name: np.array(array) for name, array in arrays.items() if not _on_device(array)}
-    groups: dict[Any, dict[str, Any]] = {}
+    copies: dict[str, Any] = {}
+    groups: dict[frozenset, dict[str, jax.Array]] = {}
     for name, array in arrays.items():
-        if _on_device(array):  # one jitted call accepts arrays of the same devices only
+        if isinstance(array, jax.Array):  # one jitted call accepts arrays of the same devices only
             groups.setdefault(frozenset(array.sharding.device_set), {})[name] = array
+        else:
+            copies[name] = np.array(array)
     for group in groups.values():
         copies |= _copies(group)
     return jax.block_until_ready(copies)
 
 
-def flatten(tree: PyTree) -> list[tuple[str, Any]]:
-    """Leaves with their paths as text, in the order of `jax.tree.leaves`."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(jax.tree_util.keystr(path) or "the state", leaf) for path, leaf in leaves]
-
-
-def _on_device(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
-
-
-def is_stored(leaf: Any) -> bool:
-    """Whether orbax stores a leaf; Python scalars are in the manifest, and arrays of size 0 need only their shape."""
-    return type(leaf) not in _PYTHON_SCALARS and leaf.size > 0
-
-
-def record(path: str, leaf: Any) -> dict[str, Any]:
-    """The manifest's record of a leaf, as JSON values.
+def specs(tree: PyTree) -> list[LeafSpec]:
+    """The specs of a tree's leaves, in the order of `jax.tree.leaves`.
 
     Raises:
-      TypeError: the leaf is neither an array nor a Python bool, int or float.
+      TypeError: a leaf is neither an array nor a Python bool, int or float.
     """
-    if type(leaf) in _PYTHON_SCALARS:
-        return {"path": path, "dtype": f"Python {type(leaf).__name__}", "shape": [], "value": leaf}
-    if _on_device(leaf) or isinstance(leaf, np.ndarray | np.generic):
-        return {"path": path, "dtype": str(leaf.dtype), "shape": list(leaf.shape)}
-    raise TypeError(f"{path} is a {type(leaf).__name__}, which is neither an array nor a number")
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [_spec(jax.tree_util.keystr(path) or "the state", leaf) for path, leaf in leaves]
 
 
-def differences(saved: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> list[str]:
-    """The differences between the leaf records of a checkpoint and of a template, as text; empty if they match."""
-    here = {record["path"]: f"{record['dtype']} {record['shape']}" for record in wanted}
-    there = {record["path"]: f"{record['dtype']} {record['shape']}" for record in saved}
+def differences(saved: Sequence[LeafSpec], wanted: Sequence[LeafSpec]) -> list[str]:
+    """The differences between the leaf specs of a checkpoint and of a template, as text; empty if they match."""
+    there, here = ({spec["path"]: f"{spec['dtype']} {spec['shape']}" for spec in side} for side in (saved, wanted))
     found = [
         f"{path} is {there.get(path, 'absent')} in the checkpoint and {here.get(path, 'absent')} in the run"
         for path in dict.fromkeys([*here, *there])
@@ -73,33 +71,73 @@ def differences(saved: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> li
     return found or (["the leaves are in another order"] if list(here) != list(there) else [])
 
 
-def _is_placed(leaf: Any) -> bool:
+def stored(tree: PyTree) -> dict[str, Stored]:
+    """The leaves of a state that orbax stores, by their number: all but Python scalars and arrays of size 0."""
+    return {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if _is_stored(leaf)}
+
+
+def restore_targets(template: PyTree) -> dict[str, Target]:
+    """The targets from which orbax restores what `stored` gave, with the shardings of the template."""
+    return {name: _target(leaf) for name, leaf in stored(template).items()}
+
+
+def restored(template: Tree, saved: Sequence[LeafSpec], arrays: Mapping[str, jax.Array | np.ndarray]) -> Tree:
+    """The state in the containers of the template.
+
+    Args:
+      template: the structure and the shardings.
+      saved: the specs of the saved leaves.
+      arrays: what orbax restored, by the leaf's number.
+    """
+    leaves, structure = jax.tree.flatten(template)
+    values = [
+        _restored(leaf, spec, arrays.get(str(i))) for i, (leaf, spec) in enumerate(zip(leaves, saved, strict=True))
+    ]
+    return jax.tree.unflatten(structure, values)
+
+
+def _spec(path: str, leaf: Leaf) -> LeafSpec:
+    if _is_scalar(leaf):
+        return {"path": path, "dtype": f"Python {type(leaf).__name__}", "shape": [], "value": cast(Scalar, leaf)}
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic):
+        return {"path": path, "dtype": str(leaf.dtype), "shape": list(leaf.shape)}
+    raise TypeError(f"{path} is a {type(leaf).__name__}, which is neither an array nor a number")
+
+
+def _is_scalar(leaf: Leaf) -> bool:
+    return type(leaf) in (bool, int, float)  # not isinstance: np.float64 is a float
+
+
+def _is_stored(leaf: Leaf) -> bool:
+    return not _is_scalar(leaf) and cast(Stored, leaf).size > 0
+
+
+def _is_placed(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
     """Whether a leaf is committed to its devices."""
-    if isinstance(leaf, jax.Array):
-        return leaf.committed
-    return getattr(leaf, "sharding", None) is not None
+    return leaf.committed if isinstance(leaf, jax.Array) else leaf.sharding is not None
 
 
-def restore_target(leaf: Any) -> Any:
-    """The target that orbax receives to restore a leaf of the template."""
-    if not _on_device(leaf):
+def _target(leaf: Stored | jax.ShapeDtypeStruct) -> Target:
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return np.asarray(leaf)
     sharding = leaf.sharding if _is_placed(leaf) else jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def restore_leaf(leaf: Any, record: Mapping[str, Any], array: Any) -> Any:
+def _restored(leaf: Leaf, spec: LeafSpec, array: jax.Array | np.ndarray | None) -> Leaf:
     """The restored value of a leaf of the template; `array` is None if orbax did not store the leaf."""
-    if type(leaf) in _PYTHON_SCALARS:
-        return record["value"]
-    if not _on_device(leaf):
-        array = np.zeros(leaf.shape, leaf.dtype) if array is None else array
-        return array[()] if isinstance(leaf, np.generic) else array
+    if "value" in spec:
+        return spec["value"]
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        values = np.zeros(spec["shape"], spec["dtype"]) if array is None else np.asarray(array)
+        return values[()] if isinstance(leaf, np.generic) else values
     if array is None:
         return jnp.empty(leaf.shape, leaf.dtype, device=leaf.sharding if _is_placed(leaf) else None)
     if _is_placed(leaf):
-        return array
+        return cast(jax.Array, array)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = jnp.array(np.asarray(jax.random.key_data(array)))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+        keys = cast(jax.Array, array)
+        return jax.random.wrap_key_data(
+            jnp.array(np.asarray(jax.random.key_data(keys))), impl=jax.random.key_impl(keys)
+        )
     return jnp.array(np.asarray(array))

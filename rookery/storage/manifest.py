@@ -1,23 +1,40 @@
-"""Manifests, which record that checkpoints are complete: written last, and checked first.
+"""Manifests, which record that checkpoints are complete: written last, and checked first, by `verified`.
 
 A checkpoint is the folder `generation_00000040/` and the manifest `generation_00000040.json`, which stores the size and
 the SHA-256 of every file in that folder, and a checksum of itself. A folder without a valid manifest is ignored.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from rookery.storage.leaf_specs import LeafSpec
 from rookery.storage.run_dir import CHECKPOINT_PREFIX, sync_directory, write_atomically
 
 FORMAT = 1
 # The suffix distinguishes a repeated save of a generation from the first, which it replaces only when it is complete.
 _NAME = re.compile(re.escape(CHECKPOINT_PREFIX) + r"(\d{8,})(-\d+)?")
+
+
+class Manifest(TypedDict):
+    """The content of a manifest, apart from its own checksum."""
+
+    generation: int
+    folder: str
+    """Name of the checkpoint's folder, in the directory of all checkpoints."""
+    metadata: dict[str, Any]
+    """JSON values of the caller."""
+    leaves: list[LeafSpec]
+    """In the order of `jax.tree.leaves`."""
+    format: NotRequired[int]
+    files: NotRequired[dict[str, tuple[int, str]]]
+    """Size in bytes and SHA-256 of every file, by its path in the folder."""
 
 
 class Damaged(Exception):  # noqa: N818 - a finding, not an error
@@ -26,9 +43,7 @@ class Damaged(Exception):  # noqa: N818 - a finding, not an error
 
 def generations(directory: Path) -> list[int]:
     """All generations with a manifest or a folder, complete or not, newest first."""
-    entries = directory.iterdir() if directory.is_dir() else ()
-    matches = (_NAME.fullmatch(entry.name.removesuffix(".json")) for entry in entries)
-    return sorted({int(match[1]) for match in matches if match}, reverse=True)
+    return sorted(set(_entries(directory).values()), reverse=True)
 
 
 def none_finished(directory: Path) -> bool:
@@ -37,11 +52,8 @@ def none_finished(directory: Path) -> bool:
     Several folders without a manifest indicate damage instead, since each save begins after the previous one is
     complete.
     """
-    names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
-    folders = [name for name in names if _NAME.fullmatch(name)]
-    return len(folders) <= 1 and not any(
-        _NAME.fullmatch(name.removesuffix(".json")) for name in names if name not in folders
-    )
+    folders = [entry for entry in _entries(directory) if entry.suffix != ".json"]
+    return len(folders) <= 1 and len(folders) == len(_entries(directory))
 
 
 def free_count(directory: Path, generation: int) -> int:
@@ -57,12 +69,12 @@ def name(generation: int, count: int) -> str:
     return f"{CHECKPOINT_PREFIX}{generation:08d}" + (f"-{count}" if count > 1 else "")
 
 
-def write(directory: Path, body: Mapping[str, Any]) -> None:
+def write(directory: Path, body: Manifest) -> None:
     """Flush the folder `body["folder"]` to disk, then write the manifest of `body["generation"]`.
 
     Args:
       directory: the directory of all checkpoints.
-      body: JSON values; `files` is added.
+      body: `format` and `files` are added.
 
     Raises:
       OSError: a file cannot be read or written.
@@ -75,11 +87,11 @@ def write(directory: Path, body: Mapping[str, Any]) -> None:
     }
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir()), directory]:
         sync_directory(path)
-    full = {**body, "format": FORMAT, "files": files}
+    full: Manifest = {**body, "format": FORMAT, "files": files}
     write_atomically(_path(directory, body["generation"]), json.dumps({"sha256": _text_digest(full), "body": full}))
 
 
-def read(directory: Path, generation: int) -> dict[str, Any]:
+def read(directory: Path, generation: int) -> Manifest:
     """The body of a manifest whose checksum is valid; the checkpoint's files are not checked.
 
     Raises:
@@ -87,14 +99,11 @@ def read(directory: Path, generation: int) -> dict[str, Any]:
     """
     path = _path(directory, generation)
     try:
-        content = json.loads(path.read_bytes())
+        with _reading(path):
+            content = json.loads(path.read_bytes())
         body = content["body"]
         if _text_digest(body) != content["sha256"]:
             raise Damaged(f"{path} has changed since it was written")
-    except FileNotFoundError:
-        raise Damaged(f"{path} is missing") from None
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is not a valid manifest") from None
     if body["format"] != FORMAT:
@@ -102,26 +111,21 @@ def read(directory: Path, generation: int) -> dict[str, Any]:
     return body
 
 
-def verified(directory: Path, generation: int) -> dict[str, Any]:
+def verified(directory: Path, generation: int) -> Manifest:
     """The body of a manifest whose files are all unchanged; reads every byte of them.
 
     Raises:
       Damaged: the manifest or a file is missing or changed; names the first one.
     """
     body = read(directory, generation)
-    for name, (size, digest) in body["files"].items():
+    for name, (size, digest) in body.get("files", {}).items():
         path = directory / body["folder"] / name
-        try:
-            actual = path.stat().st_size
+        with _reading(path), open(path, "rb") as file:
+            actual = os.fstat(file.fileno()).st_size
             if actual != size:
                 raise Damaged(f"{path} has {actual} bytes instead of {size}")
-            with open(path, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                    raise Damaged(f"{path} has changed since it was written")
-        except FileNotFoundError:
-            raise Damaged(f"{path} is missing") from None
-        except OSError as error:
-            raise Damaged(f"{path} cannot be read ({error.strerror})") from error
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise Damaged(f"{path} has changed since it was written")
     return body
 
 
@@ -150,25 +154,42 @@ def retire(directory: Path, generation: int, keep: int, retained: int | None = N
         except Damaged:
             pass
         _path(directory, candidate).unlink(missing_ok=True)
-    for entry in list(directory.iterdir()):
-        if entry.is_dir() and _NAME.fullmatch(entry.name) and entry.name not in kept:
+    for entry in _entries(directory):
+        if entry.is_dir() and entry.name not in kept:
             shutil.rmtree(entry)
 
 
-def has_manifest(directory: Path, folder: str) -> bool:
-    """Whether a manifest names this folder."""
-    match = _NAME.fullmatch(folder)
+def is_written(directory: Path, body: Manifest) -> bool:
+    """Whether the manifest of its generation names the folder of `body`."""
     try:
-        return match is not None and read(directory, int(match[1]))["folder"] == folder
+        return read(directory, body["generation"])["folder"] == body["folder"]
     except Damaged:
         return False
+
+
+def _entries(directory: Path) -> dict[Path, int]:
+    """The manifests and folders of all checkpoints, complete or not, with their generations."""
+    entries = directory.iterdir() if directory.is_dir() else ()
+    matches = {entry: _NAME.fullmatch(entry.name.removesuffix(".json")) for entry in entries}
+    return {entry: int(match[1]) for entry, match in matches.items() if match}
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Report a file that cannot be read as damage."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _path(directory: Path, generation: int) -> Path:
     return directory / f"{CHECKPOINT_PREFIX}{generation:08d}.json"
 
 
-def _text_digest(body: Mapping[str, Any]) -> str:
+def _text_digest(body: Manifest) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

@@ -61,94 +61,44 @@ class RunFolder:
       path: the absolute path.
       config: the configuration of the run, as passed to `create`.
       versions: the versions of `rookery`, `jax` and `python` that created the run.
+      config_file: `config.json`.
+      metrics_file: `metrics.csv`, one row per generation.
+      lineage_file: `lineage.csv`, one row per generation and member.
+      repertoire_file: `repertoire.csv`, one row per cell.
+      cells_file: `cells.csv`, one row per saved generation and cell whose elite changed its fitness.
+      skills_file: `skills.csv`, the trajectories of each skill's episodes, one row per state.
+      journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
+      episodes_file: `episodes.npz`, recorded episodes for playback, see `deploy/episodes.py`.
+      picture_file, repertoire_picture_file, skills_picture_file: `curves.png`, `repertoire.png`, `skills.png`.
+      report_file: `report.html`.
+      owner_file: `.owner.json`, the process that holds the lock, for the error message of other processes.
+      checkpoints: the folder of the checkpoints.
+      interrupted: the folder of the checkpoint within a generation that a signal stopped; the next one deletes it.
+      events: the folder of the TensorBoard event files.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).absolute()
+        self.config_file = self.path / "config.json"
+        self.metrics_file = self.path / "metrics.csv"
+        self.lineage_file = self.path / "lineage.csv"
+        self.repertoire_file = self.path / "repertoire.csv"
+        self.cells_file = self.path / "cells.csv"
+        self.skills_file = self.path / "skills.csv"
+        self.journal_file = self.path / "journal.jsonl"
+        self.episodes_file = self.path / "episodes.npz"
+        self.picture_file = self.path / "curves.png"
+        self.repertoire_picture_file = self.path / "repertoire.png"
+        self.skills_picture_file = self.path / "skills.png"
+        self.report_file = self.path / "report.html"
+        self.owner_file = self.path / ".owner.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.interrupted = self.path / "interrupted"
+        self.events = self.path / "events"
         self.config: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         # Not thread-local, since another thread of the run may release it.
         self._lock = filelock.FileLock(self.path / ".lock", timeout=0, thread_local=False)
-
-    @property
-    def config_file(self) -> Path:
-        """`config.json`."""
-        return self.path / "config.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        """`metrics.csv`: one row per generation."""
-        return self.path / "metrics.csv"
-
-    @property
-    def lineage_file(self) -> Path:
-        """`lineage.csv`: one row per generation and member."""
-        return self.path / "lineage.csv"
-
-    @property
-    def repertoire_file(self) -> Path:
-        """`repertoire.csv`: one row per cell."""
-        return self.path / "repertoire.csv"
-
-    @property
-    def cells_file(self) -> Path:
-        """`cells.csv`: one row per saved generation and cell whose elite changed its fitness."""
-        return self.path / "cells.csv"
-
-    @property
-    def journal_file(self) -> Path:
-        """`journal.jsonl`: one line per event, see `storage/events.py`."""
-        return self.path / "journal.jsonl"
-
-    @property
-    def skills_file(self) -> Path:
-        """`skills.csv`: the trajectories of each skill's episodes, one row per state."""
-        return self.path / "skills.csv"
-
-    @property
-    def skills_picture_file(self) -> Path:
-        """`skills.png`."""
-        return self.path / "skills.png"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def interrupted(self) -> Path:
-        """The folder of the checkpoint within a generation that a signal stopped; the next checkpoint deletes it."""
-        return self.path / "interrupted"
-
-    @property
-    def events(self) -> Path:
-        """The folder of the TensorBoard event files."""
-        return self.path / "events"
-
-    @property
-    def picture_file(self) -> Path:
-        """`curves.png`."""
-        return self.path / "curves.png"
-
-    @property
-    def repertoire_picture_file(self) -> Path:
-        """`repertoire.png`."""
-        return self.path / "repertoire.png"
-
-    @property
-    def episodes_file(self) -> Path:
-        """`episodes.npz`: recorded episodes for playback, see `deploy/episodes.py`."""
-        return self.path / "episodes.npz"
-
-    @property
-    def report_file(self) -> Path:
-        """`report.html`."""
-        return self.path / "report.html"
-
-    @property
-    def owner_file(self) -> Path:
-        """`.owner.json`: the process that holds the lock, for the error message of other processes."""
-        return self.path / ".owner.json"
 
     def acquire(self) -> None:
         """Acquire the single-writer lock.

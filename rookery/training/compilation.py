@@ -3,10 +3,10 @@
 import concurrent.futures
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import numpy as np
+from jax.stages import Lowered
 
 from rookery.distributed import programs
 from rookery.distributed.mesh import Mesh
@@ -40,12 +40,12 @@ class Compiler:
         return programs.work_template(self._program, self._over, self._template)
 
     @cached_property
-    def metrics(self) -> Any:
+    def metrics(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of the metrics of a generation."""
         return self._finish.out_info[1]
 
     @cached_property
-    def _finish(self) -> Any:
+    def _finish(self) -> Lowered:
         return self._stages.finish.lower(self._template, self.work)
 
     def compile(self, creates: bool = True) -> Stages:
@@ -59,7 +59,7 @@ class Compiler:
         init_keys, step_keys = programs.stage_keys(self._program)
         bank = programs.replicated(self._over, jax.eval_shape(stages.start_states, key))
         first_bank = programs.replicated(self._over, jax.eval_shape(stages.first_states, key))
-        lowered: dict[str, Callable[[], Any]] = {
+        lowered: dict[str, Callable[[], Lowered]] = {
             "advance": partial(stages.advance.lower, state, self.work, number, number),
             "finish": lambda: self._finish,
             "start_states": partial(stages.start_states.lower, key),

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.stages import Compiled
 
 from rookery.distributed import sync
 from rookery.distributed.programs import Stages
@@ -64,7 +65,7 @@ class Generations:
         self._finish_seconds = 0.0  # duration of the `finish` stage in the previous generation
 
     @property
-    def compiled(self) -> list[Any]:
+    def compiled(self) -> list[Compiled]:
         """The compiled stages of a generation."""
         stages = self._stages
         return [stages.start_states, stages.begin, stages.advance, stages.finish]

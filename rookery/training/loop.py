@@ -27,7 +27,7 @@ from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
-from rookery.storage.exit_reasons import Diverged, lost, stopped, stopped_within
+from rookery.storage.exit_reasons import Diverged, lost, stopped
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
 from rookery.training.compilation import Compiler
@@ -192,7 +192,7 @@ def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramS
     sync.check_alike(settings)
 
 
-def _columns(program: Program, metrics: Any) -> Iterable[str]:
+def _columns(program: Program, metrics: Mapping[str, jax.ShapeDtypeStruct]) -> Iterable[str]:
     """The columns that `metrics.csv` will have, from the shapes of the program's metrics."""
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), metrics)
     return summarize(program, 0, zeros, WallTimes(1.0))
@@ -319,7 +319,7 @@ class _Loop(NamedTuple):
     def pause(self, generation: int, pause: Pause) -> Interrupted:
         """Save a generation that a signal stopped before its end; returns the exception to raise."""
         self.writers.save_interrupted(generation, (pause.state, pause.work), {_DONE: pause.done})
-        return Interrupted(pause.signum, stopped_within(generation, self.writers.run_dir))
+        return Interrupted(pause.signum, stopped(generation, self.writers.run_dir, within=True))
 
     def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
         """Save after `generation` generations, if a checkpoint is due or a stop was requested.

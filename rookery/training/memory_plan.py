@@ -7,9 +7,10 @@ allocated.
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jax.stages import Compiled
 
 from rookery.buffers import BufferState
 from rookery.distributed import device_memory, programs
@@ -73,7 +74,7 @@ class Plan(NamedTuple):
     def copies(self) -> int:
         """The largest number of copies of the state that exist while a checkpoint is saved in the background.
 
-        There is one copy on the devices (see `leaves.copy`). If the devices share the machine's memory, the serialised
+        One copy is on the devices (see `leaf_specs.copy`). If the devices share the machine's memory, the serialised
         bytes count as a second copy, since floating-point numbers hardly compress.
         """
         return 1 if self.separate_memory else 2
@@ -109,8 +110,8 @@ def plan(program: Program, over: Mesh, template: ProgramState | None = None) -> 
     return Plan(parts, sizes, device_memory.available(over), separate_memory)
 
 
-def _share(leaf: Any) -> int:
-    """Bytes on one device of a leaf, which is an array or a `ShapeDtypeStruct` with a sharding."""
+def _share(leaf: jax.Array | jax.ShapeDtypeStruct) -> int:
+    """Bytes on one device of a leaf, which has a sharding."""
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
@@ -129,7 +130,7 @@ def _parts(state: ProgramState) -> dict[str, PyTree]:
     }
 
 
-def _split_members(state: ProgramState) -> tuple[list[Member], list[Any]]:
+def _split_members(state: ProgramState) -> tuple[list[Member], list[jax.Array]]:
     """Split `state.members` into the `Member`s of learners and the leaves of user-defined members."""
     nodes = jax.tree.leaves(state.members, is_leaf=lambda node: isinstance(node, Member))
     members = [node for node in nodes if isinstance(node, Member)]
@@ -141,7 +142,7 @@ def _length(tree: PyTree, axis: int) -> int:
     return leaves[0].shape[axis] if leaves else 0
 
 
-def working_memory(*compiled: Any) -> int | None:
+def working_memory(*compiled: Compiled) -> int | None:
     """The largest working memory of several compiled programs on one device, in bytes, from XLA's memory analysis.
 
     Args:
@@ -164,13 +165,16 @@ def remedy(planned: Plan) -> str | None:
     """
     if planned.available is None or planned.peak <= planned.available:
         return None
-    costs = _costs(planned)
+    costs, sizes = _costs(planned), planned.sizes
     largest = max(costs, key=costs.__getitem__)
-    found = [_fewer_members(planned), _more_devices(planned)]
+    of_members = planned.peak - _fixed(planned)
+    found = [_fewer("a population of {}", planned, sizes.population, of_members, sizes.devices), _more_devices(planned)]
     if largest == BUFFERS:
-        found.append(_smaller_buffers(planned))
+        found.append(_fewer("a buffer_size of {}", planned, sizes.buffer_size, costs[BUFFERS]))
     if largest == REPERTOIRE:
-        found += [_fewer_cells(planned), _divided_cells(planned)]
+        multiple = sizes.devices if sizes.divides_cells else 1
+        found.append(_fewer("a repertoire of {} cells", planned, sizes.cells, costs[REPERTOIRE], multiple))
+        found.append(_divided_cells(planned))
     alternatives = " or ".join(text for text in found if text)
     return (
         f"the run needs {size(planned.peak)} on each device while it saves, but {size(planned.available)} are "
@@ -185,23 +189,19 @@ def _costs(planned: Plan) -> dict[str, int]:
     return {part.name: times * part.share for part in planned.parts} | {WORKING: planned.working or 0}
 
 
-def _that_fit(planned: Plan, count: int, cost: int) -> int:
-    """The number of items that fit, if `count` equal items need `cost` bytes of the peak."""
-    assert planned.available is not None
-    return max(planned.available - (planned.peak - cost), 0) * count // cost
+def _fewer(text: str, planned: Plan, count: int, cost: int, multiple: int = 1) -> str | None:
+    """`text` with the number of items that fit, a multiple of `multiple`; None if that is 0.
+
+    The `count` items of the plan need `cost` bytes of the peak.
+    """
+    rest = max((planned.available or 0) - (planned.peak - cost), 0)
+    fit = rest * (count // multiple) // cost if count else 0
+    return text.format(fit * multiple) if fit else None
 
 
 def _fixed(planned: Plan) -> int:
     """Bytes of the peak that do not depend on the number of members on a device."""
     return sum(cost for name, cost in _costs(planned).items() if name in (REPERTOIRE, SHARED))
-
-
-def _fewer_members(planned: Plan) -> str | None:
-    sizes = planned.sizes
-    if not sizes.population:
-        return None
-    each = _that_fit(planned, sizes.population // sizes.devices, planned.peak - _fixed(planned))
-    return f"a population of {each * sizes.devices}" if each else None
 
 
 def _more_devices(planned: Plan) -> str | None:
@@ -214,18 +214,6 @@ def _more_devices(planned: Plan) -> str | None:
         if divides and fixed - cells + -(-divided // count) <= (planned.available or 0):
             return f"{count} devices"
     return None
-
-
-def _smaller_buffers(planned: Plan) -> str | None:
-    rows = _that_fit(planned, planned.sizes.buffer_size, _costs(planned)[BUFFERS])
-    return f"a buffer_size of {rows}" if rows else None
-
-
-def _fewer_cells(planned: Plan) -> str | None:
-    sizes = planned.sizes
-    count = sizes.devices if sizes.divides_cells else 1
-    each = _that_fit(planned, sizes.cells // count, _costs(planned)[REPERTOIRE])
-    return f"a repertoire of {each * count} cells" if each else None
 
 
 def _divided_cells(planned: Plan) -> str | None:
@@ -258,7 +246,7 @@ class Meter:
             )
             warnings.warn(message, MemoryWarning, stacklevel=3)
 
-    def begin(self, stages: Sequence[Any], state: ProgramState) -> None:
+    def begin(self, stages: Sequence[Compiled], state: ProgramState) -> None:
         """Start measuring once the first state is ready, so that memory used by compilation is not counted.
 
         Args:

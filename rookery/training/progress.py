@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -11,13 +12,10 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     SpinnerColumn,
-    Task,
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 _SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
 _AGENT = "return/"
@@ -47,9 +45,11 @@ class Reporter:
         self._shown = self._since  # time of the last plain line
         self._display = None
         if self.console.is_terminal and not quiet:
-            columns = (SpinnerColumn(), TextColumn("generation"), _Done(), BarColumn(bar_width=20))
-            self._display = Progress(*columns, TextColumn("{task.fields[line]}"), _TimeLeft(), console=self.console)
-            self._task = self._display.add_task("run", total=generations, completed=first, line="compiling", left=None)
+            texts = [TextColumn("{task.fields[" + field + "]}") for field in ("done", "line", "left")]
+            columns = (SpinnerColumn(), TextColumn("generation"), texts[0], BarColumn(bar_width=20), *texts[1:])
+            self._display = Progress(*columns, console=self.console)
+            self._task = self._display.add_task("run", total=generations, done="", line="compiling", left="")
+            self._move(first)
 
     def __enter__(self) -> "Reporter":
         if self._display:
@@ -80,7 +80,7 @@ class Reporter:
         rest = self._generations - self._done - 1
         total = (time.monotonic() - self._since) + left
         if self._display:
-            self._display.update(self._task, completed=self._done + share, left=left + rest * total)
+            self._move(self._done + share, left=f"{clock(left + rest * total)} left")
         elif time.monotonic() - self._shown > _PLAIN_INTERVAL:
             self._shown = time.monotonic()
             text = f"generation {self._done + 1} of {self._generations}: {share:.0%} trained, {clock(left)} left of it"
@@ -98,7 +98,7 @@ class Reporter:
         self._done, self._since = generation, time.monotonic()
         self._shown = self._since
         seconds = row["seconds"]
-        left = (self._generations - generation) * seconds
+        left = (self._generations - generation) * seconds  # an average would include the first one's compilation
         parts = [f"{row['steps_per_second']:,.0f} steps/s"]
         shown = _SHOWN_OF_A_REPERTOIRE if "coverage" in row else _SHOWN
         if seeds is None:
@@ -115,10 +115,16 @@ class Reporter:
             parts.append(f"broken episodes {row['broken_episodes']:.0f}")
         line = "  ".join(parts)
         if self._display:
-            self._display.update(self._task, completed=generation, line=line, left=left)
+            self._move(generation, line=line, left=f"{clock(left)} left")
         else:
             text = f"generation {generation} of {self._generations}  {line}  {clock(left)} left"
             self.console.print(text, highlight=False, soft_wrap=True)
+
+    def _move(self, completed: float, **fields: Any) -> None:
+        """Move the bar; the finished generations are shown as whole numbers, although it moves within a generation."""
+        assert self._display
+        done = f"{int(completed)}/{self._generations}"
+        self._display.update(self._task, completed=completed, done=done, **fields)
 
     def message(self, text: str) -> None:
         """Print a line of text above the progress line."""
@@ -138,21 +144,6 @@ def bar(label: str, total: int, console: Console | None = None) -> Iterator[Call
     columns = (SpinnerColumn(), TextColumn(label), MofNCompleteColumn(), BarColumn(bar_width=20), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
         yield partial(display.advance, display.add_task(label, total=total))
-
-
-class _Done(ProgressColumn):
-    """Finished and total generations as whole numbers, although the bar moves within a generation."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{int(task.completed)}/{int(task.total or 0)}")
-
-
-class _TimeLeft(ProgressColumn):
-    """Time left, from the duration of the last generation: an average would include the first one's compilation."""
-
-    def render(self, task: Task) -> Text:
-        left = task.fields.get("left")
-        return Text("" if left is None else f"{clock(left)} left")
 
 
 def clock(seconds: float) -> str:

@@ -197,7 +197,7 @@ def test_a_disk_that_fills_while_writing(two):
     )
     assert not list(two.glob("*3*")), "half a checkpoint was left"
     checkpointer.save(4, state, {})
-    checkpointer.close()
+    checkpointer.wait()
     assert checkpointer.latest() == 4
 
 
@@ -209,8 +209,8 @@ def test_a_disk_that_fills_at_the_manifest(two, monkeypatch):
     checkpointer = Checkpointer(two)
     checkpointer.save(3, make_state(3), {})
     with pytest.raises(CheckpointError, match="No space left on device"):
-        checkpointer.close()
-    checkpointer.close()  # raised once
+        checkpointer.wait()
+    checkpointer.wait()  # raised once
     assert not list(two.glob("*3*"))
 
 

@@ -172,7 +172,7 @@ checkpointer.save(1, {"x": jnp.arange(5)}, {})
 checkpointer.wait()
 manifest.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 checkpointer.save(2, {"x": jnp.arange(6)}, {})
-checkpointer.close()
+checkpointer.wait()
 """
 
 

@@ -196,7 +196,8 @@ class TestCompiled:
             loop.plan(program, RunConfig(best_by="returns"), over)
 
     def test_who_does_not_tell_of_its_working_memory_is_not_asked_twice(self):
-        assert memory_plan.working_memory(SimpleNamespace(memory_analysis=lambda: None)) is None
+        compiled: Any = SimpleNamespace(memory_analysis=lambda: None)
+        assert memory_plan.working_memory(compiled) is None
 
 
 def example(available: int | None, separate_memory: bool = True, **sizes: Any) -> Plan:
