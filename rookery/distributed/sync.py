@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from orbax.checkpoint import multihost
 
 from rookery.distributed import mesh
 from rookery.trees import flatten_mapping
@@ -53,6 +52,8 @@ def key_value_store() -> Any:
     Raises:
       ValueError: the run has a single process.
     """
+    from orbax.checkpoint import multihost  # takes a second to import, which a run of one process does not need
+
     return multihost.get_jax_distributed_client()
 
 
