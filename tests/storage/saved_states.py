@@ -1,4 +1,4 @@
-"""A state with every kind of leaf, and how to save and compare it."""
+"""A state with every kind of leaf, and functions that save and compare states."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best, and that it stays."""
+"""Selection and retention of the best checkpoint."""
 
 import numpy as np
 import pytest
@@ -12,15 +12,15 @@ from rookery.storage.run_dir import create
 
 def test_only_a_finite_and_greater_value_improves():
     best = Best("return/prey")
-    said = [
+    improved = [
         best.improves(generation, {"return/prey": value}) for generation, value in enumerate((1.0, 1.0, np.nan, 3.0))
     ]
-    assert said == [True, False, False, True]
+    assert improved == [True, False, False, True]
     assert best.generation == 3
     assert not Best(None).improves(1, {})
 
 
-def test_a_column_that_will_not_be_there_is_refused():
+def test_an_unknown_column_is_rejected():
     with pytest.raises(ValueError, match="'return/pray'; did you mean return/prey"):
         Best("return/pray").check(["return/prey", "fitness"])
     Best(None).check([])
@@ -39,14 +39,14 @@ def run(tmp_path):
         yield folder
 
 
-def test_the_best_stays_beside_the_newest(run):
+def test_the_best_checkpoint_is_kept_beside_the_newest(run):
     checkpoints = Checkpointer(run.checkpoints, read_only=True)
     assert checkpoints.complete_generations() == [2, 4, 5]
     state, _, generation = checkpoints.restore({"value": np.float32(0)}, find(run, checkpoints, "best", "score"))
     assert (float(state["value"]), generation) == (5.0, 2)
 
 
-def test_best_last_or_a_generation(run):
+def test_find_accepts_best_last_or_a_generation(run):
     checkpoints = Checkpointer(run.checkpoints, read_only=True)
     assert find(run, checkpoints, "last", None) is None
     assert find(run, checkpoints, "4", None) == 4
@@ -56,7 +56,7 @@ def test_best_last_or_a_generation(run):
         find(run, checkpoints, "-1", None)
 
 
-def test_a_resumed_run_remembers_what_is_still_there(run):
+def test_recall_uses_only_existing_checkpoints(run):
     best = Best("score")
     best.recall(run, Checkpointer(run.checkpoints, read_only=True))
     assert best.generation == 2

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, asynchronous, whole or not at all."""
+"""Checkpoints are exact and asynchronous, and are used only if complete."""
 
 import errno
 import resource
@@ -25,18 +25,18 @@ from tests.storage.saved_states import assert_same, make_state, save_all
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """A folder that holds the whole generations 1 and 2."""
+    """A directory with the complete checkpoints of generations 1 and 2."""
     save_all(tmp_path / "two", 1, 2)
     return tmp_path / "two"
 
 
-def test_everything_comes_back_bit_equal(two):
+def test_a_restored_state_is_bit_equal(two):
     state, metadata, generation = Checkpointer(two).restore(make_state(0))
     assert (generation, metadata) == (2, {"made": 2})
     assert_same(state, make_state(2))
 
 
-def test_an_older_generation_can_be_asked_for(two):
+def test_an_older_generation_can_be_restored(two):
     state, metadata, generation = Checkpointer(two).restore(make_state(0), generation=1)
     assert (generation, metadata) == (1, {"made": 1})
     assert_same(state, make_state(1))
@@ -51,14 +51,14 @@ def test_metadata_floats_are_exact(tmp_path):
 
 def test_shardings_follow_the_template(tmp_path):
     mesh = Mesh(np.array(jax.devices()[:2]), ("pop",))
-    split, everywhere = NamedSharding(mesh, PartitionSpec("pop")), NamedSharding(mesh, PartitionSpec())
+    split, replicated = NamedSharding(mesh, PartitionSpec("pop")), NamedSharding(mesh, PartitionSpec())
     state = {
         "split": jax.device_put(jnp.arange(4.0), split),
         "keys": jax.device_put(jax.random.split(jax.random.key(1), 4), split),
-        "replicated": jax.device_put(jnp.arange(3), everywhere),
+        "replicated": jax.device_put(jnp.arange(3), replicated),
         "second": jax.device_put(jnp.ones(2), jax.devices()[1]),
-        "free": jnp.ones(3),
-        "empty": jax.device_put(jnp.zeros((0, 2)), everywhere),
+        "uncommitted": jnp.ones(3),
+        "empty": jax.device_put(jnp.zeros((0, 2)), replicated),
     }
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(3, state, {})
@@ -69,8 +69,8 @@ def test_shardings_follow_the_template(tmp_path):
     for name, leaf in state.items():
         assert restored[name].sharding == leaf.sharding, name
         assert restored[name].committed == leaf.committed, name
-    # A leaf that was free to follow others still is: no "incompatible devices".
-    jax.jit(lambda a, b: a.sum() + b.sum())(restored["free"], restored["split"])
+    # An uncommitted leaf is restored uncommitted: no "incompatible devices".
+    jax.jit(lambda a, b: a.sum() + b.sum())(restored["uncommitted"], restored["split"])
 
 
 def test_a_template_without_sharding_gives_uncommitted_arrays(two):
@@ -82,7 +82,7 @@ def test_a_template_without_sharding_gives_uncommitted_arrays(two):
     assert not any(leaf.committed for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
 
 
-def test_donation_right_after_save_cannot_reach_the_saved_data(tmp_path):
+def test_donation_right_after_save_does_not_change_the_saved_data(tmp_path):
     step = jax.jit(lambda tree: jax.tree.map(lambda x: -x - 1, tree), donate_argnums=0)
     state = {str(i): jax.random.normal(jax.random.key(i), (300_000,)) for i in range(6)}
     mutable = np.arange(300_000)
@@ -108,7 +108,7 @@ def test_a_restored_state_can_be_donated(two):
     assert_same(step(state), jax.tree.map(lambda x: x + x, make_state(2).params))
 
 
-def test_save_returns_before_the_checkpoint_is_whole_and_the_next_waits(tmp_path, monkeypatch):
+def test_save_returns_before_completion_and_the_next_save_waits(tmp_path, monkeypatch):
     gate, write = threading.Event(), manifest.write
 
     def slow_write(*arguments: Any) -> None:
@@ -141,12 +141,12 @@ def test_save_returns_before_the_checkpoint_is_whole_and_the_next_waits(tmp_path
         ({"python": (1, 7, 0.1)}, r"\.python\[0\] is Python bool"),
     ],
 )
-def test_another_template_is_refused(two, change, message):
+def test_a_different_template_is_rejected(two, change, message):
     with pytest.raises(CheckpointError, match=message):
         Checkpointer(two).restore(make_state(0)._replace(**change))
 
 
-def test_unreadable_though_whole_is_an_error_and_no_fallback(two, monkeypatch):
+def test_an_unreadable_complete_checkpoint_is_an_error_without_fallback(two, monkeypatch):
     def fail(*_: Any) -> None:
         raise ValueError("a format of the future\nand pages more")
 
@@ -169,7 +169,7 @@ def test_leaves_and_metadata_that_cannot_be_stored_are_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_seen_before_writing(two, monkeypatch):
+def test_a_full_disk_is_detected_before_writing(two, monkeypatch):
     checkpointer = Checkpointer(two)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
     with pytest.raises(CheckpointError, match="3 free; the newest complete one is of generation 2") as caught:
@@ -179,7 +179,7 @@ def test_a_full_disk_is_seen_before_writing(two, monkeypatch):
 
 
 def test_a_disk_that_fills_while_writing(two):
-    """The kernel refuses the write itself; then the next save succeeds."""
+    """The write itself fails; then the next save succeeds."""
     state = {"x": jax.random.normal(jax.random.key(0), (200_000,))}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     checkpointer = Checkpointer(two)
@@ -195,13 +195,13 @@ def test_a_disk_that_fills_while_writing(two):
         f"Could not write the checkpoint of generation 3 in {two}: File too large; "
         "the newest complete one is of generation 2."
     )
-    assert not list(two.glob("*3*")), "half a checkpoint was left"
+    assert not list(two.glob("*3*")), "an incomplete checkpoint was left"
     checkpointer.save(4, state, {})
     checkpointer.wait()
     assert checkpointer.latest() == 4
 
 
-def test_a_disk_that_fills_at_the_manifest(two, monkeypatch):
+def test_a_disk_that_is_full_when_the_manifest_is_written(two, monkeypatch):
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -214,33 +214,33 @@ def test_a_disk_that_fills_at_the_manifest(two, monkeypatch):
     assert not list(two.glob("*3*"))
 
 
-def test_an_error_in_the_block_is_not_hidden_by_one_of_the_save(two, monkeypatch):
+def test_an_error_in_the_with_block_takes_precedence_over_one_of_the_save(two, monkeypatch):
     monkeypatch.setattr(manifest, "write", lambda *_: 1 / 0)
 
     def fail_twice() -> None:
         with Checkpointer(two) as checkpointer:
             checkpointer.save(3, make_state(3), {})
-            raise KeyError("mine")
+            raise KeyError("in the block")
 
     with pytest.raises(KeyError) as caught:
         fail_twice()
     assert "Could not write the checkpoint of generation 3" in caught.value.__notes__[0]
 
 
-def test_what_killed_runs_left_is_removed_by_the_next_writer_only(two):
-    left = two / "generation_00000003.orbax-checkpoint-tmp"
-    (left / "d").mkdir(parents=True)
+def test_temporary_folders_of_killed_runs_are_removed_by_writers_only(two):
+    temporary = two / "generation_00000003.orbax-checkpoint-tmp"
+    (temporary / "d").mkdir(parents=True)
     with Checkpointer(two, read_only=True) as reader:
-        assert left.exists()
+        assert temporary.exists()
         assert reader.restore(make_state(0))[2] == 2
         with pytest.raises(CheckpointError, match="opened for reading"):
             reader.save(4, make_state(4), {})
     with warnings.catch_warnings(), Checkpointer(two) as writer:
-        assert not left.exists()
+        assert not temporary.exists()
         assert writer.latest() == 2
 
 
-def test_who_reads_beside_a_run_takes_the_next_when_one_is_deleted_meanwhile(two, monkeypatch):
+def test_a_reader_takes_the_next_checkpoint_if_one_is_deleted_meanwhile(two, monkeypatch):
     read = Checkpointer._read
 
     def read_too_late(self: Checkpointer, body: Any, targets: Any) -> Any:
@@ -277,7 +277,7 @@ except CheckpointError as error:
 """
 
 
-def test_the_terminal_stays_clean(tmp_path):
+def test_a_failed_save_prints_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FAILING, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )

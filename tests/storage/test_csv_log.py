@@ -1,4 +1,4 @@
-"""The tables and events of a run: exact numbers, and nothing lost or doubled on resume."""
+"""Tables and TensorBoard events of a run: exact numbers, and no row lost or repeated by a resume."""
 
 import json
 import struct
@@ -45,7 +45,7 @@ def events(run: RunFolder) -> list:
     return found
 
 
-def test_the_tables_as_they_stand(run):
+def test_contents_of_the_tables(run):
     write(run, range(2))
     assert run.metrics_file.read_text() == "generation,best,steps\n0,0.0,100.0\n1,1.0,100.0\n"
     first, second = float(np.float32(1e-4)), float(np.float32(3e-4))
@@ -55,7 +55,7 @@ def test_the_tables_as_they_stand(run):
     )
 
 
-def test_floats_come_back_bit_equal(run):
+def test_floats_are_read_back_bit_equal(run):
     bits = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint32)
     single = bits.view(np.float32)
     single = single[np.isfinite(single)]
@@ -97,7 +97,7 @@ def test_columns_are_fixed_by_the_first_row(run):
     assert read_csv(run.metrics_file)["b"].tolist() == [2.0, 4.0]
 
 
-def test_what_cannot_be_written(run):
+def test_invalid_rows_are_rejected(run):
     with RunLog(run) as log:
         with pytest.raises(ValueError, match=r"must not contain commas.*change \['a,b'\]"):
             log.write(0, {"a,b": 1.0}, {})
@@ -112,20 +112,20 @@ def test_what_cannot_be_written(run):
     assert not run.lineage_file.exists(), "a program without members has no lineage"
 
 
-def test_resume_equals_a_run_that_was_never_stopped(tmp_path):
-    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
-    write(whole, range(6))
+def test_tables_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path):
+    uninterrupted, stopped = RunFolder(tmp_path / "uninterrupted"), RunFolder(tmp_path / "stopped")
+    write(uninterrupted, range(6))
     write(stopped, range(5), offset=0.0)
     for path in (stopped.metrics_file, stopped.lineage_file):
         with open(path, "a") as file:
             file.write("5,0.123")  # killed in the middle of a line
     write(stopped, range(3, 6), resume=3)
-    assert stopped.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
-    assert stopped.lineage_file.read_bytes() == whole.lineage_file.read_bytes()
+    assert stopped.metrics_file.read_bytes() == uninterrupted.metrics_file.read_bytes()
+    assert stopped.lineage_file.read_bytes() == uninterrupted.lineage_file.read_bytes()
     assert not list(stopped.path.glob("*rookery-tmp"))
 
 
-def test_a_half_written_line_of_an_earlier_generation_is_cut(run):
+def test_an_incomplete_line_of_an_earlier_generation_is_removed(run):
     write(run, range(3))
     with open(run.metrics_file, "a") as file:
         file.write("3")
@@ -133,7 +133,7 @@ def test_a_half_written_line_of_an_earlier_generation_is_cut(run):
     assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2, 10]
 
 
-def test_resume_at_zero_begins_anew_with_any_columns(run):
+def test_resume_at_zero_starts_new_tables_with_any_columns(run):
     write(run, range(2))
     with RunLog(run, 0) as log:
         log.write(0, {"other": 1.0}, {"parent": [0], "fitness": [2.0]})
@@ -142,14 +142,14 @@ def test_resume_at_zero_begins_anew_with_any_columns(run):
 
 
 @pytest.mark.parametrize("content", ["", "generation,be", "generation,best\n", "generation,best\n0,1"])
-def test_resume_from_a_file_killed_at_its_birth(run, content):
+def test_resume_from_a_table_of_a_run_killed_at_its_start(run, content):
     run.metrics_file.write_text(content)
     with RunLog(run, 0) as log:
         log.write(0, {"best": 1.0}, {})
     assert run.metrics_file.read_text() == "generation,best\n0,1.0\n"
 
 
-def test_cutting_is_atomic(run, monkeypatch):
+def test_truncation_is_atomic(run, monkeypatch):
     write(run, range(4))
     before = run.metrics_file.read_bytes()
     paths = []
@@ -168,7 +168,7 @@ def test_a_damaged_table_is_named(run):
         RunLog(run, 1)
 
 
-def test_reading_a_live_or_empty_table(run):
+def test_reading_a_growing_or_empty_table(run):
     run.metrics_file.write_text("generation,best\n0,1.0\n1,2.")
     assert {name: column.tolist() for name, column in read_csv(run.metrics_file).items()} == {
         "generation": [0],
@@ -191,7 +191,7 @@ def test_tensorboard(run):
     values = [(e.step, v.tag, v.simple_value) for e in found if e.HasField("summary") for v in e.summary.value]
     best = [(step, value) for step, tag, value in values if tag == "best"]
     assert best == [(0, 0.0), (1, 1.0), (2, 2.0), (2, 2.25), (3, 3.25)]
-    assert (3, "members/median_fitness", 1.5) in values, "a NaN fitness stays out of the median"
+    assert (3, "members/median_fitness", 1.5) in values, "a NaN fitness is not part of the median"
     assert {tag for _, tag, _ in values} == {"best", "steps", "members/median_fitness", "members/median_hyper/rate"}
     purges = [event.step for event in found if event.HasField("session_log")]
     assert purges == [2], json.dumps(purges)
@@ -231,13 +231,13 @@ def test_a_repertoire_without_elites_has_no_cells_yet(run):
 
 
 @pytest.mark.parametrize("resume", [0, 2, 5, 6, 8])
-def test_cells_of_a_resumed_run_are_those_of_one_that_never_stopped(tmp_path, resume):
-    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
-    for folder in (whole, stopped):
+def test_cells_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path, resume):
+    uninterrupted, stopped = RunFolder(tmp_path / "uninterrupted"), RunFolder(tmp_path / "stopped")
+    for folder in (uninterrupted, stopped):
         folder.path.mkdir()
-    save_cells(whole, SAVED)
+    save_cells(uninterrupted, SAVED)
     save_cells(stopped, SAVED | {7: [9.0, 9.0, 9.0], 8: [9.0, 9.5, 9.0]} if resume < 8 else SAVED)
     with open(stopped.cells_file, "a") as file:
         file.write("9,0,1")  # killed in the middle of a line
     save_cells(stopped, {generation: values for generation, values in SAVED.items() if generation >= resume}, resume)
-    assert stopped.cells_file.read_bytes() == whole.cells_file.read_bytes()
+    assert stopped.cells_file.read_bytes() == uninterrupted.cells_file.read_bytes()

@@ -1,4 +1,4 @@
-"""The journal of a run: every start, every end, and what went wrong between them."""
+"""The journal of a run: its starts and ends, and the warnings between them."""
 
 import datetime
 import os
@@ -31,23 +31,23 @@ def folder(tmp_path) -> RunFolder:
 
 
 def journal_of(folder: RunFolder) -> list[tuple[str, Any]]:
-    """Each event, with what tells most of it."""
-    telling = {"began": "generation", "compiled": "event", "warned": "message", "ended": "why"}
-    return [(event["event"], event[telling[event["event"]]]) for event in read_journal(folder)]
+    """Each event with its most informative value."""
+    informative = {"began": "generation", "compiled": "event", "warned": "message", "ended": "why"}
+    return [(event["event"], event[informative[event["event"]]]) for event in read_journal(folder)]
 
 
-def test_every_start_and_every_end_is_told(folder, monkeypatch):
+def test_every_start_and_end_is_recorded(folder, monkeypatch):
     monkeypatch.setenv("ACCESS_TOKEN", "canary-of-the-environment")
     options = {"run_dir": str(folder.path), "quiet": True}
     run(walks(), generations=3, command=COMMAND, **options)
     run(walks(), generations=5, resume=True, **options)
     text = folder.journal_file.read_text()
     run(walks(), generations=5, resume=True, **options)
-    assert folder.journal_file.read_text() == text, "a run that is over does not begin again"
+    assert folder.journal_file.read_text() == text, "a finished run records no further start"
 
     compiled, finished = ("compiled", "compiled"), ("ended", "finished")
     assert journal_of(folder) == [("began", 0), compiled, finished, ("began", 3), compiled, finished]
-    began, told, ended, again, *_, last = read_journal(folder)
+    began, compile_event, ended, again, *_, last = read_journal(folder)
     assert began["command"] == COMMAND
     assert "command" not in again, "Python started it"
     assert began["versions"] | {"jax": jax.__version__} == again["versions"]
@@ -55,7 +55,7 @@ def test_every_start_and_every_end_is_told(folder, monkeypatch):
     assert began["hardware"] | expected == again["hardware"]
     assert set(began["hardware"]) == {*expected, "cpu", "cores", "system"}
     assert 1 <= began["hardware"]["cores"] <= (os.cpu_count() or 1)
-    assert told["seconds"] > 0
+    assert compile_event["seconds"] > 0
     assert (ended["generation"], last["generation"]) == (3, 5)
     assert set(ended["memory"]) == {"planned", "peak", "used", "meaning"}
     assert 0 < ended["memory"]["planned"] < ended["memory"]["peak"]
@@ -66,20 +66,20 @@ def test_every_start_and_every_end_is_told(folder, monkeypatch):
     assert str(folder.path.parent) not in text
 
 
-def test_how_a_run_ended_before_its_time(folder, monkeypatch):
-    def ask(_):
+def test_the_reason_of_an_early_end_is_recorded(folder, monkeypatch):
+    def request_stop(_):
         os.kill(os.getpid(), signal.SIGTERM)
 
     options = {"run_dir": str(folder.path), "quiet": True, "generations": 9, "checkpoint_every": 2}
     with pytest.raises(Interrupted):
-        run(walks(), after_save=ask, **options)
+        run(walks(), after_save=request_stop, **options)
     with pytest.raises(Diverged):
         run(walks(diverge_at=5), resume=True, **options)
 
-    def refuse(checkpoints, *_):
-        raise CheckpointError(f"there is no space\nin {checkpoints.directory}, nor in /home/somebody/else")
+    def fail_to_save(checkpoints, *_):
+        raise CheckpointError(f"there is no space\nin {checkpoints.directory}, nor in /home/user/else")
 
-    monkeypatch.setattr(Checkpointer, "save", refuse)
+    monkeypatch.setattr(Checkpointer, "save", fail_to_save)
     with pytest.raises(CheckpointError, match="no space"):
         run(walks(), resume=True, **options)
     ends = [(event["generation"], event["why"]) for event in read_journal(folder) if event["event"] == "ended"]
@@ -88,22 +88,22 @@ def test_how_a_run_ended_before_its_time(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [
         (None, "finished"),
         (Interrupted(signal.SIGTERM, "stopped"), "interrupted by SIGTERM"),
         (KeyboardInterrupt(), "interrupted by SIGINT"),
-        (Diverged("nobody is left"), "diverged"),
+        (Diverged("no member is finite"), "diverged"),
         (ValueError("a\n b"), "failed: ValueError: a b"),
         (MemoryError(), "failed: MemoryError"),
         (OSError("x" * 300), "failed: OSError: " + "x" * 183),
     ],
 )
-def test_an_end_in_one_line(error, told):
-    assert exit_reason(error) == told
+def test_an_exit_reason_is_one_line(error, reason):
+    assert exit_reason(error) == reason
 
 
-def test_a_damaged_checkpoint_and_too_little_memory_are_told(folder, monkeypatch):
+def test_warnings_about_checkpoints_and_memory_are_recorded(folder, monkeypatch):
     options = {"run_dir": str(folder.path), "quiet": True, "checkpoint_every": 1}
     run(walks(), generations=2, **options)
     newest = max(folder.checkpoints.glob("generation_*.json"))
@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_and_too_little_memory_are_told(folder, monkeypatch
     assert "the run's state alone needs" in warned[1][1]
 
 
-def test_a_line_that_a_kill_cut_short_is_passed_over(folder):
+def test_an_incomplete_line_is_ignored(folder):
     folder.path.mkdir()
     assert read_journal(folder) == [], "an older run has no journal"
     folder.journal_file.write_text('{"event": "compiled", "seconds": 1.5}\n{"event": "ended", "why": "fini')
@@ -130,20 +130,20 @@ def test_a_line_that_a_kill_cut_short_is_passed_over(folder):
         journal.reached = 6
     assert journal_of(folder) == [("compiled", "compiled"), ("began", 4), ("ended", "finished")]
     assert read_journal(folder)[-1]["generation"] == 6
-    assert folder.journal_file.read_text().count("fini") == 2, "nothing is ever cut"
+    assert folder.journal_file.read_text().count("fini") == 2, "no line is ever removed"
 
 
-def test_who_never_began_leaves_no_line(folder):
+def test_an_error_before_begin_writes_no_journal(folder):
     with pytest.raises(ValueError, match="too early"), Journal(folder):
         raise ValueError("too early")
     assert not folder.journal_file.exists()
 
 
-def test_what_ended_the_run_matters_more_than_its_journal(folder):
+def test_the_error_of_the_run_takes_precedence_over_one_of_the_journal(folder):
     def unreadable():
         raise OSError("no space left")
 
-    def live(error: Exception | None) -> None:
+    def record(error: Exception | None) -> None:
         with Journal(folder) as journal:
             journal.begin(0, mesh.make_mesh(1), unreadable)
             if error is not None:
@@ -151,10 +151,10 @@ def test_what_ended_the_run_matters_more_than_its_journal(folder):
 
     folder.path.mkdir()
     with pytest.raises(ValueError, match="the reason") as caught:
-        live(ValueError("the reason"))
+        record(ValueError("the reason"))
     assert caught.value.__notes__ == ["The journal has no end: no space left."]
     with pytest.raises(OSError, match="no space left"):
-        live(None)
+        record(None)
 
 
 def test_a_journal_that_cannot_be_written_stops_the_run(folder):
@@ -165,6 +165,6 @@ def test_a_journal_that_cannot_be_written_stops_the_run(folder):
         run(walks(), generations=2, run_dir=str(folder.path), resume=True, quiet=True)
 
 
-def test_the_words_of_the_command_line(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/home/somebody/bin/rookery", "train", "pbt-sac"])
+def test_the_command_line_omits_the_path_of_the_program(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/user/bin/rookery", "train", "pbt-sac"])
     assert command_line() == ["rookery", "train", "pbt-sac"]

@@ -1,4 +1,4 @@
-"""Which checkpoints are whole, which stay, and what any damage to them does."""
+"""Which checkpoints are complete, which are kept, and how damage is detected."""
 
 import errno
 import shutil
@@ -27,12 +27,12 @@ def step_files(directory: Path, generation: int) -> list[Path]:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """A folder that holds the whole generations 1 and 2."""
+    """A directory with the complete checkpoints of generations 1 and 2."""
     save_all(tmp_path / "two", 1, 2)
     return tmp_path / "two"
 
 
-def test_keep(tmp_path):
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
     save_all(tmp_path, 1, 2, 3, 4, keep=2)
     assert Checkpointer(tmp_path).complete_generations() == [3, 4]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -43,20 +43,20 @@ def test_keep(tmp_path):
     ]
 
 
-def test_the_newest_stays_although_older_ones_are_damaged(two):
+def test_damaged_checkpoints_do_not_count_among_the_kept_ones(two):
     step_files(two, 2)[-1].write_text("{}")
     save_all(two, 3, keep=2)
     assert Checkpointer(two).complete_generations() == [1, 3]
     assert not (two / "generation_00000002").exists()
 
 
-def test_a_rewound_run_drops_its_abandoned_future(two):
+def test_later_generations_of_an_abandoned_continuation_are_deleted(two):
     save_all(two, 5, 6, keep=10)
     save_all(two, 3, keep=1)
     assert Checkpointer(two).complete_generations() == [3]
 
 
-def test_the_same_generation_is_replaced_only_when_whole(two, monkeypatch):
+def test_the_same_generation_is_replaced_only_when_complete(two, monkeypatch):
     checkpointer = Checkpointer(two, keep=1)
 
     def fail(*_: Any) -> None:
@@ -86,7 +86,7 @@ def assert_falls_back(directory: Path, reason: str) -> None:
     assert Checkpointer(directory).complete_generations() == [1]
 
 
-def test_a_flipped_byte_in_any_file_is_seen(two):
+def test_a_flipped_byte_in_any_file_is_detected(two):
     for path in step_files(two, 2):
         content = path.read_bytes()
         for at in {0, len(content) // 2, len(content) - 1} if content else ():
@@ -98,7 +98,7 @@ def test_a_flipped_byte_in_any_file_is_seen(two):
     assert Checkpointer(two).latest() == 2
 
 
-def test_a_truncated_file_is_seen(two):
+def test_a_truncated_file_is_detected(two):
     for path in step_files(two, 2):
         content = path.read_bytes()
         if content:
@@ -113,7 +113,7 @@ def test_a_truncated_file_is_seen(two):
     assert Checkpointer(two).latest() == 2
 
 
-def test_a_missing_file_is_seen(two):
+def test_a_missing_file_is_detected(two):
     for path in step_files(two, 2):
         content = path.read_bytes()
         path.unlink()
@@ -122,7 +122,7 @@ def test_a_missing_file_is_seen(two):
     assert Checkpointer(two).latest() == 2
 
 
-def test_a_missing_folder_is_seen(two):
+def test_a_missing_folder_is_detected(two):
     shutil.rmtree(two / "generation_00000002")
     assert_falls_back(two, "is missing")
 
@@ -133,7 +133,7 @@ def test_a_manifest_of_another_format_is_not_read(two, monkeypatch):
         Checkpointer(two).restore(make_state(0))
 
 
-def test_no_whole_checkpoint_names_the_remedy(tmp_path, two):
+def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two):
     for path in two.glob("*.json"):
         path.unlink()
     with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"no complete checkpoint.*--overwrite"):
@@ -143,21 +143,21 @@ def test_no_whole_checkpoint_names_the_remedy(tmp_path, two):
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_damaged_generation_that_was_asked_for_is_an_error(two):
+def test_a_requested_generation_that_is_damaged_is_an_error(two):
     step_files(two, 1)[0].unlink()
     message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
     with pytest.raises(CheckpointError, match=message):
         Checkpointer(two).restore(make_state(0), generation=1)
 
 
-def test_empty_means_that_no_save_was_ever_finished(tmp_path, two):
+def test_empty_if_no_save_was_ever_completed(tmp_path, two):
     assert Checkpointer(tmp_path / "absent", read_only=True).empty
     assert Checkpointer(tmp_path / "new").empty
-    half = tmp_path / "half"
-    shutil.copytree(two / "generation_00000001", half / "generation_00000001")
-    assert Checkpointer(half).empty
-    shutil.copytree(two / "generation_00000002", half / "generation_00000002")
-    assert not Checkpointer(half).empty, "two folders without manifests are damage, and no reason to begin anew"
+    incomplete = tmp_path / "incomplete"
+    shutil.copytree(two / "generation_00000001", incomplete / "generation_00000001")
+    assert Checkpointer(incomplete).empty
+    shutil.copytree(two / "generation_00000002", incomplete / "generation_00000002")
+    assert not Checkpointer(incomplete).empty, "two folders without manifests indicate damage"
     shutil.rmtree(two / "generation_00000001")
     shutil.rmtree(two / "generation_00000002")
     assert not Checkpointer(two).empty

@@ -1,4 +1,4 @@
-"""The run folder: one writer, a configuration that comes back, and nothing of the user's is ever deleted."""
+"""The run directory: one writer, an exact configuration, and no deletion of other files."""
 
 import json
 import os
@@ -31,12 +31,12 @@ def holder(path: Path, how: str) -> subprocess.Popen[str]:
     return process
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def kill(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=20)
 
 
-def test_the_configuration_comes_back(tmp_path):
+def test_the_configuration_is_read_back(tmp_path):
     path = tmp_path / "deep" / "run"
     with create(path, CONFIG) as made:
         assert made.config == CONFIG
@@ -69,28 +69,28 @@ def test_the_names_of_the_files(tmp_path):
 
 
 @pytest.mark.parametrize("made", ["config.json", "metrics.csv", "checkpoints/generation_00000001.json"])
-def test_a_folder_that_holds_a_run_is_refused(tmp_path, made):
+def test_a_directory_with_a_run_is_rejected(tmp_path, made):
     (tmp_path / made).parent.mkdir(exist_ok=True)
     (tmp_path / made).write_text("precious")
     with pytest.raises(RunFolderError, match=r"already contains a run: .*`rookery resume .*`--overwrite`") as caught:
         create(tmp_path, CONFIG)
     assert (tmp_path / made).read_text() == "precious"
     create(tmp_path, CONFIG, overwrite=True).release()
-    assert caught.value.__traceback__, "it keeps the refused folder alive: the lock was given back, not collected"
+    assert caught.value.__traceback__, "it references the folder object, so the lock was released explicitly"
 
 
-def test_a_folder_with_other_files_is_welcome(tmp_path):
+def test_a_directory_with_other_files_is_accepted(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     create(tmp_path, CONFIG).release()
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_overwrite_deletes_a_run_and_nothing_else(tmp_path):
-    made = ["config.json", "metrics.csv", "lineage.csv", "curves.png", "report.html", "config.json.rookery-tmp"]
-    made += ["repertoire.csv", "repertoire.png", "cells.csv", "journal.jsonl"]
-    made += ["events/events.out.tfevents.1.host", "checkpoints/generation_00000001.json"]
-    made += ["checkpoints/generation_00000001/d/data", "checkpoints/generation_00000002.orbax-checkpoint-tmp/d"]
-    mine = [
+def test_overwrite_deletes_only_the_files_of_a_run(tmp_path):
+    run_files = ["config.json", "metrics.csv", "lineage.csv", "curves.png", "report.html", "config.json.rookery-tmp"]
+    run_files += ["repertoire.csv", "repertoire.png", "cells.csv", "journal.jsonl"]
+    run_files += ["events/events.out.tfevents.1.host", "checkpoints/generation_00000001.json"]
+    run_files += ["checkpoints/generation_00000001/d/data", "checkpoints/generation_00000002.orbax-checkpoint-tmp/d"]
+    other_files = [
         "notes.txt",
         "metrics.csv.bak",
         "pictures/curves.png",
@@ -98,26 +98,26 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path):
         "events/keep",
         "2/config.json",
     ]
-    for name in [*made, *mine]:
+    for name in [*run_files, *other_files]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
     create(tmp_path, CONFIG, overwrite=True).release()
-    assert [name for name in mine if not (tmp_path / name).exists()] == []
-    assert [name for name in made if (tmp_path / name).exists()] == ["config.json"]
+    assert [name for name in other_files if not (tmp_path / name).exists()] == []
+    assert [name for name in run_files if (tmp_path / name).exists()] == ["config.json"]
     assert open_existing(tmp_path).config == CONFIG
     (tmp_path / "checkpoints/notes.txt").unlink()
     create(tmp_path, CONFIG, overwrite=True).release()
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_configuration_that_is_no_json_deletes_nothing(tmp_path):
+def test_a_configuration_that_is_not_json_deletes_nothing(tmp_path):
     create(tmp_path, CONFIG).release()
     with pytest.raises(TypeError):
         create(tmp_path, {"bad": object()}, overwrite=True)
     assert open_existing(tmp_path).config == CONFIG
 
 
-def test_a_folder_that_cannot_be_made_or_written(tmp_path):
+def test_a_directory_that_cannot_be_created_or_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"cannot be created: .*; choose another folder"):
         create(tmp_path / "file", CONFIG)
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_made_or_written(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["create", "open"])
-def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, how):
+def test_a_second_process_is_rejected_until_the_first_is_killed(tmp_path, how):
     if how == "open":
         create(tmp_path, {}).release()
     process = holder(tmp_path, how)
@@ -139,14 +139,14 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, how):
             with pytest.raises(RunFolderError, match=r"is in use: .* started \d{4}-") as caught:
                 attempt()
             assert f"process {process.pid} on {socket.gethostname()}" in str(caught.value)
-        assert open_existing(tmp_path).config == {}, "readers need no lock, and overwrite must not get past it"
+        assert open_existing(tmp_path).config == {}, "readers need no lock, and overwrite respects it"
     finally:
-        end(process)
+        kill(process)
     with open_existing(tmp_path, write=True) as mine:
         assert json.loads(mine.owner_file.read_text())["pid"] == os.getpid()
 
 
-def test_the_lock_holds_within_a_process_too(tmp_path):
+def test_the_lock_excludes_the_same_process_too(tmp_path):
     with create(tmp_path, CONFIG) as first:
         with pytest.raises(RunFolderError, match="is in use"):
             open_existing(tmp_path, write=True)
@@ -156,7 +156,7 @@ def test_the_lock_holds_within_a_process_too(tmp_path):
     assert not first.owner_file.exists()
 
 
-def test_an_owner_that_has_not_signed_yet(tmp_path):
+def test_the_message_without_a_recorded_owner(tmp_path):
     with create(tmp_path, CONFIG) as run:
         for content in ("", "[]", "{}"):
             run.owner_file.write_text(content)
@@ -164,16 +164,16 @@ def test_an_owner_that_has_not_signed_yet(tmp_path):
                 open_existing(tmp_path, write=True)
 
 
-def test_what_is_no_run(tmp_path):
+def test_opening_what_is_no_run_directory(tmp_path):
     with pytest.raises(RunFolderError, match="not a run directory: there is no such folder"):
         open_existing(tmp_path / "absent")
     with pytest.raises(RunFolderError, match=r"not a run directory: config\.json is missing"):
         open_existing(tmp_path, write=True)
-    assert list(tmp_path.iterdir()) == [], "looking left something behind"
+    assert list(tmp_path.iterdir()) == [], "opening created a file"
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_the_folder_of_another_program(tmp_path, overwrite):
+def test_the_directory_of_another_program(tmp_path, overwrite):
     (tmp_path / "config.json").write_text('{"theirs": 1}')
     with pytest.raises(RunFolderError, match=r"is not a run directory: the config\.json in it is of another program"):
         open_existing(tmp_path)
@@ -212,7 +212,7 @@ def test_a_damaged_or_foreign_configuration(tmp_path, content, message, write):
     with pytest.raises(RunFolderError, match=message) as caught:
         open_existing(tmp_path, write=write)
     create(tmp_path, CONFIG, overwrite=True).release()
-    assert caught.value.__traceback__, "it keeps the refused folder alive: the lock was given back, not collected"
+    assert caught.value.__traceback__, "it references the folder object, so the lock was released explicitly"
 
 
 def test_writing_is_atomic(tmp_path, monkeypatch):

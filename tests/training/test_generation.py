@@ -1,4 +1,4 @@
-"""A generation in several compiled calls: where it is cut changes nothing, and a run that stops within one goes on."""
+"""A generation in several compiled calls: their length changes no result, and a run stopped within one continues."""
 
 import csv
 import os
@@ -32,7 +32,7 @@ ITERATIONS = 12
 
 
 def iterate(member, bank, key, count):
-    """A twelfth of a walker's generation; reports the key's first draw and which iteration it was."""
+    """A twelfth of a walker's generation; reports the key's first draw and the iteration's number."""
     member, metrics = walks.learner().step(member, bank, key, jnp.zeros((), jnp.int32))
     return member, {**metrics, "count": count.astype(jnp.float32)}
 
@@ -73,8 +73,8 @@ def generations(program, signum=lambda: None):
     return Generations(program, stages, signum, lambda *_: None)
 
 
-class Cut(Generations):
-    """Every compiled call has so many iterations, whatever the clock says."""
+class FixedCalls(Generations):
+    """Every compiled call has `count` iterations, regardless of their duration."""
 
     count = 1
 
@@ -83,55 +83,55 @@ class Cut(Generations):
         return super()._advance(*args)
 
 
-def three(program, generations):
-    state, told = generations.create(jax.random.key(0)), []
+def run_three(program, generations):
+    state, recorded = generations.create(jax.random.key(0)), []
     for number in range(3):
         state, metrics = generations.run(state, jax.random.fold_in(jax.random.key(1), number))
-        told.append(metrics)
-    return state, told
+        recorded.append(metrics)
+    return state, recorded
 
 
-def test_stages_are_the_functions_that_they_make_up(program):
+def test_stages_equal_the_functions_that_they_compose(program):
     whole_state = jax.jit(program.init)(jax.random.key(0))
     staged = generations(program)
-    state, told = three(program, staged)
+    state, recorded = run_three(program, staged)
     step = jax.jit(program.step)
     for number in range(3):
         whole_state, metrics = step(whole_state, jax.random.fold_in(jax.random.key(1), number))
-        assert metrics.keys() == told[number].keys()
+        assert metrics.keys() == recorded[number].keys()
         for name, values in metrics.items():
-            np.testing.assert_allclose(values, told[number][name], rtol=1e-5, err_msg=name)
+            np.testing.assert_allclose(values, recorded[number][name], rtol=1e-5, err_msg=name)
     assert type(whole_state) is type(state) is ProgramState
     for whole, part in zip(jax.tree.leaves(whole_state), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(whole, part, rtol=1e-5)
 
 
 @pytest.mark.parametrize("count", [5, 12])
-def test_where_a_generation_is_cut_changes_no_bit(count):
+def test_results_do_not_depend_on_the_length_of_the_calls(count):
     program = repertoire()
     mesh = make_mesh(1)
     stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
     results = []
     for iterations in (1, count):
-        cut = Cut(program, stages, lambda: None, lambda *_: None)
-        cut.count = iterations
-        results.append(three(program, cut))
+        fixed = FixedCalls(program, stages, lambda: None, lambda *_: None)
+        fixed.count = iterations
+        results.append(run_three(program, fixed))
     tiny.assert_equal(*results)
 
 
 def test_iterations_are_counted_over_the_whole_run():
-    _, told = three(population(), generations(population()))
-    assert [metrics["first"].tolist() for metrics in told] == [[12.0 * number] * 4 for number in range(3)]
-    assert [metrics["last"].tolist() for metrics in told] == [[12.0 * number + 11] * 4 for number in range(3)]
+    _, recorded = run_three(population(), generations(population()))
+    assert [metrics["first"].tolist() for metrics in recorded] == [[12.0 * number] * 4 for number in range(3)]
+    assert [metrics["last"].tolist() for metrics in recorded] == [[12.0 * number + 11] * 4 for number in range(3)]
 
 
-def test_iterations_draw_from_keys_of_their_own():
+def test_each_iteration_has_a_separate_key():
     def keep(member, bank, key, count):
         return member, jax.random.uniform(key)
 
-    whole = training(keep, lambda log: log, 5)
+    composed = training(keep, lambda log: log, 5)
     member = Member(walks.State(jnp.zeros(3), jnp.zeros(3)), walks.Hyper(), (), (), ())
-    log = whole(member, (), jax.random.key(3), jnp.zeros((), jnp.int32))[1]
+    log = composed(member, (), jax.random.key(3), jnp.zeros((), jnp.int32))[1]
     strides = np.asarray(log).tolist()
     assert len(set(strides)) == 5
     assert strides == [float(jax.random.uniform(key)) for key in jax.random.split(jax.random.key(3), 5)]
@@ -140,11 +140,11 @@ def test_iterations_draw_from_keys_of_their_own():
 def test_a_step_without_iterations_counts_as_one():
     step = walks.learner().step
     member = walks.learner().init(jax.random.key(0), hyperparams.defaults(walks.SPACE), jnp.ones((4,)))
-    whole = divisible(step)
-    assert whole.iterations == 1
-    assert divisible(whole) is whole
+    composed = divisible(step)
+    assert composed.iterations == 1
+    assert divisible(composed) is composed
     arguments = (member, jnp.ones((4,)), jax.random.key(1), jnp.zeros((), jnp.int32))
-    tiny.assert_equal(step(*arguments), whole(*arguments))
+    tiny.assert_equal(step(*arguments), composed(*arguments))
 
 
 def test_start_states_of_init_and_step_are_one_compiled_program():
@@ -156,13 +156,13 @@ def test_start_states_of_init_and_step_are_one_compiled_program():
     assert staged_step(program.step) is program.step
 
 
-def test_each_generation_begins_with_a_short_call_however_fast_the_one_before_was():
-    """Iterations without updates, during warm-up, say nothing of those with updates."""
+def test_each_generation_begins_with_a_short_call_regardless_of_the_previous_one():
+    """Iterations during warm-up make no updates, so their duration does not predict that of later ones."""
     shares = []
     program = repertoire()
     mesh = make_mesh(1)
     stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
-    three(program, Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
+    run_three(program, Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
     begun = [share for before, share in zip([1.0, *shares], shares, strict=False) if before == 1.0]
     assert begun == [1 / staged_step(program.step).iterations] * 3
 
@@ -175,7 +175,7 @@ def one_by_one(monkeypatch):
 
 
 def stop_after(calls, monkeypatch):
-    """Ask the process to stop when so many compiled calls have been shown."""
+    """Send SIGTERM to this process after a number of compiled calls."""
     shown = []
 
     def show(*_):
@@ -187,7 +187,7 @@ def stop_after(calls, monkeypatch):
 
 
 def table(run_dir, name):
-    """A table of a run without the columns that tell of the clock."""
+    """A table of a run without the columns of wall times."""
     rows = csv.DictReader((run_dir / name).read_text().splitlines())
     return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
 
@@ -197,7 +197,7 @@ def train(run_dir, **options):
 
 
 @pytest.mark.parametrize("calls", [7, 12 + 5])
-def test_a_run_that_stops_within_a_generation_goes_on_bit_by_bit(calls, tmp_path, monkeypatch, one_by_one):
+def test_a_run_stopped_within_a_generation_continues_bit_equal(calls, tmp_path, monkeypatch, one_by_one):
     undisturbed = train(tmp_path / "undisturbed")
     stop_after(calls, monkeypatch)
     stopped = tmp_path / "stopped"
@@ -235,20 +235,20 @@ def test_an_interrupted_generation_older_than_a_checkpoint_is_not_used(tmp_path,
     assert run(population(), generations=3, run_dir=str(tmp_path / "stopped"), resume=True, quiet=True).history == []
 
 
-def test_a_short_rest_of_a_generation_is_finished_first(tmp_path, monkeypatch):
+def test_a_nearly_finished_generation_is_finished_first(tmp_path, monkeypatch):
     monkeypatch.setattr(generation, "_MAX_GROWTH", 1)
     stop_after(3, monkeypatch)
     with pytest.raises(Interrupted, match="stopped after generation 1, which is saved"):
         train(tmp_path / "run")
 
 
-def test_without_a_folder_a_stop_within_a_generation_says_that_nothing_was_saved(monkeypatch, one_by_one):
+def test_a_stop_within_a_generation_without_a_run_dir_reports_that_nothing_was_saved(monkeypatch, one_by_one):
     stop_after(2, monkeypatch)
     with pytest.raises(Interrupted, match="stopped within generation 1; nothing was saved"):
         run(population(), generations=3, quiet=True)
 
 
-def test_a_pause_tells_what_is_done(monkeypatch):
+def test_a_pause_records_the_finished_iterations(monkeypatch):
     program = population()
     paused = generations(program, signum=lambda: signal.SIGTERM)
     monkeypatch.setattr(paused, "_seconds_left", lambda *_: 1e9)

@@ -1,4 +1,4 @@
-"""The run loop, with a program of two lines in place of a population."""
+"""The training loop, with a program of two lines in place of a population."""
 
 import csv
 from functools import partial
@@ -31,7 +31,7 @@ def init(key):
 
 
 def step(diverge_at, state, key):
-    """Members are random walks; their fitness is where they are, or NaN from a given generation on."""
+    """Members are random walks; their fitness is their position, or NaN from a given generation on."""
     members = state.members + jax.random.normal(key, (3,))
     generation = state.shared.generation + 1
     fitness = jnp.where(generation > diverge_at, jnp.nan, members)
@@ -51,7 +51,7 @@ def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+def test_without_a_run_dir_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(walks(), generations=3, quiet=True)
     assert len(result.history) == 3
@@ -59,39 +59,39 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_generation_draws_from_its_own_number_alone():
-    whole = run(walks(), generations=5, quiet=True, seed=4).state
+def test_the_keys_of_a_generation_depend_only_on_its_number():
+    uninterrupted = run(walks(), generations=5, quiet=True, seed=4).state
     state = run(walks(), generations=2, quiet=True, seed=4).state
     run_key = jax.random.split(jax.random.key(4))[1]
     for generation in range(2, 5):
         state, _ = step(1000, state, jax.random.fold_in(run_key, generation))
-    np.testing.assert_allclose(state.members, whole.members, rtol=1e-6)
-    assert not jnp.array_equal(whole.members, run(walks(), generations=5, quiet=True, seed=5).state.members)
+    np.testing.assert_allclose(state.members, uninterrupted.members, rtol=1e-6)
+    assert not jnp.array_equal(uninterrupted.members, run(walks(), generations=5, quiet=True, seed=5).state.members)
 
 
-def test_the_folder_is_complete_and_its_numbers_exact(tmp_path):
+def test_the_run_directory_is_complete_and_its_numbers_are_exact(tmp_path):
     result = run(walks(), generations=4, run_dir=str(tmp_path / "run"), checkpoint_every=2, quiet=True)
     metrics, lineage = rows(tmp_path / "run/metrics.csv"), rows(tmp_path / "run/lineage.csv")
     assert [int(row["generation"]) for row in metrics] == [0, 1, 2, 3]
     assert [float(row["env_steps"]) for row in metrics] == [30, 60, 90, 120]
-    for generation, seen in enumerate(result.history):
-        mine = lineage[3 * generation : 3 * generation + 3]
-        assert [np.float32(row["fitness"]) for row in mine] == seen["fitness"].tolist()
-        assert [np.float32(row["rate"]) for row in mine] == seen["hyper/rate"].tolist()
-        assert float(metrics[generation]["best_fitness"]) == seen["fitness"].max()
-        assert float(metrics[generation]["median_fitness"]) == np.median(seen["fitness"])
+    for generation, recorded in enumerate(result.history):
+        members = lineage[3 * generation : 3 * generation + 3]
+        assert [np.float32(row["fitness"]) for row in members] == recorded["fitness"].tolist()
+        assert [np.float32(row["rate"]) for row in members] == recorded["hyper/rate"].tolist()
+        assert float(metrics[generation]["best_fitness"]) == recorded["fitness"].max()
+        assert float(metrics[generation]["median_fitness"]) == np.median(recorded["fitness"])
     assert list((tmp_path / "run/events").iterdir())
 
 
 def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
-    now = [0.0]  # only what is named here takes time, and reading the clock
+    now = [0.0]  # only the functions below and reading the clock take time
 
-    def taking(seconds, act):
-        def acts(*arguments):
+    def taking(seconds, function):
+        def call(*arguments):
             now[0] += seconds
-            return act(*arguments)
+            return function(*arguments)
 
-        return acts
+        return call
 
     for module in (loop, run_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=taking(1.0, lambda: now[0])))
@@ -106,10 +106,10 @@ def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
     assert [float(row["seconds_tables"]) for row in table] == [0, 11, 12, 11, 12, 0, 12]
 
 
-def test_what_a_repertoire_holds_is_written_before_its_checkpoint(tmp_path):
+def test_the_cells_of_a_repertoire_are_written_before_its_checkpoint(tmp_path):
     order = []
     double: Any = SimpleNamespace(
-        save=lambda *_: order.append("checkpoint"), write_cells=lambda *told: order.append(told)
+        save=lambda *_: order.append("checkpoint"), write_cells=lambda *arguments: order.append(arguments)
     )
     state = ProgramState(None, jnp.zeros(1))
     out = run_writer.RunWriters(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
@@ -117,75 +117,73 @@ def test_what_a_repertoire_holds_is_written_before_its_checkpoint(tmp_path):
     assert order == [(2, np.zeros(1)), "checkpoint"]
 
 
-def test_somebody_is_called_after_each_save(tmp_path):
-    seen = []
+def test_after_save_is_called_after_each_save(tmp_path):
+    lengths = []
 
-    def look(run_dir):
+    def record(run_dir):
         assert run_dir == tmp_path / "run"
-        seen.append(len(rows(run_dir / "metrics.csv")))
+        lengths.append(len(rows(run_dir / "metrics.csv")))
 
-    run(walks(), generations=5, checkpoint_every=2, run_dir=str(tmp_path / "run"), after_save=look, quiet=True)
-    assert seen == [2, 4, 5]
-    run(walks(), generations=2, after_save=look, quiet=True)
-    assert len(seen) == 3, "what has no folder is not saved"
+    run(walks(), generations=5, checkpoint_every=2, run_dir=str(tmp_path / "run"), after_save=record, quiet=True)
+    assert lengths == [2, 4, 5]
+    run(walks(), generations=2, after_save=record, quiet=True)
+    assert len(lengths) == 3, "without a run_dir nothing is saved"
 
 
-def test_who_is_called_after_a_save_cannot_end_the_run(tmp_path):
+def test_an_error_in_after_save_does_not_end_the_run(tmp_path):
     calls = []
 
     def fail(run_dir):
         calls.append(run_dir)
-        raise OSError("no page today")
+        raise OSError("no page")
 
     options = {"generations": 3, "checkpoint_every": 1, "quiet": True}
-    with pytest.warns(
-        run_writer.AfterSaveWarning, match=r"failed with OSError: no page today; the run continues"
-    ) as caught:
+    with pytest.warns(run_writer.AfterSaveWarning, match=r"failed with OSError: no page; the run continues") as caught:
         result = run(walks(), run_dir=str(tmp_path / "run"), after_save=fail, **options)
-    assert (len(caught), len(calls)) == (1, 3), "told once, and tried again"
+    assert (len(caught), len(calls)) == (1, 3), "one warning, and called again"
     tiny.assert_equal(result.state, run(walks(), **options).state)
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_from_python_a_run_resumes_too(tmp_path, quiet):
-    whole = run(walks(), generations=6, quiet=True)
+def test_a_run_started_from_python_resumes(tmp_path, quiet):
+    uninterrupted = run(walks(), generations=6, quiet=True)
     run(walks(), generations=3, run_dir=str(tmp_path / "run"), quiet=quiet)
     resumed = run(walks(), generations=6, run_dir=str(tmp_path / "run"), resume=True, quiet=quiet)
-    tiny.assert_equal(resumed.state, whole.state)
+    tiny.assert_equal(resumed.state, uninterrupted.state)
     assert len(resumed.history) == 3
     again = run(walks(), generations=6, run_dir=str(tmp_path / "run"), resume=True, quiet=quiet)
-    tiny.assert_equal(again.state, whole.state)
+    tiny.assert_equal(again.state, uninterrupted.state)
     assert again.history == []
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
-    whole = run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
+def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_path):
+    uninterrupted = run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
     for path in (tmp_path / "run/checkpoints").glob("*.json"):
         path.unlink()  # what a kill before the first manifest leaves
     resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
-    tiny.assert_equal(resumed.state, whole.state)
+    tiny.assert_equal(resumed.state, uninterrupted.state)
     assert len(rows(tmp_path / "run/metrics.csv")) == 4
 
 
-def test_a_population_that_is_lost_stops_the_run_and_names_the_last_good_checkpoint(tmp_path):
+def test_a_diverged_population_stops_the_run_and_the_last_good_checkpoint_is_named(tmp_path):
     with pytest.raises(Diverged, match=r"generation 4; the last good checkpoint is that of generation 2, in .*run"):
         run(walks(diverge_at=3), generations=9, checkpoint_every=2, run_dir=str(tmp_path / "run"), quiet=True)
     with pytest.raises(Diverged, match="generation 1, and no checkpoint was saved before"):
         run(walks(diverge_at=0), generations=9, run_dir=str(tmp_path / "other"), quiet=True)
 
 
-def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(tmp_path, monkeypatch):
+def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     import shutil
     from typing import NamedTuple
 
     class Usage(NamedTuple):
         free: int
 
-    seen = []
+    paths = []
 
     def usage(path):
-        seen.append(path)
-        return Usage(10**12 if len(seen) <= 2 else 0)
+        paths.append(path)
+        return Usage(10**12 if len(paths) <= 2 else 0)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
     with pytest.raises(CheckpointError, match=r"generation 3 .* the newest complete one is of generation 2"):
@@ -195,7 +193,7 @@ def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(tmp_path, monk
     tiny.assert_equal(resumed.state, run(walks(), generations=5, quiet=True).state)
 
 
-def test_a_summary_counts_only_what_is_finite():
+def test_a_summary_includes_only_finite_values():
     metrics = {
         "fitness": np.asarray([1.0, np.nan, 4.0, 3.0]),
         "parent": np.asarray([0, 0, 2, 2]),
@@ -225,5 +223,5 @@ def test_options_and_config_exclude_each_other():
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3725, "1:02:05"), (-3, "0:00")])
-def test_time_is_told_as_a_clock(seconds, text):
+def test_seconds_as_clock_time(seconds, text):
     assert clock(seconds) == text

@@ -1,4 +1,4 @@
-"""What a run will hold, what would fit, and what was used; sizes are counted by hand."""
+"""Planned memory, settings that fit, and measured memory; the expected sizes are calculated here."""
 
 import os
 import re
@@ -37,13 +37,13 @@ POLICY, CRITICS = (2 * 8 + 8) + (8 * 4 + 4), 2 * ((4 * 8 + 8) + (8 + 1))
 PARAMETERS = 4 * (POLICY + CRITICS + 1)
 OPTIMISERS = 4 * (2 * (POLICY + CRITICS + 1) + CRITICS + 3)  # two moments each, the targets, three counters
 BUFFER = 64 * (4 * (2 + 2 + 1 + 2) + 1) + 8  # rows of floats and a flag; a position and a size
-ENVIRONMENTS = 4 * 4 * (2 + 1 + 2)  # four states: a place, a time, an observation
+ENVIRONMENTS = 4 * 4 * (2 + 1 + 2)  # four states: a position, a time, an observation
 HYPER = 4 * 6
 MEMBER = PARAMETERS + OPTIMISERS + BUFFER + ENVIRONMENTS + HYPER
 SHARED_4 = 4 + 4 * 4 + 4 * 4  # a counter; parents and recent fitness of four
 
 
-def bred(count: int, population: int = 4) -> tuple[Program, Any]:
+def pbt_on(count: int, population: int = 4) -> tuple[Program, Any]:
     over = mesh.make_mesh(count)
     return pbt(tiny.learner(), population_size=population, placement=layout.placement(over)), over
 
@@ -52,8 +52,8 @@ def shares(planned: Plan) -> dict[str, int]:
     return {part.name: part.share for part in planned.parts}
 
 
-def test_every_part_is_what_one_counts_by_hand():
-    planned = memory_plan.plan(*bred(1))
+def test_every_part_has_the_calculated_size():
+    planned = memory_plan.plan(*pbt_on(1))
     assert shares(planned) == {
         "parameters": 4 * PARAMETERS,
         "optimisers and targets": 4 * OPTIMISERS,
@@ -67,15 +67,15 @@ def test_every_part_is_what_one_counts_by_hand():
     assert planned.working is None
 
 
-def test_two_devices_have_half_of_the_members_each_and_all_that_is_shared():
-    planned = memory_plan.plan(*bred(2))
+def test_each_of_two_devices_has_half_of_the_members_and_the_shared_part():
+    planned = memory_plan.plan(*pbt_on(2))
     assert planned.held == 2 * MEMBER + SHARED_4
     assert planned.parts[3] == Part("replay buffers", total=4 * BUFFER, share=2 * BUFFER)
     assert planned.parts[5] == Part("shared by all", total=2 * SHARED_4, share=SHARED_4)
 
 
 def test_the_state_is_as_large_as_predicted_and_so_is_its_copy():
-    program, over = bred(2)
+    program, over = pbt_on(2)
     state, planned = programs.compile_program(program, over).init(jax.random.key(0)), memory_plan.plan(program, over)
     copied = leaf_specs.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
     for tree in (state, copied):
@@ -85,11 +85,11 @@ def test_the_state_is_as_large_as_predicted_and_so_is_its_copy():
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) == 4 * MEMBER + SHARED_4
 
 
-def test_a_repertoire_is_whole_on_each_device_or_divided():
+def test_a_repertoire_is_replicated_or_divided():
     over = mesh.make_mesh(2)
     searched = learner_scoring(walks.learner(descriptor=True))
     cells = grid((4, 4), walks.PLACE.lower, walks.PLACE.upper)
-    genotype = 4 * (3 + 4)  # a place, and four hyper-parameters
+    genotype = 4 * (3 + 4)  # a position, and four hyper-parameters
     for divided, share in ((False, 16 * genotype), (True, 8 * genotype)):
         placement = layout.placement(over, cells=16, divides_cells=divided)
         program = map_elites(searched, cells, iso_line(searched, 4, rows=placement.cells), placement)
@@ -107,19 +107,19 @@ def test_me_pbt_has_members_and_a_repertoire():
     assert shares(planned)["optimisers and targets"] == 10 * 4 * 3
     assert shares(planned)["replay buffers"] == 10 * 4 * 5
     assert shares(planned)["repertoire"] == 16 * 4 * (3 + 4)
-    assert planned.sizes.buffer_size == 0, "a buffer that is no ring has no rows to speak of"
+    assert planned.sizes.buffer_size == 0, "only a ring buffer has a size"
 
 
-class Herd(NamedTuple):
-    """Members that no learner made."""
+class UserMembers(NamedTuple):
+    """Members of a user-defined program."""
 
     weights: jax.Array
     keys: jax.Array
 
 
-def test_whatever_lives_in_somebody_elses_program_is_called_members():
+def test_the_members_of_a_user_defined_program_are_one_part():
     def init(key: jax.Array) -> ProgramState:
-        return ProgramState(Herd(jnp.zeros((4, 3)), jax.random.split(key, 4)), jnp.zeros((5,), jnp.int8))
+        return ProgramState(UserMembers(jnp.zeros((4, 3)), jax.random.split(key, 4)), jnp.zeros((5,), jnp.int8))
 
     program = Program(init, init, init, population_size=4, steps_per_generation=1)  # pyright: ignore[reportArgumentType]
     planned = memory_plan.plan(program, mesh.make_mesh(2))
@@ -128,7 +128,7 @@ def test_whatever_lives_in_somebody_elses_program_is_called_members():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, Any, Plan]]:
-    """A program, its mesh and its plan, compiled into a cache that nobody else writes."""
+    """A program, its mesh and its plan, compiled into a separate cache."""
     cache = str(tmp_path_factory.mktemp("cache"))
     settings = {"jax_compilation_cache_dir": cache, "jax_persistent_cache_min_compile_time_secs": 0}
     usual = {name: jax.config.values[name] for name in settings}
@@ -159,23 +159,23 @@ def cache_hits() -> Iterator[list[str]]:
 
 
 class TestCompiled:
-    """The plan of a compiled generation beside the very run."""
+    """The plan of a compiled generation, compared with the run."""
 
-    def test_the_compiler_counts_the_same(self, made):
+    def test_the_compiler_reports_the_same_sizes(self, made):
         program, over, planned = made
         template = programs.template(program, over)
         work = sum(
             memory_plan._share(leaf) for leaf in jax.tree.leaves(programs.work_template(program, over, template))
         )
         compiled = Compiler(program, over, template).compile()
-        told = {name: stage.memory_analysis() for name, stage in compiled._asdict().items()}
-        assert told["advance"].argument_size_in_bytes == planned.held + work
-        assert told["advance"].alias_size_in_bytes == planned.held + work, "state and work are donated"
-        assert told["finish"].alias_size_in_bytes == planned.held, "the state is donated"
-        results = {name: one.output_size_in_bytes - one.alias_size_in_bytes for name, one in told.items()}
-        assert planned.working == max(one.temp_size_in_bytes + results[name] for name, one in told.items())
+        reports = {name: stage.memory_analysis() for name, stage in compiled._asdict().items()}
+        assert reports["advance"].argument_size_in_bytes == planned.held + work
+        assert reports["advance"].alias_size_in_bytes == planned.held + work, "state and work are donated"
+        assert reports["finish"].alias_size_in_bytes == planned.held, "the state is donated"
+        results = {name: one.output_size_in_bytes - one.alias_size_in_bytes for name, one in reports.items()}
+        assert planned.working == max(one.temp_size_in_bytes + results[name] for name, one in reports.items())
 
-    def test_a_run_finds_what_its_plan_compiled_and_says_what_it_used(self, made, cache_hits):
+    def test_a_run_uses_the_programs_that_its_plan_compiled_and_reports_its_memory(self, made, cache_hits):
         program, over, planned = made
         cache = Path(str(jax.config.values["jax_compilation_cache_dir"]))
         stages = {"jit_create", "jit_begin", "jit_advance", "jit_finish"}
@@ -190,24 +190,24 @@ class TestCompiled:
         assert usage.used is not None
         assert usage.used.count >= 2 * planned.held
 
-    def test_a_metric_that_the_run_will_not_have_is_refused(self, made):
+    def test_an_unknown_metric_is_rejected(self, made):
         program, over, _ = made
         with pytest.raises(ValueError, match="best_by is not a metric of this run: 'returns'"):
             loop.plan(program, RunConfig(best_by="returns"), over)
 
-    def test_who_does_not_tell_of_its_working_memory_is_not_asked_twice(self):
+    def test_working_memory_is_none_without_an_analysis(self):
         compiled: Any = SimpleNamespace(memory_analysis=lambda: None)
         assert memory_plan.working_memory(compiled) is None
 
 
 def example(available: int | None, separate_memory: bool = True, **sizes: Any) -> Plan:
-    """Two devices: 400 bytes of parameters, 4000 of buffers, 10 of what is shared, 100 of working memory on each."""
+    """Two devices: 400 bytes of parameters, 4000 of buffers, 10 of the shared part, 100 of working memory on each."""
     parts = (Part("parameters", 800, 400), Part("replay buffers", 8_000, 4_000), Part("shared by all", 20, 10))
-    told = {"devices": 2, "population": 8, "buffer_size": 50, "cells": 0, "divides_cells": False, **sizes}
-    return Plan(parts, Sizes(**told), available, separate_memory, working=100)
+    all_sizes = {"devices": 2, "population": 8, "buffer_size": 50, "cells": 0, "divides_cells": False, **sizes}
+    return Plan(parts, Sizes(**all_sizes), available, separate_memory, working=100)
 
 
-def test_what_does_not_fit_is_told_with_what_would():
+def test_the_remedy_names_settings_that_fit():
     planned = example(available=5_000)
     assert planned.peak == 2 * 4_410 + 100
     # A member takes 2 * 1100 + 25; a row of all buffers of a device 2 * 80; on four devices 20 + 8900 / 2 are needed.
@@ -218,56 +218,56 @@ def test_what_does_not_fit_is_told_with_what_would():
     assert memory_plan.remedy(example(available=8_920)) is None
     assert memory_plan.remedy(example(available=None)) is None
     assert memory_plan.remedy(example(available=8_919)) is not None
-    told = memory_plan.remedy(example(available=4_469))
-    assert told is not None
-    assert "a population of 2 or 8 devices or a buffer_size of 22 would fit" in told
+    message = memory_plan.remedy(example(available=4_469))
+    assert message is not None
+    assert "a population of 2 or 8 devices or a buffer_size of 22 would fit" in message
 
 
-def test_devices_that_share_the_machines_memory_are_no_remedy_and_hold_what_is_written_too():
+def test_devices_with_common_memory_are_not_proposed_and_hold_the_serialised_copy():
     planned = example(available=5_000, separate_memory=False)
     assert planned.peak == 3 * 4_410 + 100
-    told = memory_plan.remedy(planned)
-    assert told is not None
-    assert told.endswith("replay buffers, needs 12 kB; a population of 2 or a buffer_size of 15 would fit.")
+    message = memory_plan.remedy(planned)
+    assert message is not None
+    assert message.endswith("replay buffers, needs 12 kB; a population of 2 or a buffer_size of 15 would fit.")
 
 
-def test_where_nothing_helps_one_is_told_to_use_less():
-    told = memory_plan.remedy(example(available=200))
-    assert told is not None
-    assert told.endswith("replay buffers, needs 8 kB; reduce it, or use devices with more memory.")
+def test_the_remedy_without_settings_that_fit():
+    message = memory_plan.remedy(example(available=200))
+    assert message is not None
+    assert message.endswith("replay buffers, needs 8 kB; reduce it, or use devices with more memory.")
 
 
 def test_a_repertoire_that_does_not_fit_can_be_smaller_or_divided():
     parts = (Part("repertoire", 16_000, 8_000), Part("shared by all", 200, 100))
-    whole = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, separate_memory=True, working=300)
-    told = memory_plan.remedy(whole)
-    assert told is not None
-    assert told.endswith(
+    replicated = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, separate_memory=True, working=300)
+    message = memory_plan.remedy(replicated)
+    assert message is not None
+    assert message.endswith(
         "repertoire, needs 16 kB; a repertoire of 42 cells or the same repertoire with shard_repertoire would fit."
     )  # 8500 bytes are left for cells of 200 bytes each; half of the cells are 8000
-    divided = whole._replace(sizes=Sizes(2, 0, 0, 80, True), available=8_000)
-    told = memory_plan.remedy(divided)
-    assert told is not None
-    assert told.endswith("a repertoire of 36 cells would fit.")  # 18 of the 40 that each device has
+    divided = replicated._replace(sizes=Sizes(2, 0, 0, 80, True), available=8_000)
+    message = memory_plan.remedy(divided)
+    assert message is not None
+    assert message.endswith("a repertoire of 36 cells would fit.")  # 18 of the 40 that each device has
 
 
-def test_the_population_that_would_fit_does_and_two_more_would_not(monkeypatch):
+def test_the_proposed_population_fits_and_a_larger_one_does_not(monkeypatch):
     monkeypatch.setattr(device_memory, "available", lambda _: 3 * (3 * MEMBER) + 3 * MEMBER // 2 + 3 * 68)
-    told = memory_plan.remedy(memory_plan.plan(*bred(2, population=8)))
-    assert told is not None
-    assert "a population of 6 or a buffer_size of" in told
-    assert memory_plan.remedy(memory_plan.plan(*bred(2, population=6))) is None
-    assert memory_plan.remedy(memory_plan.plan(*bred(2, population=8))) is not None
+    message = memory_plan.remedy(memory_plan.plan(*pbt_on(2, population=8)))
+    assert message is not None
+    assert "a population of 6 or a buffer_size of" in message
+    assert memory_plan.remedy(memory_plan.plan(*pbt_on(2, population=6))) is None
+    assert memory_plan.remedy(memory_plan.plan(*pbt_on(2, population=8))) is not None
 
 
 def accelerators(*counters: dict | None, platform: str = "gpu") -> Any:
-    """A mesh of devices that count their memory, or do not."""
-    told = [SimpleNamespace(platform=platform, memory_stats=lambda counter=counter: counter) for counter in counters]
-    return SimpleNamespace(local_devices=told)
+    """A mesh of devices with memory counters, or None for devices without."""
+    devices = [SimpleNamespace(platform=platform, memory_stats=lambda counter=counter: counter) for counter in counters]
+    return SimpleNamespace(local_devices=devices)
 
 
 class TestMemory:
-    def test_a_device_with_memory_of_its_own_says_how_much_and_what_was_used(self):
+    def test_a_device_with_dedicated_memory_reports_its_limit_and_peak(self):
         over = accelerators(
             {"bytes_limit": 900, "peak_bytes_in_use": 100}, {"bytes_limit": 800, "peak_bytes_in_use": 300}
         )
@@ -276,11 +276,11 @@ class TestMemory:
         gauge.begin(held=50)
         assert gauge.read() == device_memory.Used(300, "the peak usage of one device")
 
-    def test_who_does_not_tell_is_believed_to_have_nothing_known(self):
+    def test_available_memory_is_none_if_a_device_reports_none(self):
         assert device_memory.available(accelerators({"bytes_limit": 900}, None)) is None
         assert device_memory.available(accelerators({})) is None
 
-    def test_cores_share_what_the_machine_has_or_a_cgroup_grants(self, monkeypatch, tmp_path):
+    def test_cores_divide_the_memory_of_the_machine_or_cgroup(self, monkeypatch, tmp_path):
         cores = accelerators(None, None, platform="cpu")
         for file, text in (("v2", "max\n"), ("v1", "5000001\n")):
             (tmp_path / file).write_text(text)
@@ -295,10 +295,10 @@ class TestMemory:
             None,
         )
 
-    def test_the_growth_of_a_process_is_measured_from_where_its_state_stands(self):
+    def test_growth_is_measured_from_the_memory_that_includes_the_state(self):
         gauge = device_memory.Gauge(mesh.make_mesh(2))
-        passing = np.ones(40_000_000)  # what compiling took, 320 MB
-        del passing
+        temporary = np.ones(40_000_000)  # 320 MB, as if used by compilation
+        del temporary
         gauge.begin(held=7_000_000)
         more = np.ones(10_000_000)
         used = gauge.read()
@@ -306,11 +306,11 @@ class TestMemory:
         assert more.nbytes + 7_000_000 - 2**20 <= used.count <= more.nbytes + 7_000_000 + 2**24
         assert used.meaning == "the state plus the peak growth of the process with its 2 devices beyond it"
 
-    def test_where_the_peak_cannot_be_set_back_compiling_is_included_and_said(self, monkeypatch, tmp_path):
+    def test_compilation_is_included_and_reported_if_the_peak_cannot_be_reset(self, monkeypatch, tmp_path):
         monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")
         gauge = device_memory.Gauge(mesh.make_mesh(1))
-        passing = np.ones(40_000_000)
-        del passing
+        temporary = np.ones(40_000_000)
+        del temporary
         gauge.begin(held=7_000_000)
         used = gauge.read()
         assert used is not None
@@ -319,7 +319,7 @@ class TestMemory:
         assert device_memory.Gauge(mesh.make_mesh(1)).read() is None
 
     @pytest.mark.parametrize(
-        ("count", "words"),
+        ("count", "text"),
         [
             (0, "0 bytes"),
             (999, "999 bytes"),
@@ -329,8 +329,8 @@ class TestMemory:
             (3.2e15, "3,200 TB"),
         ],
     )
-    def test_bytes_in_words(self, count, words):
-        assert device_memory.size(int(count)) == words
+    def test_bytes_as_text(self, count, text):
+        assert device_memory.size(int(count)) == text
 
 
 ARM = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 1 --devices 2".split()
@@ -356,7 +356,7 @@ def train(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_a_plan_makes_no_folder_and_its_exit_code_says_whether_it_fits(train, tmp_path, monkeypatch):
+def test_a_plan_creates_no_folder_and_its_exit_code_shows_whether_it_fits(train, tmp_path, monkeypatch):
     code, out, err = train("--plan")
     assert (code, err) == (0, "")
     # 30 cells of 3 numbers on each of two devices, and fitness, descriptor and centroid of each.
@@ -375,7 +375,7 @@ def test_a_plan_makes_no_folder_and_its_exit_code_says_whether_it_fits(train, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_is_of_the_devices_that_the_run_will_have(tmp_path):
+def test_a_plan_is_for_the_devices_of_the_run(tmp_path):
     free = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     free |= {"JAX_COMPILATION_CACHE_DIR": os.environ["ROOKERY_TEST_CACHE"], "COLUMNS": "100"}
     command = [
@@ -394,7 +394,7 @@ def test_a_plan_is_of_the_devices_that_the_run_will_have(tmp_path):
 
 
 @pytest.mark.filterwarnings("always::rookery.distributed.device_memory.MemoryWarning")
-def test_a_run_is_warned_before_and_told_afterwards_what_it_used(train, tmp_path, monkeypatch):
+def test_a_run_warns_before_and_reports_its_memory_afterwards(train, tmp_path, monkeypatch):
     monkeypatch.setattr(device_memory, "available", lambda _: 959)
     code, out, err = train()
     assert code == 0

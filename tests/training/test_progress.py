@@ -1,4 +1,4 @@
-"""What one watches: plain lines, and a live line on a terminal."""
+"""The progress display: plain lines, and a live line on a terminal."""
 
 import io
 
@@ -11,7 +11,7 @@ from rookery.training.progress import Reporter, bar
 ROW = {"steps_per_second": 12345.6, "seconds": 2.0, "best_fitness": 1047.6, "median_fitness": -0.01234, "diverged": 0.0}
 
 
-def watch(terminal: bool, **more: float) -> str:
+def display(terminal: bool, **more: float) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with Reporter(10, first=2, console=console) as reporter:
         reporter.compiled(3.21)
@@ -20,42 +20,42 @@ def watch(terminal: bool, **more: float) -> str:
     return console.file.getvalue()
 
 
-def test_plain_lines_where_the_output_is_no_terminal():
-    lines = watch(terminal=False).splitlines()
+def test_plain_lines_if_the_output_is_no_terminal():
+    lines = display(terminal=False).splitlines()
     assert lines[:2] == ["generation 2 of 10: compiling", "compiled in 3.2 s"]
     assert lines[2] == "generation 3 of 10  12,346 steps/s  best 1048  median -0.01234  0:14 left"
 
 
 def test_a_live_line_on_a_terminal():
-    shown = watch(terminal=True)
+    shown = display(terminal=True)
     assert "3/10" in shown
     assert "12,346 steps/s" in shown
     assert "0:14 left" in shown
 
 
-def test_what_only_some_programs_have_is_shown_where_it_is():
-    shown = watch(terminal=False, max_fitness=7.0, qd_score=512.0, coverage=37.5, diverged=2.0)
+def test_metrics_of_some_programs_are_shown_if_present():
+    shown = display(terminal=False, max_fitness=7.0, qd_score=512.0, coverage=37.5, diverged=2.0)
     assert "steps/s  best 7  QD score 512  coverage 37.5 %  diverged 2" in shown, "of a repertoire the best elite"
 
 
 @pytest.mark.parametrize(
-    ("fitness", "said"),
+    ("fitness", "expected"),
     [
         ([1.0, 2.0, 3.0, 10.0, 1000.0], "steps/s  median 3, interquartile range 2 to 10  0:14 left"),
         ([1.0, 3.0, float("nan")], "steps/s  median 2, interquartile range 1.5 to 2.5  0:14 left"),
         ([float("nan"), float("inf")], "steps/s  0:14 left"),
     ],
 )
-def test_of_independent_members_the_middle_is_shown_and_not_the_best(fitness: list[float], said: str):
+def test_of_independent_members_the_median_is_shown_instead_of_the_best(fitness: list[float], expected: str):
     console = Console(file=io.StringIO(), width=120, color_system=None)
     with Reporter(10, first=2, console=console) as reporter:
         reporter.update(3, ROW, np.asarray(fitness, np.float32))
     assert isinstance(console.file, io.StringIO)
-    assert said in console.file.getvalue()
+    assert expected in console.file.getvalue()
     assert "best" not in console.file.getvalue()
 
 
-def test_quiet_says_nothing():
+def test_quiet_prints_nothing():
     console = Console(file=io.StringIO(), quiet=True)
     with Reporter(10, quiet=True, console=console) as reporter:
         reporter.update(1, ROW)
@@ -64,11 +64,11 @@ def test_quiet_says_nothing():
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_counts_what_is_done_for_a_terminal_only(terminal: bool):
+def test_a_bar_counts_finished_items_on_a_terminal_only(terminal: bool):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
-    with bar("updates", 12, console) as moved:
-        moved(4)
-        moved(5)
+    with bar("updates", 12, console) as advance:
+        advance(4)
+        advance(5)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert ("updates" in shown) == ("9/12" in shown) == terminal

@@ -1,4 +1,4 @@
-"""A run that is killed, or asked to stop, continues as if nothing had happened: real processes, real signals."""
+"""A run that is killed or stopped by a signal continues bit-equal: real processes, real signals."""
 
 import json
 import os
@@ -18,19 +18,19 @@ from tests.commandline import POINT, call
 
 COMMAND = "import rookery.cli.app; rookery.cli.app.main()"
 FLAGS = [*POINT, *"--generations 16 --checkpoint-every 1 --keep 2".split()]
-BREEDING = (
+ME_PBT = (
     "--env point_trap --episode-length 20 --population 4 --ga-population 4 --grid 4 4 "
     "--best-fraction .25 --replace-fraction .25 --sample-fraction .25 --generations 12 --steps-per-generation 400 "
     "--num-envs 4 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
     "--checkpoint-every 1 --keep 2"
 ).split()
-DISCOVERING = (
+DIAYN = (
     "--env point_room --episode-length 10 --population 2 --num-skills 3 --balanced --smerl --normalize-observations "
     "--replace-count 1 --best-count 1 --generations 12 --steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 "
     "--batch-size 8 --hidden-sizes 8 --discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
     "--eval-episodes 3 --checkpoint-every 1 --keep 2"
 ).split()
-TEAMING = (
+TEAMS = (
     "--env pursuit_discrete --episode-length 10 --population 2 --member agent --recurrent --memory-size 4 "
     "--normalize-observations --normalize-rewards --replace-count 1 --best-count 1 --best-by return/prey "
     "--generations 12 --evaluate-every 2 --num-envs 4 --rollout-length 8 --minibatches 2 --hidden-sizes 8 "
@@ -68,7 +68,7 @@ def generations(run: Path) -> int:
 
 
 def lives(run: Path) -> list[str]:
-    """The events of a run's journal, in short."""
+    """The events of a run's journal, with the reasons of ends."""
     return [": ".join(filter(None, (event["event"], event.get("why")))) for event in read_journal(RunFolder(run))]
 
 
@@ -78,7 +78,7 @@ def await_generation(process: subprocess.Popen, run: Path, count: int) -> None:
 
 
 def await_saving(process: subprocess.Popen, run: Path) -> None:
-    """Until a checkpoint is half written."""
+    """Wait until a checkpoint is partly written."""
     while not list((run / "checkpoints").glob("*tmp*")) and process.poll() is None:
         time.sleep(0.0005)
 
@@ -102,7 +102,7 @@ def arrays(run: Path) -> list[np.ndarray]:
 
 
 def assert_same_run(left: Path, right: Path) -> None:
-    """Tables and final states are equal bit by bit; only the clock may differ."""
+    """Tables and final states are equal bit by bit; only wall times may differ."""
     tables = [name for name in ("lineage.csv", "repertoire.csv", "cells.csv") if (left / name).exists()]
     for name in ["metrics.csv", *tables]:
         one, other = read_csv(left / name), read_csv(right / name)
@@ -120,11 +120,11 @@ def undisturbed(tmp_path_factory) -> Path:
     assert code == 0, err
     assert "generation 16 of 16" in out
     lineage = read_csv(run / "lineage.csv")
-    assert (lineage["parent"] != lineage["member"]).any(), "the tests say little"
+    assert (lineage["parent"] != lineage["member"]).any(), "the tests need replaced members"
     return run
 
 
-def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
+def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     kills = 0
@@ -148,20 +148,18 @@ def test_killed_again_and_again_also_while_it_saves(undisturbed, tmp_path):
     assert_same_run(undisturbed, run)
 
 
-@pytest.mark.parametrize(
-    ("kind", "flags"), [("me-pbt-sac", BREEDING), ("pbt-diayn", DISCOVERING), ("pbt-ippo", TEAMING)]
-)
-def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_on_too(kind, flags, tmp_path):
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    code, _, err = call("train", kind, *flags, "--run-dir", str(whole))
+@pytest.mark.parametrize(("kind", "flags"), [("me-pbt-sac", ME_PBT), ("pbt-diayn", DIAYN), ("pbt-ippo", TEAMS)])
+def test_me_pbt_diayn_and_team_runs_continue_after_a_kill(kind, flags, tmp_path):
+    uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "run"
+    code, _, err = call("train", kind, *flags, "--run-dir", str(uninterrupted))
     assert code == 0, err
-    tables = read_csv(whole / "lineage.csv"), read_csv(whole / "metrics.csv")
+    tables = read_csv(uninterrupted / "lineage.csv"), read_csv(uninterrupted / "metrics.csv")
     lineage, metrics = tables
-    telling = metrics["diverse"] if kind == "pbt-diayn" else lineage["parent"] != lineage["member"]
+    required = metrics["diverse"] if kind == "pbt-diayn" else lineage["parent"] != lineage["member"]
     if kind == "me-pbt-sac":
-        telling = lineage["parent"] == -1
-        assert len(set(read_csv(whole / "cells.csv")["generation"].tolist())) > 2
-    assert telling.any(), "the test says little"
+        required = lineage["parent"] == -1
+        assert len(set(read_csv(uninterrupted / "cells.csv")["generation"].tolist())) > 2
+    assert required.any(), "the test needs such rows"
     process = start("train", kind, *flags, "--run-dir", str(run))
     await_generation(process, run, 2)
     await_saving(process, run)
@@ -170,15 +168,15 @@ def test_who_breeds_in_a_repertoire_or_discovers_skills_or_plays_in_teams_goes_o
     assert process.returncode == -signal.SIGKILL
     code, _, err = call("resume", str(run))
     assert code == 0, err
-    assert_same_run(whole, run)
-    assert lives(whole) == ["began", "compiled", "ended: finished"]
+    assert_same_run(uninterrupted, run)
+    assert lives(uninterrupted) == ["began", "compiled", "ended: finished"]
     assert lives(run) == ["began", "compiled", "began", "compiled", "ended: finished"], "a kill leaves no end"
-    kept = [sorted(path.name for path in (one / "checkpoints").glob("*.json")) for one in (whole, run)]
+    kept = [sorted(path.name for path in (one / "checkpoints").glob("*.json")) for one in (uninterrupted, run)]
     assert kept[0] == kept[1], "the best checkpoint is the same one"
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum, code):
+def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(undisturbed, tmp_path, signum, code):
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     await_generation(process, run, 3)
@@ -194,7 +192,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(undisturbed, tmp_path, sig
     assert_same_run(undisturbed, run)
 
 
-def test_runs_on_past_its_first_goal(undisturbed, tmp_path):
+def test_a_finished_run_continues_with_more_generations(undisturbed, tmp_path):
     run = tmp_path / "run"
     short = [*FLAGS, "--generations", "10"]
     assert call("train", "pbt-sac", *short, "--run-dir", str(run))[0] == 0
@@ -206,7 +204,7 @@ def test_runs_on_past_its_first_goal(undisturbed, tmp_path):
     assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16
 
 
-def test_a_damaged_checkpoint_is_passed_over(undisturbed, tmp_path):
+def test_a_damaged_checkpoint_is_skipped(undisturbed, tmp_path):
     run = tmp_path / "run"
     assert call("train", "pbt-sac", *FLAGS, "--generations", "12", "--run-dir", str(run))[0] == 0
     newest = max((run / "checkpoints").glob("generation_*12*.json"))
@@ -221,7 +219,7 @@ def test_a_damaged_checkpoint_is_passed_over(undisturbed, tmp_path):
     assert_same_run(undisturbed, run)
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path):
+def test_a_second_process_is_rejected_with_the_owner_of_the_lock(tmp_path):
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--generations", "10000", "--run-dir", str(run))
     await_generation(process, run, 1)
