@@ -131,6 +131,8 @@ def test_a_population_trains_and_is_evaluated(kind: Any):
     (trained, after, filled), metrics = train(states, first, buffers)
     assert trained.steps.tolist() == [12] * 3
     assert filled.current_size.tolist()[:2] == [8 + 24] * 2
+    ended = [rows.sum(axis=1).tolist()[:2] for rows in (filled.state.rows.truncations, filled.state.rows.dones)]
+    assert ended == [[4.0, 4.0]] * 2, "each environment reached its time limit once"
     assert int(filled.current_size[2]) == 8, "rows that are not finite are not stored"
     assert metrics["critic_loss"].shape == (3, 6)
     assert after.obs.shape == (3, 4, 2)
