@@ -1,4 +1,4 @@
-"""Loops of one's own: what the core has for them, apart from the documented classes that are built on it."""
+"""User-defined training loops: the core functions that QDax's documented classes call."""
 
 from functools import partial
 from typing import Any
@@ -30,12 +30,12 @@ CONFIG = off_policy.OffPolicyConfig(
 )
 
 
-def world() -> Batch:
+def make_env() -> Batch:
     return environments.create("point_maze", batch_size=P * E, episode_length=5)
 
 
-def test_iterations_one_by_one_are_a_generation():
-    env = world()
+def test_single_iterations_equal_a_generation():
+    env = make_env()
     agent = sac(env.environment.spec, SacConfig(hidden_sizes=(4,)))
     learner = off_policy.off_policy(agent, env.environment, CONFIG)
     bank_key, member_key, step_key = jax.random.split(jax.random.key(0), 3)
@@ -60,14 +60,14 @@ def test_iterations_one_by_one_are_a_generation():
 
 
 def test_a_stored_episode_has_the_descriptor_of_the_streamed_one():
-    said, alive = jnp.arange(10.0).reshape(5, 2), jnp.asarray([True, True, True, False, False])
-    assert descriptors.summarise("mean", said, alive).tolist() == [2.0, 3.0]
-    assert descriptors.summarise("final", said, alive).tolist() == [4.0, 5.0]
-    assert descriptors.summarise("mean", said, jnp.zeros(5, bool)).tolist() == [0.0, 0.0]
+    descriptors_t, alive = jnp.arange(10.0).reshape(5, 2), jnp.asarray([True, True, True, False, False])
+    assert descriptors.summarise("mean", descriptors_t, alive).tolist() == [2.0, 3.0]
+    assert descriptors.summarise("final", descriptors_t, alive).tolist() == [4.0, 5.0]
+    assert descriptors.summarise("mean", descriptors_t, jnp.zeros(5, bool)).tolist() == [0.0, 0.0]
 
 
-def test_critics_may_be_of_other_widths_than_the_policy():
-    spec = world().environment.spec
+def test_critics_may_have_other_layer_sizes_than_the_policy():
+    spec = make_env().environment.spec
     for built in (
         sac(spec, SacConfig(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
         td3(spec, Td3Config(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
@@ -80,9 +80,9 @@ def test_critics_may_be_of_other_widths_than_the_policy():
 
 
 def test_an_evaluation_of_a_population_equals_that_of_the_learner():
-    env, made = world(), agent(PBTTD3)
+    env, algorithm = make_env(), agent(PBTTD3)
     states, first = population(PBTTD3, P)[1], reshaped(env.reset(jax.random.key(2)), P, E)
-    fitness, returns = jax.jit(made.get_eval_fn(env))(states, first)
+    fitness, returns = jax.jit(algorithm.get_eval_fn(env))(states, first)
     alone, state = trees.take(states, 1), trees.take(first, 1)
     core = td3(env.environment.spec, Td3Config(hidden_sizes=(8,)))
     bank = state.pipeline_state, jax.vmap(first_step)(state.obs, state.pipeline_state.descriptor)
@@ -91,7 +91,7 @@ def test_an_evaluation_of_a_population_equals_that_of_the_learner():
     np.testing.assert_allclose(returns[1], evaluation.returns, rtol=1e-5)
     np.testing.assert_allclose(fitness[1], evaluation.fitness, rtol=1e-5)
     with pytest.raises(ValueError, match="one leading axis"):
-        made.get_eval_fn(env)(trees.take(states, jnp.arange(3)), first)
+        algorithm.get_eval_fn(env)(trees.take(states, jnp.arange(3)), first)
 
 
 def test_a_member_with_a_learned_number_that_is_not_finite_ranks_last():
@@ -119,7 +119,7 @@ def test_the_same_key_twice_gives_other_hyper_parameters():
 
 
 class Drift:
-    """Proposes what it has, moved by its own count of turns."""
+    """An emitter that proposes its genotypes, shifted by the number of generations."""
 
     def init(self, key: Any, repertoire: Any, genotypes: Any, *scored: Any) -> Any:
         del key, repertoire, scored
@@ -127,7 +127,7 @@ class Drift:
 
     def emit(self, repertoire: Any, state: Any, key: Any) -> tuple:
         del repertoire, key
-        return state[0] + state[1].astype(jnp.float32), {"turn": state[1]}
+        return state[0] + state[1].astype(jnp.float32), {"generation": state[1]}
 
     def state_update(self, state: Any, repertoire: Any, genotypes: Any, *scored: Any) -> Any:
         del repertoire, genotypes
@@ -166,7 +166,7 @@ def test_exploit_loads_exactly_the_counted_number_of_elites():
     assert len(np.unique(np.asarray(after.key)[:, 0])) == P
 
 
-def test_shares_of_a_mapped_axis_reach_the_whole():
+def test_shares_of_a_mapped_axis_give_access_to_the_whole_array():
     over = mesh.make_mesh().devices
     rows = jnp.arange(2.0 * over.size).reshape(over.size, 2)
 
@@ -175,8 +175,8 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
         whole = shares.gather(share)
         return shares.local(whole) - share, shares.rows.take(share, jnp.asarray([whole.shape[0] - 1])), share + plus
 
-    own, last, named = layout.map_over(inside, "p")(rows, plus=jnp.ones((over.size, 1)))
-    assert not own.any()
+    difference, last, named = layout.map_over(inside, "p")(rows, plus=jnp.ones((over.size, 1)))
+    assert not difference.any()
     assert last.tolist() == [[2.0 * over.size - 1]] * over.size
     assert named.tolist() == (rows + 1).tolist()
     with pytest.raises(ValueError, match="arguments need a row for each of"):
@@ -185,7 +185,7 @@ def test_shares_of_a_mapped_axis_reach_the_whole():
         layout.shares("p").gather(rows)
 
 
-def test_an_empty_repertoire_gives_others_instead_of_zeros():
+def test_an_empty_repertoire_returns_the_other_genotypes_instead_of_zeros():
     cells = MapElitesRepertoire.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
     others, draw = (
         jnp.asarray([4.0, 5.0]),

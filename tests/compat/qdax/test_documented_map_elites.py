@@ -1,4 +1,4 @@
-"""QDax's documented repertoire, its variation, and MAP-Elites and ME-PBT on one device."""
+"""QDax's documented repertoire, variation, MAP-Elites and ME-PBT on one device."""
 
 from functools import cache, partial
 from typing import Any
@@ -13,8 +13,6 @@ from rookery.compat.qdax import (
     PBTTD3,
     MAPElites,
     MapElitesRepertoire,
-    PBTEmitter,
-    PBTEmitterConfig,
     compute_cvt_centroids,
     compute_euclidean_centroids,
     default_qd_metrics,
@@ -22,21 +20,13 @@ from rookery.compat.qdax import (
     sac_pbt_variation_fn,
     td3_pbt_variation_fn,
 )
-from tests.compat.qdax.documented import agent, population, room
+from tests.compat.qdax.documented import distinct, make_emitter, population, row
 from tests.tiny import assert_equal
 
 P = 8
 NAN = float("nan")
 HYPER = ("discount", "policy_lr", "critic_lr", "noise_clip", "policy_noise", "expl_noise")
 made = cache(population)
-
-
-def row(tree: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def distinct(values: jax.Array) -> int:
-    return len({tuple(np.ravel(value).tolist()) for value in values})
 
 
 GRID = compute_euclidean_centroids((2, 2), 0.0, 1.0)
@@ -64,7 +54,7 @@ def test_centroids_lie_between_the_limits():
         ((2, 2, 2), [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1), (0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1)]),
     ],
 )
-def test_cells_of_a_grid_come_in_the_documented_order(shape: tuple[int, ...], cells: list[tuple[int, ...]]):
+def test_cells_of_a_grid_have_the_documented_order(shape: tuple[int, ...], cells: list[tuple[int, ...]]):
     centroids = compute_euclidean_centroids(shape, minval=-0.5, maxval=[size - 0.5 for size in shape])
     assert centroids.tolist() == [list(map(float, cell)) for cell in cells]
     assert (type(centroids), centroids.dtype) == (type(GRID), jnp.float32)
@@ -72,26 +62,26 @@ def test_cells_of_a_grid_come_in_the_documented_order(shape: tuple[int, ...], ce
     np.testing.assert_array_equal(centroids, np.stack([mesh.ravel() for mesh in meshes], axis=-1))
 
 
-def filled() -> MapElitesRepertoire:
-    """Of 7 candidates four are for the first cell, two cannot be judged, and one is alone in the last."""
+def filled_repertoire() -> MapElitesRepertoire:
+    """Four of 7 candidates are in the first cell, two are not finite, and one is alone in the last cell."""
     places = jnp.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.2, 0.1], [0.1, NAN], [0.1, 0.1], [0.9, 0.9]])
     fitnesses = jnp.array([1.0, 4.0, 4.0, 2.0, 9.0, NAN, -3.0])
     return MapElitesRepertoire.init({"x": jnp.arange(7.0)}, fitnesses, places, GRID)
 
 
-def test_a_cell_keeps_the_best_that_can_be_judged():
-    repertoire = filled()
+def test_a_cell_keeps_the_best_finite_genotype():
+    repertoire = filled_repertoire()
     assert repertoire.fitnesses.tolist() == [4.0, -np.inf, -np.inf, -3.0]
     assert repertoire.genotypes["x"].tolist()[::3] == [1.0, 6.0]
     np.testing.assert_array_equal(repertoire.descriptors[0], jnp.array([0.2, 0.2]))
     better = repertoire.add({"x": jnp.array([7.0, 8.0])}, jnp.array([[0.1, 0.1], [0.9, 0.1]]), jnp.array([4.0, 0.0]))
     assert better.fitnesses.tolist() == [4.0, 0.0, -np.inf, -3.0]
-    assert better.genotypes["x"].tolist()[:2] == [1.0, 8.0], "a tie is the incumbent's"
+    assert better.genotypes["x"].tolist()[:2] == [1.0, 8.0], "a tie keeps the elite"
     assert repertoire.fitnesses[1] == -np.inf
 
 
-def test_occupied_cells_are_drawn_alike():
-    drawn = filled().select(jax.random.PRNGKey(0), num_samples=400)
+def test_occupied_cells_are_sampled_uniformly():
+    drawn = filled_repertoire().select(jax.random.PRNGKey(0), num_samples=400)
     assert drawn.genotypes["x"].shape == (400,)
     assert float((drawn.genotypes["x"] == 1.0).mean()) == pytest.approx(0.5, abs=0.1)
     assert set(drawn.genotypes["x"].tolist()) == {1.0, 6.0}
@@ -100,13 +90,13 @@ def test_occupied_cells_are_drawn_alike():
 
 
 def test_metrics_of_a_repertoire():
-    told = default_qd_metrics(filled(), qd_offset=5.0)
-    assert {name: float(value) for name, value in told.items()} == {
+    metrics = default_qd_metrics(filled_repertoire(), qd_offset=5.0)
+    assert {name: float(value) for name, value in metrics.items()} == {
         **{"qd_score": (4.0 + 5.0) + (-3.0 + 5.0), "max_fitness": 4.0, "coverage": 50.0}
     }
 
 
-def test_children_lie_about_the_line_between_their_parents():
+def test_children_are_near_the_line_between_their_parents():
     first, second = {"a": jnp.zeros((50, 3)), "b": jnp.zeros(50)}, {"a": jnp.ones((50, 3)), "b": jnp.full(50, 2.0)}
     vary = partial(isoline_variation, first, second, jax.random.PRNGKey(0))
     line = vary(iso_sigma=0.0, line_sigma=0.5)
@@ -122,89 +112,85 @@ def test_children_lie_about_the_line_between_their_parents():
 
 
 @pytest.mark.parametrize(("kind", "vary"), [(PBTSAC, sac_pbt_variation_fn), (PBTTD3, td3_pbt_variation_fn)])
-def test_what_is_learned_varies_and_the_rest_is_the_first_parent_s(kind: Any, vary: Any):
+def test_learned_values_vary_and_all_others_are_the_first_parent_s(kind: Any, vary: Any):
     _, states, _ = made(kind, P)
     bare = states.empty_optimizers_states(states)
-    breed = jax.jit(partial(vary, iso_sigma=0.01, line_sigma=0.0))
-    child = breed(bare, jax.tree.map(lambda leaf: leaf[::-1], bare), jax.random.key(0))
+    vary_pairs = jax.jit(partial(vary, iso_sigma=0.01, line_sigma=0.0))
+    child = vary_pairs(bare, jax.tree.map(lambda leaf: leaf[::-1], bare), jax.random.key(0))
     for name in ("policy_params", "critic_params", *(["alpha_params"] if kind is PBTSAC else [])):
-        for born, parent in zip(
+        for varied, parent in zip(
             jax.tree.leaves(getattr(child, name)), jax.tree.leaves(getattr(bare, name)), strict=True
         ):
-            assert 0 < float(jnp.abs(born - parent).max()) < 0.06
+            assert 0 < float(jnp.abs(varied - parent).max()) < 0.06
     assert_equal((child.hyper, child.steps), (bare.hyper, bare.steps))
 
 
 class Emitter:
-    """A user's own: it counts what it is told, and emits a number and its half."""
+    """A user-defined emitter: it counts genotypes and extra scores, and emits a number and its half."""
 
-    def init(self, *told: Any) -> Any:
-        assert len(told) == 6
+    def init(self, *arguments: Any) -> Any:
+        assert len(arguments) == 6
         return jnp.zeros(())
 
     def emit(self, _repertoire: Any, _state: Any, key: Any) -> tuple[Any, dict]:
         return jnp.array([1.0, 0.5]) * jax.random.uniform(key), {"emitted": 2}
 
-    def state_update(self, state: Any, *told: Any) -> Any:
-        return state + told[2].shape[0] + told[4].get("emitted", 0)
+    def state_update(self, state: Any, *arguments: Any) -> Any:
+        return state + arguments[2].shape[0] + arguments[4].get("emitted", 0)
 
 
-def test_map_elites_runs_with_an_emitter_of_one_s_own():
+def test_map_elites_runs_with_a_user_defined_emitter():
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
         return -genotypes, jnp.stack([genotypes, genotypes], axis=1), {}
 
     search = MAPElites(score, Emitter(), partial(default_qd_metrics, qd_offset=1.0))
-    repertoire, state, told = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
+    repertoire, state, metrics = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
     np.testing.assert_allclose(repertoire.fitnesses[0::3], [-0.1, -0.8])
-    assert (float(state), float(told["coverage"])) == (3.0, 50.0)
-    carry, told = jax.lax.scan(search.scan_update, (repertoire, state, jax.random.PRNGKey(1)), length=20)
+    assert (float(state), float(metrics["coverage"])) == (3.0, 50.0)
+    carry, metrics = jax.lax.scan(search.scan_update, (repertoire, state, jax.random.PRNGKey(1)), length=20)
     assert float(carry[1]) == 3.0 + 20 * 4
-    assert told["max_fitness"].shape == (20,)
-    assert float(told["max_fitness"][-1]) > -0.1
+    assert metrics["max_fitness"].shape == (20,)
+    assert float(metrics["max_fitness"][-1]) > -0.1
 
 
-SIZES = {"buffer_size": 16, "num_training_iterations": 1, "env_batch_size": 4, "grad_updates_per_step": 0.25}
-SIZES |= {"pg_population_size_per_device": 4, "ga_population_size_per_device": 3, "num_devices": 1}
-FRACTIONS = {"fraction_best_to_replace_from": 0.25, "fraction_to_replace_from_best": 0.25}
-FRACTIONS |= {"fraction_to_replace_from_samples": 0.25, "fraction_sort_exchange": 0.1}
+SIZES: dict[str, Any] = {"env_batch_size": 4, "grad_updates_per_step": 0.25, "pg_population_size_per_device": 4}
+SIZES |= {"fraction_best_to_replace_from": 0.25, "fraction_to_replace_from_best": 0.25}
+SIZES |= {"fraction_to_replace_from_samples": 0.25}
 
 
-def emitter(size: int = 16, **changes: Any) -> PBTEmitter:
-    vary = partial(td3_pbt_variation_fn, iso_sigma=0.01, line_sigma=0.0)
-    return PBTEmitter(agent(PBTTD3), PBTEmitterConfig(**{**SIZES, **FRACTIONS, **changes}), room(size), vary)
-
-
-def test_an_emitter_emits_variations_and_then_its_members_and_replaces_the_worst():
+def test_an_emitter_emits_variations_then_its_members_and_replaces_the_worst():
     _, states, _ = made(PBTTD3, P)
     bare = jax.tree.map(lambda leaf: leaf[:7], states.empty_optimizers_states(states))
     fitnesses, places = jnp.array([0.0, 0.0, 9.0, 4.0, 3.0, 2.0, 1.0]), jnp.tile(GRID[:1], (7, 1))
-    repertoire = MapElitesRepertoire.init(bare, fitnesses, places, GRID)  # of the third alone
-    me_pbt = emitter()
+    repertoire = MapElitesRepertoire.init(bare, fitnesses, places, GRID)  # only the third is stored
+    me_pbt = make_emitter(**SIZES)
     assert me_pbt.batch_size == 7
-    begun = jax.jit(me_pbt.init)(jax.random.PRNGKey(0), repertoire, bare, fitnesses, places, {})
-    assert_equal(begun.training_states.policy_params, jax.tree.map(lambda leaf: leaf[-4:], bare.policy_params))
-    assert begun.replay_buffers.current_size.tolist() == [0] * 4
-    born, extra = jax.jit(me_pbt.emit)(repertoire, begun, jax.random.key(1))
+    initial = jax.jit(me_pbt.init)(jax.random.PRNGKey(0), repertoire, bare, fitnesses, places, {})
+    assert_equal(initial.training_states.policy_params, jax.tree.map(lambda leaf: leaf[-4:], bare.policy_params))
+    assert initial.replay_buffers.current_size.tolist() == [0] * 4
+    children, extra = jax.jit(me_pbt.emit)(repertoire, initial, jax.random.key(1))
     assert extra == {}
-    assert_equal(jax.tree.map(lambda leaf: leaf[3:], born.critic_params), begun.training_states.critic_params)
+    assert_equal(jax.tree.map(lambda leaf: leaf[3:], children.critic_params), initial.training_states.critic_params)
     elite = jax.tree.leaves(row(bare.policy_params, 2))[-1]
-    assert all(0 < float(jnp.abs(jax.tree.leaves(born.policy_params)[-1][i] - elite).max()) < 0.06 for i in range(3))
+    assert all(
+        0 < float(jnp.abs(jax.tree.leaves(children.policy_params)[-1][i] - elite).max()) < 0.06 for i in range(3)
+    )
 
-    after = jax.jit(me_pbt.state_update)(begun, repertoire, bare, fitnesses, places, {})
-    members, before = after.training_states, begun.training_states
+    after = jax.jit(me_pbt.state_update)(initial, repertoire, bare, fitnesses, places, {})
+    members, before = after.training_states, initial.training_states
     assert members.steps.tolist() == [1] * 4
     changed = [name for name in HYPER if np.any(getattr(members, name)[:2] != getattr(before, name)[:2])]
     assert changed == [], "the better half survives"
     assert not np.any(members.discount[2:] == before.discount[2:])
-    came_from = [jax.tree.leaves(tree.policy_params)[-1] for tree in (row(before, 0), row(bare, 2))]
+    sources = [jax.tree.leaves(tree.policy_params)[-1] for tree in (row(before, 0), row(bare, 2))]
     weights = jax.tree.leaves(members.policy_params)[-1]
     assert distinct(members.discount) == distinct(members.key) == 4
-    np.testing.assert_allclose(weights[3], came_from[0], atol=0.01)  # the worst: of the best
-    np.testing.assert_allclose(weights[2], came_from[1], atol=0.01)  # the next: of the repertoire
+    np.testing.assert_allclose(weights[3], sources[0], atol=0.01)  # the worst: a child of the best
+    np.testing.assert_allclose(weights[2], sources[1], atol=0.01)  # the next: an elite
 
 
-def test_an_emitter_refuses_what_does_not_fit():
+def test_an_emitter_rejects_arguments_that_do_not_fit():
     with pytest.raises(ValueError, match=r"4 x 4 environments, .*12"):
-        emitter(12)
+        make_emitter(env_size=12, **SIZES)
     with pytest.raises(ValueError, match="exceed the population of 4; lower"):
-        emitter(fraction_to_replace_from_samples=0.75)
+        make_emitter(**{**SIZES, "fraction_to_replace_from_samples": 0.75})

@@ -1,4 +1,4 @@
-"""QDax's documented populations: what hyper-parameters do, training, and who is replaced by whom."""
+"""QDax's documented populations: hyper-parameters, training, and selection."""
 
 from functools import cache, partial
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rookery.compat.qdax import PBT, PBTSAC, PBTTD3, QDTransition, ReplayBuffer, environments
-from tests.compat.qdax.documented import agent, population, reshaped, room
+from tests.compat.qdax.documented import agent, distinct, make_env, population, reshaped, row
 from tests.tiny import assert_equal
 
 P = 8
@@ -19,7 +19,7 @@ RATES = {"policy_lr": (3e-5, 3e-3), "critic_lr": (3e-5, 3e-3)}
 KINDS = {PBTSAC: SAC_HYPER | RATES, PBTTD3: TD3_HYPER | RATES}
 NAN = float("nan")
 
-made = cache(population)
+cached_population = cache(population)
 
 
 @cache
@@ -27,20 +27,12 @@ def updated(kind: Any, **changes: Any) -> Any:
     return jax.jit(jax.vmap(agent(kind, **changes).update))
 
 
-def row(tree: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def distinct(values: jax.Array) -> int:
-    return len({tuple(np.ravel(value).tolist()) for value in values})
-
-
 # --- training states
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_newborns_draw_their_hyper_parameters(kind: Any):
-    _, states, _ = made(kind, P)
+def test_initial_members_have_sampled_hyper_parameters(kind: Any):
+    _, states, _ = cached_population(kind, P)
     for name, (low, high) in KINDS[kind].items():
         drawn = getattr(states, name)
         assert drawn.shape == (P,)
@@ -55,21 +47,21 @@ def test_newborns_draw_their_hyper_parameters(kind: Any):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_optimisers_are_emptied_and_given_back(kind: Any):
-    _, states, buffers = made(kind, P)
+def test_optimizer_states_are_removed_and_initialised_again(kind: Any):
+    _, states, buffers = cached_population(kind, P)
     trained, _, _ = updated(kind)(states, buffers)
     bare = jax.vmap(type(states).empty_optimizers_states)(trained)
     assert jax.tree.leaves((bare.policy_optimizer_state, bare.target_critic_params)) == []
     assert_equal((bare.policy_params, bare.critic_params), (trained.policy_params, trained.critic_params))
     with pytest.raises(ValueError, match=r"no optimizer states; .*init_optimizers_states"):
         agent(kind).update(row(bare, 0), row(buffers, 0))
-    revived = jax.jit(jax.vmap(type(states).init_optimizers_states))(bare)
-    assert_equal(revived.target_critic_params, trained.critic_params)
-    assert_equal(revived.policy_optimizer_state, states.policy_optimizer_state)  # as at birth
+    restored = jax.jit(jax.vmap(type(states).init_optimizers_states))(bare)
+    assert_equal(restored.target_critic_params, trained.critic_params)
+    assert_equal(restored.policy_optimizer_state, states.policy_optimizer_state)  # as after initialisation
 
 
-def test_what_is_read_by_name_is_replaced_by_name():
-    states = row(made(PBTSAC, P)[1], 0)
+def test_documented_names_are_read_and_replaced():
+    states = row(cached_population(PBTSAC, P)[1], 0)
     changed = states.replace(discount=jnp.float32(0.5), alpha_params=jnp.float32(2.0), steps=jnp.int32(7))
     assert (float(changed.discount), float(changed.alpha_params), int(changed.steps)) == (0.5, 2.0, 7)
     assert_equal(changed.policy_params, states.policy_params)
@@ -83,16 +75,16 @@ def test_what_is_read_by_name_is_replaced_by_name():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_hyper_parameter_changes_the_update(kind: Any):
-    """Row 0 is as it was born, and in each other row one value is another."""
-    _, states, buffers = made(kind, P)
-    names = [name for name in KINDS[kind] if name != "expl_noise"]  # that changes what is done, see below
+    """Row 0 is unchanged, and in each other row one hyper-parameter differs."""
+    _, states, buffers = cached_population(kind, P)
+    names = [name for name in KINDS[kind] if name != "expl_noise"]  # it changes the actions, see below
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), (states, buffers))
     changed, stored = same
     for place, name in enumerate(names, 1):
         low, high = KINDS[kind][name]
         middle = jnp.full(P, 0.4 * low + 0.6 * high)
         changed = changed.replace(**{name: (middle if place == 1 else getattr(changed, name)).at[place].set(high)})
-    for _ in range(2):  # the second sees what the first one's targets and rates did
+    for _ in range(2):  # targets and learning rates of the first show in the second
         changed, stored, metrics = updated(kind)(changed, stored)
     learned = [
         np.concatenate([np.ravel(leaf[place]) for leaf in jax.tree.leaves(changed.learned)]) for place in range(P)
@@ -106,18 +98,18 @@ def test_every_hyper_parameter_changes_the_update(kind: Any):
     assert_equal(stored, same[1])
 
 
-def test_exploration_noise_changes_what_is_done():
-    state, env = row(made(PBTTD3, P)[1], 0), room()
+def test_exploration_noise_changes_the_actions():
+    state, env = row(cached_population(PBTTD3, P)[1], 0), make_env()
     first, played = env.reset(jax.random.key(0)), []
-    for noise, sure in ((0.1, False), (0.2, False), (0.0, False), (0.2, True)):
-        told = agent(PBTTD3).play_step_fn(first, state.replace(expl_noise=jnp.float32(noise)), env, sure)[2]
-        played.append(told.actions)
+    for noise, deterministic in ((0.1, False), (0.2, False), (0.0, False), (0.2, True)):
+        rows = agent(PBTTD3).play_step_fn(first, state.replace(expl_noise=jnp.float32(noise)), env, deterministic)[2]
+        played.append(rows.actions)
     np.testing.assert_allclose(played[1] - played[3], 2 * (played[0] - played[3]), rtol=1e-3)
     assert_equal(played[2], played[3])
 
 
-def test_a_fixed_temperature_stays():
-    _, states, buffers = made(PBTSAC, P)
+def test_a_fixed_temperature_does_not_change():
+    _, states, buffers = cached_population(PBTSAC, P)
     fixed, _, _ = updated(PBTSAC, fix_alpha=True)(states, buffers)
     learned, _, _ = updated(PBTSAC)(states, buffers)
     assert_equal(fixed.alpha_params, states.alpha_params)
@@ -128,21 +120,23 @@ def test_a_fixed_temperature_stays():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_population_trains_and_is_judged(kind: Any):
-    """Of 3 members the last is not a number."""
-    learner, states, buffers = population(kind, 3, capacity=64, held=8)
+def test_a_population_trains_and_is_evaluated(kind: Any):
+    """The parameters of the last of 3 members are NaN."""
+    learner, states, buffers = population(kind, 3, capacity=64, stored=8)
     broken = jax.tree.map(lambda leaf: leaf.at[2].multiply(jnp.nan), states.policy_params)
     states = states.replace(policy_params=broken)
-    env = room(3 * 4)
+    env = make_env(3 * 4)
     first = reshaped(env.reset(jax.random.key(2)), 3, 4)
     train = jax.jit(learner.get_train_fn(env=env, num_iterations=6, env_batch_size=4, grad_updates_per_step=0.5))
-    (trained, after, filled), told = train(states, first, buffers)
+    (trained, after, filled), metrics = train(states, first, buffers)
     assert trained.steps.tolist() == [12] * 3
     assert filled.current_size.tolist()[:2] == [8 + 24] * 2
-    assert int(filled.current_size[2]) == 8, "nothing that is not finite is stored"
-    assert told["critic_loss"].shape == (3, 6)
+    ended = [rows.sum(axis=1).tolist()[:2] for rows in (filled.state.rows.truncations, filled.state.rows.dones)]
+    assert ended == [[4.0, 4.0]] * 2, "each environment reached its time limit once"
+    assert int(filled.current_size[2]) == 8, "rows that are not finite are not stored"
+    assert metrics["critic_loss"].shape == (3, 6)
     assert after.obs.shape == (3, 4, 2)
-    assert_equal(states.steps, jnp.zeros(3, jnp.int32))  # the caller's arrays survive
+    assert_equal(states.steps, jnp.zeros(3, jnp.int32))  # the caller's arrays are unchanged
     assert not np.any(jax.tree.leaves(trained.critic_params)[-1][:2] == jax.tree.leaves(states.critic_params)[-1][:2])
 
     extract = environments.descriptor_extractor["point_room"]
@@ -153,7 +147,7 @@ def test_a_population_trains_and_is_judged(kind: Any):
     if kind is PBTSAC:
         means, returns = jax.jit(learner.get_eval_fn(env))(trained, first)
         others = {0: means, 2: returns}
-    else:  # an extractor of one's own, which is given the transitions
+    else:  # a user-defined extractor, which receives the transitions
         others = dict(enumerate(jax.jit(learner.get_eval_qd_fn(env, partial(extract)))(trained, first)))
     for place, other in others.items():
         np.testing.assert_allclose(quick[place][:2], other[:2], rtol=1e-5, atol=1e-6)
@@ -163,19 +157,19 @@ def test_a_population_trains_and_is_judged(kind: Any):
     assert bool(jnp.isfinite(jax.tree.leaves(replaced.policy_params)[0]).all())
 
 
-def test_statistics_of_observations_grow_with_training_and_not_with_evaluation():
-    learner, env = agent(PBTSAC, normalize_observations=True), room()
+def test_observation_statistics_change_in_training_and_not_in_evaluation():
+    learner, env = agent(PBTSAC, normalize_observations=True), make_env()
     state, first = learner.init(jax.random.key(0), 2, 2), env.reset(jax.random.key(0))
     _, played, _ = learner.play_step_fn(first, state, env)
-    _, judged, _ = learner.play_step_fn(first, state, env, True, True)
+    _, evaluated, _ = learner.play_step_fn(first, state, env, True, True)
     assert float(played.normalization_running_stats.count) > float(state.normalization_running_stats.count)
-    assert_equal(judged.normalization_running_stats, state.normalization_running_stats)
+    assert_equal(evaluated.normalization_running_stats, state.normalization_running_stats)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_does_not_fit_a_population_is_refused(kind: Any):
-    learner, states, buffers = made(kind, P)
-    env = room(4 * P)
+def test_arguments_that_do_not_fit_a_population_are_rejected(kind: Any):
+    learner, states, buffers = cached_population(kind, P)
+    env = make_env(4 * P)
     flat = env.reset(jax.random.key(0))
     first, train = reshaped(flat, P, 4), learner.get_train_fn(env, 2, 4, 1.0)
     with pytest.raises(ValueError, match=r"must be \[P, 4, ...\], got \(32,\); reshape the result of reset"):
@@ -192,11 +186,11 @@ def test_what_does_not_fit_a_population_is_refused(kind: Any):
     with pytest.raises(ValueError, match=r"0\.2 x 4 is less than one update"):
         learner.get_train_fn(env, 2, 4, 0.2)
     with pytest.raises(ValueError, match="auto_reset=True and eval_metrics=False"):
-        learner.get_train_fn(room(4 * P, auto_reset=False), 2, 4, 1.0)
+        learner.get_train_fn(make_env(4 * P, auto_reset=False), 2, 4, 1.0)
     with pytest.raises(ValueError, match=r"episode_length is 5, but .* point_room ha(s|ve) 6 steps"):
-        learner.get_eval_fn(room(episode_length=6))
+        learner.get_eval_fn(make_env(episode_length=6))
     with pytest.raises(ValueError, match="probe_both has no descriptor"):
-        learner.get_eval_qd_fn(room(name="probe_both"), environments.descriptor_extractor["point_room"])
+        learner.get_eval_qd_fn(make_env(name="probe_both"), environments.descriptor_extractor["point_room"])
 
 
 # --- population based training
@@ -208,11 +202,11 @@ def exploit(best: int, worst: int) -> Any:
 
 
 def evolve(best: int, worst: int, returns: list[float], seed: int = 0, kind: Any = PBTTD3) -> tuple[list[int], Any]:
-    """Whose parameters each member has now, and what became of states and buffers."""
-    _, states, buffers = made(kind, P)
+    """The parent of each member, and the states and buffers after the exploit."""
+    _, states, buffers = cached_population(kind, P)
     after = exploit(best, worst)(jax.random.PRNGKey(seed), jnp.array(returns, jnp.float32), states, buffers)
-    before, now = (jax.tree.leaves(tree.policy_params)[-1].reshape(P, -1) for tree in (states, after[0]))
-    parents = [int(jnp.argmax((before == mine[None]).all(axis=1))) for mine in now]
+    before, after_it = (jax.tree.leaves(tree.policy_params)[-1].reshape(P, -1) for tree in (states, after[0]))
+    parents = [int(jnp.argmax((before == own[None]).all(axis=1))) for own in after_it]
     for index, parent in enumerate(parents):
         assert_equal(row(after[0].learned, index), row(states.learned, parent))
         assert_equal(row(after[1], index), row(buffers, parent))
@@ -234,19 +228,19 @@ CASES = [
 
 
 @pytest.mark.parametrize(("best", "worst", "returns", "losers", "winners"), CASES)
-def test_the_worst_take_from_better_ones(best: int, worst: int, returns: list, losers: set, winners: set):
+def test_the_worst_copy_better_members(best: int, worst: int, returns: list, losers: set, winners: set):
     parents, _ = evolve(best, worst, returns)
     assert {index for index, parent in enumerate(parents) if parent != index} == losers
     assert {parents[index] for index in losers} <= winners
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_children_of_one_parent_differ_also_where_a_program_repeats_its_key(kind: Any):
+def test_children_of_one_parent_differ_even_if_a_program_repeats_its_key(kind: Any):
     returns = [5.0, 3.0, 8.0, 1.0, 7.0, 2.0, 6.0, 4.0]
     parents, (states, _) = evolve(1, 4, returns, kind=kind)
     children = [index for index, parent in enumerate(parents) if parent != index]
     assert {parents[index] for index in children} == {2}
-    before = made(kind, P)[1]
+    before = cached_population(kind, P)[1]
     for name, (low, high) in KINDS[kind].items():
         drawn = getattr(states, name)
         assert distinct(drawn) == P, name
@@ -254,7 +248,7 @@ def test_children_of_one_parent_differ_also_where_a_program_repeats_its_key(kind
         assert not np.any(drawn[jnp.array(children)] == getattr(before, name)[2])
     assert distinct(states.key) == P
     moved = before.replace(key=before.key + 1)  # as after some training
-    again, _ = exploit(1, 4)(jax.random.PRNGKey(0), jnp.array(returns), moved, made(kind, P)[2])
+    again, _ = exploit(1, 4)(jax.random.PRNGKey(0), jnp.array(returns), moved, cached_population(kind, P)[2])
     assert not np.any(again.discount[jnp.array(children)] == states.discount[jnp.array(children)])
     assert len({tuple(evolve(4, 4, returns, seed)[0]) for seed in range(4)}) > 1
 
@@ -266,14 +260,14 @@ def test_children_of_one_parent_differ_also_where_a_program_repeats_its_key(kind
         ((4, -1, 2), "-1 best and 2 replaced members must not be negative"),
     ],
 )
-def test_counts_beyond_the_population_are_refused(counts: tuple, message: str):
+def test_counts_beyond_the_population_are_rejected(counts: tuple, message: str):
     with pytest.raises(ValueError, match=message):
         PBT(*counts)
     PBT(4, 2, 2)
 
 
-def test_pbt_refuses_another_population():
-    _, states, buffers = made(PBTTD3, P)
+def test_pbt_rejects_another_population_size():
+    _, states, buffers = cached_population(PBTTD3, P)
     with pytest.raises(ValueError, match="population_size is 4, but population_returns has 8 members"):
         PBT(4, 1, 1).update_states_and_buffer(jax.random.key(0), jnp.zeros(P), states, buffers)
     with pytest.raises(ValueError, match="need one leading axis"):

@@ -1,4 +1,4 @@
-"""What QDax's documented programs end in: pictures and a table."""
+"""QDax's documented plots and CSV logger."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ FITNESS = jnp.array([1.0, -INF, 3.0, 2.0])
 
 @pytest.fixture(autouse=True)
 def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """On no display, and closed; settings stay as they were."""
+    """Draw without a display, close all figures, and check that the settings are unchanged."""
     pyplot.switch_backend("agg")
     before = dict(matplotlib.rcParams)
     yield
@@ -49,7 +49,7 @@ def paths(axes: Axes) -> list[np.ndarray]:
     return [np.asarray(line) for lines in found for line in lines.get_segments()]
 
 
-def shade(share: float) -> list[float]:
+def colour_at(share: float) -> list[float]:
     return list(matplotlib.colormaps["viridis"](share))
 
 
@@ -66,25 +66,25 @@ def test_each_cell_has_the_colour_of_its_elite(fitness: Any):
     spans = [[corner.min(axis=0).round(3).tolist(), corner.max(axis=0).round(3).tolist()] for corner in corners]
     assert spans == [[[x, y], [x + 0.5, y + 0.5]] for x, y in [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)]]
     shades = np.asarray(polygons.get_facecolor())
-    np.testing.assert_allclose(shades[[0, 2, 3]], [shade(0.0), shade(1.0), shade(0.5)], atol=1e-6)
-    assert not any(np.allclose(shades[1], shade(share), atol=0.1) for share in np.linspace(0, 1, 11))
+    np.testing.assert_allclose(shades[[0, 2, 3]], [colour_at(0.0), colour_at(1.0), colour_at(0.5)], atol=1e-6)
+    assert not any(np.allclose(shades[1], colour_at(share), atol=0.1) for share in np.linspace(0, 1, 11))
     assert (axes.get_xlim(), axes.get_ylim(), axes.get_aspect()) == ((0.0, 1.0), (0.0, 1.0), 1.0)
     assert axes.get_title() == "coverage 75.0 % of 4 cells,  best 3 (star)"
 
 
-def test_limits_of_the_colours_and_axes_and_dots_are_as_asked_for():
+def test_colour_limits_axes_and_dots_are_as_configured():
     descriptors = jnp.array([[1.0, -3.0], [9.0, 9.0], [1.0, 3.0], [19.0, 2.0]])
     figure, given = pyplot.subplots()
     centroids = compute_euclidean_centroids((2, 2), [0.0, -4.0], [20.0, 4.0])
-    told = plot_2d_map_elites_repertoire(
+    result = plot_2d_map_elites_repertoire(
         centroids, FITNESS, [0.0, -4.0], jnp.array([20.0, 4.0]), descriptors, given, vmin=1.0, vmax=5.0
     )
-    assert told == (None, given)
+    assert result == (None, given)
     assert (given.get_xlim(), given.get_ylim()) == ((0.0, 20.0), (-4.0, 4.0))
-    np.testing.assert_allclose(np.asarray(cells(given).get_facecolor())[2], shade(0.5), atol=1e-6)
+    np.testing.assert_allclose(np.asarray(cells(given).get_facecolor())[2], colour_at(0.5), atol=1e-6)
     dots = np.asarray(given.collections[-1].get_offsets())
     np.testing.assert_array_equal(dots, np.asarray(descriptors)[[0, 2, 3]])
-    assert len(figure.axes) == 2, "the axes and the bar"
+    assert len(figure.axes) == 2, "the axes and the colour bar"
 
 
 @pytest.mark.parametrize("fitness", [-INF, 2.0])
@@ -107,23 +107,23 @@ def test_one_cell_is_drawn_empty_and_full(fitness: float):
         (ValueError, {"minval": [0.0]}, "limits of 2 dimensions must be one number or 2 numbers"),
     ],
 )
-def test_a_repertoire_that_cannot_be_drawn_is_refused(error: Any, changes: dict[str, Any], message: str):
-    told = {"centroids": GRID, "repertoire_fitnesses": FITNESS, "minval": 0.0, "maxval": 1.0}
+def test_a_repertoire_that_cannot_be_drawn_is_rejected(error: Any, changes: dict[str, Any], message: str):
+    arguments = {"centroids": GRID, "repertoire_fitnesses": FITNESS, "minval": 0.0, "maxval": 1.0}
     with pytest.raises(error, match=message):
-        plot_2d_map_elites_repertoire(**{**told, **changes})
+        plot_2d_map_elites_repertoire(**{**arguments, **changes})
     assert pyplot.get_fignums() == []
 
 
-# --- what became of it
+# --- results
 
 STEPS = (jnp.arange(3) + 1) * 1000
 METRICS = {"coverage": jnp.array([25.0, 50.0, 75.0]), "max_fitness": jnp.array([-INF, 1.0, 3.0])}
 METRICS |= {"qd_score": jnp.array([0.0, 2.0, 6.0]), "time": jnp.zeros(3)}
-FOUND = MapElitesRepertoire({"x": jnp.zeros(4)}, FITNESS, GRID, GRID)
+REPERTOIRE = MapElitesRepertoire({"x": jnp.zeros(4)}, FITNESS, GRID, GRID)
 
 
 def test_results_are_three_curves_and_the_repertoire():
-    figure, axes = plot_map_elites_results(STEPS, METRICS, FOUND, min_descriptor=0.0, max_descriptor=[1.0, 1.0])
+    figure, axes = plot_map_elites_results(STEPS, METRICS, REPERTOIRE, min_descriptor=0.0, max_descriptor=[1.0, 1.0])
     assert (type(figure), type(axes)) == (Figure, Axes)
     assert axes is figure.axes[3]
     for panel, name in zip(figure.axes[:3], ("coverage", "max_fitness", "qd_score"), strict=True):
@@ -138,9 +138,9 @@ def test_results_are_three_curves_and_the_repertoire():
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_results_of_no_and_of_one_row_are_drawn(size: int):
-    told = {name: values[:size] for name, values in METRICS.items()}
-    figure, _ = plot_map_elites_results(STEPS[:size], told, FOUND, 0.0, 1.0, x_label="Evaluations")
+def test_results_without_rows_and_with_one_row_are_drawn(size: int):
+    metrics = {name: values[:size] for name, values in METRICS.items()}
+    figure, _ = plot_map_elites_results(STEPS[:size], metrics, REPERTOIRE, 0.0, 1.0, x_label="Evaluations")
     assert [np.size(panel.lines[0].get_xdata()) for panel in figure.axes[:3]] == [size] * 3
     assert figure.axes[0].get_xlabel() == "Evaluations"
     figure.canvas.draw()
@@ -153,11 +153,11 @@ def test_results_of_no_and_of_one_row_are_drawn(size: int):
         (METRICS, STEPS[:2], r"the shape of env_steps, \(2,\); got .*'coverage': \(3,\)"),
     ],
 )
-def test_results_that_do_not_fit_are_refused(metrics: dict[str, jax.Array], steps: jax.Array, message: str):
+def test_results_that_do_not_fit_are_rejected(metrics: dict[str, jax.Array], steps: jax.Array, message: str):
     with pytest.raises(ValueError, match=message):
-        plot_map_elites_results(steps, metrics, FOUND, 0.0, 1.0)
+        plot_map_elites_results(steps, metrics, REPERTOIRE, 0.0, 1.0)
     with pytest.raises(NotImplementedError, match="two dimensions"):
-        plot_map_elites_results(STEPS, METRICS, FOUND.replace(centroids=jnp.zeros((4, 1))), 0.0, 1.0)
+        plot_map_elites_results(STEPS, METRICS, REPERTOIRE.replace(centroids=jnp.zeros((4, 1))), 0.0, 1.0)
     assert pyplot.get_fignums() == []
 
 
@@ -176,9 +176,9 @@ def test_each_skill_has_a_colour_and_each_episode_a_line():
     assert len(lines) == 4
     for line, states in zip(lines, expected, strict=True):
         np.testing.assert_allclose(line, states, rtol=1e-6)
-    own = [artist for artist in axes.collections if isinstance(artist, LineCollection)]
-    assert len({tuple(np.asarray(lines.get_color())[0]) for lines in own}) == 2
-    assert all(artist.get_clip_on() for artist in axes.collections), "what leaves the frame is not seen"
+    collections = [artist for artist in axes.collections if isinstance(artist, LineCollection)]
+    assert len({tuple(np.asarray(lines.get_color())[0]) for lines in collections}) == 2
+    assert all(artist.get_clip_on() for artist in axes.collections), "lines outside the frame are not drawn"
     assert (axes.get_xlim(), axes.get_ylim(), axes.get_aspect()) == ((0.0, 0.5), (0.2, 1.0), 1.0)
     legend = axes.get_legend()
     assert legend is not None
@@ -201,18 +201,18 @@ def test_one_step_of_one_skill_is_drawn():
         ((2, 4, 7), 4, -1.0, "the lower below the upper"),
     ],
 )
-def test_trajectories_that_cannot_be_drawn_are_refused(shape: tuple, episodes: int, limit: float, message: str):
+def test_trajectories_that_cannot_be_drawn_are_rejected(shape: tuple, episodes: int, limit: float, message: str):
     with pytest.raises(ValueError, match=message):
         plot_skills_trajectory(jnp.zeros(shape), jnp.zeros((episodes, 2)), -1.0, limit)
     assert pyplot.get_fignums() == []
 
 
-# --- a table
+# --- the logger
 
 
-def test_a_table_grows_by_a_row_and_is_read_bit_by_bit(tmp_path: Path):
+def test_a_row_is_appended_and_read_bit_equal(tmp_path: Path):
     path = tmp_path / "logs.csv"
-    path.write_text("of an older run")
+    path.write_text("an older file")
     logger = CSVLogger(str(path), header=["loop", "iteration", "qd_score", "max_fitness"])
     assert path.read_text() == "loop,iteration,qd_score,max_fitness\n"
     assert [column.shape for column in read_csv(path).values()] == [(0,)] * 4
@@ -229,4 +229,4 @@ def test_a_table_grows_by_a_row_and_is_read_bit_by_bit(tmp_path: Path):
         logger.log({"loop": 3, "time": 1.0})
     with pytest.raises(ValueError, match=r"\['qd_score'\] have another size; log metrics\[name\]\[-1\]"):
         logger.log({"loop": 3, "qd_score": jnp.zeros(2)})
-    assert len(path.read_text().splitlines()) == 3, "what was refused has left nothing"
+    assert len(path.read_text().splitlines()) == 3, "a rejected row is not written"

@@ -27,9 +27,9 @@ from rookery.compat.qdax import (
 )
 
 EMPTY = inspect.Parameter.empty
-NO_DEFAULT: dict[str, Any] = {"deterministic": False, "selector": None, "evaluation": False, "add_log_p_z": True}
-NO_DEFAULT |= {"batch_of_extra_scores": None, "x_label": "Environment steps"}
-NO_DEFAULT |= dict.fromkeys(["repertoire_descriptors", "ax", "vmin", "vmax"])
+DEFAULTS: dict[str, Any] = {"deterministic": False, "selector": None, "evaluation": False, "add_log_p_z": True}
+DEFAULTS |= {"batch_of_extra_scores": None, "x_label": "Environment steps"}
+DEFAULTS |= dict.fromkeys(["repertoire_descriptors", "ax", "vmin", "vmax"])
 PLAY = "env_state training_state env deterministic evaluation"
 CENTROIDS = "num_descriptors num_init_cvt_samples num_centroids minval maxval key"
 DRAWN = "centroids repertoire_fitnesses"
@@ -91,10 +91,10 @@ SIGNATURES = [
 
 
 @pytest.mark.parametrize(("function", "names"), SIGNATURES, ids=lambda value: getattr(value, "__qualname__", ""))
-def test_names_and_order_of_arguments_are_the_documented_ones(function: Any, names: str):
-    found = {name: it.default for name, it in inspect.signature(function).parameters.items() if name != "self"}
-    assert list(found) == names.split()
-    assert found == {name: NO_DEFAULT.get(name, EMPTY) for name in found}
+def test_arguments_have_the_documented_names_and_order(function: Any, names: str):
+    parameters = {name: it.default for name, it in inspect.signature(function).parameters.items() if name != "self"}
+    assert list(parameters) == names.split()
+    assert parameters == {name: DEFAULTS.get(name, EMPTY) for name in parameters}
 
 
 SIZES = {"critic_hidden_layer_size": (256, 256), "policy_hidden_layer_size": (256, 256)}
@@ -130,7 +130,7 @@ def test_configurations_have_the_documented_fields_and_defaults(config: Any, fie
 
 
 def test_environments_are_created_with_the_documented_options():
-    found = inspect.signature(environments.create).parameters
+    parameters = inspect.signature(environments.create).parameters
     options = {"batch_size": None, "episode_length": 1000, "auto_reset": True, "eval_metrics": False}
     options |= {"env_name": EMPTY, "fixed_init_state": False, "backend": "spring"}
-    assert {name: it.default for name, it in found.items() if name != "overrides"} == options
+    assert {name: it.default for name, it in parameters.items() if name != "overrides"} == options

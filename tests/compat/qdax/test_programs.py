@@ -1,4 +1,4 @@
-"""Programs as users of QDax's documented classes write them learn something."""
+"""Programs written with QDax's documented classes learn."""
 
 from functools import partial
 from typing import Any
@@ -40,8 +40,8 @@ def learner(kind: Any, episode_length: int, action_size: int, hidden: int) -> An
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_pbt_finds_the_action_that_the_observation_asks_for(kind: Any):
-    """The best action is half the observation; who does nothing returns -0.25."""
+def test_pbt_finds_the_best_action(kind: Any):
+    """The best action is half the observation; the action 0 has a return of -0.25."""
     task, population, num_envs = "probe_both", 4, 8
     env = environments.create(task, batch_size=population * num_envs, episode_length=1, auto_reset=True)
     eval_env = environments.create(task, batch_size=population * num_envs, episode_length=1, auto_reset=True)
@@ -69,17 +69,17 @@ def test_pbt_finds_the_action_that_the_observation_asks_for(kind: Any):
     untrained, _ = evaluate(training_states, eval_env_first_states)
     key, best = jax.random.PRNGKey(5), []
     for _ in range(8):
-        key, own = jax.random.split(key)
+        key, exploit_key = jax.random.split(key)
         (training_states, env_states, replay_buffers), _ = train(training_states, env_states, replay_buffers)
         returns, _ = evaluate(training_states, eval_env_first_states)
         best.append(float(returns.max()))
-        training_states, replay_buffers = exploit(own, returns, training_states, replay_buffers)
+        training_states, replay_buffers = exploit(exploit_key, returns, training_states, replay_buffers)
     assert max(best[-2:]) > -0.02
     assert float(untrained.max()) < -0.06
 
 
-def emitter_of(kind: Any, vary: Any) -> tuple[Any, Any, Any]:
-    """ME-PBT in the maze on one device, as far as both forms of it go alike."""
+def build_me_pbt(kind: Any, vary: Any) -> tuple[Any, Any, Any]:
+    """The parts of ME-PBT in the maze that both forms of it share."""
     members, num_envs, length = 4, 4, 20
     env = environments.create("point_maze", batch_size=members * num_envs, episode_length=length)
     eval_env = environments.create("point_maze", batch_size=1, episode_length=length)
@@ -127,39 +127,39 @@ def emitter_of(kind: Any, vary: Any) -> tuple[Any, Any, Any]:
 GENERATIONS = 10
 
 
-def illuminate_on_devices(parts: tuple, cells: Any, genotypes: Any) -> list[dict]:
+def run_on_devices(parts: tuple, cells: Any, genotypes: Any) -> list[dict]:
     devices = jax.local_devices()[:1]
     search = DistributedMAPElites(scoring_function=parts[0], emitter=parts[1], metrics_function=parts[2])
     keys = jnp.stack([jax.random.PRNGKey(4)])
     init = search.get_distributed_init_fn(devices=devices, centroids=cells)
-    repertoire, state, told = init(genotypes=jax.tree.map(lambda leaf: leaf[None], genotypes), key=keys)
+    repertoire, state, initial = init(genotypes=jax.tree.map(lambda leaf: leaf[None], genotypes), key=keys)
     update = search.get_distributed_update_fn(num_iterations=GENERATIONS, devices=devices)
     repertoire, state, later = update(repertoire, state, keys)
-    return [jax.tree.map(lambda leaf: float(leaf[0]), told), jax.tree.map(lambda leaf: float(leaf[0, -1]), later)]
+    return [jax.tree.map(lambda leaf: float(leaf[0]), initial), jax.tree.map(lambda leaf: float(leaf[0, -1]), later)]
 
 
-def illuminate(parts: tuple, cells: Any, genotypes: Any) -> list[dict]:
+def run_on_one_device(parts: tuple, cells: Any, genotypes: Any) -> list[dict]:
     search = MAPElites(scoring_function=parts[0], emitter=parts[1], metrics_function=parts[2])
     carry = jax.random.key(4)
-    repertoire, state, told = jax.jit(search.init)(genotypes, cells, carry)
+    repertoire, state, initial = jax.jit(search.init)(genotypes, cells, carry)
     _, later = jax.lax.scan(search.scan_update, (repertoire, state, carry), (), length=GENERATIONS)
-    return [jax.tree.map(float, told), jax.tree.map(lambda leaf: float(leaf[-1]), later)]
+    return [jax.tree.map(float, initial), jax.tree.map(lambda leaf: float(leaf[-1]), later)]
 
 
 @pytest.mark.parametrize(
     ("kind", "vary", "search"),
-    [(PBTSAC, sac_pbt_variation_fn, illuminate_on_devices), (PBTTD3, td3_pbt_variation_fn, illuminate)],
+    [(PBTSAC, sac_pbt_variation_fn, run_on_devices), (PBTTD3, td3_pbt_variation_fn, run_on_one_device)],
 )
-def test_me_pbt_fills_its_cells_with_what_its_members_learn(kind: Any, vary: Any, search: Any):
+def test_me_pbt_fills_its_cells_with_trained_members(kind: Any, vary: Any, search: Any):
     """With an iteration of training in each generation instead of 40 the score grows by 15 (SAC) and 24 (TD3)."""
-    begun, ended = search(*emitter_of(kind, vary))
-    assert ended["qd_score"] > begun["qd_score"] + 35.0
-    assert ended["coverage"] > begun["coverage"] + 8.0
-    assert ended["max_fitness"] >= begun["max_fitness"]
+    before, after = search(*build_me_pbt(kind, vary))
+    assert after["qd_score"] > before["qd_score"] + 35.0
+    assert after["coverage"] > before["coverage"] + 8.0
+    assert after["max_fitness"] >= before["max_fitness"]
 
 
-def test_diayn_s_skills_are_told_apart():
-    """Where they end; a guess is right in one case of 4."""
+def test_the_skills_of_diayn_are_recognised():
+    """By their final positions; a random guess is right in one of 4 cases."""
     num_skills, num_envs, length = 4, 16, 10
     env = environments.create("point_room", batch_size=num_envs, episode_length=length)
     eval_env = environments.create("point_room", batch_size=num_envs, episode_length=length, eval_metrics=True)

@@ -1,4 +1,4 @@
-"""QDax's and jaxagents' documented names with nothing, and with one of everything."""
+"""QDax's and jaxagents' documented classes with sizes of 0 and 1."""
 
 from functools import partial
 from typing import Any
@@ -20,14 +20,13 @@ from rookery.compat.qdax import (
     DiaynConfig,
     MapElitesRepertoire,
     PBTEmitter,
-    PBTEmitterConfig,
     QDTransition,
     ReplayBuffer,
     Transition,
     warmstart_buffer,
 )
 from tests.compat.jaxagents.goals import CONFIG, HYPER, Actor, Continuous, Critic, Goals, Params
-from tests.compat.qdax.documented import NETS, T, agent, population, reshaped, room, rows
+from tests.compat.qdax.documented import NETS, T, agent, make_emitter, make_env, population, reshaped, rows
 from tests.tiny import assert_equal
 
 KEY = jax.random.key(0)
@@ -35,13 +34,13 @@ CELL = qdax.compute_euclidean_centroids((1,), 0.0, 1.0)
 
 
 def cut(tree: Any, count: int) -> Any:
-    """The first so many rows."""
+    """The first `count` rows."""
     return jax.tree.map(lambda leaf: leaf[:count], tree)
 
 
 @pytest.mark.parametrize("size", [0, 1])
 @pytest.mark.parametrize("width", [0, 1, 2])
-def test_a_buffer_of_one_row_holds_what_has_no_descriptor(width: int, size: int):
+def test_a_buffer_of_one_row_stores_transitions_without_a_descriptor(width: int, size: int):
     row = QDTransition.init_dummy(observation_dim=size, action_dim=size, descriptor_dim=width)
     buffer = ReplayBuffer.init(1, row).insert(row).insert(row)
     assert (int(buffer.current_size), int(buffer.current_position)) == (1, 0)
@@ -50,19 +49,19 @@ def test_a_buffer_of_one_row_holds_what_has_no_descriptor(width: int, size: int)
     assert_equal(drawn, row)
     assert (buffer.sample(KEY, 0).state_desc.shape, row.flatten_dim) == ((0, width), 3 * size + 3 + 2 * width)
     assert_equal(buffer.insert(cut(row, 0)), buffer)
-    assert_equal(ReplayBuffer.init(1, cut(row, 0)), ReplayBuffer.init(1, row))  # a batch of none has shapes, too
-    assert_equal(jax.jit(lambda held, one: held.insert(one))(ReplayBuffer.init(1, row), row).sample(KEY, 1), row)
+    assert_equal(ReplayBuffer.init(1, cut(row, 0)), ReplayBuffer.init(1, row))  # an empty batch has shapes, too
+    assert_equal(jax.jit(lambda stored, one: stored.insert(one))(ReplayBuffer.init(1, row), row).sample(KEY, 1), row)
 
 
-def test_a_repertoire_of_one_cell_is_filled_by_nobody_and_by_one():
+def test_a_repertoire_of_one_cell_with_no_and_with_one_genotype():
     genotypes, fitness, place = {"x": jnp.arange(1.0)}, jnp.zeros(1), jnp.full((1, 1), 0.5)
     none: Any = cut((genotypes, fitness, place), 0)
-    nobody = MapElitesRepertoire.init(none[0], none[1], none[2], CELL)
-    assert_equal(nobody, MapElitesRepertoire.init_default({"x": jnp.zeros(())}, CELL))
-    assert_equal(nobody.add(none[0], none[2], none[1]), nobody)
-    assert qdax.default_qd_metrics(nobody, 1.0) == {"qd_score": 0.0, "max_fitness": -np.inf, "coverage": 0.0}
+    empty = MapElitesRepertoire.init(none[0], none[1], none[2], CELL)
+    assert_equal(empty, MapElitesRepertoire.init_default({"x": jnp.zeros(())}, CELL))
+    assert_equal(empty.add(none[0], none[2], none[1]), empty)
+    assert qdax.default_qd_metrics(empty, 1.0) == {"qd_score": 0.0, "max_fitness": -np.inf, "coverage": 0.0}
     one = MapElitesRepertoire.init(genotypes, fitness, place, CELL)
-    assert_equal(nobody.add(genotypes, place, fitness), one)
+    assert_equal(empty.add(genotypes, place, fitness), one)
     assert qdax.default_qd_metrics(one, 1.0) == {"qd_score": 1.0, "max_fitness": 0.0, "coverage": 100.0}
     assert [one.select(KEY, count).fitnesses.tolist() for count in (0, 1)] == [[], [0.0]]
     assert qdax.compute_cvt_centroids(1, 1, 1, 0.0, 1.0, KEY).shape == CELL.shape == (1, 1)
@@ -72,58 +71,55 @@ def test_a_repertoire_of_one_cell_is_filled_by_nobody_and_by_one():
 
 
 @pytest.mark.parametrize("kind", [SAC, TD3])
-def test_actions_are_chosen_for_nobody_for_one_and_for_one_alone(kind: Any):
-    made, noise = agent(kind, 1), {} if kind is SAC else {"expl_noise": 0.1}
-    params = made.init(KEY, 1, 1).policy_params
+def test_actions_of_empty_batches_batches_of_one_and_single_observations(kind: Any):
+    learner, noise = agent(kind, 1), {} if kind is SAC else {"expl_noise": 0.1}
+    params = learner.init(KEY, 1, 1).policy_params
     for leading in ((0,), (1,), (), (2, 0)):
         for deterministic in (False, True):
-            action = made.select_action(jnp.zeros((*leading, 1)), params, KEY, deterministic=deterministic, **noise)
+            action = learner.select_action(jnp.zeros((*leading, 1)), params, KEY, deterministic=deterministic, **noise)
             assert (action.shape, action.dtype) == ((*leading, 1), jnp.float32)
 
 
-def test_a_population_of_one_trains_in_one_environment_and_stays():
-    made, states, buffers = population(PBTTD3, 1, capacity=1, held=1)
-    env = room(1)
+def test_a_population_of_one_trains_in_one_environment_and_is_not_replaced():
+    learner, states, buffers = population(PBTTD3, 1, capacity=1, stored=1)
+    env = make_env(1)
     first = reshaped(env.reset(KEY), 1, 1)
-    (states, _, buffers), told = jax.jit(made.get_train_fn(env, 1, 1, 1.0))(states, first, buffers)
-    assert (states.steps.tolist(), buffers.current_size.tolist(), told["critic_loss"].shape) == ([1], [1], (1, 1))
+    (states, _, buffers), metrics = jax.jit(learner.get_train_fn(env, 1, 1, 1.0))(states, first, buffers)
+    assert (states.steps.tolist(), buffers.current_size.tolist(), metrics["critic_loss"].shape) == ([1], [1], (1, 1))
     for counts in ((0, 0), (1, 0), (0, 1)):
-        kept, held = PBT(1, *counts).update_states_and_buffer(KEY, jnp.zeros(1), states, buffers)
-        assert_equal((kept.learned, kept.hyper, held), (states.learned, states.hyper, buffers))
+        kept, stored = PBT(1, *counts).update_states_and_buffer(KEY, jnp.zeros(1), states, buffers)
+        assert_equal((kept.learned, kept.hyper, stored), (states.learned, states.hyper, buffers))
     bare = jax.vmap(states.empty_optimizers_states)(states)
     assert_equal(qdax.td3_pbt_variation_fn(cut(bare, 0), cut(bare, 0), KEY, 0.1, 0.1), cut(bare, 0))
 
 
 def emitter(**changes: int) -> PBTEmitter:
-    sizes = {"buffer_size": 4, "num_training_iterations": 1, "env_batch_size": 1, "num_devices": 1}
-    sizes |= {"pg_population_size_per_device": 1, "ga_population_size_per_device": 0, **changes}
-    fractions: Any = dict.fromkeys(["fraction_to_replace_from_best", "fraction_to_replace_from_samples"], 0.0)
-    fractions |= {"fraction_best_to_replace_from": 1.0, "fraction_sort_exchange": 0.0, "grad_updates_per_step": 1.0}
-    vary = partial(qdax.td3_pbt_variation_fn, iso_sigma=0.01, line_sigma=0.0)
-    return PBTEmitter(agent(PBTTD3), PBTEmitterConfig(**sizes, **fractions), room(1), vary)
+    sizes: Any = {"env_batch_size": 1, "pg_population_size_per_device": 1, "ga_population_size_per_device": 0}
+    fractions = {"fraction_best_to_replace_from": 1.0, "fraction_to_replace_from_samples": 0.0}
+    return make_emitter(env_size=1, **{**sizes, **fractions, **changes})
 
 
 def test_an_emitter_of_one_member_and_no_variation_emits_it():
-    made, states = emitter(), population(PBTTD3, 1, capacity=1, held=1)[1]
+    learner, states = emitter(), population(PBTTD3, 1, capacity=1, stored=1)[1]
     genotypes = jax.vmap(states.empty_optimizers_states)(states)
-    state = jax.jit(made.init)(KEY, None, genotypes, None, None, None)
-    emitted, _ = made.emit(MapElitesRepertoire.init_default({"x": jnp.zeros(())}, CELL), state, KEY)
-    assert made.batch_size == 1
+    state = jax.jit(learner.init)(KEY, None, genotypes, None, None, None)
+    emitted, _ = learner.emit(MapElitesRepertoire.init_default({"x": jnp.zeros(())}, CELL), state, KEY)
+    assert learner.batch_size == 1
     assert_equal(emitted, genotypes)
 
 
-def test_one_skill_is_recognised_without_a_doubt():
+def test_a_single_skill_is_always_recognised():
     config: dict[str, Any] = {"num_skills": 1, **NETS}
-    made, env = DIAYN(DiaynConfig(8, T, **config), 2), room(1)
-    state, row = made.init(KEY, 2, 2, 2), QDTransition.init_dummy(3, 2, 2)
-    play = partial(made.play_step_fn, skills=jnp.eye(1), env=env, deterministic=True)
+    learner, env = DIAYN(DiaynConfig(8, T, **config), 2), make_env(1)
+    state, row = learner.init(KEY, 2, 2, 2), QDTransition.init_dummy(3, 2, 2)
+    play = partial(learner.play_step_fn, skills=jnp.eye(1), env=env, deterministic=True)
     reached = env.reset(KEY)
     assert_equal(warmstart_buffer(ReplayBuffer.init(1, row), state, reached, play, 0, 1)[1], reached)
-    _, returns, diverse, places = made.eval_policy_fn(state, reached, play, 1)
+    _, returns, diverse, places = learner.eval_policy_fn(state, reached, play, 1)
     assert (returns.shape, diverse.tolist(), places.shape) == ((1,), [0.0], (T, 1, 2))
 
 
-REFUSED: dict[str, Any] = {
+REJECTED: dict[str, Any] = {
     "buffer needs a capacity of at least 1": lambda: ReplayBuffer.init(0, rows(1)),
     "num_skills": lambda: DIAYN(DiaynConfig(8, T, num_skills=0), 2),
     "descriptor_size": lambda: DIAYN(DiaynConfig(8, T), 2).init(KEY, 2, 2, 0),
@@ -131,11 +127,11 @@ REFUSED: dict[str, Any] = {
     "action_size": lambda: agent(TD3, 0),
     "population_size": lambda: PBT(0, 0, 0),
     "population_size must": lambda: agent(PBTSAC).get_init_fn(0, 2, 2, 4),
-    "num_iterations": lambda: agent(PBTSAC).get_train_fn(room(1), 0, 1, 1.0),
+    "num_iterations": lambda: agent(PBTSAC).get_train_fn(make_env(1), 0, 1, 1.0),
     "pg_population_size_per_device": lambda: emitter(pg_population_size_per_device=0),
     "env_batch_size": lambda: emitter(env_batch_size=0),
     "env_batch_size must": lambda: warmstart_buffer(None, None, None, None, 1, 0),  # pyright: ignore[reportArgumentType]
-    "batch_size": lambda: room(0),
+    "batch_size": lambda: make_env(0),
     "grid needs at least 1 cell": lambda: qdax.compute_euclidean_centroids((0,), 0.0, 1.0),
     "limits of one equal size >= 1": lambda: qdax.compute_euclidean_centroids((), 0.0, 1.0),
     "tessellation needs at least 1 cell": lambda: qdax.compute_cvt_centroids(1, 1, 0, 0.0, 1.0, KEY),
@@ -144,35 +140,35 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_none_of_what_is_needed_is_refused_by_its_name(what: str):
+@pytest.mark.parametrize("name", REJECTED)
+def test_a_size_of_zero_is_rejected_by_its_name(name: str):
     message = (
-        what if " " in what and not what.endswith(" must") else f"^{what.removesuffix(' must')} must be at least 1"
+        name if " " in name and not name.endswith(" must") else f"^{name.removesuffix(' must')} must be at least 1"
     )
     with pytest.raises(ValueError, match=message):
-        REFUSED[what]()
+        REJECTED[name]()
 
 
 def test_a_team_of_one_learns_from_one_environment():
     sizes = dict.fromkeys(["n_steps", "batch_size", "minibatch_size", "actor_epochs", "critic_epochs"], 1)
     networks = {"actor_network": partial(Actor, outputs=1), "critic_network": partial(Critic, n_critics=1)}
     config = CONFIG._replace(**sizes, **networks, rollout_length=2, max_episode_steps=1, eval_frequency=1, n_evals=1)
-    made = Continuous(Goals(1), Params(), config)
-    runner, metrics = made.train(KEY, HYPER)
+    learner = Continuous(Goals(1), Params(), config)
+    runner, metrics = learner.train(KEY, HYPER)
     assert {name: value.shape[1:] for name, value in metrics.items()} == {
         **{"actor_loss": (1,), "critic_loss": (1,), "terminated": (1,), "truncated": (1,)},
         **{"final_rewards": (1, 1), "returns": (1, 1)},
     }
-    made.collect_training(runner, metrics)
-    told = made.summarize(metrics["terminated"])
-    assert [stat.shape for stat in told] == [(2, 1), *[(2,)] * 7]
+    learner.collect_training(runner, metrics)
+    statistics = learner.summarize(metrics["terminated"])
+    assert [stat.shape for stat in statistics] == [(2, 1), *[(2,)] * 7]
     with pytest.raises(ValueError, match=r"^n_evals must be at least 1, got 0"):
-        made.eval(KEY, 0)
+        learner.eval(KEY, 0)
     with pytest.raises(ValueError, match=r"metrics of shape \(3, 0\) contain no episode"):
-        made.summarize(jnp.zeros((3, 0)))
+        learner.summarize(jnp.zeros((3, 0)))
 
 
-def test_a_transition_of_nothing_is_three_numbers():
+def test_a_transition_without_observation_and_action_is_three_numbers():
     row = Transition.init_dummy(0, 0)
     assert (row.flatten_dim, row.flatten().tolist()) == (3, [[0.0, 0.0, 0.0]])
     assert_equal(Transition.from_flatten(row.flatten(), row), row)
