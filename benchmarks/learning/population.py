@@ -32,7 +32,7 @@ from rookery.experiments.settings import AnyRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import compare, statistics
-from rookery.report.figures import comparison
+from rookery.report.figures.comparison import draw_comparison
 from rookery.training import loop
 
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
@@ -176,7 +176,7 @@ def draw(options: argparse.Namespace, agent: str) -> None:
         rows=[row._replace(group=named(row.group)) for row in found.rows],
         pairs=[pair._replace(first=named(pair.first), second=named(pair.second)) for pair in found.pairs],
     )
-    comparison.draw(renamed, Path(options.pictures) / f"learning_{agent}.png")
+    draw_comparison(renamed, Path(options.pictures) / f"learning_{agent}.png")
 
 
 def summary(agent: str, env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -150,18 +150,33 @@ def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineag
         separate population for each role and `separate_roles` is False.
     """
     folder = open_existing(run)
-    kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
-    if of_agents and not separate_roles:
+    if folder.config.get("member") == "agent" and not separate_roles:
         raise ValueError(
             f"{folder.path} has a separate population for each role and matches new teams in each generation, so whole "
             "teams have no lineage; call lineage(run, separate_roles=True) for that of the agents."
         )
-    columns = _read(folder, folder.lineage_file, _KNOWN_COLUMNS)
-    generations, population = _shape(folder, columns)
+    members, metrics = (read_csv(path) if path.is_file() else {} for path in (folder.lineage_file, folder.metrics_file))
+    return lineage_of(folder, members, metrics)
+
+
+def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:
+    """The lineage of a run whose `lineage.csv` and `metrics.csv` are read already.
+
+    Args:
+      folder: the run directory.
+      members: the columns of `lineage.csv`; {} if the file does not exist.
+      metrics: the columns of `metrics.csv`; {} if the file does not exist.
+
+    Raises:
+      ValueError: the run has no finished generation, or a table is damaged.
+    """
+    _check_table(folder, folder.lineage_file, members, _KNOWN_COLUMNS)
+    generations, population = _shape(folder, members)
+    _check_table(folder, folder.metrics_file, metrics, ("env_steps",))
     whole = generations * population
-    table = {name: column[:whole].reshape(generations, population) for name, column in columns.items()}
-    has_repertoire = "coverage" in _read(folder, folder.metrics_file, ("env_steps",))
-    least = FROM_REPERTOIRE if has_repertoire else 0
+    table = {name: column[:whole].reshape(generations, population) for name, column in members.items()}
+    least = FROM_REPERTOIRE if "coverage" in metrics else 0
+    kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
     out_of_range = (table["parent"] < least) | (table["parent"] >= population)
     if out_of_range.any():
         generation, member = np.argwhere(out_of_range)[0]
@@ -173,7 +188,7 @@ def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineag
         parents=table["parent"],
         fitness=table["fitness"],
         hyper={name: values for name, values in table.items() if name not in _KNOWN_COLUMNS},
-        steps_per_generation=_member_steps(folder, folder.config["population"] if of_agents else population),
+        steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
         agent=None if kind in (None, PYTHON) else agent_of(kind),
     )
 
@@ -252,15 +267,13 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
     return {name: np.asarray(values, np.float64)[old] for name, values in schedule.values.items()}
 
 
-def _read(folder: RunFolder, path: Path, needed: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The columns of a table with at least one row."""
-    columns = read_csv(path) if path.is_file() else {}
+def _check_table(folder: RunFolder, path: Path, columns: Mapping[str, np.ndarray], needed: tuple[str, ...]) -> None:
+    """Reject a table without a row or without a needed column."""
     if not columns or not len(next(iter(columns.values()))):
         raise _unfinished(folder)
     missing = [name for name in needed if name not in columns]
     if missing:
         raise ValueError(f"{path} is damaged: it has no column {', '.join(missing)}; put a copy of the file back.")
-    return columns
 
 
 def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
@@ -286,9 +299,9 @@ def _unfinished(folder: RunFolder) -> ValueError:
     return ValueError(f"{folder.path} has no finished generation of members; train it for at least one.")
 
 
-def _member_steps(folder: RunFolder, population: int) -> int:
+def _member_steps(folder: RunFolder, metrics: Mapping[str, np.ndarray], population: int) -> int:
     """Environment steps of one member per generation."""
-    env_steps = float(_read(folder, folder.metrics_file, ("env_steps",))["env_steps"][0])
+    env_steps = float(metrics["env_steps"][0])
     steps = env_steps / population
     if not (steps >= 1 and steps.is_integer()):
         raise ValueError(

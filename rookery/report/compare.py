@@ -18,20 +18,22 @@ from rich.table import Table
 
 from rookery.report import statistics
 from rookery.report.compare_notes import MIXED, notes
-from rookery.report.compare_records import Comparison, Pair, Row, Setting
-from rookery.report.figures import comparison as compare_picture
-from rookery.report.figures.style import significant
-from rookery.report.fresh import Fresh, evaluate_groups
-from rookery.report.groups import Group, Run, groups, worst_fitness
+from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
+from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
+from rookery.report.formatting import significant, steps_text
+from rookery.report.fresh_scores import Fresh, evaluate_groups
+from rookery.report.readers import RunRecord
+from rookery.report.run_groups import Group, group_runs
+from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import Estimate
 
-__all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "groups", "tables"]
+__all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "group_runs", "tables"]
 
 _NO_INTERVAL = "1 run, no interval"
 
 
 def compare(
-    run_dirs: Iterable[str | Path],
+    run_dirs: Iterable[str | Path | RunRecord],
     picture: str | Path | None = None,
     resamples: int = 5000,
     gamma: float | None = None,
@@ -46,7 +48,7 @@ def compare(
     had on its environment.
 
     Args:
-      run_dirs: run directories; duplicates are dropped.
+      run_dirs: run directories, of which duplicates are dropped, or their records.
       picture: file to draw the comparison to; None for no figure.
       resamples: number of bootstrap resamples, at least 1.
       gamma: target fitness of the optimality gap; by default the best score on each environment.
@@ -59,17 +61,17 @@ def compare(
       The comparison. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
 
     Raises:
-      ValueError: `groups` raises it; every run of an environment diverged; a run has no generation within the common
-        budget; `resamples` is below 1; the figure cannot be written, or not in its format; both `score` and `fresh` are
-        given; or a run cannot be evaluated.
+      ValueError: `group_runs` raises it; every run of an environment diverged; a run has no generation within the
+        common budget; `resamples` is below 1; the figure cannot be written, or not in its format; both `score` and
+        `fresh` are given; or a run cannot be evaluated.
       CheckpointError: with `fresh`, a run has no complete checkpoint.
       ImportError: with `fresh`, the package of a run's environment is not installed.
     """
     if score is not None and fresh is not None:
         raise ValueError(f"fresh episodes give a fitness and no {score}; leave out --fresh or --score.")
     if picture is not None:
-        compare_picture.check_format(picture)
-    found = groups(run_dirs, score)
+        check_format(picture)
+    found = group_runs(run_dirs, score)
     if fresh is not None:
         found = evaluate_groups(found, fresh)
     settings = {}
@@ -79,21 +81,20 @@ def compare(
     rows = [_row(group, settings[group.environment], resamples) for group in found]
     pairs = [
         Pair(first.group, second.group, _improvement(first, second, resamples))
-        for first, second in itertools.combinations(_ranked(rows), 2)
+        for first, second in itertools.combinations(ranked(rows), 2)
         if first.group.environment == second.group.environment
     ]
     comparison = Comparison(found, settings, rows, pairs, notes(rows, settings), None)
     if picture is None:
         return comparison
-    return comparison._replace(picture=compare_picture.draw(comparison, picture))
+    return comparison._replace(picture=draw_comparison(comparison, picture))
 
 
 def tables(comparison: Comparison) -> list[console.RenderableType]:
     """The printed output, in order: per environment a table of groups and one of pairs; then the notes."""
     parts: list[console.RenderableType] = []
     for environment, setting in comparison.settings.items():
-        rows = _ranked(row for row in comparison.rows if row.group.environment == environment)
-        pairs = [pair for pair in comparison.pairs if pair.first.environment == environment]
+        rows, pairs = ranked(comparison.rows_on(environment)), comparison.pairs_on(environment)
         parts.append(_groups_table(environment, setting, rows))
         parts += [_pairs_table(environment, rows, pairs)] if pairs else []
     parts += [markup.escape(f"note: {note}") for note in comparison.notes]
@@ -141,7 +142,7 @@ def _row(group: Group, setting: Setting, resamples: int) -> Row:
     last = np.asarray([_score(run, np.inf, floor) for run in group.runs])
     diverged = sum(not np.isfinite(run.score(budget).fitness) for run in group.runs)
     iqm, median, mean, gap, final = (
-        statistics.estimate(statistic, {group.environment: values}, resamples=resamples)
+        statistics.estimate(statistic, {group.environment: values}, resamples=resamples).item()
         for statistic, values in (
             (statistics.interquartile_mean, scores),
             (statistics.median_run, scores),
@@ -154,14 +155,10 @@ def _row(group: Group, setting: Setting, resamples: int) -> Row:
     return Row(group, env_steps, scores, diverged, iqm, median, mean, gap, final)
 
 
-def _ranked(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: -row.interquartile_mean.value)
-
-
-def _improvement(first: Row, second: Row, resamples: int) -> Estimate:
+def _improvement(first: Row, second: Row, resamples: int) -> Estimate[float]:
     task = first.group.environment
     samples = {task: first.scores}, {task: second.scores}
-    return statistics.estimate(statistics.probability_of_improvement, *samples, resamples=resamples)
+    return statistics.estimate(statistics.probability_of_improvement, *samples, resamples=resamples).item()
 
 
 def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Table:
@@ -178,7 +175,7 @@ def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Ta
         remarks += [_NO_INTERVAL] if len(row.scores) == 1 else []
         name = "\n".join([row.group.name, *remarks])
         cells = [_cell(part) for part in (row.interquartile_mean, row.median, row.mean, row.optimality_gap)]
-        steps = compare_picture.steps_text(row.env_steps)
+        steps = steps_text(row.env_steps)
         out.add_row(str(place), markup.escape(name), str(len(row.scores)), steps, *cells)
     return out
 
@@ -186,7 +183,7 @@ def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Ta
 def _pairs_table(environment: str, rows: Sequence[Row], pairs: Sequence[Pair]) -> Table:
     """A row per pair; groups are named by their ranks in the other table, followed by their names if pairs are few."""
     names = {row.group.label: f"{place} {row.group.name}" for place, row in enumerate(rows, start=1)}
-    if len(pairs) > compare_picture.MOST_PAIRS:
+    if len(pairs) > MOST_PAIRS:
         names = {label: name.partition(" ")[0] for label, name in names.items()}
     caption = "* the interval excludes 0.5, with enough runs" if any(pair.is_clear for pair in pairs) else None
     out = _new_table(f"{environment}: probability that a run of X is better than one of Y", caption)
@@ -208,7 +205,7 @@ def _new_table(title: str, caption: str | None) -> Table:
     return out
 
 
-def _cell(estimate: Estimate) -> str:
+def _cell(estimate: Estimate[float]) -> str:
     """A value, with its interval in a second line."""
     interval = f"\n{significant(estimate.low)} to {significant(estimate.high)}" if estimate.has_interval else ""
     return significant(estimate.value) + interval

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from rookery.report.compare_records import Row, Setting
-from rookery.report.figures.style import counted, significant
-from rookery.report.groups import Group, Run
+from rookery.report.formatting import counted, significant
+from rookery.report.run_groups import Group
+from rookery.report.runs import Run
 
 MIXED = "best fitness"
 """Label of the score where only some of the runs have a repertoire."""

@@ -1,12 +1,13 @@
 """Records of a comparison of runs."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rookery.report.groups import Group
+from rookery.report.run_groups import Group
 from rookery.report.statistics import Estimate
 
 
@@ -37,12 +38,12 @@ class Row(NamedTuple):
     """`[runs]`, at the common budget."""
     diverged: int
     """Number of runs that had diverged by then, scored with `Setting.floor`."""
-    interquartile_mean: Estimate
-    median: Estimate
+    interquartile_mean: Estimate[float]
+    median: Estimate[float]
     """Median over runs."""
-    mean: Estimate
-    optimality_gap: Estimate
-    final: Estimate
+    mean: Estimate[float]
+    optimality_gap: Estimate[float]
+    final: Estimate[float]
     """Interquartile mean of the runs' last generations; comparable between groups only where budgets are equal."""
 
     @property
@@ -57,7 +58,7 @@ class Pair(NamedTuple):
 
     first: Group
     second: Group
-    probability: Estimate
+    probability: Estimate[float]
     """Probability in [0, 1] that a run of the first scores better than a run of the second."""
 
     @property
@@ -84,3 +85,16 @@ class Comparison(NamedTuple):
     notes: list[str]
     """Limits of the comparison."""
     picture: Path | None
+
+    def rows_on(self, environment: str) -> list[Row]:
+        """The groups on an environment, in the order of `groups`."""
+        return [row for row in self.rows if row.group.environment == environment]
+
+    def pairs_on(self, environment: str) -> list[Pair]:
+        """The pairs of groups on an environment."""
+        return [pair for pair in self.pairs if pair.first.environment == environment]
+
+
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """The rows, the highest interquartile mean first."""
+    return sorted(rows, key=lambda row: -row.interquartile_mean.value)

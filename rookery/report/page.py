@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from rookery.report.groups import open_run
-from rookery.report.packing import to_json
+from rookery.report.page_json import to_json
+from rookery.report.readers import RunRecord, open_run
 from rookery.report.sections.comparison import comparison_chapter
-from rookery.report.sections.run import chapters, read_metrics
+from rookery.report.sections.run import chapters, check_metrics
 from rookery.storage.run_dir import open_existing, write_atomically
 
 # Scripts of the page, in the order of their dependencies; each is inserted unchanged.
@@ -65,9 +64,9 @@ def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, b
     if not runs:
         raise ValueError("there is no run to report on; give the folder of at least one.")
     for run in runs:
-        folder = open_run(run)
+        record = open_run(run)
         if begun:
-            read_metrics(folder)
+            check_metrics(record)
     target = _target(runs, path)
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name the page itself, such as {target / 'report.html'}.")
@@ -81,7 +80,7 @@ def _target(runs: Sequence[Path], path: str | Path | None) -> Path:
     return Path(path or default).absolute()
 
 
-def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> str:
+def compose(run_dirs: Sequence[Path], live: Mapping[str, int | str] | None = None) -> str:
     """The HTML text of the report.
 
     Args:
@@ -91,16 +90,17 @@ def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> 
     Returns:
       The text.
     """
-    runs = [chapters(open_existing(path)) for path in run_dirs]
+    records = [open_run(path) for path in run_dirs]
+    runs = [chapters(record) for record in records]
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
-    comparison = comparison_chapter(run_dirs) if len(runs) > 1 else None
+    comparison = comparison_chapter(records) if len(runs) > 1 else None
     data = {"runs": runs, "comparison": comparison, "written": now, "live": live}
     title = " and ".join(f"{run['kind']} on {run['env']}" for run in runs[:2])
     parts = {
         "title": html.escape(title + (" and others" if len(runs) > 2 else "")),
         "style": "\n".join(_file(f"{name}.css") for name in _STYLES),
         "data": to_json(data),
-        "libraries": "\n".join(f"<script>{_file(f'vendor/{name}.min.js')}</script>" for name in _libraries(runs)),
+        "libraries": "\n".join(f"<script>{_file(f'vendor/{name}.min.js')}</script>" for name in _libraries(records)),
         "scripts": "\n".join(_file(f"{name}.js") for name in [*_PARTS, *_PLAYER, *_SPACE, *_CHAPTERS, "page"]),
     }
     page = _file("page.html")
@@ -109,8 +109,8 @@ def compose(run_dirs: Sequence[Path], live: Mapping[str, Any] | None = None) -> 
     return page
 
 
-def _libraries(runs: Sequence[dict[str, Any]]) -> list[str]:
-    has_bodies = any(run["episodes"] and run["episodes"]["kind"] == "bodies" for run in runs)
+def _libraries(records: Sequence[RunRecord]) -> list[str]:
+    has_bodies = any(record.episodes and record.episodes.header["kind"] == "bodies" for record in records)
     return ["charts", "bodies"] if has_bodies else ["charts"]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rookery.report.page import compose
+from rookery.report.readers import open_run
 from rookery.storage.run_dir import open_existing
 
 _WAITING = (
@@ -64,15 +65,10 @@ class Pages:
         with self._lock:
             version = self.version()
             if self._cached is None or self._cached.version != version:
-                if not all(_has_begun(run_dir) for run_dir in self._run_dirs):
+                if not all(open_run(run_dir).has_generation for run_dir in self._run_dirs):
                     return _WAITING
                 self._cached = _Page(version, compose(self._run_dirs, {"version": version}))
             return self._cached.text
-
-
-def _has_begun(run_dir: Path) -> bool:
-    metrics = open_existing(run_dir).metrics_file
-    return metrics.exists() and metrics.read_bytes().count(b"\n") > 1
 
 
 def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:

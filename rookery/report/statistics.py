@@ -6,24 +6,29 @@ must be finite: the caller decides the score of a diverged run.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Scores = Mapping[str, npt.ArrayLike]
 """Task -> scores `[..., runs]`, higher is better."""
+ValueT = TypeVar("ValueT", float, np.ndarray)
 
 
-class Estimate(NamedTuple):
-    """A statistic and its interval; floats, or arrays of the scores' leading shape.
+class Estimate(NamedTuple, Generic[ValueT]):
+    """A statistic and its interval; arrays of the scores' leading shape, or floats.
 
     `low` and `high` are NaN where no interval exists: the spread between runs is unknown for a single run.
     """
 
-    value: Any
-    low: Any
-    high: Any
+    value: ValueT
+    low: ValueT
+    high: ValueT
+
+    def item(self) -> "Estimate[float]":
+        """The estimate of a single statistic, `[]`, as floats."""
+        return Estimate(float(self.value), float(self.low), float(self.high))
 
     @property
     def has_interval(self) -> bool:
@@ -32,15 +37,15 @@ class Estimate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary statistics of a metric over episodes; floats, except for `has_nan`."""
+    """Summary statistics of a metric over episodes, `[...]` each; floats, except for `has_nan`."""
 
-    mean: Any
-    variance: Any
-    deviation: Any
-    minimum: Any
-    maximum: Any
-    median: Any
-    has_nan: Any
+    mean: np.ndarray
+    variance: np.ndarray
+    deviation: np.ndarray
+    minimum: np.ndarray
+    maximum: np.ndarray
+    median: np.ndarray
+    has_nan: np.ndarray
     """Whether any value is NaN, bool."""
 
 
@@ -54,11 +59,11 @@ def summarize(values: npt.ArrayLike, axis: int = -1) -> Summary:
         minimum=np.min(values, axis=axis),
         maximum=np.max(values, axis=axis),
         median=np.median(values, axis=axis),
-        has_nan=np.isnan(values).any(axis=axis),
+        has_nan=np.any(np.isnan(values), axis=axis),
     )
 
 
-def interquartile_mean(scores: Scores) -> Any:
+def interquartile_mean(scores: Scores) -> np.ndarray:
     """Mean of the middle half of all runs of all tasks; `[...]`, in units of the score.
 
     A quarter of the runs, rounded down, is discarded at either end; with fewer than four runs it is the mean of all.
@@ -74,12 +79,12 @@ def interquartile_mean(scores: Scores) -> Any:
     return pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
 
 
-def mean(scores: Scores) -> Any:
+def mean(scores: Scores) -> np.ndarray:
     """Mean over tasks of the mean over runs; `[...]`, in units of the score."""
     return _task_means(_arrays(scores)).mean(axis=-1)
 
 
-def median(scores: Scores) -> Any:
+def median(scores: Scores) -> np.ndarray:
     """Median over tasks of the mean over runs; `[...]`, in units of the score.
 
     For a single task that is the mean over its runs; see `median_run` for the median over runs.
@@ -87,12 +92,12 @@ def median(scores: Scores) -> Any:
     return np.median(_task_means(_arrays(scores)), axis=-1)
 
 
-def median_run(scores: Scores) -> Any:
+def median_run(scores: Scores) -> np.ndarray:
     """Median over all runs of all tasks; `[...]`, in units of the score."""
     return np.median(np.concatenate(list(_arrays(scores).values()), axis=-1), axis=-1)
 
 
-def optimality_gap(scores: Scores, gamma: float = 1.0) -> Any:
+def optimality_gap(scores: Scores, gamma: float = 1.0) -> np.ndarray:
     """Mean amount by which runs fall short of `gamma`, with scores clipped to at most `gamma`; `[...]`, >= 0.
 
     Args:
@@ -106,7 +111,7 @@ def optimality_gap(scores: Scores, gamma: float = 1.0) -> Any:
     return gamma - _task_means(capped).mean(axis=-1)
 
 
-def probability_of_improvement(first: Scores, second: Scores) -> Any:
+def probability_of_improvement(first: Scores, second: Scores) -> np.ndarray:
     """P(X > Y) for a run X of `first` and a run Y of `second`, averaged over tasks; `[...]` in [0, 1].
 
     Both are runs on the same task, and ties count half. The probability does not depend on the size of an improvement.
@@ -129,8 +134,12 @@ def probability_of_improvement(first: Scores, second: Scores) -> Any:
 
 
 def estimate(
-    statistic: Callable[..., Any], *samples: Scores, resamples: int = 5000, seed: int = 0, confidence: float = 0.95
-) -> Estimate:
+    statistic: Callable[..., np.ndarray],
+    *samples: Scores,
+    resamples: int = 5000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Estimate[np.ndarray]:
     """A statistic with its stratified bootstrap percentile interval.
 
     Runs are resampled with replacement within each task, and independently in each sample. Tasks are not resampled, so
@@ -165,7 +174,7 @@ def estimate(
     return Estimate(value, low, high)
 
 
-def over_runs(scores: npt.ArrayLike, floor: float | None = None, resamples: int = 5000) -> Estimate:
+def over_runs(scores: npt.ArrayLike, floor: float | None = None, resamples: int = 5000) -> Estimate[np.ndarray]:
     """Interquartile mean over the runs of one configuration with its 95 % interval.
 
     Args:

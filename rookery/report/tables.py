@@ -10,12 +10,16 @@ from rich import box
 from rich.table import Table
 
 from rookery.distributed.device_memory import size
-from rookery.report.figures import style
-from rookery.report.groups import Run, independent_runs, worst_fitness
+from rookery.report.formatting import counted, equal_decimals, limits_text, number
+from rookery.report.readers import open_run
+from rookery.report.runs import worst_fitness
 from rookery.report.statistics import over_runs, summarize
-from rookery.storage.csv_log import read_csv
-from rookery.storage.run_dir import open_existing
 from rookery.training.memory_plan import WORKING, Plan
+
+Metrics = Mapping[str, np.ndarray]
+"""Metrics of an evaluation, see `deploy.evaluate.evaluate`."""
+_DENSE_FROM = 8  # columns; wider tables are printed densely
+_REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness": "best fitness"}
 
 
 def summary(run_dir: str | Path) -> Table:
@@ -23,36 +27,37 @@ def summary(run_dir: str | Path) -> Table:
 
     For independent members, their interquartile mean and its interval instead.
     """
-    folder = open_existing(run_dir)
-    lineage = read_csv(folder.lineage_file)
-    last = lineage["generation"] == lineage["generation"].max()
-    columns = {name: values[last] for name, values in lineage.items() if name not in ("generation", "parent")}
-    if runs := independent_runs(folder):
-        return _seeds_summary(runs, columns)
-    fitness = columns["fitness"]
-    order = np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")
+    record = open_run(run_dir)
+    lineage, seeds = record.lineage, record.seeds
+    title = f"generation {len(lineage.fitness)}"
+    hyper = {name: values[-1] for name, values in lineage.hyper.items()}
+    if seeds:
+        statistics = seeds_rows([run.end.fitness for run in seeds], worst_fitness(seeds))
+        rows = {name: [text] for name, text in statistics.items()}  # the hyper-parameters of all seeds are equal
+        rows |= {name: [f"{values[0]:.4g}"] for name, values in hyper.items()}
+        return _titled_table(title, [counted(len(seeds), "independent member")], rows)
+    order = _best_first(lineage.fitness[-1])
     chosen = {"best": order[0], "median": order[(len(order) - 1) // 2], "worst": order[-1]}
     if len(order) == 1:
         chosen = {"only member": order[0]}
-    table = Table(title=f"generation {int(lineage['generation'].max()) + 1}", title_justify="left")
-    table.add_column("")
-    for label in chosen:
-        table.add_column(label, justify="right")
-    for name, values in columns.items():
-        table.add_row(name, *(_number(values[index]) for index in chosen.values()))
-    return table
+    rows = {"member": [str(member) for member in chosen.values()]}
+    for name, values in {"fitness": lineage.fitness[-1], **hyper}.items():
+        rows[name] = [f"{values[member]:.4g}" for member in chosen.values()]
+    return _titled_table(title, list(chosen), rows)
 
 
-def _seeds_summary(runs: Sequence[Run], columns: Mapping[str, np.ndarray]) -> Table:
-    """The last generation of independent members, whose hyper-parameters are equal."""
-    table = Table(title=f"generation {len(runs[0].env_steps)}", title_justify="left")
-    table.add_column("")
-    table.add_column(style.counted(len(runs), "independent member"), justify="right")
-    for name, text in seeds_rows([run.end.fitness for run in runs], worst_fitness(runs)).items():
-        table.add_row(name, text)
-    for name, values in columns.items():
-        if name not in ("member", "fitness"):
-            table.add_row(name, _number(values[0]))
+def _best_first(fitness: np.ndarray) -> np.ndarray:
+    """The members `[P]` by their fitness, the highest first; those that diverged last."""
+    return np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")
+
+
+def _titled_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
+    """A table with a title, and a label before each row."""
+    table = Table("", title=title, title_justify="left", show_header=bool(columns))
+    for name in columns:
+        table.add_column(name, justify="right")
+    for label, texts in rows.items():
+        table.add_row(label, *texts)
     return table
 
 
@@ -70,43 +75,31 @@ def seeds_rows(fitness: npt.ArrayLike, floor: float | None = None) -> dict[str, 
     finite = fitness[np.isfinite(fitness)]
     rows = {}
     if len(finite):
-        iqm = over_runs(fitness, floor)
-        rows["interquartile mean of the fitness"] = style.number(iqm.value)
-        rows["95 % interval"] = f"{style.number(iqm.low)} to {style.number(iqm.high)}"
-        rows["median"] = style.number(float(np.median(finite)))
-        rows["lowest to highest"] = f"{style.number(finite.min())} to {style.number(finite.max())}"
+        iqm = over_runs(fitness, floor).item()
+        rows["interquartile mean of the fitness"] = number(iqm.value)
+        rows["95 % interval"] = f"{number(iqm.low)} to {number(iqm.high)}"
+        rows["median"] = number(float(np.median(finite)))
+        rows["lowest to highest"] = f"{number(finite.min())} to {number(finite.max())}"
     return rows | ({"diverged": str(len(fitness) - len(finite))} if len(finite) < len(fitness) else {})
 
 
 def repertoire_summary(run_dir: str | Path) -> Table:
     """Coverage, QD score and best fitness of a run's repertoire after the first and after the last generation."""
-    metrics = read_csv(open_existing(run_dir).metrics_file)
-    table = Table(title=f"repertoire after generation {int(metrics['generation'][-1]) + 1}", title_justify="left")
-    for name in ("", "first", "last"):
-        table.add_column(name, justify="right" if name else "left")
-    for name, label in _REPERTOIRE.items():
-        table.add_row(label, *(_number(metrics[name][row]) for row in (0, -1)))
-    return table
+    metrics = open_run(run_dir).metrics
+    rows = {label: [f"{metrics[name][row]:.4g}" for row in (0, -1)] for name, label in _REPERTOIRE.items()}
+    return _titled_table(f"repertoire after generation {len(metrics['generation'])}", ["first", "last"], rows)
 
 
-_DENSE_FROM = 8  # columns; wider tables are printed densely
-_REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness": "best fitness"}
-
-
-def repertoire_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
+def repertoire_evaluation(metrics: Metrics) -> Table:
     """A repertoire's stored metrics, and the corrected ones from evaluations of its elites on fresh start states."""
-    episodes = metrics["returns"].shape[1]
     elites = int(np.sum(np.isfinite(metrics["stored_fitness"])))
-    title = f"{style.counted(elites, 'elite')}, {style.counted(episodes, 'episode')} each"
-    table = Table(title=title, title_justify="left")
-    for name in ("", "stored", "corrected"):
-        table.add_column(name, justify="right" if name else "left")
-    for name, label in _REPERTOIRE.items():
-        table.add_row(label, *(_number(metrics[f"{side}/{name}"]) for side in ("stored", "corrected")))
-    return table
+    title = f"{counted(elites, 'elite')}, {counted(metrics['returns'].shape[1], 'episode')} each"
+    sides = ["stored", "corrected"]
+    rows = {label: [f"{metrics[f'{side}/{name}']:.4g}" for side in sides] for name, label in _REPERTOIRE.items()}
+    return _titled_table(title, sides, rows)
 
 
-def member_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
+def member_evaluation(metrics: Metrics) -> Table:
     """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor.
 
     With skills, also the discriminator's accuracy and the diversity return. The fitness has a separate column where it
@@ -115,23 +108,23 @@ def member_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
     returns, fitness = metrics["returns"], metrics["fitness"]
     mean = returns.mean(axis=1)
     statistics = [mean, returns.std(axis=1), returns.min(axis=1), returns.max(axis=1)]
-    texts = _equal_decimals(*statistics)
+    texts = equal_decimals(*statistics)
     columns: dict[str, list[str]] = dict(zip(("mean return", "std", "min", "max"), texts, strict=True))
     rounding = 1e-5 * np.abs(returns).max(axis=1)
     if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
-        columns = {"fitness": _equal_decimals(fitness)[0], **columns}
+        columns = {"fitness": equal_decimals(fitness)[0], **columns}
     if "accuracy" in metrics:
         columns |= _discriminator_columns(metrics["accuracy"].mean(axis=1), metrics["diversity_return"].mean(axis=1))
     columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
     if metrics["descriptor"].shape[1] > 0:
         columns["descriptor"] = _descriptor_texts(metrics["descriptor"])
-    table = _empty_table(f"{style.counted(returns.shape[1], 'episode')} per member", ("member", *columns))
-    for member in np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable"):
+    table = _empty_table(f"{counted(returns.shape[1], 'episode')} per member", ("member", *columns))
+    for member in _best_first(fitness):
         table.add_row(str(member), *(texts[member] for texts in columns.values()))
     return table
 
 
-def evaluation_summary(metrics: Mapping[str, np.ndarray]) -> list[Table | str]:
+def evaluation_summary(metrics: Metrics) -> list[Table | str]:
     """Summary of the members' fitness on fresh start states.
 
     For independent members it is their interquartile mean with its interval; for other populations a note on the
@@ -146,19 +139,17 @@ def evaluation_summary(metrics: Mapping[str, np.ndarray]) -> list[Table | str]:
     if "best_member" not in metrics or len(fitness) < 2:
         return []
     if metrics["independent"]:
-        table = Table(title=style.counted(len(fitness), "independent member"), title_justify="left", show_header=False)
-        for name, text in seeds_rows(fitness).items():
-            table.add_row(name, text)
-        return [table]
+        rows = {name: [text] for name, text in seeds_rows(fitness).items()}
+        return [_titled_table(counted(len(fitness), "independent member"), [], rows)]
     best = int(metrics["best_member"])
     return [
         f"note: the first row is the best of {len(fitness)} on these same episodes, which is optimistic; member {best} "
         "was the best in the evaluation recorded in training, so these episodes are an unbiased estimate of its "
-        f"fitness: {style.number(float(fitness[best]))}."
+        f"fitness: {number(float(fitness[best]))}."
     ]
 
 
-def team_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
+def team_evaluation(metrics: Metrics) -> Table:
     """The agents of the best team on fresh start states, a row each: returns, and the ends of their episodes.
 
     For several independent teams, statistics over all teams.
@@ -173,18 +164,18 @@ def team_evaluation(metrics: Mapping[str, np.ndarray]) -> Table:
     """
     if metrics.get("independent") and len(metrics["fitness"]) > 1:
         return _independent_teams(metrics)
-    team = int(np.argmax(np.nan_to_num(metrics["fitness"], nan=-np.inf)))
+    team = _best_first(metrics["fitness"])[0]
     names = [str(name) for name in metrics["agents"]]
     by_agent = {metric: np.stack([metrics[f"{metric}/{name}"][team] for name in names]) for metric in _AGENT_METRICS}
     stats = summarize(by_agent["return"])
     numbers = stats.mean, stats.deviation, stats.minimum, stats.median, stats.maximum
-    columns: dict[str, list[str]] = dict(zip(_RETURNS, _equal_decimals(*numbers), strict=True))
+    columns: dict[str, list[str]] = dict(zip(_RETURNS, equal_decimals(*numbers), strict=True))
     columns |= _episode_ends(by_agent)
     suffix = f", team {team}" if len(metrics["fitness"]) > 1 else ""
-    return _agents_table(f"{style.counted(by_agent['return'].shape[1], 'episode')} per agent{suffix}", names, columns)
+    return _agents_table(f"{counted(by_agent['return'].shape[1], 'episode')} per agent{suffix}", names, columns)
 
 
-def _independent_teams(metrics: Mapping[str, np.ndarray]) -> Table:
+def _independent_teams(metrics: Metrics) -> Table:
     """The agents of independent teams: for each agent the interquartile mean over teams of its mean return."""
     names = [str(name) for name in metrics["agents"]]
     teams, episodes = metrics[f"return/{names[0]}"].shape
@@ -192,14 +183,14 @@ def _independent_teams(metrics: Mapping[str, np.ndarray]) -> Table:
     means = by_agent["return"].reshape(len(names), teams, episodes).mean(axis=2)
     iqm = over_runs(means)
     numbers = iqm.value, iqm.low, iqm.high, means.min(axis=1), means.max(axis=1)
-    columns: dict[str, list[str]] = dict(zip(_IQM, _equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
-    title = f"{teams} independent teams, {style.counted(episodes, 'episode')} per agent, 95 % intervals"
+    columns: dict[str, list[str]] = dict(zip(_IQM, equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
+    title = f"{teams} independent teams, {counted(episodes, 'episode')} per agent, 95 % intervals"
     return _agents_table(title, names, columns)
 
 
 def _episode_ends(by_agent: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
     """Columns with the final reward, and the shares of terminated and truncated episodes, from `[I, N]`."""
-    columns = {"final reward": _equal_decimals(by_agent["final_reward"].mean(axis=1))[0]}
+    columns = {"final reward": equal_decimals(by_agent["final_reward"].mean(axis=1))[0]}
     for name in ("terminated", "truncated"):
         columns[name] = [f"{100 * share:.0f} %" for share in by_agent[name].mean(axis=1)]
     return columns
@@ -217,7 +208,7 @@ _RETURNS = ("mean return", "std", "min", "median", "max")
 _AGENT_METRICS = ("return", "final_reward", "terminated", "truncated")
 
 
-def skill_evaluation(metrics: Mapping[str, np.ndarray], member: int = 0) -> Table:
+def skill_evaluation(metrics: Metrics, member: int = 0) -> Table:
     """The skills of one member on fresh start states: a row each, and the mean over all of them.
 
     Args:
@@ -232,13 +223,13 @@ def skill_evaluation(metrics: Mapping[str, np.ndarray], member: int = 0) -> Tabl
     names = ("returns", "diversity_return", "accuracy", "lengths", "descriptors")
     rows = {name: [metrics[name][member][index == row].mean(axis=0) for row in range(len(skills))] for name in names}
     means = {name: np.stack([*values, np.mean(values, axis=0)]) for name, values in rows.items()}
-    columns = {"true return": _equal_decimals(means["returns"])[0]}
+    columns = {"true return": equal_decimals(means["returns"])[0]}
     columns |= _discriminator_columns(means["accuracy"], means["diversity_return"])
     columns["length"] = [f"{value:.0f}" for value in means["lengths"]]
     if means["descriptors"].shape[1] > 0:
         columns["mean descriptor"] = _descriptor_texts(means["descriptors"])
     fewest, most = int(episodes.min()), int(episodes.max())
-    title = f"{style.counted(fewest, 'episode') if fewest == most else f'{fewest} to {most} episodes'} per skill"
+    title = f"{counted(fewest, 'episode') if fewest == most else f'{fewest} to {most} episodes'} per skill"
     title += f", member {member}" if len(metrics["returns"]) > 1 else ""
     table = _empty_table(title, ("skill", *columns))
     for row, label in enumerate([*map(str, skills), "mean"]):
@@ -258,15 +249,7 @@ def _empty_table(title: str, names: Sequence[str]) -> Table:
 
 def _discriminator_columns(accuracy: np.ndarray, diversity_return: np.ndarray) -> dict[str, list[str]]:
     texts = [f"{value:.3f}" for value in accuracy]
-    return {"accuracy": texts, "diversity return": _equal_decimals(diversity_return)[0]}
-
-
-def _equal_decimals(*columns: np.ndarray) -> list[list[str]]:
-    """Columns of numbers with the same number of decimals, 1 to 4, so that the largest has three significant digits."""
-    magnitudes = np.abs(np.concatenate(columns))
-    largest = np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)
-    decimals = int(np.clip(2 - np.floor(np.log10(largest)), 1, 4)) if largest > 0 else 1
-    return [[f"{value:.{decimals}f}" for value in column] for column in columns]
+    return {"accuracy": texts, "diversity return": equal_decimals(diversity_return)[0]}
 
 
 def _descriptor_texts(descriptors: np.ndarray) -> list[str]:
@@ -318,9 +301,4 @@ def _descriptor(row: Mapping[str, Any]) -> str:
     if not row["descriptor"]:
         return ""
     bounds = dict.fromkeys(zip(row["descriptor_lower"], row["descriptor_upper"], strict=True))
-    limits = " x ".join(f"[{lower:g}, {upper:g}]" for lower, upper in bounds)
-    return f"{row['descriptor']} ({row['descriptor_size']}, {limits})"
-
-
-def _number(value: np.ndarray) -> str:
-    return str(value) if value.dtype.kind == "i" else f"{value:.4g}"
+    return f"{row['descriptor']} ({row['descriptor_size']}, {limits_text(*zip(*bounds, strict=True))})"

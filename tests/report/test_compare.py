@@ -9,8 +9,9 @@ from rich.console import Console
 
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
-from rookery.report.compare import compare, groups, tables
-from rookery.report.figures import comparison as compare_picture
+from rookery.report.compare import compare, group_runs, tables
+from rookery.report.formatting import steps_text
+from rookery.report.runs import curve
 from rookery.storage.run_dir import open_existing
 from rookery.training.loop import run
 from tests import walks
@@ -56,7 +57,7 @@ def printed(comparison, width=160):
 class TestGroups:
     def test_runs_that_differ_by_seed_belong_together(self, write):
         paths = [write(f"run{seed}", [1.0, 2.0], seed=seed) for seed in range(3)]
-        (group,) = groups(paths)
+        (group,) = group_runs(paths)
         assert (group.label, group.name, group.environment) == ("sac hopper", "sac", "hopper")
         assert [run.path for run in group.runs] == paths
         assert [run.seed for run in group.runs] == [0, 1, 2]
@@ -65,10 +66,10 @@ class TestGroups:
     def test_what_changes_nothing_of_what_is_learned_divides_nobody(self, write):
         other = {"keep": 9, "checkpoint_every": 2, "quiet": True, "live": True, "overwrite": True}
         paths = [write("a", [1.0]), write("b", [1.0], run=other, environment={"devices": 2, "exact": True})]
-        assert len(groups(paths)) == 1
+        assert len(group_runs(paths)) == 1
 
     def test_a_setting_that_is_null_counts_as_absent(self, write):
-        assert len(groups([write("old", [1.0]), write("new", [1.0], agent={"fix_alpha": None})])) == 1
+        assert len(group_runs([write("old", [1.0]), write("new", [1.0], agent={"fix_alpha": None})])) == 1
 
     def test_a_label_names_only_what_differs(self, write):
         same = {"population": 8, "kind": "pbt-sac"}
@@ -79,11 +80,11 @@ class TestGroups:
             write("d", [1.0]),
         ]
         labels = ["pbt-sac hopper, perturb=perturb", "pbt-sac hopper, perturb=pb2", "pbt-sac hopper"]
-        assert [group.label for group in groups(paths)] == [*labels, "sac hopper"]
+        assert [group.label for group in group_runs(paths)] == [*labels, "sac hopper"]
 
     def test_values_read_as_they_are_written(self, write):
         paths = [write("a", [1.0], agent={"hidden": [8, 8], "tau": 0.1}), write("b", [1.0], agent={"tau": 0.3})]
-        assert [group.name for group in groups(paths)] == [
+        assert [group.name for group in group_runs(paths)] == [
             "sac, hidden=[8, 8], tau=0.1",
             "sac, tau=0.3",
         ]
@@ -93,23 +94,23 @@ class TestGroups:
             write("a", [1.0], agent={"rate": 1}, pbt={"rate": 5}),
             write("b", [1.0], agent={"rate": 2}, pbt={"rate": 5}),
         ]
-        assert [group.name for group in groups(paths)] == ["sac, agent.rate=1", "sac, agent.rate=2"]
+        assert [group.name for group in group_runs(paths)] == ["sac, agent.rate=1", "sac, agent.rate=2"]
 
     def test_equal_numbers_are_equal(self, write):
-        assert len(groups([write("a", [1.0], agent={"tau": 1}), write("b", [1.0], agent={"tau": 1.0})])) == 1
+        assert len(group_runs([write("a", [1.0], agent={"tau": 1}), write("b", [1.0], agent={"tau": 1.0})])) == 1
 
     def test_other_kinds_and_environments_add_nothing_to_a_label(self, write):
         paths = [write("a", [1.0], population=2), write("b", [1.0], kind="td3", population=3)]
         paths.append(write("c", [1.0], env="reacher", population=4))
-        assert [group.label for group in groups(paths)] == ["sac hopper", "td3 hopper", "sac reacher"]
+        assert [group.label for group in group_runs(paths)] == ["sac hopper", "td3 hopper", "sac reacher"]
 
     def test_other_generations_are_another_configuration(self, write):
-        found = groups([write("a", [1.0]), write("b", [1.0, 2.0])])
+        found = group_runs([write("a", [1.0]), write("b", [1.0, 2.0])])
         assert [group.label for group in found] == ["sac hopper, generations=1", "sac hopper, generations=2"]
 
     def test_what_shapes_the_world_makes_another_environment(self, write):
         paths = [write("a", [1.0]), write("b", [1.0], environment={"backend": "mjx"}), write("c", [1.0], env="reacher")]
-        found = groups(paths)
+        found = group_runs(paths)
         assert [group.environment for group in found] == ["hopper", "hopper, backend=mjx", "reacher"]
         assert [group.name for group in found] == ["sac"] * 3
         assert len({group.label for group in found}) == 3
@@ -117,14 +118,14 @@ class TestGroups:
     def test_a_folder_that_is_given_twice_counts_once(self, write, monkeypatch):
         path = write("a", [1.0])
         monkeypatch.chdir(path.parent)
-        (group,) = groups([path, "a", f"{path}/../a/"])
+        (group,) = group_runs([path, "a", f"{path}/../a/"])
         assert len(group.runs) == 1
 
     def test_runs_from_python_may_say_nothing(self, tmp_path):
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
             finish(tmp_path / name, {"kind": "python"}, [1.0])
-        (group,) = groups([tmp_path / "a", tmp_path / "b"])
+        (group,) = group_runs([tmp_path / "a", tmp_path / "b"])
         assert (group.label, group.runs[0].seed) == ("python an unnamed environment", None)
         assert "records no seed" in " ".join(compare([tmp_path / "a", tmp_path / "b"]).notes)
 
@@ -132,7 +133,7 @@ class TestGroups:
         for name, method in (("a", "mine"), ("b", "yours")):
             (tmp_path / name).mkdir()
             finish(tmp_path / name, {"kind": "python", "env": "maze", "method": method, "seed": 4}, [1.0])
-        found = groups([tmp_path / "a", tmp_path / "b"])
+        found = group_runs([tmp_path / "a", tmp_path / "b"])
         assert [group.label for group in found] == ["python maze, method=mine", "python maze, method=yours"]
         assert found[0].runs[0].seed == 4
 
@@ -158,7 +159,7 @@ class TestIndependentMembers:
 
     def test_each_member_is_a_run_with_its_own_fitness_and_its_own_steps(self, write_members):
         path = write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])
-        (group,) = groups([path])
+        (group,) = group_runs([path])
         assert [(run.path, run.member, run.column) for run in group.runs] == [(path, i, "fitness") for i in range(3)]
         assert [run.best_fitness.tolist() for run in group.runs] == [[1.0, 2.0], [5.0, 4.0], [3.0, 9.0]]
         assert [run.env_steps.tolist() for run in group.runs] == [[100.0, 200.0]] * 3
@@ -218,7 +219,7 @@ class TestIndependentMembers:
         told = write_members("python", [[1.0, 7.0]], kind="python", draw_hyper=None, independent=True)
         not_told = write_members("older", [[1.0, 7.0]], kind="python", draw_hyper=None)
         fixed = write_members("fixed", [[2.0, 8.0]], draw_hyper=True, independent=True)
-        assert [len(group.runs) for group in groups([told, not_told, fixed])] == [2, 1, 2]
+        assert [len(group.runs) for group in group_runs([told, not_told, fixed])] == [2, 1, 2]
 
     @pytest.mark.parametrize(
         ("make", "runs"),
@@ -233,7 +234,7 @@ class TestIndependentMembers:
     )
     def test_a_program_from_python_records_whether_its_members_are_independent(self, tmp_path, make, runs):
         run(make(walks.learner()), generations=2, run_dir=str(tmp_path / "run"), quiet=True)
-        (group,) = groups([tmp_path / "run"])
+        (group,) = group_runs([tmp_path / "run"])
         assert (len(group.runs), open_existing(tmp_path / "run").config["independent"]) == (runs, runs == 3)
 
     def test_a_member_that_diverged_is_the_worst_run(self, write_members):
@@ -243,8 +244,8 @@ class TestIndependentMembers:
         assert "1 of 3 runs of sac hopper diverged" in comparison.notes[0]
 
     def test_their_curve_is_over_their_own_steps(self, write_members):
-        (group,) = groups([write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])])
-        steps, fitness = compare_picture.curve(group.runs, floor=0.0)
+        (group,) = group_runs([write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])])
+        steps, fitness = curve(group.runs, floor=0.0)
         assert steps.tolist() == [100.0, 200.0]
         assert fitness.value.tolist() == [3.0, 5.0]
         assert (fitness.low[1], fitness.high[1]) == (2.0, 9.0)
@@ -264,7 +265,7 @@ class TestIndependentMembers:
         path = write_members("seeds", [[1.0, 5.0], [2.0, 6.0]])
         table = (path / "lineage.csv").read_text().splitlines()
         (path / "lineage.csv").write_text("\n".join([*table[:-1], ""]))
-        (group,) = groups([path])
+        (group,) = group_runs([path])
         assert [run.env_steps.tolist() for run in group.runs] == [[100.0]] * 2
 
 
@@ -414,8 +415,8 @@ class TestPrinting:
 class TestPicture:
     def test_a_curve_is_the_mean_of_the_middle_runs(self, write):
         columns = [[0.0, 4.0], [1.0, 5.0], [3.0, 7.0], [90.0, -80.0]]
-        (group,) = groups([write(f"a{seed}", values, seed=seed) for seed, values in enumerate(columns)])
-        steps, fitness = compare_picture.curve(group.runs, floor=-1.0)
+        (group,) = group_runs([write(f"a{seed}", values, seed=seed) for seed, values in enumerate(columns)])
+        steps, fitness = curve(group.runs, floor=-1.0)
         assert steps.tolist() == [100.0, 200.0]
         assert fitness.value.tolist() == [2.0, 4.5]
         assert (fitness.low <= fitness.value).all()
@@ -425,20 +426,20 @@ class TestPicture:
         goal = {"generations": 4}
         paths = [write("a", [1.0, 2.0, 3.0, 4.0]), write("b", [5.0, 6.0, 7.0], seed=1, run=goal)]
         paths.append(write("c", [9.0, NAN], seed=2, run=goal))
-        (group,) = groups(paths)
-        steps, fitness = compare_picture.curve(group.runs, floor=-2.0)
+        (group,) = group_runs(paths)
+        steps, fitness = curve(group.runs, floor=-2.0)
         assert steps.tolist() == [100.0, 200.0, 300.0]
         np.testing.assert_allclose(fitness.value, [5.0, 2.0, 8.0 / 3.0])
 
     def test_a_group_that_diverged_is_drawn_to_its_end(self, write):
-        (group,) = groups([write("a", [1.0, 3.0, NAN])])
-        steps, fitness = compare_picture.curve(group.runs, floor=-2.0)
+        (group,) = group_runs([write("a", [1.0, 3.0, NAN])])
+        steps, fitness = curve(group.runs, floor=-2.0)
         assert steps.tolist() == [100.0, 200.0, 300.0]
         assert fitness.value.tolist() == [1.0, 3.0, -2.0]
 
     def test_a_long_curve_keeps_its_ends(self, write):
-        (group,) = groups([write("a", [float(value) for value in range(1000)])])
-        steps, fitness = compare_picture.curve(group.runs, floor=0.0)
+        (group,) = group_runs([write("a", [float(value) for value in range(1000)])])
+        steps, fitness = curve(group.runs, floor=0.0)
         assert len(steps) == 150
         assert (steps[0], steps[-1], fitness.value[-1]) == (100.0, 100_000.0, 999.0)
 
@@ -465,7 +466,7 @@ class TestPicture:
         ("steps", "text"), [(950, "950"), (20_000, "20k"), (1_536_000, "1.536M"), (2_000_000_000, "2B")]
     )
     def test_steps_are_short(self, steps, text):
-        assert compare_picture.steps_text(steps) == text
+        assert steps_text(steps) == text
 
 
 class TestMistakes:
@@ -496,10 +497,14 @@ class TestMistakes:
 
     def test_a_run_without_a_finished_generation(self, write):
         path = write("a", [])
-        with pytest.raises(ValueError, match="a has no finished generation to compare"):
+        with pytest.raises(
+            ValueError, match="a has no finished generation to report yet; wait for its first, or leave it out"
+        ):
             compare([path])
         (path / "metrics.csv").unlink()
-        with pytest.raises(ValueError, match="a has no finished generation to compare"):
+        with pytest.raises(
+            ValueError, match="a has no finished generation to report yet; wait for its first, or leave it out"
+        ):
             compare([path])
 
     @pytest.mark.parametrize("column", ["env_steps", "best_fitness"])
@@ -516,7 +521,7 @@ def test_runs_are_compared_by_any_column(write):
     lines = (path / "metrics.csv").read_text().splitlines()
     table = "\n".join([f"{lines[0]},max_fitness,coverage", f"{lines[1]},5.0,40.0", f"{lines[2]},6.0,50.0", ""])
     (path / "metrics.csv").write_text(table)
-    assert groups([path])[0].runs[0].best_fitness.tolist() == [5.0, 6.0], "of a repertoire its best elite"
+    assert group_runs([path])[0].runs[0].best_fitness.tolist() == [5.0, 6.0], "of a repertoire its best elite"
     found = compare([path], score="coverage")
     assert found.rows[0].scores.tolist() == [50.0]
     assert found.settings["hopper"].score == "coverage"

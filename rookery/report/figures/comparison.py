@@ -3,18 +3,33 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.report import statistics
-from rookery.report.compare_records import Comparison, Pair, Row, Setting
-from rookery.report.figures.style import INK, PALETTE, QUIET, tidy
-from rookery.report.groups import Group, Run
+from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
+from rookery.report.figures.style import (
+    INK,
+    PALETTE,
+    QUIET,
+    colour_of,
+    count_steps,
+    label_axes,
+    new_figure,
+    save_figure,
+    title_axes,
+)
+from rookery.report.formatting import counted, steps_text
+from rookery.report.run_groups import Group
+from rookery.report.runs import curve
+from rookery.report.statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axes._secondary_axes import SecondaryAxis
 
 MOST_PAIRS = 6
 """More pairs are drawn as a matrix."""
-_MOST_POINTS = 150  # of a curve: more are not distinguishable, and cost time
-_RESAMPLES = 2000  # bootstrap resamples of a curve's band
 _MOST_LINES = 3  # of a label; the table has the full text
 
 
@@ -31,7 +46,7 @@ def check_format(path: str | Path) -> None:
         raise ValueError(f"picture must end in one of .{', .'.join(formats)}, got {str(path)!r}.")
 
 
-def draw(comparison: Comparison, path: str | Path) -> Path:
+def draw_comparison(comparison: Comparison, path: str | Path) -> Path:
     """Draw a comparison, one block per environment.
 
     Left: the interquartile mean over runs of the best fitness, against environment steps, with its 95 % band. A
@@ -50,19 +65,14 @@ def draw(comparison: Comparison, path: str | Path) -> Path:
     Raises:
       ValueError: the file cannot be written, or matplotlib does not support the format.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    names = dict.fromkeys(group.name for group in comparison.groups)
-    colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
-    blocks = []
-    for environment, setting in comparison.settings.items():
-        rows = [row for row in comparison.rows if row.group.environment == environment]
-        pairs = [pair for pair in comparison.pairs if pair.first.environment == environment]
-        blocks.append((environment, setting, sorted(rows, key=lambda row: -row.interquartile_mean.value), pairs))
+    names = list(dict.fromkeys(group.name for group in comparison.groups))
+    colours = {name: colour_of(index) for index, name in enumerate(names)}
+    blocks = [
+        (environment, setting, ranked(comparison.rows_on(environment)), comparison.pairs_on(environment))
+        for environment, setting in comparison.settings.items()
+    ]
     heights = [height for _, _, rows, pairs in blocks for height in _heights(rows, pairs)]
-    figure = Figure(figsize=(10 if len(names) <= 5 else 12, sum(heights)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((10 if len(names) <= 5 else 12, sum(heights)))
     parts = iter(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
     for environment, setting, rows, pairs in blocks:
         top = next(parts)
@@ -75,41 +85,9 @@ def draw(comparison: Comparison, path: str | Path) -> Path:
         elif pairs:
             _draw_pairs(next(parts).subplots(), pairs, colours)
     try:
-        figure.savefig(path, dpi=130)
+        return save_figure(figure, Path(path))
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}; choose another file.") from error
-    return Path(path)
-
-
-def steps_text(steps: float) -> str:
-    """A count of environment steps with four significant digits at most: 950, 20k, 1.5M, 2B."""
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if steps >= size:
-            return f"{steps / size:.4g}{unit}"
-    return f"{steps:.0f}"
-
-
-def curve(runs: Sequence[Run], floor: float) -> tuple[np.ndarray, statistics.Estimate]:
-    """The interquartile mean over the runs of a group, up to the number of steps that all of them reached.
-
-    Args:
-      runs: at least one; a diverged run continues with the floor up to the end of the others.
-      floor: fitness of a run without a finite member.
-
-    Returns:
-      Environment steps `[points]`, at most 150, and the best fitness there, each field `[points]`.
-    """
-    finite = [run for run in runs if np.isfinite(run.best_fitness[-1])]
-    ends = [run.env_steps[-1] for run in finite or runs]
-    steps = np.unique(np.concatenate([run.env_steps for run in runs]))
-    steps = steps[(steps >= max(run.env_steps[0] for run in runs)) & (steps <= min(ends))]
-    if len(steps) > _MOST_POINTS:
-        steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int))]
-    values = np.empty((len(steps), len(runs)))
-    for index, run in enumerate(runs):
-        reached = np.searchsorted(run.env_steps, steps, side="right") - 1
-        values[:, index] = run.best_fitness[reached]
-    return steps, statistics.over_runs(values, floor, _RESAMPLES)
 
 
 def _heights(rows: Sequence[Row], pairs: Sequence[Pair]) -> list[float]:
@@ -120,9 +98,7 @@ def _heights(rows: Sequence[Row], pairs: Sequence[Pair]) -> list[float]:
     return [top, 0.8 + 0.36 * len(rows) if len(pairs) > MOST_PAIRS else 1.0 + 0.36 * len(pairs)]
 
 
-def _draw_curves(axes, rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
-    from matplotlib.ticker import FuncFormatter
-
+def _draw_curves(axes: "Axes", rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
     crowded = len(rows) > 5
     for row in reversed(rows):  # the best is drawn last, on top
         colour = colours[row.group.name]
@@ -135,13 +111,12 @@ def _draw_curves(axes, rows: Sequence[Row], setting: Setting, colours: Mapping[s
         axes.axvline(setting.budget, color=QUIET, linewidth=1.2, linestyle="--")
         anchor = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
         axes.annotate("compared here", (setting.budget, 0.0), (-3, 5), color=INK, fontsize=8, rotation=90, **anchor)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
-    axes.set_xlabel("environment steps of a run", fontsize=9)
-    axes.set_ylabel(setting.score, fontsize=9)
-    _finish(axes, "interquartile mean over runs, 95 % band")
+    count_steps(axes)
+    label_axes(axes, "environment steps of a run", setting.score)
+    title_axes(axes, "interquartile mean over runs, 95 % band")
 
 
-def _draw_intervals(axes, rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
+def _draw_intervals(axes: "Axes", rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
     for height, row in enumerate(rows):
         colour = colours[row.group.name]
         axes.plot(row.scores, np.full(len(row.scores), height), "|", color=colour, markersize=9, alpha=0.6)
@@ -150,12 +125,12 @@ def _draw_intervals(axes, rows: Sequence[Row], setting: Setting, colours: Mappin
     _colour_labels(axes, [row.group for row in rows], colours)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel(setting.score, fontsize=9)
+    label_axes(axes, setting.score)
     where = f"over {setting.fresh} fresh episodes" if setting.fresh else f"at {steps_text(setting.budget)} steps"
-    _finish(axes, f"interquartile mean {where}; ticks are runs")
+    title_axes(axes, f"interquartile mean {where}; ticks are runs")
 
 
-def _draw_pairs(axes, pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
+def _draw_pairs(axes: "Axes", pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
     axes.axvline(0.5, color=QUIET, linewidth=1.2, linestyle="--")
     for height, pair in enumerate(pairs):
         _draw_estimate(axes, pair.probability, height, INK if pair.is_clear else QUIET)
@@ -167,11 +142,11 @@ def _draw_pairs(axes, pairs: Sequence[Pair], colours: Mapping[str, str]) -> None
         _colour_labels(side, groups, colours)
     right.tick_params(labelsize=8, length=0)
     right.spines["right"].set_visible(False)
-    axes.set_xlabel("P(a run of the left is better than one of the right); dark where 0.5 is excluded", fontsize=9)
-    _finish(axes, "probability of improvement, 95 % intervals")
+    label_axes(axes, "P(a run of the left is better than one of the right); dark where 0.5 is excluded")
+    title_axes(axes, "probability of improvement, 95 % intervals")
 
 
-def _draw_matrix(axes, rows: Sequence[Row], pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
+def _draw_matrix(axes: "Axes", rows: Sequence[Row], pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
     """Matrix of the probabilities of improvement, best group first."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -191,34 +166,28 @@ def _draw_matrix(axes, rows: Sequence[Row], pairs: Sequence[Pair], colours: Mapp
     names = [_wrapped(row.group.name, width=60) for row in rows]
     axes.set_yticks(range(len(rows)), [f"{name}  {index + 1}" for index, name in enumerate(names)])
     _colour_labels(axes, [row.group for row in rows], colours)
-    _finish(axes, "P(a run of the row is better than one of the column); bold where the interval excludes 0.5")
+    title_axes(axes, "P(a run of the row is better than one of the column); bold where the interval excludes 0.5")
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)
 
 
-def _draw_estimate(axes, estimate: statistics.Estimate, height: int, colour: str) -> None:
+def _draw_estimate(axes: "Axes", estimate: Estimate[float], height: int, colour: str) -> None:
     if estimate.has_interval:
         ends = [estimate.low, estimate.high]
         axes.plot(ends, [height, height], color=colour, linewidth=5, alpha=0.4, solid_capstyle="butt")
     axes.plot([estimate.value], [height], "o", color=colour, markersize=7, markeredgecolor="white", clip_on=False)
 
 
-def _colour_labels(axes, groups: Sequence[Group], colours: Mapping[str, str]) -> None:
+def _colour_labels(axes: "Axes | SecondaryAxis", groups: Sequence[Group], colours: Mapping[str, str]) -> None:
     for label, group in zip(axes.get_yticklabels(), groups, strict=True):
         label.set_color(colours[group.name])
 
 
-def _finish(axes, title: str) -> None:
-    axes.set_title(title, fontsize=10, color=INK, loc="left")
-    tidy(axes)
-
-
 def _runs(row: Row) -> str:
-    count = len(row.scores)
     chosen = f", {row.chosen}" if row.chosen else ""
     diverged = f", {row.diverged} diverged" if row.diverged else ""
-    return f"{count} run{'s' * (count > 1)}{chosen}{diverged}".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{counted(len(row.scores), 'run')}{chosen}{diverged}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _wrapped(name: str, width: int = 32) -> str:

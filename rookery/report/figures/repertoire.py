@@ -1,42 +1,26 @@
 """`repertoire.png`: the fitness of each elite in descriptor space."""
 
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.report.dimensions import dimensions, wrapped
-from rookery.report.figures import style
-from rookery.storage.csv_log import read_csv
-from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.report.dimensions import wrapped
+from rookery.report.figures.style import INK, colour_bar, label_axes, new_figure, save_figure, tidy
+from rookery.report.formatting import headline, number
+from rookery.report.readers import Repertoire, RunRecord, open_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
 
 _EMPTY = "#e9eef1"  # a cell without an elite
 _BINS = 40  # bins per dimension at most, where more than two dimensions are projected on pairs
 _FEW = 2500  # cells up to which a white line separates them
 _MOST_DIMENSIONS = 6  # dimensions whose pairs are drawn
-
-
-class Repertoire(NamedTuple):
-    """Content of `repertoire.csv`, with the descriptor's limits and names from `config.json`."""
-
-    fitness: np.ndarray
-    """`[C]`, -inf in empty cells."""
-    centroids: np.ndarray
-    """`[C, D]`."""
-    descriptors: np.ndarray
-    """`[C, D]`, NaN in empty cells."""
-    lower: np.ndarray
-    """`[D]`, lower limits of the descriptor."""
-    upper: np.ndarray
-    """`[D]`, upper limits of the descriptor."""
-    names: list[str]
-    """Names of the D dimensions."""
-
-    @property
-    def occupied(self) -> np.ndarray:
-        """`[C]` bool."""
-        return np.isfinite(self.fitness)
 
 
 def draw_repertoire(run_dir: str | Path) -> Path:
@@ -52,63 +36,19 @@ def draw_repertoire(run_dir: str | Path) -> Path:
     Raises:
       ValueError: the folder is not a run, has no repertoire, or has a table that cannot be read.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    folder = open_existing(run_dir)
-    repertoire = read_repertoire(folder)
-    size = repertoire.centroids.shape[1]
-    draw = {1: _draw_strip, 2: _draw_map}.get(size, _draw_pairs)
-    figure = Figure(figsize=figure_size(repertoire), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(_title(folder, repertoire), color=style.INK, fontsize=11)
+    record = open_run(run_dir)
+    repertoire = record.repertoire
+    figure = new_figure(figure_size(repertoire), _title(record))
+    draw = {1: _draw_strip, 2: _draw_map}.get(repertoire.centroids.shape[1], _draw_pairs)
     draw(figure, repertoire, colours_of(repertoire))
-    figure.savefig(folder.repertoire_picture_file, dpi=130)
-    return folder.repertoire_picture_file
+    return save_figure(figure, record.folder.repertoire_picture_file)
 
 
-def read_repertoire(folder: RunFolder) -> Repertoire:
-    """Read the repertoire that a run last saved.
-
-    Raises:
-      ValueError: the run has no repertoire, or its table cannot be read.
-    """
-    if not folder.repertoire_file.is_file():
-        raise ValueError(
-            f"{folder.path} has no repertoire to draw: repertoire.csv is missing in it; choose a run of a kind with "
-            "a repertoire, or wait for its first generation."
-        )
-    table = read_csv(folder.repertoire_file)
-    size = sum(name.startswith("centroid/") for name in table)
-    columns = ["fitness", *(f"{kind}/{index}" for kind in ("centroid", "descriptor") for index in range(size))]
-    missing = [name for name in columns if name not in table]
-    if missing or not size or not len(table["fitness"]):
-        lacks = f"the columns {', '.join(missing)}" if missing else "cells"
-        raise ValueError(f"{folder.repertoire_file} lacks {lacks}; let the run write it again.")
-    centroids, descriptors = (
-        np.stack([table[f"{kind}/{index}"] for index in range(size)], axis=1) for kind in ("centroid", "descriptor")
-    )
-    if not np.isfinite(centroids).all():
-        raise ValueError(f"{folder.repertoire_file} has a centroid that is not finite; let the run write it again.")
-    descriptor = dimensions(folder.config, size)
-    lower, upper = _estimate_limits(centroids) if descriptor.limits is None else descriptor.limits
-    return Repertoire(table["fitness"], centroids, descriptors, lower, upper, descriptor.names)
-
-
-def _estimate_limits(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Limits for a run that did not record them: the range of the centroids, extended by half a cell."""
-    lower, upper = centroids.min(axis=0), centroids.max(axis=0)
-    width = upper - lower
-    margin = np.where(width > 0, 0.5 * width / max(len(centroids) ** (1 / centroids.shape[1]) - 1, 1), 0.5)
-    return lower - margin, upper + margin
-
-
-def _title(folder: RunFolder, repertoire: Repertoire) -> str:
-    parts = [summary(repertoire)]
-    if repertoire.occupied.any() and folder.metrics_file.is_file():
-        score = read_csv(folder.metrics_file).get("qd_score", np.empty(0))
-        parts += [f"QD score {style.number(score[-1])}"] if len(score) else []
-    return f"{style.headline(folder.config)}\n{',  '.join(parts)}"
+def _title(record: RunRecord) -> str:
+    parts = [summary(record.repertoire)]
+    if record.repertoire.occupied.any() and record.has_generation and "qd_score" in record.metrics:
+        parts.append(f"QD score {number(record.metrics['qd_score'][-1])}")
+    return f"{headline(record.config)}\n{',  '.join(parts)}"
 
 
 def summary(repertoire: Repertoire) -> str:
@@ -117,10 +57,10 @@ def summary(repertoire: Repertoire) -> str:
     if not occupied:
         return f"empty: none of {cells:,} cells has an elite"
     best = repertoire.fitness[repertoire.occupied].max()
-    return f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells,  best {style.number(best)} (star)"
+    return f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells,  best {number(best)} (star)"
 
 
-def colours_of(repertoire: Repertoire, least: float | None = None, greatest: float | None = None) -> Any:
+def colours_of(repertoire: Repertoire, least: float | None = None, greatest: float | None = None) -> "ScalarMappable":
     """The colour map of fitness; masked values get the pale colour of empty cells.
 
     Args:
@@ -155,22 +95,31 @@ def figure_size(repertoire: Repertoire) -> tuple[float, float]:
     return 2.4 * (size - 1) + 1.6, 2.4 * (size - 1) + 0.8
 
 
-def _draw_strip(figure, repertoire: Repertoire, colours) -> None:
+def _draw_strip(figure: "Figure", repertoire: Repertoire, colours: "ScalarMappable") -> None:
     axes = figure.subplots()
-    order = np.argsort(repertoire.centroids[:, 0], kind="stable")
-    ends = edges(repertoire.centroids[order, 0], repertoire.lower[0], repertoire.upper[0])
-    corners = np.stack([np.stack([ends[:-1], ends[1:], ends[1:], ends[:-1]], axis=1)] * 2, axis=2)  # [C, 4, 2]
-    corners[:, :, 1] = [0.0, 0.0, 1.0, 1.0]
-    _draw_cells(axes, corners, repertoire.fitness[order], colours)
+    order, tiles = strip(repertoire)
+    _draw_cells(axes, tiles, repertoire.fitness[order], colours)
     best = _best(repertoire)
     if best is not None:
         _mark(axes, repertoire.centroids[best, 0], 0.5)
     axes.set_xlim(repertoire.lower[0], repertoire.upper[0])
     axes.set_ylim(0, 1)
     axes.set_yticks([])
-    axes.set_xlabel(repertoire.names[0], fontsize=9)
+    label_axes(axes, repertoire.names[0])
     _finish(axes)
-    _bar(figure, colours, [axes], repertoire)
+    _bar(colours, [axes], repertoire)
+
+
+def strip(repertoire: Repertoire) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The cells of one dimension: the order of their centroids `[C]`, and in this order tiles `[4, 2]` of height 1."""
+    order = np.argsort(repertoire.centroids[:, 0], kind="stable")
+    ends = edges(repertoire.centroids[order, 0], repertoire.lower[0], repertoire.upper[0])
+    return order, [tile(left, right, 0.0, 1.0) for left, right in pairwise(ends)]
+
+
+def tile(left: float, right: float, low: float, high: float) -> np.ndarray:
+    """The corners of a rectangle, `[4, 2]`."""
+    return np.array([[left, low], [right, low], [right, high], [left, high]])
 
 
 def edges(centroids: np.ndarray, lower: float, upper: float) -> np.ndarray:
@@ -178,11 +127,11 @@ def edges(centroids: np.ndarray, lower: float, upper: float) -> np.ndarray:
     return np.concatenate([[lower], (centroids[:-1] + centroids[1:]) / 2, [upper]])
 
 
-def _draw_map(figure, repertoire: Repertoire, colours) -> None:
+def _draw_map(figure: "Figure", repertoire: Repertoire, colours: "ScalarMappable") -> None:
     draw_map(figure.subplots(), repertoire, colours)
 
 
-def draw_map(axes, repertoire: Repertoire, colours) -> None:
+def draw_map(axes: "Axes", repertoire: Repertoire, colours: "ScalarMappable") -> None:
     """Draw a two-dimensional repertoire: each cell in the colour of its elite, a star at the best, a colour bar."""
     _draw_cells(axes, voronoi(repertoire), repertoire.fitness, colours)
     best = _best(repertoire)
@@ -190,13 +139,12 @@ def draw_map(axes, repertoire: Repertoire, colours) -> None:
         _mark(axes, *repertoire.centroids[best])
     axes.set_xlim(repertoire.lower[0], repertoire.upper[0])
     axes.set_ylim(repertoire.lower[1], repertoire.upper[1])
-    axes.set_xlabel(repertoire.names[0], fontsize=9)
-    axes.set_ylabel(repertoire.names[1], fontsize=9)
+    label_axes(axes, *repertoire.names)
     _finish(axes)
-    _bar(axes.figure, colours, [axes], repertoire)
+    _bar(colours, [axes], repertoire)
 
 
-def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:
+def _draw_pairs(figure: "Figure", repertoire: Repertoire, colours: "ScalarMappable") -> None:
     """Draw the lower triangle of a matrix of panels: the row's dimension is the y axis, the column's the x axis."""
     size = min(repertoire.centroids.shape[1], _MOST_DIMENSIONS)
     panels = figure.subplots(size - 1, size - 1, squeeze=False, sharex="col", sharey="row")
@@ -216,7 +164,7 @@ def _draw_pairs(figure, repertoire: Repertoire, colours) -> None:
         _finish(axes)
     for row, column in combinations(range(size - 1), 2):
         panels[row, column].set_visible(False)
-    _bar(figure, colours, panels.ravel().tolist(), repertoire)
+    _bar(colours, panels.ravel().tolist(), repertoire)
 
 
 def _best_of_bins(repertoire: Repertoire, pair: tuple[int, int], count: int) -> np.ndarray:
@@ -253,7 +201,7 @@ def voronoi(repertoire: Repertoire) -> list[np.ndarray]:
     return cells
 
 
-def _draw_cells(axes, corners, fitness: np.ndarray, colours) -> None:
+def _draw_cells(axes: "Axes", corners: Sequence[np.ndarray], fitness: np.ndarray, colours: "ScalarMappable") -> None:
     from matplotlib.collections import PolyCollection
 
     faces = colours.to_rgba(np.ma.masked_invalid(fitness))
@@ -269,20 +217,15 @@ def _best(repertoire: Repertoire) -> int | None:
     return int(np.argmax(np.where(repertoire.occupied, repertoire.fitness, -np.inf)))
 
 
-def _mark(axes, x: float, y: float) -> None:
-    axes.plot(
-        [x], [y], "*", color="white", markeredgecolor=style.INK, markeredgewidth=1.0, markersize=13, clip_on=False
-    )
+def _mark(axes: "Axes", x: float, y: float) -> None:
+    axes.plot([x], [y], "*", color="white", markeredgecolor=INK, markeredgewidth=1.0, markersize=13, clip_on=False)
 
 
-def _bar(figure, colours, axes, repertoire: Repertoire) -> None:
+def _bar(colours: "ScalarMappable", axes: "Sequence[Axes]", repertoire: Repertoire) -> None:
     if repertoire.occupied.any():
-        bar = figure.colorbar(colours, ax=axes, pad=0.02, aspect=35)
-        bar.set_label("fitness", fontsize=9)
-        bar.ax.tick_params(labelsize=8)
-        bar.outline.set_visible(False)
+        colour_bar(colours, axes, "fitness")
 
 
-def _finish(axes) -> None:
-    style.tidy(axes)
+def _finish(axes: "Axes") -> None:
+    tidy(axes)
     axes.grid(visible=False)

@@ -4,14 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rookery.report.dimensions import Dimensions, dimensions, wrapped
-from rookery.report.figures import style
-from rookery.storage.csv_log import read_csv
-from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.report.dimensions import Dimensions, wrapped
+from rookery.report.figures.style import INK, PALETTE, QUIET, colour_bar, label_axes, new_figure, save_figure, tidy
+from rookery.report.formatting import counted, headline, limits_text
+from rookery.report.readers import RunRecord, Trajectory, open_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Colour = str | tuple[float, ...]
 
 _ZOOM_BELOW = 0.4  # fraction of a dimension's limits: the view zooms in on trajectories with a smaller range
 _MARGIN = 0.06  # fraction of the range of the trajectories
@@ -22,14 +28,6 @@ _OUTWARDS = np.array([[-1.0], [1.0]])  # directions of the lower and the upper e
 _PARTS = 12  # segments of a fading line
 _FEW = 8  # starts up to which they are marked clearly
 _MANY = 60  # trajectories above which lines are thinner
-
-
-class Trajectory(NamedTuple):
-    """Trajectory of one episode in descriptor space."""
-
-    skill: int
-    points: np.ndarray
-    """`[states, 2]`: the first two dimensions of the descriptor, or the step and the only dimension."""
 
 
 class View(NamedTuple):
@@ -67,25 +65,19 @@ def draw_skills(run_dir: str | Path) -> Path:
     Raises:
       ValueError: the folder is not a run, has no trajectories, or has a table that cannot be read.
     """
-    folder = open_existing(run_dir)
-    _figure(folder).savefig(folder.skills_picture_file, dpi=130)
-    return folder.skills_picture_file
+    record = open_run(run_dir)
+    return save_figure(_figure(record), record.folder.skills_picture_file)
 
 
-def _figure(folder: RunFolder) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    trajectories, descriptor = read_trajectories(folder)
+def _figure(record: RunRecord) -> "Figure":
+    trajectories, descriptor = record.trajectories
     view = view_of(trajectories, descriptor)
-    figure = Figure(figsize=figure_size(view, len(descriptor.names)), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(_title(folder.config, trajectories, descriptor, view), color=style.INK, fontsize=11)
+    figure = new_figure(figure_size(view, len(descriptor.names)), _title(record.config, trajectories, descriptor, view))
     draw_trajectories(figure.subplots(), trajectories, descriptor, view)
     return figure
 
 
-def draw_trajectories(axes, trajectories: Sequence[Trajectory], descriptor: Dimensions, view: View) -> None:
+def draw_trajectories(axes: "Axes", trajectories: Sequence[Trajectory], descriptor: Dimensions, view: View) -> None:
     """Draw trajectories, each skill in a separate colour, with a legend or a colour bar of the skills."""
     colours = _colours(sorted({trajectory.skill for trajectory in trajectories}))
     _draw_trajectories(axes, trajectories, colours, fading=descriptor.kind == "mean")
@@ -95,53 +87,7 @@ def draw_trajectories(axes, trajectories: Sequence[Trajectory], descriptor: Dime
     if len(colours) <= _MOST_LISTED:
         _list_skills(axes)
     else:
-        _draw_bar(axes.figure, axes, colours)
-
-
-def read_trajectories(folder: RunFolder) -> tuple[list[Trajectory], Dimensions]:
-    """Read all recorded trajectories, sorted by skill, and the dimensions of their descriptor.
-
-    Raises:
-      ValueError: there are no trajectories, or the table cannot be read.
-    """
-    again = f"`rookery evaluate {folder.path}` writes it"
-    if not folder.skills_file.is_file():
-        raise ValueError(f"{folder.path} has no trajectories to draw: skills.csv is missing in it; {again}.")
-    table = read_csv(folder.skills_file)
-    size = sum(name.startswith("descriptor/") for name in table)
-    columns = ["skill", "episode", "step", *(f"descriptor/{index}" for index in range(size))]
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise ValueError(f"{folder.skills_file} lacks the columns {', '.join(missing)}; {again} anew.")
-    if not size:
-        raise ValueError(
-            f"{folder.skills_file} has no descriptor, so there are no trajectories to draw; train on a task that has "
-            "one (`rookery envs` lists them)."
-        )
-    descriptor = dimensions(folder.config, size)
-    trajectories = _trajectories(table, descriptor)
-    if not trajectories:
-        raise ValueError(f"{folder.skills_file} contains no trajectory; {again} anew.")
-    return trajectories, descriptor
-
-
-def _trajectories(table: Mapping[str, np.ndarray], descriptor: Dimensions) -> list[Trajectory]:
-    """The points of every episode, sorted by skill; states that are not finite are dropped."""
-    states = np.stack([table[f"descriptor/{index}"] for index in range(len(descriptor.names))][:2], axis=1)
-    order = np.lexsort((table["step"], table["episode"], table["skill"]))
-    order = order[np.isfinite(states[order]).all(axis=1)]
-    labels = np.stack([table["skill"][order], table["episode"][order]], axis=1)
-    trajectories = []
-    for rows in np.split(order, 1 + np.flatnonzero((labels[1:] != labels[:-1]).any(axis=1))):
-        steps, points = table["step"][rows], states[rows]
-        if descriptor.kind == "mean":  # the start state is not yet part of the episode's descriptor
-            steps, points = steps[steps > 0], points[steps > 0]
-            points = np.cumsum(points, axis=0) / np.arange(1, len(points) + 1)[:, None]
-        if points.shape[1] == 1:
-            points = np.concatenate([steps[:, None].astype(float), points], axis=1)
-        if len(points):
-            trajectories.append(Trajectory(int(table["skill"][rows[0]]), points))
-    return trajectories
+        _draw_bar(axes, colours)
 
 
 def view_of(trajectories: Sequence[Trajectory], descriptor: Dimensions) -> View:
@@ -188,17 +134,15 @@ def _ends(spanned: np.ndarray, limits: np.ndarray | None, equal: bool) -> np.nda
 def _title(config: Mapping[str, Any], trajectories: Sequence[Trajectory], descriptor: Dimensions, view: View) -> str:
     episodes = list(Counter(trajectory.skill for trajectory in trajectories).values())
     uniform = len(set(episodes)) == 1
-    counted = f"{style.counted(episodes[0], 'episode')} each" if uniform else style.counted(sum(episodes), "episode")
-    parts = [f"{style.counted(len(episodes), 'skill')}, {counted}"]
+    total = f"{counted(episodes[0], 'episode')} each" if uniform else counted(sum(episodes), "episode")
+    parts = [f"{counted(len(episodes), 'skill')}, {total}"]
     if len(descriptor.names) > 2:
         parts.append(f"two of {len(descriptor.names)} dimensions")
     if descriptor.limits is not None and view.zoomed:
-        parts.append(
-            f"zoomed in (limits {' x '.join(f'[{low:g}, {high:g}]' for low, high in descriptor.limits.T[:2])})"
-        )
+        parts.append(f"zoomed in (limits {limits_text(*descriptor.limits[:, :2])})")
     elif view.crossed:
         parts.append("dashed: the limits")
-    return f"{style.headline(config)}\n{',  '.join(parts)}"
+    return f"{headline(config)}\n{',  '.join(parts)}"
 
 
 def figure_size(view: View, size: int) -> tuple[float, float]:
@@ -209,17 +153,19 @@ def figure_size(view: View, size: int) -> tuple[float, float]:
     return 7.5, 0.9 + 6.0 * float(np.clip(height / width, 0.4, 1.7)) if view.equal else 6.2
 
 
-def _colours(skills: Sequence[int]) -> dict[int, Any]:
+def _colours(skills: Sequence[int]) -> dict[int, Colour]:
     """Skill -> colour."""
     import matplotlib
 
-    if len(skills) <= len(style.PALETTE):
-        return dict(zip(skills, style.PALETTE, strict=False))
+    if len(skills) <= len(PALETTE):
+        return dict(zip(skills, PALETTE, strict=False))
     shades = matplotlib.colormaps["turbo"](np.linspace(0.03, 0.97, len(skills)))[:, :3]
     return {skill: tuple(_DARKER * shade) for skill, shade in zip(skills, shades, strict=True)}
 
 
-def _draw_trajectories(axes, trajectories: Sequence[Trajectory], colours: Mapping[int, Any], fading: bool) -> None:
+def _draw_trajectories(
+    axes: "Axes", trajectories: Sequence[Trajectory], colours: Mapping[int, Colour], fading: bool
+) -> None:
     from matplotlib.collections import LineCollection
 
     many = len(trajectories) > _MANY
@@ -243,20 +189,20 @@ def _parts(path: np.ndarray) -> list[np.ndarray]:
     return [path[first : last + 1] for first, last in pairwise(cuts)] or [path]
 
 
-def _draw_starts(axes, trajectories: Sequence[Trajectory]) -> None:
+def _draw_starts(axes: "Axes", trajectories: Sequence[Trajectory]) -> None:
     starts = np.unique([trajectory.points[0] for trajectory in trajectories], axis=0)
-    few = {"s": 30, "edgecolors": style.INK, "linewidths": 0.9, "zorder": 4}
-    crowd = {"s": 12, "edgecolors": style.QUIET, "linewidths": 0.8, "zorder": 1}
+    few = {"s": 30, "edgecolors": INK, "linewidths": 0.9, "zorder": 4}
+    crowd = {"s": 12, "edgecolors": QUIET, "linewidths": 0.8, "zorder": 1}
     ring_style = few if len(starts) <= _FEW else crowd
     axes.scatter(starts[:, 0], starts[:, 1], label="start", facecolors="none", clip_on=False, **ring_style)
 
 
-def _frame(axes, view: View, descriptor: Dimensions) -> None:
+def _frame(axes: "Axes", view: View, descriptor: Dimensions) -> None:
     from matplotlib.patches import Rectangle
 
     if view.crossed and view.limits is not None:
         lower, upper = view.limits
-        line_style = {"fill": False, "edgecolor": style.QUIET, "linewidth": 0.9, "linestyle": "--"}
+        line_style = {"fill": False, "edgecolor": QUIET, "linewidth": 0.9, "linestyle": "--"}
         axes.add_patch(Rectangle(lower, *(upper - lower), **line_style))
     axes.set_xlim(*view.ends[:, 0])
     axes.set_ylim(*view.ends[:, 1])
@@ -264,9 +210,8 @@ def _frame(axes, view: View, descriptor: Dimensions) -> None:
         axes.set_aspect("equal")
     labels = [_label(name, descriptor.kind) for name in descriptor.names[:2]]
     labels = ["step", *labels] if len(labels) == 1 else labels
-    axes.set_xlabel(labels[0], fontsize=9)
-    axes.set_ylabel(labels[1], fontsize=9)
-    style.tidy(axes)
+    label_axes(axes, *labels)
+    tidy(axes)
 
 
 def _label(name: str, kind: str) -> str:
@@ -275,23 +220,21 @@ def _label(name: str, kind: str) -> str:
     return f"{name},\nmean of the steps so far" if kind == "mean" else name
 
 
-def _list_skills(axes) -> None:
+def _list_skills(axes: "Axes") -> None:
     legend = axes.legend(
         title="skill", loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8, title_fontsize=9
     )
-    legend.get_title().set_color(style.INK)
+    legend.get_title().set_color(INK)
 
 
-def _draw_bar(figure, axes, colours: Mapping[int, Any]) -> None:
+def _draw_bar(axes: "Axes", colours: Mapping[int, Colour]) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
     count = len(colours)
     shades = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(list(colours.values())))
     ticks = np.arange(0, count, -(-count // 10))
-    bar = figure.colorbar(shades, ax=axes, pad=0.02, aspect=35, ticks=ticks)
+    bar = colour_bar(shades, [axes], "skill", ticks=ticks)
     bar.minorticks_off()
     bar.set_ticklabels([str(list(colours)[tick]) for tick in ticks])
-    bar.set_label("skill", fontsize=9)
-    bar.ax.tick_params(labelsize=8, length=0)
-    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0)

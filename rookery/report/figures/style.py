@@ -1,7 +1,18 @@
-"""Colours, axes style and number formats shared by figures and tables."""
+"""Colours, and the style of figures and axes."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rookery.report.formatting import steps_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.figure import Figure
 
 INK, QUIET = "#1b3a4b", "#8fa7b3"
 """Colours of text and main elements, and of secondary elements."""
@@ -13,27 +24,61 @@ PALETTE = (
 """Colours of groups, in their order."""
 
 
-def headline(config: Mapping[str, Any]) -> str:
-    """The kind and the environment of a run, from `config.json`."""
-    return f"{config.get('kind', 'run')}  {config.get('environment', {}).get('env', '')}".strip()
+def colour_of(index: int) -> str:
+    """The colour of a group; those of the palette repeat."""
+    return PALETTE[index % len(PALETTE)]
 
 
-def counted(number: int, noun: str) -> str:
-    """A count with its noun: "1 skill", "2 skills"."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+def new_figure(size: tuple[float, float], title: str = "", fontsize: int = 11) -> "Figure":
+    """A figure of a width and height in inches that belongs to no window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title, color=INK, fontsize=fontsize)
+    return figure
 
 
-def number(value: float) -> str:
-    """Format with four significant digits; large numbers are rounded to integers with thousands separators."""
-    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
+def save_figure(figure: "Figure", path: Path) -> Path:
+    """Write a figure; returns the path."""
+    figure.savefig(path, dpi=130)
+    return path
 
 
-def significant(value: float) -> str:
-    """Format with four significant digits, without an exponent below 10 million."""
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
+def title_axes(axes: "Axes", title: str) -> None:
+    """Set the title above the left end of axes, and tidy them."""
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    tidy(axes)
 
 
-def tidy(axes) -> None:
+def label_axes(axes: "Axes", x: str, y: str | None = None) -> None:
+    """Set the labels of the axes; None leaves the vertical one as it is."""
+    axes.set_xlabel(x, fontsize=9)
+    if y is not None:
+        axes.set_ylabel(y, fontsize=9)
+
+
+def count_steps(axes: "Axes") -> None:
+    """Format the horizontal axis as environment steps, short enough that neighbours never touch."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
+
+
+def colour_bar(
+    colours: "ScalarMappable", axes: "Sequence[Axes]", label: str, ticks: np.ndarray | None = None
+) -> "Colorbar":
+    """Add a colour bar without decoration beside axes."""
+    bar = axes[0].figure.colorbar(colours, ax=axes, pad=0.02, aspect=35, ticks=ticks)
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return bar
+
+
+def tidy(axes: "Axes") -> None:
     """Remove decoration that carries no data from axes."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.2, linewidth=0.6)

@@ -1,84 +1,73 @@
 """Sections of a report of one run, as JSON values: learning, population, skills, episodes; only read from its files."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from rookery.deploy.episodes import Episodes, read_episodes
-from rookery.experiments.lineage import Lineage, lineage
-from rookery.report.figures import comparison
-from rookery.report.figures.skills import read_trajectories, view_of
-from rookery.report.groups import Run, independent_runs, worst_fitness
-from rookery.report.packing import packed, rounded
-from rookery.report.sections import summary
+from rookery.deploy.episodes import Episodes
+from rookery.experiments.lineage import Lineage
+from rookery.report.figures.skills import view_of
+from rookery.report.formatting import AGENT_PREFIX, SKILL_METRICS, fitness_metric
+from rookery.report.page_json import packed, packed_fields, rounded
+from rookery.report.readers import RunRecord, check_columns
+from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
 from rookery.report.sections.repertoire import repertoire_chapter
-from rookery.storage.csv_log import read_csv
-from rookery.storage.run_dir import RunFolder
+from rookery.report.sections.summary import head, seconds
 
-_AGENT = "return/"
 _LONGEST = 400  # points of a trajectory in the page
+_ROUNDED = {"position", "rotation", "heading"}  # arrays of episodes that are stored as int16
 _NEEDED = ("generation", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "seconds", "steps_per_second")
 _OF_REPERTOIRE = ("max_fitness", "qd_score")
 
 
-def chapters(folder: RunFolder) -> dict[str, Any]:
+def chapters(record: RunRecord) -> dict[str, object]:
     """All sections of a run; those that do not apply to the run are None.
 
     Raises:
       ValueError: no generation is finished yet, or a table is damaged.
     """
-    metrics = read_metrics(folder)
-    seeds = independent_runs(folder)
-    family = lineage(folder.path, separate_roles=True) if folder.lineage_file.exists() else None
-    has_teams = folder.config.get("member") != "agent"  # quartiles over agents of several roles are meaningless
-    populations = [] if family is None else _populations(family, metrics, has_teams, bool(seeds))
+    check_metrics(record)
     return {
-        **summary.head(folder, metrics, seeds),
-        "metrics": {name: packed(values, precise=True) for name, values in metrics.items()},
-        "learning": _learning(folder, metrics, family if has_teams else None, seeds),
-        "populations": populations,
-        "repertoire": repertoire_chapter(folder),
-        "skills": _skills(folder),
-        "episodes": _episodes(folder),
+        **head(record),
+        "metrics": {name: packed(values, precise=True) for name, values in record.metrics.items()},
+        "learning": _learning(record),
+        "populations": _populations(record) if record.has_members else [],
+        "repertoire": repertoire_chapter(record),
+        "skills": _skills(record),
+        "episodes": _episodes(record.episodes),
     }
 
 
-def read_metrics(folder: RunFolder) -> dict[str, np.ndarray]:
-    """`metrics.csv`.
+def check_metrics(record: RunRecord) -> None:
+    """Check that a run has a finished generation with all columns that a page needs.
 
     Raises:
       ValueError: no generation is finished yet, or the table is damaged.
     """
-    metrics = read_csv(folder.metrics_file) if folder.metrics_file.exists() else {}
-    if not any(map(len, metrics.values())):
-        raise ValueError(f"{folder.path} has no finished generation to report yet; wait for its first.")
-    missing = [name for name in _NEEDED + _OF_REPERTOIRE * ("coverage" in metrics) if name not in metrics]
-    if missing:
-        raise ValueError(f"{folder.metrics_file} lacks the columns {', '.join(missing)}; put a copy of the file back.")
-    return metrics
+    needed = _NEEDED + _OF_REPERTOIRE * ("coverage" in record.metrics)
+    check_columns(record.folder.metrics_file, record.metrics, needed, "put a copy of the file back")
 
 
-def _learning(
-    folder: RunFolder, metrics: Mapping[str, np.ndarray], family: Lineage | None, seeds: Sequence[Run]
-) -> dict[str, Any]:
+def _learning(record: RunRecord) -> dict[str, object]:
     """Best, median and quartiles of each generation, by environment steps and by wall-clock time.
 
     For independent members, their interquartile mean with its interval instead, by the environment steps of each.
     """
-    learning = {
+    metrics, seeds = record.metrics, record.seeds
+    learning: dict[str, object] = {
         "env_steps": packed(metrics["env_steps"] / max(len(seeds), 1), precise=True),
-        "seconds": packed(np.cumsum(summary.seconds(metrics)), precise=True),
+        "seconds": packed(np.cumsum(seconds(metrics)), precise=True),
         "seeds": _seeds(seeds),
         "best": None if seeds else packed(metrics["best_fitness"]),
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
-        "agents": {name.removeprefix(_AGENT): name for name in metrics if name.startswith(_AGENT)},
-        "label": _FITNESS.get(str(folder.config.get("diayn", {}).get("fitness")), "fitness"),
+        "agents": {name.removeprefix(AGENT_PREFIX): name for name in metrics if name.startswith(AGENT_PREFIX)},
+        "label": SKILL_METRICS.get(fitness_metric(record.config) or "", "fitness"),
     }
-    if seeds or family is None or family.fitness.shape[1] < 2:
+    # Quartiles over agents of several roles are meaningless.
+    if seeds or not record.has_members or _has_roles(record) or record.lineage.fitness.shape[1] < 2:
         return learning
-    finite = np.where(np.isfinite(family.fitness), family.fitness, np.nan)
+    finite = finite_or_nan(record.lineage.fitness)
     has_finite = np.isfinite(finite).any(axis=1)
     quartiles = np.full((3, len(finite)), np.nan)
     quartiles[:, has_finite] = np.nanquantile(finite[has_finite], [0.25, 0.5, 0.75], axis=1)
@@ -86,64 +75,64 @@ def _learning(
     return learning | {name: packed(values) for name, values in zip(names, quartiles, strict=True)}
 
 
-def _seeds(runs: Sequence[Run]) -> dict[str, Any] | None:
+def _has_roles(record: RunRecord) -> bool:
+    """Whether the roles of a team evolve separately, so that the members are agents."""
+    return record.config.get("member") == "agent"
+
+
+def _seeds(runs: Sequence[Run]) -> dict[str, object] | None:
     """The interquartile mean of independent members with its 95 % interval, at the generations `points`."""
     floor = worst_fitness(runs)
     if not np.isfinite(floor):
         return None
-    steps, fitness = comparison.curve(runs, floor)
-    curve = {name: packed(np.asarray(values, float)) for name, values in fitness._asdict().items()}
-    return {"count": len(runs), "points": np.searchsorted(runs[0].env_steps, steps).tolist(), **curve}
+    steps, fitness = curve(runs, floor)
+    points = np.searchsorted(runs[0].env_steps, steps).tolist()
+    return {"count": len(runs), "points": points, **packed_fields(fitness)}
 
 
-_FITNESS = {"accuracy": "discriminator accuracy", "diversity": "diversity return, nats", "return": "mean return"}
-
-
-def _populations(
-    family: Lineage, metrics: Mapping[str, np.ndarray], has_teams: bool, independent: bool
-) -> list[dict[str, Any]]:
+def _populations(record: RunRecord) -> list[dict[str, object]]:
     """The population; or one per role, where I roles evolve separately: role i of slot p has index `p I + i`."""
-    names = [name.removeprefix(_AGENT) for name in metrics if name.startswith(_AGENT)]
-    if has_teams or not names:
-        return [{"name": None, **_population(family, independent)}]
+    lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_PREFIX)]
+    if not (_has_roles(record) and names):
+        return [{"name": None, **_population(lineage, bool(record.seeds))}]
     count = len(names)
     populations = []
     for role, name in enumerate(names):
-        of_role = family._replace(
-            parents=family.parents[:, role::count] // count,
-            fitness=family.fitness[:, role::count],
-            hyper={hyper: values[:, role::count] for hyper, values in family.hyper.items()},
+        of_role = lineage._replace(
+            parents=lineage.parents[:, role::count] // count,
+            fitness=lineage.fitness[:, role::count],
+            hyper={hyper: values[:, role::count] for hyper, values in lineage.hyper.items()},
         )
-        populations.append({"name": name, **_population(of_role)})
+        populations.append({"name": name.removeprefix(AGENT_PREFIX), **_population(of_role)})
     return populations
 
 
-def _population(family: Lineage, independent: bool = False) -> dict[str, Any]:
+def _population(lineage: Lineage, independent: bool = False) -> dict[str, object]:
     """Fitness, parent and hyper-parameters of every member in every generation `[G, P]`, and `winner` `[G]`.
 
     `winner` are the ancestors of the best member; None for independent members.
     """
-    parents = family.parents
-    evolving = {name: values for name, values in family.hyper.items() if len(np.unique(values)) > 1}
-    finite = np.isfinite(family.fitness[-1]).any()
+    parents = lineage.parents
+    evolving = {name: values for name, values in lineage.hyper.items() if len(np.unique(values)) > 1}
+    finite = np.isfinite(lineage.fitness[-1]).any()
     return {
-        "fitness": packed(family.fitness),
+        "fitness": packed(lineage.fitness),
         "parents": packed(parents),
-        "descends": packed(family.has_descendants),
-        "winner": packed(family.ancestors()) if finite and not independent else None,
+        "descends": packed(lineage.has_descendants),
+        "winner": packed(lineage.ancestors()) if finite and not independent else None,
         "hyper": {name: packed(values) for name, values in evolving.items()},
         "evolves": bool((parents[1:] != np.arange(parents.shape[1])).any()),
     }
 
 
-def _skills(folder: RunFolder) -> dict[str, Any] | None:
+def _skills(record: RunRecord) -> dict[str, object] | None:
     """Trajectories of each skill in descriptor space; `missing` states the reason where there are none."""
-    if "skills" not in folder.config:
+    if "skills" not in record.config:
         return None
     try:
-        trajectories, descriptor = read_trajectories(folder)
+        trajectories, descriptor = record.trajectories
     except ValueError as error:
-        return {"missing": str(error).replace(str(folder.path), folder.path.name)}
+        return {"missing": str(error).replace(str(record.path), record.path.name)}
     view = view_of(trajectories, descriptor)
     names = descriptor.names[:2] if len(descriptor.names) > 1 else ["step", *descriptor.names]
     return {
@@ -162,9 +151,8 @@ def _thinned(length: int) -> np.ndarray:
     return np.unique(np.linspace(0, length - 1, min(length, _LONGEST)).round().astype(int))
 
 
-def _episodes(folder: RunFolder) -> dict[str, Any] | None:
+def _episodes(recorded: Episodes | None) -> dict[str, object] | None:
     """The recorded episodes for the player; None where none were recorded."""
-    recorded = read_episodes(folder.path)
     if recorded is None:
         return None
     names = ("kind", "scenery", "shapes", "names", "episodes", "generation", "seed")
@@ -172,10 +160,9 @@ def _episodes(folder: RunFolder) -> dict[str, Any] | None:
     return header | {"secondsPerStep": recorded.header.get("seconds_per_step"), **_frames(recorded)}
 
 
-def _frames(recorded: Episodes) -> dict[str, Any]:
+def _frames(recorded: Episodes) -> dict[str, object]:
     if "film" in recorded.arrays:
         film = base64.b64encode(recorded.arrays["film"].tobytes()).decode()
         return {"film": f"data:image/gif;base64,{film}", "arrays": {}}
-    packers = {"position": rounded, "rotation": rounded, "heading": rounded}
-    arrays = {name: packers.get(name, packed)(array) for name, array in recorded.arrays.items()}
+    arrays = {name: (rounded if name in _ROUNDED else packed)(array) for name, array in recorded.arrays.items()}
     return {"film": None, "arrays": arrays}

@@ -1,7 +1,6 @@
 """Summary section of a report: the run's result, state, settings, hardware and problems, as text."""
 
 import dataclasses
-import datetime
 import itertools
 import math
 import shlex
@@ -13,16 +12,14 @@ import numpy as np
 from rookery.experiments.config import FLAG
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, to_record
 from rookery.experiments.kinds import KINDS, default_space
-from rookery.report.figures import style
-from rookery.report.figures.comparison import steps_text
-from rookery.report.figures.style import number
-from rookery.report.groups import Run, worst_fitness
+from rookery.report.formatting import AGENT_PREFIX, counted, duration, number, part, steps_text
+from rookery.report.readers import Event, RunRecord, Table
+from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import over_runs
-from rookery.storage.events import read_journal
-from rookery.storage.run_dir import RunFolder
 from rookery.trees import flatten_mapping
 
-Metrics = Mapping[str, np.ndarray]
+Settings = Mapping[str, Any]
+"""JSON values by name, as in `config.json`."""
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
@@ -38,35 +35,30 @@ _PROBLEMS = {
 }
 
 
-def head(folder: RunFolder, metrics: Metrics, seeds: Sequence[Run] = ()) -> dict[str, Any]:
+def head(record: RunRecord) -> dict[str, object]:
     """The head of a run's page, as JSON values.
 
-    Args:
-      folder: the run directory.
-      metrics: its `metrics.csv`, with at least one generation.
-      seeds: its independent members.
-
-    Returns:
-      The values by name.
+    Raises:
+      ValueError: no generation is finished yet, or a table is damaged.
     """
-    config, journal = folder.config, read_journal(folder)
+    config, journal, metrics, seeds = record.config, record.journal, record.metrics, record.seeds
     return {
-        "name": folder.path.name,
+        "name": record.path.name,
         "kind": config.get("kind", "run"),
-        "env": _part(config, "environment").get("env", ""),
+        "env": part(config, "environment").get("env", ""),
         "result": result(config, metrics, seeds),
         "state": state(config, journal, metrics),
         "command": command(config, journal),
         "settings": differences(config),
         "space": space(config),
-        "facts": facts(config, folder.versions, journal, metrics, len(seeds)),
+        "facts": facts(config, record.folder.versions, journal, metrics, len(seeds)),
         "events": [_event(event) for event in journal],
         "wrongs": problems(metrics, journal),
         "memory": next((event["memory"] for event in reversed(journal) if event.get("memory")), None),
     }
 
 
-def differences(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def differences(config: Settings) -> list[dict[str, str]]:
     """Settings that differ from the defaults of the run's kind: `name`, `value` and `default` as text.
 
     For an unknown kind, all settings.
@@ -74,7 +66,7 @@ def differences(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"name": name, "value": _text(value), "default": _text(usual)} for name, value, usual in _changed(config)]
 
 
-def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _changed(config: Settings) -> list[tuple[str, object, object]]:
     """Name, value and default of the settings that differ from the defaults of the run's kind."""
     kind = KINDS.get(str(config.get("kind")))
     defaults = flatten_mapping(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
@@ -88,19 +80,20 @@ def _changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def space(config: Mapping[str, Any]) -> list[list[str]]:
+def space(config: Settings) -> list[list[str]]:
     """Each hyper-parameter, and its range or its value."""
-    return [[name, _describe(choice)] for name, choice in _part(config, "space").items()]
+    return [[name, _describe(choice)] for name, choice in part(config, "space").items()]
 
 
-def _describe(choice: Any) -> str:
+def _describe(choice: object) -> str:
     # Runs started from Python record a range as a mapping, those of the command line as a list.
     bounds = [choice.get("low"), choice.get("high")] if isinstance(choice, Mapping) else choice
-    evolves = isinstance(bounds, list) and len(bounds) == 2
-    return f"evolves in [{_text(bounds[0])}, {_text(bounds[1])}]" if evolves else f"is {_text(choice)}"
+    if isinstance(bounds, list) and len(bounds) == 2:
+        return f"evolves in [{', '.join(map(_text, bounds))}]"
+    return f"is {_text(choice)}"
 
 
-def command(config: Mapping[str, Any], journal: list[dict[str, Any]]) -> str:
+def command(config: Settings, journal: Sequence[Event]) -> str:
     """The command line that started the run; an equivalent one where the journal did not record it."""
     for event in journal:
         if event.get("event") == "began" and event.get("command") and not event.get("generation"):
@@ -108,9 +101,9 @@ def command(config: Mapping[str, Any], journal: list[dict[str, Any]]) -> str:
     if config.get("kind") not in KINDS:
         return ""
     kind, defaults = str(config["kind"]), default_space(str(config["kind"]))
-    space = _part(config, "space").items()
+    space = part(config, "space").items()
     changed = {name: value for name, value in space if _text(value) != _text(defaults.get(name))}
-    words = ["rookery", "train", kind, "--env", str(_part(config, "environment").get("env", ""))]
+    words = ["rookery", "train", kind, "--env", str(part(config, "environment").get("env", ""))]
     for name, value, _ in _changed(config):
         words += _flag(name.rpartition(".")[2].replace("_", "-"), value) if name != "environment.env" else []
     for name, value in changed.items():
@@ -118,14 +111,14 @@ def command(config: Mapping[str, Any], journal: list[dict[str, Any]]) -> str:
     return shlex.join(words)
 
 
-def _flag(name: str, value: Any) -> list[str]:
+def _flag(name: str, value: object) -> list[str]:
     """The words of the command line that set a flag, with numbers in full precision."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
-def result(config: Mapping[str, Any], metrics: Metrics, seeds: Sequence[Run] = ()) -> str:
+def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
     """The result of the run so far in one line; for independent members an aggregate."""
     last = {name: values[-1] for name, values in metrics.items()}
     steps = f"{steps_text(last['env_steps'] / max(len(seeds), 1))} environment steps"
@@ -133,18 +126,18 @@ def result(config: Mapping[str, Any], metrics: Metrics, seeds: Sequence[Run] = (
     if "coverage" in last:
         parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", f"best {number(last['max_fitness'])}"]
         return f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
-    agents = {name.removeprefix("return/"): value for name, value in last.items() if name.startswith("return/")}
+    agents = {name.removeprefix(AGENT_PREFIX): value for name, value in last.items() if name.startswith(AGENT_PREFIX)}
     if 1 < len(agents) <= _MOST_AGENTS:
         returns = ", ".join(f"{name} {number(value)}" for name, value in agents.items())
         return f"{f'Mean returns of {len(seeds)} seeds' if seeds else 'Returns'}: {returns}, {after}"
     if "accuracy" in last:
-        count = _part(config, "skills").get("num_skills")
+        count = part(config, "skills").get("num_skills")
         skills = f" for {count} skills" if count else ""
         return f"Discriminator accuracy {100 * last['accuracy']:.0f} %{skills}, {after}"
     if not np.isfinite(last["best_fitness"]):
         return f"No member has a finite fitness, {after}"
     if seeds:
-        iqm = over_runs([run.end.fitness for run in seeds], worst_fitness(seeds))
+        iqm = over_runs([run.end.fitness for run in seeds], worst_fitness(seeds)).item()
         interval = f"{number(iqm.low)} to {number(iqm.high)}"
         return f"Fitness {number(iqm.value)} (interquartile mean, 95 % interval {interval}), {after}"
     best = f"Best fitness {number(last['best_fitness'])}"
@@ -155,16 +148,16 @@ def result(config: Mapping[str, Any], metrics: Metrics, seeds: Sequence[Run] = (
 _MOST_AGENTS = 6
 
 
-def _cells(config: Mapping[str, Any]) -> str:
-    cells = _part(config, "cells")
+def _cells(config: Settings) -> str:
+    cells = part(config, "cells")
     count = math.prod(cells["grid"]) if cells.get("grid") else cells.get("cells")
     return f"{count:,} cells" if count else "the cells"
 
 
-def state(config: Mapping[str, Any], journal: list[dict[str, Any]], metrics: Metrics) -> dict[str, Any]:
+def state(config: Settings, journal: Sequence[Event], metrics: Table) -> dict[str, str | bool]:
     """Progress of the run: `text`, and `over`, whether the run has ended."""
-    done, goal = int(metrics["generation"][-1]) + 1, _part(config, "run").get("generations")
-    of_goal = f"{done} of {goal} generations" if goal else style.counted(done, "generation")
+    done, goal = int(metrics["generation"][-1]) + 1, part(config, "run").get("generations")
+    of_goal = f"{done} of {goal} generations" if goal else counted(done, "generation")
     last = journal[-1] if journal else {}
     if last.get("event") == "ended":
         return {"text": f"{last.get('why', 'ended')}, {of_goal}", "over": True}
@@ -173,20 +166,20 @@ def state(config: Mapping[str, Any], journal: list[dict[str, Any]], metrics: Met
 
 
 def facts(
-    config: Mapping[str, Any],
+    config: Settings,
     versions: Mapping[str, str],
-    journal: list[dict[str, Any]],
-    metrics: Metrics,
+    journal: Sequence[Event],
+    metrics: Table,
     seeds: int = 0,
 ) -> list[list[str]]:
     """Label and value of the run's key facts; `seeds` is the number of independent members, 0 without any."""
     steps = metrics["env_steps"][-1]
     starts = [event for event in journal if event.get("event") == "began"] or [{}]
-    hardware, versions = _part(starts[-1], "hardware"), {**versions, **_part(starts[-1], "versions")}
+    hardware, versions = part(starts[-1], "hardware"), {**versions, **part(starts[-1], "versions")}
     packages = [f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions]
     rows = [
         ["independent members" if seeds else "population", str(seeds or config.get("population", ""))],
-        ["seed", str(_part(config, "run").get("seed", ""))],
+        ["seed", str(part(config, "run").get("seed", ""))],
         ["environment steps", f"{steps:,.0f}{f', {steps / seeds:,.0f} each' if seeds else ''}"],
         ["time", duration(float(seconds(metrics).sum()))],
         ["devices", hardware.get("devices", "")],
@@ -197,35 +190,35 @@ def facts(
     return [[label, value] for label, value in rows if value]
 
 
-def seconds(metrics: Metrics) -> np.ndarray:
+def seconds(metrics: Table) -> np.ndarray:
     """Wall time of each generation `[G]`."""
     return np.sum([metrics[name] for name in PHASES if name in metrics], axis=0)
 
 
-def _processor(hardware: Mapping[str, Any]) -> str:
+def _processor(hardware: Settings) -> str:
     name = hardware.get("cpu") if hardware.get("kind") == "cpu" else hardware.get("kind")
     memory = f", {hardware['memory'] / 2**30:.0f} GiB" if hardware.get("memory") else ""
-    cores = f", {style.counted(hardware['cores'], 'core')}" if hardware.get("cores") else ""
+    cores = f", {counted(hardware['cores'], 'core')}" if hardware.get("cores") else ""
     return f"{name}{cores}{memory}" if name else ""
 
 
-def problems(metrics: Metrics, journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def problems(metrics: Table, journal: Sequence[Event]) -> list[dict[str, str | float]]:
     """Problems of the run and warnings: `name`, `meaning`, and `count` over the run."""
-    counted: list[dict[str, Any]] = []
+    found: list[dict[str, str | float]] = []
     for name, meaning in _PROBLEMS.items():
         if name in metrics:
             total = metrics[name][-1] if name == "below_offset" else np.nansum(metrics[name])
-            counted.append({"name": name, "meaning": meaning, "count": float(total)})
+            found.append({"name": name, "meaning": meaning, "count": float(total)})
     warned = [event["message"] for event in journal if event.get("event") == "warned"]
     damaged = [message for message in warned if "is damaged and was passed over" in message]
     begun = [index for index, event in enumerate(journal) if event.get("event") == "began"]
     killed = sum(all(event.get("event") != "ended" for event in journal[a:b]) for a, b in itertools.pairwise(begun))
-    counted.append({"name": "damaged", "meaning": "damaged checkpoints that were skipped", "count": len(damaged)})
-    counted.append({"name": "killed", "meaning": "times that the run was killed and continued", "count": killed})
-    return [*counted, *({"name": "warning", "meaning": message, "count": 1} for message in dict.fromkeys(warned))]
+    found.append({"name": "damaged", "meaning": "damaged checkpoints that were skipped", "count": len(damaged)})
+    found.append({"name": "killed", "meaning": "times that the run was killed and continued", "count": killed})
+    return [*found, *({"name": "warning", "meaning": message, "count": 1} for message in dict.fromkeys(warned))]
 
 
-def _event(event: Mapping[str, Any]) -> dict[str, str]:
+def _event(event: Event) -> dict[str, str]:
     """Time and text of a journal entry."""
     kind = str(event.get("event", ""))
     texts = {
@@ -237,23 +230,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, str]:
     return {"at": str(event.get("at", "")).replace("T", " ")[:19], "text": texts.get(kind, kind)}
 
 
-def duration(seconds: float) -> str:
-    """Text of a duration: 12 s, 3 min 20 s, 2 h 5 min."""
-    rounded = datetime.timedelta(seconds=round(seconds))
-    hours, rest = divmod(rounded.days * 86_400 + rounded.seconds, 3600)
-    minutes, left = divmod(rest, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{seconds:.3g} s"
-
-
-def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A nested part of a configuration; {} where it is missing or, in a run from Python, not a mapping."""
-    part = config.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -3,7 +3,8 @@
 import pytest
 
 from rookery.report.figures import curves
-from rookery.storage.run_dir import create, open_existing
+from rookery.report.readers import open_run
+from rookery.storage.run_dir import create
 
 MEMBERS = (0, 1)
 
@@ -29,7 +30,7 @@ def write(path, metrics, config=None, members=MEMBERS):
 
 def drawn(path):
     """The name of the fitness, and title -> values of each panel below."""
-    figure = curves._figure(open_existing(path))
+    figure = curves._figure(open_run(path))
     first, *panels = figure.axes
     return first.get_ylabel(), {axes.get_title("left"): list(axes.lines[0].get_ydata()) for axes in panels}
 
@@ -77,13 +78,13 @@ def test_the_picture_lies_beside_the_tables(tmp_path):
 def test_a_run_without_a_generation_is_refused(tmp_path):
     write(tmp_path, {})
     (tmp_path / "metrics.csv").write_text("generation,env_steps,best_fitness,median_fitness\n")
-    with pytest.raises(ValueError, match="has no finished generation to draw"):
+    with pytest.raises(ValueError, match="has no finished generation to report yet"):
         curves.draw_curves(tmp_path)
 
 
 def test_independent_members_have_an_interval_and_no_best(tmp_path):
     path = write(tmp_path, {}, {"kind": "sac", "draw_hyper": False})
-    first = curves._figure(open_existing(path)).axes[0]
+    first = curves._figure(open_run(path)).axes[0]
     (middle,) = [line for line in first.lines if line.get_label().startswith("interquartile mean of 2 seeds, 95 %")]
     assert (middle.get_xdata().tolist(), middle.get_ydata().tolist()) == ([5.0, 10.0], [0.5, 0.5])
     assert len(first.collections) == 1, "the band"

@@ -10,7 +10,8 @@ from matplotlib.image import imread
 from rookery.report import dimensions
 from rookery.report.figures import repertoire as repertoire_picture
 from rookery.report.figures.repertoire import draw_repertoire
-from rookery.storage.run_dir import create, open_existing
+from rookery.report.readers import Repertoire, open_run
+from rookery.storage.run_dir import create
 
 INF, NAN = float("inf"), float("nan")
 YELLOW, VIOLET = (matplotlib.colormaps["viridis"](end)[:3] for end in (1.0, 0.0))
@@ -37,13 +38,12 @@ def write(path: Path, centroids, fitness, **more) -> Path:
     return path
 
 
-def read(path: Path) -> repertoire_picture.Repertoire:
-    return repertoire_picture.read_repertoire(open_existing(path))
+def read(path: Path) -> Repertoire:
+    return open_run(path).repertoire
 
 
 def title(path: Path) -> str:
-    folder = open_existing(path)
-    return repertoire_picture._title(folder, repertoire_picture.read_repertoire(folder))
+    return repertoire_picture._title(open_run(path))
 
 
 def area(corners: np.ndarray) -> float:

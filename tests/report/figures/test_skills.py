@@ -7,7 +7,8 @@ from matplotlib.colors import to_rgba
 from rookery.report.figures import skills as skills_picture
 from rookery.report.figures import style
 from rookery.report.figures.skills import draw_skills
-from rookery.storage.run_dir import create, open_existing
+from rookery.report.readers import open_run
+from rookery.storage.run_dir import create
 
 ROOM = {"meaning": "final x, y", "kind": "final", "lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
 LINE = {"meaning": "final x", "kind": "final", "lower": [-1.0], "upper": [1.0]}
@@ -31,7 +32,7 @@ def write(path, episodes, descriptor=ROOM):
 
 def drawn(path):
     """Skill -> the figure's lines and the dots at their ends; the starts; and the axes."""
-    (axes, *_) = skills_picture._figure(open_existing(path)).axes
+    (axes, *_) = skills_picture._figure(open_run(path)).axes
     lines = [collection for collection in axes.collections if hasattr(collection, "get_segments")]
     dots = {collection.get_label(): collection for collection in axes.collections if collection not in lines}
     starts = dots.pop("start", None)
@@ -45,7 +46,7 @@ def paths(lines):
 
 
 def title(path):
-    return skills_picture._figure(open_existing(path)).get_suptitle()
+    return skills_picture._figure(open_run(path)).get_suptitle()
 
 
 def frame(axes):
@@ -192,7 +193,7 @@ class TestSkills:
         skills, _, axes = drawn(tmp_path)
         assert axes.get_legend() is None
         assert len({tuple(np.asarray(lines.get_colors())[0]) for lines, _ in skills.values()}) == 30
-        _, bar = skills_picture._figure(open_existing(tmp_path)).axes
+        _, bar = skills_picture._figure(open_run(tmp_path)).axes
         assert bar.get_ylabel() == "skill"
         assert [text.get_text() for text in bar.get_yticklabels()] == [str(skill) for skill in range(0, 30, 3)]
 

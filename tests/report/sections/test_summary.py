@@ -11,9 +11,10 @@ import pytest
 from rookery.cli.app import parse
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS, default_space
-from rookery.report.groups import Run
+from rookery.report.formatting import duration, number
+from rookery.report.readers import open_run
+from rookery.report.runs import Run
 from rookery.report.sections import summary
-from rookery.storage.run_dir import open_existing
 from tests.written_runs import METRICS, write
 
 NAN, INF = float("nan"), float("inf")
@@ -111,7 +112,7 @@ def test_how_far_a_run_is(journal, goal, text, over):
     ],
 )
 def test_durations(seconds, words):
-    assert summary.duration(seconds) == words
+    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_durations(seconds, words):
     ],
 )
 def test_numbers(value, text):
-    assert summary.number(value) == text
+    assert number(value) == text
 
 
 class TestTime:
@@ -288,8 +289,7 @@ class TestSettings:
 
 
 def test_a_head_of_a_run_of_an_older_version(tmp_path):
-    folder = open_existing(write(tmp_path / "run <b>", {"kind": "sac"}))
-    told = summary.head(folder, metrics())
+    told = summary.head(open_run(write(tmp_path / "run <b>", {"kind": "sac"})))
     assert (told["name"], told["kind"], told["env"]) == ("run <b>", "sac", "room")
     assert told["result"] == "Best fitness 2, median 1.5, after 300 environment steps"
     assert told["state"] == {"text": "finished, 3 of 3 generations", "over": True}
@@ -300,7 +300,7 @@ def test_a_head_tells_the_journal_and_the_memory_of_the_last_end(tmp_path):
     compiled = {"event": "compiled", "seconds": 1.25}
     ends = [ENDED | {"memory": {"planned": size}} for size in (1, 2)]
     journal = [BEGAN, compiled, ends[0], BEGAN | {"generation": 3}, ends[1], {"event": "x"}]
-    told = summary.head(open_existing(write(tmp_path / "run", journal=journal)), metrics())
+    told = summary.head(open_run(write(tmp_path / "run", journal=journal)))
     assert told["memory"] == {"planned": 2}
     texts = [event["text"] for event in told["events"]]
     end = "finished after generation 3"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.report.packing import packed, rounded, to_json
+from rookery.report.page_json import packed, rounded, to_json
 
 NAN, INF = math.nan, math.inf
 

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rookery.deploy import evaluate
-from rookery.report.groups import Group, Run, Score
+from rookery.deploy.evaluate import check_fresh, fresh_fitness
+from rookery.report.run_groups import Group
+from rookery.report.runs import Run, Score
 from rookery.training.progress import bar
 
 
@@ -28,7 +29,7 @@ def evaluate_groups(groups: Iterable[Group], fresh: Fresh) -> list[Group]:
       The groups, with `Run.fresh` set in every run.
 
     Raises:
-      ValueError: fewer episodes than 1, or a run that `evaluate.fresh_fitness` cannot evaluate.
+      ValueError: fewer episodes than 1, or a run that `fresh_fitness` cannot evaluate.
       CheckpointError: a run has no complete checkpoint.
       ImportError: the package of a run's environment is not installed.
     """
@@ -37,11 +38,11 @@ def evaluate_groups(groups: Iterable[Group], fresh: Fresh) -> list[Group]:
     groups = list(groups)
     paths = dict.fromkeys(run.path for group in groups for run in group.runs)
     for path in paths:
-        evaluate.check_fresh(path)
+        check_fresh(path)
     results = {}
     with bar("evaluating runs", len(paths)) as advance:
         for path in paths:
-            results[path] = evaluate.fresh_fitness(path, fresh.episodes, fresh.seed, fresh.checkpoint)
+            results[path] = fresh_fitness(path, fresh.episodes, fresh.seed, fresh.checkpoint)
             advance(1)
     return [group._replace(runs=tuple(_with_score(run, *results[run.path]) for run in group.runs)) for group in groups]
 

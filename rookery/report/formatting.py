@@ -1,0 +1,81 @@
+"""Text of numbers, counts, durations and limits, and labels of metrics, for figures, tables and pages alike."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+SKILL_METRICS = {
+    "accuracy": "discriminator accuracy",
+    "true_return": "mean return",
+    "diversity_return": "diversity return, nats",
+}
+"""Columns of `metrics.csv` in a run with skills, and their labels."""
+REPERTOIRE_METRICS = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
+"""Columns of `metrics.csv` in a run with a repertoire, and their labels."""
+AGENT_PREFIX = "return/"
+"""Prefix of the columns of `metrics.csv` with the returns of a team's agents."""
+_FITNESS = {"accuracy": "accuracy", "diversity": "diversity_return", "return": "true_return"}
+
+
+def fitness_metric(config: Mapping[str, Any]) -> str | None:
+    """The metric of skills that is the fitness of a run; None where its configuration names none."""
+    return _FITNESS.get(str(part(config, "diayn").get("fitness")))
+
+
+def part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A nested part of a configuration; {} where it is missing or, in a run from Python, not a mapping."""
+    found = config.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def headline(config: Mapping[str, Any]) -> str:
+    """The kind and the environment of a run, from `config.json`."""
+    return f"{config.get('kind', 'run')}  {part(config, 'environment').get('env', '')}".strip()
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 skill", "2 skills"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def number(value: float) -> str:
+    """Format with four significant digits; large numbers are rounded to integers with thousands separators."""
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
+def significant(value: float) -> str:
+    """Format with four significant digits, without an exponent below 10 million and without separators."""
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+def equal_decimals(*columns: np.ndarray) -> list[list[str]]:
+    """Columns of numbers with the same number of decimals, 1 to 4, so that the largest has three significant digits."""
+    magnitudes = np.abs(np.concatenate(columns))
+    largest = np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)
+    decimals = int(np.clip(2 - np.floor(np.log10(largest)), 1, 4)) if largest > 0 else 1
+    return [[f"{value:.{decimals}f}" for value in column] for column in columns]
+
+
+def steps_text(steps: float) -> str:
+    """A count of environment steps with four significant digits at most: 950, 20k, 1.5M, 2B."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if steps >= size:
+            return f"{steps / size:.4g}{unit}"
+    return f"{steps:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Text of a duration: 12 s, 3 min 20 s, 2 h 5 min."""
+    rounded = datetime.timedelta(seconds=round(seconds))
+    hours, rest = divmod(rounded.days * 86_400 + rounded.seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{seconds:.3g} s"
+
+
+def limits_text(lower: Sequence[float], upper: Sequence[float]) -> str:
+    """The limits of several dimensions: "[0, 1] x [-1, 1]"."""
+    return " x ".join(f"[{low:g}, {high:g}]" for low, high in zip(lower, upper, strict=True))

@@ -1,0 +1,334 @@
+"""Readers of a run folder. Figures, tables and page sections take a `RunRecord` and open no file themselves."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.deploy.episodes import Episodes, read_episodes
+from rookery.experiments.config_io import are_independent
+from rookery.experiments.lineage import Lineage, lineage_of
+from rookery.report.dimensions import Dimensions, dimensions
+from rookery.report.runs import Run, finite_or_nan
+from rookery.storage.csv_log import read_csv
+from rookery.storage.events import read_journal
+from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+from rookery.trees import flatten_mapping
+
+Table = Mapping[str, np.ndarray]
+"""Columns of a table: name -> `[rows]`."""
+Event = Mapping[str, Any]
+"""An event of a run, see `storage.events.read_journal`."""
+_AGAIN = "let the run write it again"
+
+
+class Repertoire(NamedTuple):
+    """Content of `repertoire.csv`, with the descriptor's limits and names from `config.json`."""
+
+    fitness: np.ndarray
+    """`[C]`, -inf in empty cells."""
+    centroids: np.ndarray
+    """`[C, D]`."""
+    descriptors: np.ndarray
+    """`[C, D]`, NaN in empty cells."""
+    lower: np.ndarray
+    """`[D]`, lower limits of the descriptor."""
+    upper: np.ndarray
+    """`[D]`, upper limits of the descriptor."""
+    names: list[str]
+    """Names of the D dimensions."""
+
+    @property
+    def occupied(self) -> np.ndarray:
+        """`[C]` bool."""
+        return np.isfinite(self.fitness)
+
+
+class Trajectory(NamedTuple):
+    """Trajectory of one episode in descriptor space."""
+
+    skill: int
+    points: np.ndarray
+    """`[states, 2]`: the first two dimensions of the descriptor, or the step and the only dimension."""
+
+
+class RunRecord:
+    """The content of a run folder; each file is read once, when a field that needs it is first used.
+
+    Args:
+      folder: the run directory, which is only read.
+
+    Attributes:
+      folder: the run directory.
+    """
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+
+    @property
+    def path(self) -> Path:
+        """Absolute path of the folder."""
+        return self.folder.path
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration of the run."""
+        return self.folder.config
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the run; None if `config.json` does not record it."""
+        settings = flatten_mapping(self.config)
+        return next((settings[name] for name in ("run.seed", "seed") if settings.get(name) is not None), None)
+
+    @property
+    def has_generation(self) -> bool:
+        """Whether a generation is finished.
+
+        Raises:
+          ValueError: `metrics.csv` is damaged.
+        """
+        return any(map(len, self._metrics.values()))
+
+    @cached_property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """`metrics.csv`: name -> `[G]`, G at least 1.
+
+        Raises:
+          ValueError: no generation is finished yet, or the table is damaged.
+        """
+        if not self.has_generation:
+            raise ValueError(
+                f"{self.path} has no finished generation to report yet; wait for its first, or leave it out."
+            )
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> dict[str, np.ndarray]:
+        return _read(self.folder.metrics_file)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the run has `lineage.csv`: plain MAP-Elites has none."""
+        return self.folder.lineage_file.is_file()
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        """`lineage.csv`; the members are agents where the roles of a team evolve separately.
+
+        Raises:
+          ValueError: no generation is finished yet, or a table is damaged.
+        """
+        return lineage_of(self.folder, _read(self.folder.lineage_file), self._metrics)
+
+    def learning_curve(self, score: str | None = None) -> Run:
+        """The learning curve of the whole folder.
+
+        Args:
+          score: a column of `metrics.csv`; by default the fitness of the best elite of a run with a repertoire, of the
+            best member of others.
+
+        Raises:
+          ValueError: no generation is finished yet, the table is damaged, or it lacks a column.
+        """
+        metrics = self.metrics
+        column = score or ("max_fitness" if "max_fitness" in metrics else "best_fitness")
+        for name in ("env_steps", column):
+            if name not in metrics:
+                near = difflib.get_close_matches(name, metrics, cutoff=0.5) or list(metrics)
+                raise ValueError(
+                    f"{self.path} cannot be compared: its metrics.csv has no column {name}; choose one of "
+                    f"{', '.join(near)}."
+                )
+        return Run(self.path, self.seed, metrics["env_steps"], finite_or_nan(metrics[column]), column)
+
+    @cached_property
+    def members(self) -> tuple[Run, ...]:
+        """The learning curve of each independent member, with its share of the environment steps.
+
+        Raises:
+          ValueError: no generation is finished yet, or a table is damaged.
+        """
+        metrics, lineage = self.metrics, self.lineage
+        # A run in progress writes lineage.csv after metrics.csv, so that either may be a generation ahead here.
+        fitness = finite_or_nan(lineage.fitness)[: len(metrics["env_steps"])]
+        env_steps = metrics["env_steps"][: len(fitness)] / fitness.shape[1]
+        return tuple(
+            Run(self.path, self.seed, env_steps, values, "fitness", member) for member, values in enumerate(fitness.T)
+        )
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether the members are independent runs."""
+        return are_independent(self.config)
+
+    @property
+    def seeds(self) -> tuple[Run, ...]:
+        """The learning curves of several independent members; () for a folder that is one run.
+
+        Raises:
+          ValueError: as `members`.
+        """
+        members = self.members if self.is_independent and self.has_members else ()
+        return members if len(members) > 1 else ()
+
+    @cached_property
+    def journal(self) -> Sequence[Event]:
+        """The events of the run, oldest first; empty where none are recorded."""
+        return read_journal(self.folder)
+
+    @cached_property
+    def episodes(self) -> Episodes | None:
+        """The recorded episodes; None where there are none.
+
+        Raises:
+          ValueError: the file is damaged, or of another version.
+        """
+        return read_episodes(self.path)
+
+    @property
+    def has_repertoire(self) -> bool:
+        """Whether the run has `repertoire.csv`."""
+        return self.folder.repertoire_file.is_file()
+
+    @cached_property
+    def repertoire(self) -> Repertoire:
+        """The repertoire that the run last saved.
+
+        Raises:
+          ValueError: the run has no repertoire, or its table cannot be read.
+        """
+        if not self.has_repertoire:
+            raise ValueError(
+                f"{self.path} has no repertoire to draw: repertoire.csv is missing in it; choose a run of a kind with "
+                "a repertoire, or wait for its first generation."
+            )
+        table, path = _read(self.folder.repertoire_file), self.folder.repertoire_file
+        size = _count(table, "centroid/")
+        check_columns(path, table, ("fitness", *_columns("centroid", size), *_columns("descriptor", size)), _AGAIN)
+        if not size or not len(table["fitness"]):
+            raise ValueError(f"{path} lacks cells; {_AGAIN}.")
+        centroids, descriptors = (_stacked(table, kind, size) for kind in ("centroid", "descriptor"))
+        if not np.isfinite(centroids).all():
+            raise ValueError(f"{path} has a centroid that is not finite; {_AGAIN}.")
+        descriptor = dimensions(self.config, size)
+        lower, upper = _estimate_limits(centroids) if descriptor.limits is None else descriptor.limits
+        return Repertoire(table["fitness"], centroids, descriptors, lower, upper, descriptor.names)
+
+    @cached_property
+    def insertions(self) -> Table | None:
+        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs.
+
+        Raises:
+          ValueError: the table is damaged.
+        """
+        path = self.folder.cells_file
+        if not path.is_file():
+            return None
+        table = _read(path)
+        if not {"generation", "cell", "fitness"} <= set(table):
+            raise ValueError(f"{path} lacks the columns of its first line; put a copy of the file back.")
+        return table
+
+    @cached_property
+    def trajectories(self) -> tuple[list[Trajectory], Dimensions]:
+        """All recorded trajectories, sorted by skill, and the dimensions of their descriptor.
+
+        Raises:
+          ValueError: there are no trajectories, or the table cannot be read.
+        """
+        path, again = self.folder.skills_file, f"`rookery evaluate {self.path}` writes it"
+        if not path.is_file():
+            raise ValueError(f"{self.path} has no trajectories to draw: skills.csv is missing in it; {again}.")
+        table = _read(path)
+        size = _count(table, "descriptor/")
+        check_columns(path, table, ("skill", "episode", "step", *_columns("descriptor", size)), f"{again} anew")
+        if not size:
+            raise ValueError(
+                f"{path} has no descriptor, so there are no trajectories to draw; train on a task that has one "
+                "(`rookery envs` lists them)."
+            )
+        descriptor = dimensions(self.config, size)
+        trajectories = _trajectories(table, descriptor)
+        if not trajectories:
+            raise ValueError(f"{path} contains no trajectory; {again} anew.")
+        return trajectories, descriptor
+
+
+def open_run(path: str | Path) -> RunRecord:
+    """Open a run directory.
+
+    Raises:
+      RunFolderError: the folder is not a run; the message names similar runs nearby.
+    """
+    path = Path(path)
+    try:
+        return RunRecord(open_existing(path))
+    except RunFolderError as error:
+        around = path if path.is_dir() else path.parent
+        if (path / "config.json").is_file() or not around.is_dir():
+            raise
+        known = {config.parent.name: config.parent for config in sorted(around.glob("*/config.json"))}
+        near = difflib.get_close_matches(path.name, known, cutoff=0.5) or list(known)[:3]
+        if not near:
+            raise
+        suggestions = ", ".join(str(known[name]) for name in near)
+        raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {suggestions}.") from error
+
+
+def check_columns(path: Path, table: Table, needed: Sequence[str], remedy: str) -> None:
+    """Check that a table has the needed columns.
+
+    Raises:
+      ValueError: it lacks some.
+    """
+    if missing := [name for name in needed if name not in table]:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}; {remedy}.")
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a table; {} if the file does not exist."""
+    return read_csv(path) if path.is_file() else {}
+
+
+def _count(table: Table, prefix: str) -> int:
+    return sum(name.startswith(prefix) for name in table)
+
+
+def _columns(kind: str, size: int) -> list[str]:
+    return [f"{kind}/{index}" for index in range(size)]
+
+
+def _stacked(table: Table, kind: str, size: int) -> np.ndarray:
+    """The columns of a vector, `[rows, size]`."""
+    return np.stack([table[name] for name in _columns(kind, size)], axis=1)
+
+
+def _estimate_limits(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Limits for a run that did not record them: the range of the centroids, extended by half a cell."""
+    lower, upper = centroids.min(axis=0), centroids.max(axis=0)
+    width = upper - lower
+    margin = np.where(width > 0, 0.5 * width / max(len(centroids) ** (1 / centroids.shape[1]) - 1, 1), 0.5)
+    return lower - margin, upper + margin
+
+
+def _trajectories(table: Table, descriptor: Dimensions) -> list[Trajectory]:
+    """The points of every episode, sorted by skill; states that are not finite are dropped."""
+    states = _stacked(table, "descriptor", min(len(descriptor.names), 2))
+    order = np.lexsort((table["step"], table["episode"], table["skill"]))
+    order = order[np.isfinite(states[order]).all(axis=1)]
+    labels = np.stack([table["skill"][order], table["episode"][order]], axis=1)
+    trajectories = []
+    for rows in np.split(order, 1 + np.flatnonzero((labels[1:] != labels[:-1]).any(axis=1))):
+        steps, points = table["step"][rows], states[rows]
+        if descriptor.kind == "mean":  # the start state is not yet part of the episode's descriptor
+            steps, points = steps[steps > 0], points[steps > 0]
+            points = np.cumsum(points, axis=0) / np.arange(1, len(points) + 1)[:, None]
+        if points.shape[1] == 1:
+            points = np.concatenate([steps[:, None].astype(float), points], axis=1)
+        if len(points):
+            trajectories.append(Trajectory(int(table["skill"][rows[0]]), points))
+    return trajectories

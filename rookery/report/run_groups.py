@@ -1,0 +1,135 @@
+"""Grouping of run directories by configuration: the runs of a group differ only in their seeds."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON, SCHEDULE, are_independent
+from rookery.report.readers import RunRecord, open_run
+from rookery.report.runs import Run
+from rookery.trees import flatten_mapping
+
+# Settings without an effect on the results, or (`devices` without `exact`) only on their rounding.
+_WITHOUT_EFFECT = {
+    *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
+    *("environment.devices", "environment.exact"),
+}
+
+
+class Group(NamedTuple):
+    """Runs of one configuration."""
+
+    label: str
+    """Kind, environment, and the settings in which the groups of this kind on this environment differ, named by their
+    flags where these are unambiguous (`pbt-sac hopper, perturb=pb2`); unique among the groups."""
+    name: str
+    """The label without the environment."""
+    environment: str
+    """The task, with the settings that change it (`hopper, backend=mjx`); scores are comparable within it only."""
+    runs: tuple[Run, ...]
+    """In the given order; each independent member of a folder is a run."""
+    population: str = "1"
+    """Size of the population whose best member is the score of a run, as text."""
+    independent: bool = False
+    """Whether the members of a folder are independent."""
+
+    @property
+    def selected(self) -> bool:
+        """Whether a run's score is the highest of several evaluations."""
+        columns = {run.column for run in self.runs}
+        return "max_fitness" in columns or ("best_fitness" in columns and self.population != "1")
+
+
+def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None) -> list[Group]:
+    """Group runs by configuration, in the order in which the configurations first appear.
+
+    Two runs are in one group if their `config.json` agree except for the seed and for settings without an effect on
+    the results: folder, stored checkpoints, devices, output. A setting that is null or an empty list counts as absent.
+    Runs started from Python do not record their program unless `run` was given a `record`: all runs without one are in
+    one group.
+
+    Each independent member of a folder (`--seeds 8`) is a run, whose environment steps are its share of the folder's;
+    the number of members then does not distinguish groups.
+
+    Args:
+      runs: run directories, of which duplicates are dropped, or their records.
+      score: the column of `metrics.csv` that is the score of a run. By default the fitness: of the best elite for a run
+        with a repertoire, of the member itself if it is independent, else of the best member. A column describes all
+        members of a folder together, so with a column a folder of independent members counts as one run.
+
+    Returns:
+      The groups.
+
+    Raises:
+      ValueError: no folder is given, a folder is not a run or has damaged files, or a run has no finished generation or
+        lacks the column.
+    """
+    paths = {run.path if isinstance(run, RunRecord) else Path(run).resolve(): run for run in runs}
+    if not paths:
+        raise ValueError("there is no run to compare; give the folders of at least one.")
+    sorted_runs: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    independent = {}
+    for path, run in paths.items():
+        record = run if isinstance(run, RunRecord) else open_run(path)
+        per_member = score is None and record.is_independent
+        without_effect = _WITHOUT_EFFECT | {"population"} if per_member else _WITHOUT_EFFECT
+        settings = _settings(record.config).items()
+        key = tuple(sorted((name, _text(value)) for name, value in settings if name not in without_effect))
+        sorted_runs.setdefault(key, []).extend(record.members if per_member else [record.learning_curve(score)])
+        independent[key] = record.is_independent
+    configurations = [dict(key) for key in sorted_runs]
+    return [
+        _group(dict(key), configurations, runs)._replace(independent=independent[key])
+        for key, runs in sorted_runs.items()
+    ]
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings with dotted names, such as `run.generations`, without nulls and empty lists.
+
+    A replayed schedule is represented by a digest of its values instead of its source.
+    """
+    settings = {name: value for name, value in config.items() if name not in (DESCRIPTOR, INDEPENDENT)}
+    if SCHEDULE in config:
+        digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
+        settings |= {SCHEDULE: digest[:6], "replay_schedule": None}
+    if config.get("kind") == PYTHON and are_independent(
+        config
+    ):  # no other setting may distinguish it from a population
+        settings[INDEPENDENT] = True
+    return {name: value for name, value in flatten_mapping(settings).items() if value is not None and value != []}
+
+
+def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run]) -> Group:
+    environment, others = _split(settings)
+    kind = others.get("kind", "run")
+    rivals = [rival for rival_environment, rival in map(_split, configurations) if rival_environment == environment]
+    rivals = [rival for rival in rivals if rival.get("kind") == others.get("kind")]
+    flags = [name.rpartition(".")[2] for name in set().union(*rivals)]
+    distinct = {}
+    for name, value in others.items():
+        if any(rival.get(name) != value for rival in rivals):
+            flag = name.rpartition(".")[2]
+            distinct[flag if flags.count(flag) == 1 else name] = value
+    names = _join(f"{kind} {environment}", distinct), _join(kind, distinct)
+    return Group(*names, environment, tuple(runs), settings.get("population", "1"))
+
+
+def _split(settings: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The environment with its settings, across which scores are not comparable; and all other settings."""
+    others = {name: value for name, value in settings.items() if name != "env" and not name.startswith("environment.")}
+    environment = {name.removeprefix("environment."): value for name, value in settings.items() if name not in others}
+    return _join(environment.pop("env", "an unnamed environment"), environment), others
+
+
+def _join(start: str, settings: Mapping[str, str]) -> str:
+    return ", ".join([start, *(f"{name}={value}" for name, value in settings.items())])
+
+
+def _text(value: Any) -> str:
+    """The text of a setting in a label; 1 and 1.0 are equal."""
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return value if isinstance(value, str) else json.dumps(value)
