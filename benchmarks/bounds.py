@@ -12,12 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams
-from rookery.agents import diayn, ppo_settings, sac, td3
+from rookery.agents import ppo_settings
+from rookery.agents.diayn import space as diayn_space
+from rookery.agents.sac import SPACE as SAC_SPACE
+from rookery.agents.td3 import SPACE as TD3_SPACE
 from rookery.hyperparams import Space
 from rookery.populations.config import PbtConfig
 
 MEMBERS, GENERATIONS = 10_000, 20
-SPACES = {"sac": sac.SPACE, "td3": td3.SPACE, "ppo": ppo_settings.SPACE, "diayn": diayn.space(sac.SPACE)}
+SPACES = {"sac": SAC_SPACE, "td3": TD3_SPACE, "ppo": ppo_settings.SPACE, "diayn": diayn_space(SAC_SPACE)}
 
 
 def on_a_bound(space: Space, generations: int, resample: float, members: int = MEMBERS) -> dict[str, float]:

@@ -32,8 +32,9 @@ from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import registry
 from rookery.envs.wrappers.skills import skills
-from rookery.learners import off_policy
 from rookery.learners.base import Learner, Member
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, off_policy
+from rookery.learners.off_policy import learn as off_policy_learn
 from rookery.types import Array, Key, Metrics, PyTree
 
 CONTENDERS = ("ours", "qdax", "qdax_donated")
@@ -107,7 +108,7 @@ def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
     agent = diayn(
         sac(env.spec, SacConfig(hidden_sizes=HIDDEN)), env.spec, DiaynConfig(discriminator_hidden_sizes=HIDDEN)
     )
-    config = off_policy.OffPolicyConfig(
+    config = OffPolicyConfig(
         num_envs=ENVS,
         steps_per_generation=ENVS * iterations,
         updates_per_step=UPDATES_PER_STEP,
@@ -115,7 +116,7 @@ def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
         buffer_size=rows,
         warmup_steps=ENVS * iterations if part == "steps" else 0,
     )
-    learner = off_policy.off_policy(agent, env, config)
+    learner = off_policy(agent, env, config)
     bank_key, born_key, fill_key, key = jax.random.split(jax.random.key(0), 4)
     bank = jax.jit(learner.start_states)(bank_key)
     member = jax.jit(learner.init)(born_key, hyperparams.defaults(learner.space), bank)
@@ -123,7 +124,7 @@ def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
         member = member._replace(buffer=jax.jit(fill, donate_argnums=0)(member.buffer, fill_key))
     if part != "updates":
         return Job(partial(run_iterations, learner), (bank,), (member, key))
-    bindings = off_policy.OffPolicyBindings(agent, env, buffers.ring(rows), config)
+    bindings = OffPolicyBindings(agent, env, buffers.ring(rows), config)
     return Job(partial(learn, bindings), (member._replace(state=None),), (member.state, key))
 
 
@@ -135,16 +136,14 @@ def run_iterations(learner: Learner, bank: PyTree, carry: tuple[Member, Key]) ->
     return (member, key), metrics
 
 
-def learn(
-    bindings: off_policy.OffPolicyBindings, member: Member, carry: tuple[PyTree, Key]
-) -> tuple[tuple[PyTree, Key], Metrics]:
+def learn(bindings: OffPolicyBindings, member: Member, carry: tuple[PyTree, Key]) -> tuple[tuple[PyTree, Key], Metrics]:
     """The updates of the same number of iterations; `carry` is the agent's state, and a key."""
     state, key = carry
     key, learn_key = jax.random.split(key)
 
     def block(state: PyTree, key: Key) -> tuple[PyTree, Metrics]:
         counts, zero = (bindings.config.updates, bindings.config.batch_size), jnp.zeros((), jnp.int32)
-        return off_policy.learn(bindings.agent, bindings.buffer, member._replace(state=state), key, zero, *counts)
+        return off_policy_learn(bindings.agent, bindings.buffer, member._replace(state=state), key, zero, *counts)
 
     state, metrics = jax.lax.scan(block, state, jax.random.split(learn_key, bindings.config.iterations))
     return (state, key), metrics

@@ -25,18 +25,18 @@ from rookery.qd.map_elites import with_repertoire
 def ours(problem: Problem, settings: Settings, generations: int) -> Contender:
     """Rookery's MAP-Elites, with many generations in one program like QDax's, and the functions of `PROBLEMS`."""
     (low, high), side = problem.limits, settings.side
-    scoring = rookery.function_scoring(
+    scoring = rookery.qd.function_scoring(
         partial(_score, problem), partial(_init, problem), (low, low), (high, high), problem.offset, problem.bounds
     )
-    cells = rookery.grid((side, side), (low, low), (high, high))
-    variation = rookery.VariationConfig(settings.iso_sigma, settings.line_sigma)
-    program = rookery.map_elites(scoring, cells, rookery.iso_line(scoring, settings.batch_size, variation))
+    cells = rookery.qd.grid((side, side), (low, low), (high, high))
+    variation = rookery.qd.VariationConfig(settings.iso_sigma, settings.line_sigma)
+    program = rookery.map_elites(scoring, cells, rookery.qd.iso_line(scoring, settings.batch_size, variation))
 
     def begin(seed: int) -> Any:
         first = jnp.asarray(peers_map_elites.first_population(problem, settings, seed))
         state = program.init(jax.random.key(seed))
         fitness, descriptor = problem.score(jnp, first)
-        repertoire, _ = repertoires.add(rookery.repertoire_of(state), first, fitness, descriptor)
+        repertoire, _ = repertoires.add(rookery.qd.repertoire_of(state), first, fitness, descriptor)
         return with_repertoire(state, repertoire), jax.random.key(seed)
 
     compiled = harness.compile_program(partial(_scan, program, generations), begin(0), donate=(0,))

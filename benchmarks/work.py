@@ -16,8 +16,9 @@ from rookery.agents.base import OffPolicyAgent
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import Environment, EnvSpec
-from rookery.learners import off_policy
 from rookery.learners.base import Learner, Member
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, off_policy
+from rookery.learners.off_policy import learn as off_policy_learn
 from rookery.populations import base
 from rookery.types import Array, Key, PyTree, Transition
 
@@ -71,10 +72,10 @@ def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
     return state._replace(rows=jax.tree.map(draw, keys, state.rows), size=size)
 
 
-def update_parts(shapes: Shapes, updates: int) -> off_policy.OffPolicyBindings:
+def update_parts(shapes: Shapes, updates: int) -> OffPolicyBindings:
     """The bindings of a learner that makes `updates` updates per block; without an environment."""
     agent = agent_of(shapes, shapes.spec)
-    config = off_policy.OffPolicyConfig(
+    config = OffPolicyConfig(
         num_envs=updates,
         steps_per_generation=updates,
         batch_size=shapes.batch_size,
@@ -82,10 +83,10 @@ def update_parts(shapes: Shapes, updates: int) -> off_policy.OffPolicyBindings:
         warmup_steps=0,
     )
     no_environment: Any = None
-    return off_policy.OffPolicyBindings(agent, no_environment, buffers.ring(shapes.rows), config)
+    return OffPolicyBindings(agent, no_environment, buffers.ring(shapes.rows), config)
 
 
-def members(bindings: off_policy.OffPolicyBindings, shapes: Shapes, key: Key) -> Member:
+def members(bindings: OffPolicyBindings, shapes: Shapes, key: Key) -> Member:
     """A population `[P]` with full buffers and without environments."""
 
     def init_member(key: Key) -> Member:
@@ -104,9 +105,7 @@ def members(bindings: off_policy.OffPolicyBindings, shapes: Shapes, key: Key) ->
     return jax.jit(init_population)(key)
 
 
-def update_block(
-    bindings: off_policy.OffPolicyBindings, buffer: PyTree, carry: tuple[Member, Key]
-) -> tuple[tuple, PyTree]:
+def update_block(bindings: OffPolicyBindings, buffer: PyTree, carry: tuple[Member, Key]) -> tuple[tuple, PyTree]:
     """The learner's block of updates for a population; `carry` is the members without their buffers, and a key."""
     population, key = carry
     key, update_key = jax.random.split(key)
@@ -114,7 +113,7 @@ def update_block(
 
     def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
         counts, zero = (bindings.config.updates, bindings.config.batch_size), jnp.zeros((), jnp.int32)
-        return off_policy.learn(bindings.agent, bindings.buffer, member._replace(buffer=buffer), key, zero, *counts)
+        return off_policy_learn(bindings.agent, bindings.buffer, member._replace(buffer=buffer), key, zero, *counts)
 
     state, metrics = base.vmap(learn, (population, buffer, keys), ())
     return (population._replace(state=state), key), metrics
@@ -122,7 +121,7 @@ def update_block(
 
 def learner(environment: Environment, shapes: Shapes, num_envs: int, iterations: int) -> Learner:
     """A learner that makes one update per environment step, without warm-up, like QDax's training."""
-    config = off_policy.OffPolicyConfig(
+    config = OffPolicyConfig(
         num_envs=num_envs,
         steps_per_generation=num_envs * iterations,
         batch_size=shapes.batch_size,
@@ -130,7 +129,7 @@ def learner(environment: Environment, shapes: Shapes, num_envs: int, iterations:
         warmup_steps=0,
     )
     agent = agent_of(shapes, environment.spec)
-    return off_policy.off_policy(agent, environment, config)
+    return off_policy(agent, environment, config)
 
 
 class Peer(NamedTuple):

@@ -17,10 +17,10 @@ def main(small: bool, run_dir: str) -> None:
     room = rookery.make("point_room", episode_length=20 if small else 100)
     env = rookery.skills(room, num_skills=4 if small else 8)  # appends the skill to the observations
     hidden_sizes = (8,) if small else (64, 64)
-    config = rookery.SacConfig(hidden_sizes=hidden_sizes)
-    discovery = rookery.DiaynConfig(discriminator_hidden_sizes=hidden_sizes)
+    config = rookery.agents.SacConfig(hidden_sizes=hidden_sizes)
+    discovery = rookery.agents.DiaynConfig(discriminator_hidden_sizes=hidden_sizes)
     agent = rookery.diayn(rookery.sac(env.spec, config), env.spec, discovery)  # or with td3, or a user-defined agent
-    learner_config = rookery.OffPolicyConfig(
+    learner_config = rookery.learners.OffPolicyConfig(
         num_envs=8 if small else 50,
         steps_per_generation=400 if small else 5_000,
         updates_per_step=0.125 if small else 0.1,
@@ -43,7 +43,7 @@ def main(small: bool, run_dir: str) -> None:
 
     # Fold a skill into the network weights: the result is a SAC agent for the environment without skills.
     member = jax.tree.map(lambda leaf: leaf[0], result.state.members)
-    policies = rookery.freeze_skills(rookery.sac(env.spec, config), env.spec, rookery.genotype(member))
+    policies = rookery.learners.freeze_skills(rookery.sac(env.spec, config), env.spec, rookery.genotype(member))
     third = jax.tree.map(lambda leaf: leaf[2], policies)
     _, start = room.reset(jax.random.key(0))
     action = rookery.act(rookery.sac(room.spec, config), third, start.observation)

@@ -24,21 +24,21 @@ def reach(joints: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
 def main(small: bool, run_dir: str) -> None:
     """Fill a repertoire, and look up an arm in it."""
     lower, upper = (0.0, 0.0), (1.0, 1.0)
-    scoring = rookery.function_scoring(
+    scoring = rookery.qd.function_scoring(
         reach, lambda key: jax.random.uniform(key, (8,)), lower, upper, qd_offset=-0.5, bounds=(0.0, 1.0), name="my arm"
     )
-    cells = rookery.grid((10, 10) if small else (50, 50), lower, upper)
-    emitter = rookery.iso_line(scoring, batch_size=64 if small else 1024)
+    cells = rookery.qd.grid((10, 10) if small else (50, 50), lower, upper)
+    emitter = rookery.qd.iso_line(scoring, batch_size=64 if small else 1024)
     program = rookery.map_elites(scoring, cells, emitter)
     result = rookery.run(program, generations=20 if small else 300, run_dir=run_dir, overwrite=True)
-    repertoire = rookery.repertoire_of(result.state)
+    repertoire = rookery.qd.repertoire_of(result.state)
 
     last = result.history[-1]
     print(f"coverage {last['coverage']:.1f} %, QD score {last['qd_score']:.1f}, best {last['max_fitness']:.4f}")
     elite = rookery.nearest(repertoire, (0.9, 0.5))
     print(f"nearest to (0.9, 0.5): end position {rounded(elite.descriptor)}, joints {rounded(elite.genotype)}")
-    rookery.save_repertoire(f"{run_dir}/arms.npz", repertoire, scoring)
-    assert (rookery.load_repertoire(f"{run_dir}/arms.npz", scoring).fitnesses == repertoire.fitnesses).all()
+    rookery.experiments.save_repertoire(f"{run_dir}/arms.npz", repertoire, scoring)
+    assert (rookery.experiments.load_repertoire(f"{run_dir}/arms.npz", scoring).fitnesses == repertoire.fitnesses).all()
 
 
 def rounded(array: jax.Array) -> np.ndarray:

@@ -14,8 +14,8 @@ import rookery
 def main(small: bool, run_dir: str) -> None:
     """Train a population on Brax's hopper (or, with `small`, on a point in a room) and print the best member."""
     env = rookery.make("point_room", episode_length=20) if small else rookery.make("hopper")
-    agent = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=(8,) if small else (64, 64)))
-    learner_config = rookery.OffPolicyConfig(
+    agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,) if small else (64, 64)))
+    learner_config = rookery.learners.OffPolicyConfig(
         num_envs=4 if small else 25,
         steps_per_generation=200 if small else 5_000,
         batch_size=8 if small else 64,
@@ -25,13 +25,13 @@ def main(small: bool, run_dir: str) -> None:
     learner = rookery.off_policy(agent, env, learner_config)
 
     # The evolved hyper-parameters with their scales and bounds; other fields keep their defaults.
-    space = rookery.space(
+    space = rookery.hyperparams.space(
         agent.space.defaults,
         {
-            "discount": rookery.OneMinusLog(0.9, 0.999),
-            "policy_lr": rookery.LogUniform(3e-5, 3e-3),
-            "critic_lr": rookery.LogUniform(3e-5, 3e-3),
-            "reward_scaling": rookery.LogUniform(0.1, 10.0),
+            "discount": rookery.hyperparams.OneMinusLog(0.9, 0.999),
+            "policy_lr": rookery.hyperparams.LogUniform(3e-5, 3e-3),
+            "critic_lr": rookery.hyperparams.LogUniform(3e-5, 3e-3),
+            "reward_scaling": rookery.hyperparams.LogUniform(0.1, 10.0),
         },
     )
     population = 4 if small else 8

@@ -15,9 +15,11 @@ import rookery
 def main(small: bool, run_dir: str) -> None:
     """Sweep, evolve, and print the first action of the best predator."""
     env = rookery.make("pursuit_continuous", episode_length=20 if small else 200)
-    config = rookery.PpoConfig(hidden_sizes=(8,) if small else (64, 64))
-    agent = rookery.independent(rookery.ppo(env.spec, config), env.spec)  # or shared(ppo(identify(env).spec), ...)
-    learner_config = rookery.OnPolicyConfig(
+    config = rookery.agents.PpoConfig(hidden_sizes=(8,) if small else (64, 64))
+    agent = rookery.agents.independent(
+        rookery.ppo(env.spec, config), env.spec
+    )  # or shared(ppo(identify(env).spec), ...)
+    learner_config = rookery.learners.OnPolicyConfig(
         num_envs=4 if small else 32,
         rollout_length=8 if small else 128,
         evaluate_every=2 if small else 10,
@@ -28,12 +30,14 @@ def main(small: bool, run_dir: str) -> None:
     rates = jnp.logspace(-4, -2, 2 if small else 8)
     hypers = jax.vmap(lambda rate: learner.space.defaults._replace(actor_lr=rate, critic_lr=rate))(rates)
     key, generations = jax.random.key(0), 1 if small else 20
-    sweep = jax.jit(jax.vmap(lambda hyper: rookery.train(learner, key, hyper, generations)))
+    sweep = jax.jit(jax.vmap(lambda hyper: rookery.learners.train(learner, key, hyper, generations)))
     _, evaluations, _ = sweep(hypers)
     for rate, returns in zip(rates, evaluations.episodes["return/prey"].mean(axis=-1), strict=True):
         print(f"rate {rate:.0e}: the prey's return {returns[0]:.0f} -> {returns[-1]:.0f}")
 
-    program = rookery.pbt(learner, population_size=4)  # or rookery.pbt_roles, to evolve predators and prey separately
+    program = rookery.pbt(
+        learner, population_size=4
+    )  # or rookery.populations.pbt_roles, to evolve predators and prey separately
     result = rookery.run(program, generations=2 if small else 20, run_dir=run_dir, overwrite=True)
     best = int(result.history[-1]["fitness"].argmax())
     member = jax.tree.map(lambda leaf: leaf[best], result.state.members)

@@ -16,8 +16,8 @@ import rookery
 def main(small: bool, run_dir: str) -> None:
     """Run PB2 on Brax's reacher (or, with `small`, on a point in a room), then replay with four seeds."""
     env = rookery.make("point_room", episode_length=20) if small else rookery.make("reacher", episode_length=100)
-    agent = rookery.td3(env.spec, rookery.Td3Config(hidden_sizes=(8,) if small else (64, 64)))
-    learner_config = rookery.OffPolicyConfig(
+    agent = rookery.td3(env.spec, rookery.agents.Td3Config(hidden_sizes=(8,) if small else (64, 64)))
+    learner_config = rookery.learners.OffPolicyConfig(
         num_envs=4 if small else 10,
         steps_per_generation=200 if small else 1_000,
         batch_size=8 if small else 64,
@@ -32,15 +32,15 @@ def main(small: bool, run_dir: str) -> None:
     program = rookery.pbt(learner, space, population_size=4 if small else 8, perturb="pb2")
     rookery.run(program, seed=0, generations=generations, run_dir=run_dir, overwrite=True)
 
-    lineage = rookery.lineage(run_dir)
+    lineage = rookery.experiments.lineage(run_dir)
     print(f"the winner is member {lineage.winner} with {lineage.fitness[-1, lineage.winner]:.2f}; its lineage:")
     print("  " + " ".join(str(member) for member in lineage.ancestors()))
     schedule = lineage.schedule()
     for name in space.domains:
         print(f"  {name:18} {schedule.values[name][0]:.4g} -> {schedule.values[name][-1]:.4g}")
 
-    values = rookery.at_steps(schedule, learner_config.steps_per_generation, generations)
-    fresh = rookery.replay(rookery.seeds(learner, population_size=4), values)
+    values = rookery.experiments.at_steps(schedule, learner_config.steps_per_generation, generations)
+    fresh = rookery.populations.replay(rookery.seeds(learner, population_size=4), values)
     returns = rookery.run(fresh, seed=1, generations=generations).history[-1]["fitness"]
     print(f"four new agents with that schedule: {', '.join(f'{value:.2f}' for value in np.sort(returns))}")
 

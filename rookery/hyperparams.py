@@ -223,6 +223,12 @@ def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, 
     Raises:
       ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds are invalid for its scale or
         its field.
+
+    Example:
+      >>> class Hyper(NamedTuple):
+      ...     rate: float = 1e-3
+      >>> bounds = rookery.hyperparams.LogUniform(1e-4, 1e-2)
+      >>> space = rookery.hyperparams.space(Hyper(), {"rate": bounds})
     """
     fields = MappingProxyType(dict(fields or {}))
     for name, domain in domains.items():
@@ -242,6 +248,12 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
 
     Raises:
       ValueError: a name is not a field, an interval is empty, or a value is outside the field's valid values.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> space = rookery.choose(rookery.sac(env.spec).space, policy_lr=(1e-5, 1e-2), discount=0.98)
+      >>> space.domains["policy_lr"], space.defaults.discount
+      (LogUniform(low=1e-05, high=0.01), 0.98)
     """
     domains, values = dict(space.domains), {}
     for name, choice in choices.items():

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 
 from benchmarks import harness
 from benchmarks.learning.population import BUDGETS
-from rookery.experiments import lineage
+from rookery.experiments.lineage import lineage
 
 LAST = 5
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 def correlations(runs: Path, agent: str, env: str) -> list[dict[str, Any]]:
     """One row per sampled hyper-parameter."""
-    families = [lineage.lineage(path) for path in sorted(runs.glob(f"random-search-{agent}-{env}-*"))]
+    families = [lineage(path) for path in sorted(runs.glob(f"random-search-{agent}-{env}-*"))]
     if not families:
         return []
     means = [family.fitness[-LAST:].mean(axis=0) for family in families]

@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning.pursuit --picture docs/pursuit_regimes.png
 
-Five seeds of each regime are trained by one compiled call of `rookery.train` mapped over the seeds; every team is
-evaluated before training and after each generation, over full deterministic episodes. With one predator and one prey
+Five seeds of each regime are trained by one compiled call of `rookery.learners.train` mapped over the seeds; every team
+is evaluated before training and after each generation, over full deterministic episodes. With one predator and one prey
 the game is zero-sum, so that the prey's return describes both agents.
 """
 
@@ -25,7 +25,7 @@ REGIMES = {
     "prey three times as fast": {"predator_speed": 1.0, "prey_speed": 3.0},
     "predator three times as fast": {"predator_speed": 3.0, "prey_speed": 1.0},
 }
-LEARNER_CONFIG = rookery.OnPolicyConfig(num_envs=32, eval_episodes=EPISODES, start_states=EPISODES)
+LEARNER_CONFIG = rookery.learners.OnPolicyConfig(num_envs=32, eval_episodes=EPISODES, start_states=EPISODES)
 
 
 def main() -> None:
@@ -50,12 +50,12 @@ def main() -> None:
         draw(steps, curves, options)
 
 
-def learn(options: argparse.Namespace, speeds: dict[str, float]) -> rookery.Evaluation:
+def learn(options: argparse.Namespace, speeds: dict[str, float]) -> rookery.types.Evaluation:
     """Evaluations of all seeds, leaves `[SEEDS, G + 1, ...]`."""
     env = rookery.make(options.env, **speeds)
-    agent = rookery.independent(rookery.ppo(env.spec), env.spec)
+    agent = rookery.agents.independent(rookery.ppo(env.spec), env.spec)
     learner = rookery.on_policy(agent, env, LEARNER_CONFIG)
-    train = partial(rookery.train, learner, generations=1 if options.quick else GENERATIONS)
+    train = partial(rookery.learners.train, learner, generations=1 if options.quick else GENERATIONS)
     return jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), SEEDS))[1]
 
 

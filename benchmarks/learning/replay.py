@@ -18,8 +18,9 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.learning.population import BUDGETS, config_of, fresh_returns
-from rookery.experiments import build, lineage
+from rookery.experiments import build
 from rookery.experiments.config import RunConfig
+from rookery.experiments.lineage import lineage
 from rookery.training import loop
 
 
@@ -41,7 +42,7 @@ def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dic
     run_path = Path(options.runs) / f"{options.contender.lower()}-{agent}-{env}-{seed}"
     scored = json.loads((run_path / "score.json").read_text())
     config = dataclasses.replace(config_of(agent, env, "defaults"), draw_hyper=False)
-    built = build.build(config, lineage.lineage(run_path).schedule())
+    built = build.build(config, lineage(run_path).schedule())
     result = loop.run(built.program, RunConfig(100 + seed, BUDGETS[env].generations, quiet=True), built.mesh)
     fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the same episodes as the winner
     return {

@@ -44,7 +44,7 @@ class Setting(NamedTuple):
     task: str
     num_skills: int
     generations: int
-    learner_config: rookery.OffPolicyConfig
+    learner_config: rookery.learners.OffPolicyConfig
     contenders: tuple[str, ...] = ("DIAYN",)
     population_size: int = 1
     full_state: bool = False  # input of the discriminator: the whole observation, or the task's descriptor
@@ -55,8 +55,12 @@ class Setting(NamedTuple):
 
 POPULATION_CONFIGS = {"PBT": PbtConfig(), "PBT with buffers": PbtConfig(inherit_buffer=True)}
 """The slot's replay buffer was collected with other skills than the child's, unless the parent's buffer is copied."""
-ROOM_CONFIG = rookery.OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1, eval_episodes=16)
-ANT_CONFIG = rookery.OffPolicyConfig(num_envs=100, steps_per_generation=25_000, updates_per_step=0.5, eval_episodes=64)
+ROOM_CONFIG = rookery.learners.OffPolicyConfig(
+    num_envs=50, steps_per_generation=5_000, updates_per_step=0.1, eval_episodes=16
+)
+ANT_CONFIG = rookery.learners.OffPolicyConfig(
+    num_envs=100, steps_per_generation=25_000, updates_per_step=0.5, eval_episodes=64
+)
 CHEETAH_CONFIG = dataclasses.replace(ANT_CONFIG, updates_per_step=0.2)
 SCALED_REWARD = MappingProxyType({"reward_scaling": 10.0})
 """The diversity reward is initially small relative to an entropy temperature of 1, which therefore starts at 0.1."""
@@ -108,7 +112,7 @@ def main() -> None:
 def bind(setting: Setting, contender: str, eval_episodes: int | None = None) -> Contender:
     """Program of a contender, evaluated with the configured number of episodes or with `eval_episodes`."""
     env = skills(rookery.make(setting.task, episode_length=EPISODE_LENGTH), setting.num_skills)
-    inner = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=HIDDEN, alpha_init=setting.alpha_init))
+    inner = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=HIDDEN, alpha_init=setting.alpha_init))
     agent = diayn(inner, env.spec, DiaynConfig(setting.full_state, discriminator_hidden_sizes=HIDDEN))
     learner_config = setting.learner_config
     if eval_episodes is not None:

@@ -29,8 +29,8 @@ from rookery.report.figures import style
 ENV = rookery.make("point_trap")
 P, VARIATIONS, GRID = 10, 30, (16, 16)
 GENERATIONS = {"PBT": 150, "ME-PBT": 100}  # of about 12 and 18 thousand steps
-AGENTS = {"sac": (rookery.sac, rookery.SacConfig), "td3": (rookery.td3, rookery.Td3Config)}
-LEARNER_CONFIG = rookery.OffPolicyConfig(
+AGENTS = {"sac": (rookery.sac, rookery.agents.SacConfig), "td3": (rookery.td3, rookery.agents.Td3Config)}
+LEARNER_CONFIG = rookery.learners.OffPolicyConfig(
     num_envs=10, steps_per_generation=1_000, batch_size=64, buffer_size=150_000, warmup_steps=200, eval_episodes=1
 )
 FRESH = 32  # episodes of the final evaluation of an elite
@@ -75,7 +75,7 @@ def train(agent: str, contender: str, seed: int) -> dict[str, Any]:
     return row | {name: float(value) for name, value in fresh.items() if name.startswith("corrected/")}
 
 
-def build_program(agent: str, contender: str, learner_config: rookery.OffPolicyConfig) -> Any:
+def build_program(agent: str, contender: str, learner_config: rookery.learners.OffPolicyConfig) -> Any:
     """Program of a contender."""
     make, config = AGENTS[agent]
     learner = rookery.off_policy(make(ENV.spec, config(hidden_sizes=(64, 64))), ENV, learner_config)
@@ -87,7 +87,7 @@ def build_program(agent: str, contender: str, learner_config: rookery.OffPolicyC
 def cells() -> jax.Array:
     """The repertoire's cells."""
     assert ENV.spec.descriptor is not None
-    return rookery.grid(GRID, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper)
+    return rookery.qd.grid(GRID, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper)
 
 
 def evaluation_steps(metrics: dict[str, np.ndarray]) -> float:

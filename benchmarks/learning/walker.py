@@ -69,8 +69,8 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
 def program(settings: Settings, episodes: int, placement: Placement = ONE_DEVICE) -> rookery.Program:
     """Rookery's ME-PBT with QDax's settings."""
     env = rookery.make(settings.task, episode_length=settings.episode_length)
-    agent = rookery.sac(env.spec, rookery.SacConfig(settings.hidden_sizes, output_scale=1.0))
-    learner_config = rookery.OffPolicyConfig(
+    agent = rookery.sac(env.spec, rookery.agents.SacConfig(settings.hidden_sizes, output_scale=1.0))
+    learner_config = rookery.learners.OffPolicyConfig(
         num_envs=settings.num_envs,
         steps_per_generation=settings.num_envs * settings.iterations,
         updates_per_step=settings.updates_per_step,
@@ -87,7 +87,7 @@ def program(settings: Settings, episodes: int, placement: Placement = ONE_DEVICE
 def cells(settings: Settings) -> jax.Array:
     """Centroids of Rookery's repertoire, and of the final evaluation of all contenders."""
     assert ENV.spec.descriptor is not None
-    return rookery.cvt(settings.cells, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper, settings.draws)
+    return rookery.experiments.cvt(settings.cells, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper, settings.draws)
 
 
 def qdax_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:

@@ -311,6 +311,10 @@ def diayn(
     Raises:
       ValueError: the agent learns on-policy; or the environment has no skills, or no descriptor while
         `descriptor_full_state` is off.
+
+    Example:
+      >>> env = rookery.skills(rookery.make("point_room"))
+      >>> agent = rookery.diayn(rookery.sac(env.spec), env.spec)
     """
     config = config or DiaynConfig()
     if not isinstance(agent, OffPolicyAgent):

@@ -30,6 +30,10 @@ def independent(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) ->
 
     Raises:
       ValueError: the environment is not a team's, or the agent does not learn on-policy, or is already a team.
+
+    Example:
+      >>> env = rookery.make("pursuit_continuous")
+      >>> agent = rookery.agents.independent(rookery.ppo(env.spec), env.spec)
     """
     team = _check(agent, spec)
     vmap_agents = partial(jax.vmap, axis_size=len(team.names))
@@ -83,7 +87,7 @@ def _update_one(
 def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPolicyAgent[ParamsT, StateT, HyperT]:
     """Build a team that acts and learns with one set of parameters, from the transitions of all its agents.
 
-    To let the agents behave differently, wrap the environment with `rookery.identify`, which adds an index to the
+    To let the agents behave differently, wrap the environment with `rookery.envs.identify`, which adds an index to the
     observations.
 
     Args:
@@ -92,6 +96,10 @@ def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPo
 
     Raises:
       ValueError: as in `independent`.
+
+    Example:
+      >>> env = rookery.envs.identify(rookery.make("pursuit_continuous"))
+      >>> agent = rookery.agents.shared(rookery.ppo(env.spec), env.spec)
     """
     team = _check(agent, spec)
     return agent._replace(
@@ -118,7 +126,7 @@ def _update_shared(
 
 def _check(agent: OnPolicyAgent, spec: EnvSpec) -> Team:
     if spec.team is None:
-        raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.as_team(environment).")
+        raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.envs.as_team(environment).")
     if not isinstance(agent, OnPolicyAgent):
         raise ValueError("only on-policy agents can form a team; pass an on-policy agent such as rookery.ppo(spec).")
     if agent.team:

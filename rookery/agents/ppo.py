@@ -278,8 +278,8 @@ def _value(nets: ActorCritic, critic: PyTree, observation: Array) -> Array:
 def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
     """Build PPO for an environment with continuous or discrete actions.
 
-    For a team's environment, the result is the agent of one role; `rookery.independent` or `rookery.shared` builds the
-    team.
+    For a team's environment, the result is the agent of one role; `rookery.agents.independent` or
+    `rookery.agents.shared` builds the team.
 
     Args:
       spec: sizes of the observation and the action.
@@ -287,6 +287,10 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
 
     Raises:
       ValueError: the environment has skills or a memory, which PPO does not support.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> agent = rookery.ppo(env.spec, rookery.agents.PpoConfig(recurrent=True))
     """
     config = config or PpoConfig()
     if spec.skill is not None or spec.memory_size:

@@ -254,6 +254,11 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacPar
 
     Raises:
       ValueError: the actions are discrete.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> rookery.sac(env.spec).space.defaults.discount
+      0.99
     """
     config = config or SacConfig()
     check_continuous(spec, "SAC")

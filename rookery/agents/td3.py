@@ -253,6 +253,10 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Par
 
     Raises:
       ValueError: the actions are discrete.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> agent = rookery.td3(env.spec, rookery.agents.Td3Config(hidden_sizes=(64, 64)))
     """
     config = config or Td3Config()
     check_continuous(spec, "TD3")

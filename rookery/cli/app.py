@@ -27,10 +27,11 @@ from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
 from rookery.distributed.sync import check_alike, connect, is_first
-from rookery.experiments import build, lineage, warm_start
+from rookery.experiments import build, warm_start
 from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
 from rookery.experiments.kinds import KINDS, agent_of, with_space
+from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
 from rookery.experiments.settings import AnyRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.report import tables
@@ -211,8 +212,8 @@ def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
     config, schedule, name = command.config, None, command.config.kind
     if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
-        schedule = lineage.lineage(config.replay_schedule).schedule()
-        lineage.check_agent(schedule, agent_of(name))
+        schedule = lineage(config.replay_schedule).schedule()
+        check_agent(schedule, agent_of(name))
         config, name = without_population_method(config), f"replay-{agent_of(name)}"
     run_dir = config.run.run_dir or f"runs/{name}-{config.environment.env}-{config.run.seed}"
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
@@ -234,10 +235,10 @@ def resume(command: Resume, group: ProcessGroup) -> None:
         config = dataclasses.replace(
             config, environment=dataclasses.replace(config.environment, devices=command.devices)
         )
-    _run(config, lineage.schedule_of(record), group, resume=True)
+    _run(config, schedule_of(record), group, resume=True)
 
 
-def _plan(config: AnyRun, schedule: lineage.Schedule | None) -> None:
+def _plan(config: AnyRun, schedule: Schedule | None) -> None:
     built = build.build(config, schedule)  # turns CPU cores into devices, so JAX must not be initialised before
     console = Console(quiet=config.run.quiet or not is_first())
     built = built._replace(program=warm_start.begin(config, built))
@@ -254,16 +255,16 @@ def _run_title(config: AnyRun, built: build.Built) -> str:
     return f"{config.kind} on {config.environment.env}: {_population_title(config)} on {describe(built.mesh)}{timing}"
 
 
-def _run(config: AnyRun, schedule: lineage.Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
+def _run(config: AnyRun, schedule: Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
     group.set_run_dir(str(config.run.run_dir))
-    check_alike({**to_record(config), **lineage.record_of(schedule), "resume": resume})
+    check_alike({**to_record(config), **record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
     connect(built.mesh)
     console = Console(quiet=config.run.quiet or not is_first())
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=warm_start.begin(config, built))
     console.print(f"{_run_title(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
-    record = to_record(with_space(built.config or config, built.space)) | lineage.record_of(schedule)
+    record = to_record(with_space(built.config or config, built.space)) | record_of(schedule)
     words, after_save = events.command_line(), _write_live_report if config.run.live else None
     try:
         result = loop.run(built.program, config.run, built.mesh, resume, record, words, after_save)

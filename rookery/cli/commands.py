@@ -237,10 +237,10 @@ _EPISODES_PER_SKILL = 3
 
 def export(command: Export) -> None:
     """`rookery export RUN`."""
-    from rookery.deploy import export as exporting
+    from rookery.deploy.export import export as export_export
 
     choice = {"cell": command.cell, "member": command.member, "skill": command.skill}
-    exported = exporting.export(command.run, command.to, **choice, checkpoint=command.checkpoint)
+    exported = export_export(command.run, command.to, **choice, checkpoint=command.checkpoint)
     chosen = {"cell": exported.cell, "member": exported.member, "skill": exported.skill}
     policy = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None) or "the best"
     console = Console()

@@ -1,1 +1,5 @@
 """Use of trained runs: policies, evaluation, recorded episodes, rendering, export."""
+
+from rookery.deploy.export import export
+
+__all__ = ["export"]

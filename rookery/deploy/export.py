@@ -81,6 +81,9 @@ def export(
         nearest occupied cell); the policy's actions are not finite; the exported policy's actions differ; or `to`
         contains other files.
       CheckpointError: the run has no complete checkpoint.
+
+    Example:
+      >>> exported = rookery.export("runs/pbt-sac", to="pendulum.npz")
     """
     path = _check_target(Path(open_existing(run_dir).path / FOLDER if to is None else to))
     policy = policies.choose(warm_start.open_origin(run_dir, checkpoint), cell, member, skill)

@@ -1,1 +1,24 @@
 """Environments: the interface, the task registry, the wrappers, and the adapters of other suites."""
+
+from rookery.envs.base import Environment, EnvSpec, Step, descriptor_spec, first_step, next_step
+from rookery.envs.registry import make
+from rookery.envs.tasks.functions import function
+from rookery.envs.wrappers.skills import SkillsConfig, skills
+from rookery.envs.wrappers.teams import as_team, identify
+from rookery.envs.wrappers.time_limit import limit_episode
+
+__all__ = [
+    "EnvSpec",
+    "Environment",
+    "SkillsConfig",
+    "Step",
+    "as_team",
+    "descriptor_spec",
+    "first_step",
+    "function",
+    "identify",
+    "limit_episode",
+    "make",
+    "next_step",
+    "skills",
+]

@@ -219,6 +219,10 @@ def descriptor_spec(
     Raises:
       ValueError: the descriptor has size 0, its limits differ in size, are not finite or do not increase, or `kind` is
         unknown.
+
+    Example:
+      >>> rookery.envs.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0)).size
+      2
     """
     if not lower or len(lower) != len(upper):
         raise ValueError(f"descriptor {meaning!r} needs limits of one equal size >= 1, got {lower} and {upper}.")
@@ -237,6 +241,10 @@ def first_step(observation: Array, descriptor: Array) -> Step:
     Args:
       observation: `[O]`, or `[I, O]` for a team.
       descriptor: `[D]`.
+
+    Example:
+      >>> rookery.envs.first_step(jnp.zeros(3), jnp.zeros(2)).reward.shape
+      ()
     """
     agents = observation.shape[:-1]
     false = jnp.zeros(agents, bool)
@@ -251,6 +259,9 @@ def next_step(observation: Array, reward: Array, terminated: Array, descriptor: 
       reward: `[]` or `[I]`.
       terminated: `[]` or `[I]` bool.
       descriptor: `[D]`.
+
+    Example:
+      >>> step = rookery.envs.next_step(jnp.zeros(3), jnp.ones(()), jnp.asarray(False), jnp.zeros(2))
     """
     return Step(
         observation=observation,

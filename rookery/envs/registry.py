@@ -59,6 +59,10 @@ def make(name: str, **overrides: Any) -> Environment:
     Raises:
       ImportError: the task's suite is not installed; the message contains the command that installs it.
       ValueError: the name or an override is unknown, or the value of an override is invalid.
+
+    Example:
+      >>> rookery.make("point_room", episode_length=20).spec.action_size
+      2
     """
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))

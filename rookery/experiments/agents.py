@@ -5,8 +5,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rookery.agents import ppo, ppo_settings, sac, td3
+from rookery.agents import ppo_settings
 from rookery.agents.base import Agent
+from rookery.agents.ppo import ppo
+from rookery.agents.sac import SPACE as SAC_SPACE
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import SPACE as TD3_SPACE
+from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Space
 
@@ -55,18 +60,18 @@ OFF_POLICY: dict[str, AgentEntry[Any]] = {
     "sac": AgentEntry(
         title="soft actor-critic",
         source="Haarnoja 2018 (arXiv:1812.05905)",
-        config=sac.SacConfig,
-        make=sac.sac,
-        space=sac.SPACE,
+        config=SacConfig,
+        make=sac,
+        space=SAC_SPACE,
         in_repertoire={"output_scale": 1.0},
     ),
     "td3": AgentEntry(
         title="twin delayed deep deterministic policy gradient",
         short_title="TD3",
         source="Fujimoto 2018 (arXiv:1802.09477)",
-        config=td3.Td3Config,
-        make=td3.td3,
-        space=td3.SPACE,
+        config=Td3Config,
+        make=td3,
+        space=TD3_SPACE,
         in_repertoire={"output_scale": 1.0},
     ),
 }
@@ -78,7 +83,7 @@ ON_POLICY: dict[str, AgentEntry[Any]] = {
         short_title="PPO",
         source="Schulman 2017 (arXiv:1707.06347)",
         config=ppo_settings.PpoConfig,
-        make=ppo.ppo,
+        make=ppo,
         space=ppo_settings.DISCRETE.space,
         continuous_space=ppo_settings.CONTINUOUS.space,
         team_space=ppo_settings.TEAM.space,

@@ -85,6 +85,10 @@ def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples:
 
     Raises:
       ValueError: `cells` is below 1, `num_samples` is below `cells`, or a lower limit is not below its upper limit.
+
+    Example:
+      >>> rookery.experiments.cvt(16, lower=(0.0, 0.0), upper=(1.0, 1.0), num_samples=200).shape
+      (16, 2)
     """
     arguments = [_METHOD, cells, list(map(float, lower)), list(map(float, upper)), num_samples, seed]
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]

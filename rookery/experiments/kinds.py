@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from rookery.agents import diayn
+from rookery.agents.diayn import space as diayn_space
 from rookery.experiments.agents import OFF_POLICY, ON_POLICY, AgentEntry
 from rookery.experiments.config import FLAG, Chosen, RunConfig, space_flags
 from rookery.experiments.settings import (
@@ -170,7 +170,7 @@ def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type
 def _spaces(method: Method, entry: AgentEntry[Any]) -> tuple[Space, Space | None]:
     """The default search space, and that with continuous actions if it differs."""
     if SkillSettings in method.settings:
-        return diayn.space(entry.space), None
+        return diayn_space(entry.space), None
     if TeamSettings in method.settings:
         return entry.team_space or entry.space, None
     return entry.space, entry.continuous_space

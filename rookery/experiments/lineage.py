@@ -148,6 +148,10 @@ def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineag
     Raises:
       ValueError: the path is no run directory, the run has no finished generation, a table is damaged, or the run has a
         separate population for each role and `separate_roles` is False.
+
+    Example:
+      >>> lineage = rookery.experiments.lineage("runs/pbt-sac")
+      >>> schedule = lineage.schedule()
     """
     folder = open_existing(run)
     if folder.config.get("member") == "agent" and not separate_roles:
@@ -257,6 +261,11 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
 
     Raises:
       ValueError: a count is below 1, or the schedule is one that `record_of` rejects.
+
+    Example:
+      >>> schedule = rookery.experiments.lineage("runs/pbt-sac").schedule()
+      >>> rookery.experiments.at_steps(schedule, steps_per_generation=1000, generations=20)["discount"].shape
+      (20,)
     """
     for name, value in (("steps_per_generation", steps_per_generation), ("generations", generations)):
         if value < 1:

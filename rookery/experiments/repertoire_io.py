@@ -39,6 +39,10 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
       ValueError: the folder is no run directory, the run was started from Python and no program is given, or the run
         has no repertoire.
       CheckpointError: the run has no complete checkpoint, or the checkpoint does not match the program.
+
+    Example:
+      >>> repertoire = rookery.experiments.repertoire("runs/me-pbt-sac")
+      >>> elite = rookery.qd.best(repertoire)
     """
     opened = open_existing(run_dir)
     if program is None and opened.config.get("kind") == config_io.PYTHON:
@@ -62,6 +66,12 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
 
     Raises:
       OSError: the file cannot be written.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
+      >>> rookery.experiments.save_repertoire("arms.npz", rookery.qd.repertoire_of(result.state), arm)
     """
     header = {"format": FORMAT, "task": _task(scoring), "leaves": leaf_specs.specs(repertoire)}
     arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(repertoire))}
@@ -84,6 +94,13 @@ def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
       OSError: the file cannot be read.
       ValueError: the file is damaged or no repertoire, its task differs (name, descriptor, QD offset or evaluation
         steps), or its genotypes have other shapes.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
+      >>> rookery.experiments.save_repertoire("arms.npz", rookery.qd.repertoire_of(result.state), arm)
+      >>> repertoire = rookery.experiments.load_repertoire("arms.npz", arm)
     """
     path = _file(path)
     header, arrays = array_files.read(path, FORMAT, _listed, _DAMAGED)

@@ -93,6 +93,9 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
     Raises:
       ValueError: the folder is no run that discovers skills, or the member does not exist.
       CheckpointError: the run has no complete checkpoint.
+
+    Example:
+      >>> policies = rookery.experiments.skill_policies("runs/diayn")
     """
     origin = open_origin(run_dir)
     if not origin.config.has_skills:

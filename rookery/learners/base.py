@@ -179,5 +179,12 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
 
 
 def genotype(member: Member[StateT, HyperT]) -> Genotype[Any, HyperT]:
-    """Return the part of a member that can be copied into another member."""
+    """Return the part of a member that can be copied into another member.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> hyper, bank = rookery.hyperparams.defaults(learner.space), learner.start_states(jax.random.key(0))
+      >>> policy = rookery.genotype(learner.init(jax.random.key(1), hyper, bank))
+    """
     return Genotype(member.state.params, member.hyper, member.normalizer)

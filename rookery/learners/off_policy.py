@@ -229,6 +229,11 @@ def off_policy(
 
     Raises:
       ValueError: the environment has discrete actions or is a multi-agent environment, or the agent is on-policy.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> rookery.off_policy(rookery.sac(env.spec), env).steps_per_generation
+      1000
     """
     config = config or OffPolicyConfig()
     spec = environment.spec

@@ -229,6 +229,11 @@ def on_policy(
     Raises:
       ValueError: the agent learns off-policy; the agent is for a team but the environment is not, or the other way
         round; the rollout cannot be split into the agent's minibatches; or no agent of the team has the name `fitness`.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> rookery.on_policy(rookery.ppo(env.spec), env).steps_per_generation
+      20480
     """
     config = config or OnPolicyConfig()
     spec = environment.spec
@@ -251,11 +256,11 @@ def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> 
     if not isinstance(agent, OnPolicyAgent):
         raise ValueError("this agent learns off-policy, from stored transitions; use off_policy instead.")
     if spec.team is None and agent.team:
-        raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.as_team(environment).")
+        raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.envs.as_team(environment).")
     if spec.team is not None and not agent.team:
         raise ValueError(
             f"{spec.name} is a multi-agent environment with {len(spec.team.names)} agents; use ippo, or wrap the "
-            "agent by rookery.independent or rookery.shared."
+            "agent by rookery.agents.independent or rookery.agents.shared."
         )
     names = spec.team.names if spec.team else ()
     if config.fitness is not None and config.fitness not in names:

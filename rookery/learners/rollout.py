@@ -70,6 +70,14 @@ def act(actor: Actor[ParamsT], genotype: Genotype[ParamsT, Any], observation: Ar
         gradients.
       genotype: parameters and statistics, e.g. `nearest(repertoire, descriptor).genotype`.
       observation: `[O]`, or `[I, O]` for a team.
+
+    Example:
+      >>> genotype = rookery.nearest(rookery.experiments.repertoire("runs/me-pbt-sac"), (0.2, 0.8)).genotype
+      >>> env = rookery.make("point_room")
+      >>> agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(4,)))
+      >>> state, step = env.reset(jax.random.key(0))
+      >>> rookery.act(agent, genotype, step.observation).shape
+      (2,)
     """
     return actor.act(genotype.params, view(genotype.normalizer, observation))
 

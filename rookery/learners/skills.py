@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.agents import diayn
 from rookery.agents.base import OffPolicyAgent
+from rookery.agents.diayn import freeze_skill
 from rookery.envs.base import EnvSpec
 from rookery.envs.wrappers.skills import listed
 from rookery.types import Genotype
@@ -27,11 +27,19 @@ def freeze_skills(agent: OffPolicyAgent, spec: EnvSpec, genotype: Genotype) -> G
 
     Raises:
       ValueError: the environment has no skills.
+
+    Example:
+      >>> env = rookery.skills(rookery.make("point_room"), num_skills=3)
+      >>> sac = rookery.sac(env.spec)
+      >>> learner = rookery.off_policy(rookery.diayn(sac, env.spec), env)
+      >>> hyper, bank = rookery.hyperparams.defaults(learner.space), learner.start_states(jax.random.key(0))
+      >>> member = learner.init(jax.random.key(1), hyper, bank)
+      >>> policies = rookery.learners.freeze_skills(sac, env.spec, rookery.genotype(member))
     """
     if spec.skill is None:
         raise ValueError(f"{spec.name} has no skills to freeze; pass the spec of an environment with skills.")
     skills = jnp.asarray(listed(spec.skill))
-    params = jax.vmap(partial(diayn.freeze_skill, genotype.params, spec))(skills)
+    params = jax.vmap(partial(freeze_skill, genotype.params, spec))(skills)
     hyper = hyperparams.select(agent.space.defaults, genotype.hyper)
     rest = Genotype((), hyper, genotype.normalizer)
     repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (skills.shape[0], *leaf.shape)), rest)

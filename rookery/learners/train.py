@@ -31,6 +31,14 @@ def train(
 
     Raises:
       ValueError: `generations` is below 1.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> config = rookery.learners.OffPolicyConfig(steps_per_generation=50, warmup_steps=25)
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env, config)
+      >>> member, evaluation, metrics = rookery.learners.train(learner, jax.random.key(0), generations=2)
+      >>> evaluation.fitness.shape  # the initial policy, and the policy after each generation
+      (3,)
     """
     if generations < 1:
         raise ValueError(f"generations must be at least 1, got {generations}.")

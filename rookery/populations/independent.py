@@ -28,6 +28,11 @@ def seeds(
       population_size: P, at least 1.
       draw_hyper: sample each member's hyper-parameters from the space instead (random search).
       placement: the placement of the members; `rookery.distributed.placement` shards them over devices.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> program = rookery.seeds(learner, population_size=10)
     """
     space = space or learner.space
     if not draw_hyper:

@@ -295,6 +295,11 @@ def pbt(
     Raises:
       ValueError: an invalid configuration, or best and replaced members exceed the population.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> program = rookery.pbt(learner, population_size=8, perturb="pb2")
     """
     bindings = bind(learner, space, population_size, config, placement, options)
     program = as_program(bindings, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))

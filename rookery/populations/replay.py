@@ -32,6 +32,13 @@ def replay(
     Raises:
       TypeError: a `Schedule`, which does not define the length of a generation.
       ValueError: the program's agent has no such hyper-parameter, or the schedule is empty.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> schedule = rookery.experiments.lineage("runs/pbt-sac").schedule()
+      >>> values = rookery.experiments.at_steps(schedule, steps_per_generation=1000, generations=20)
+      >>> program = rookery.populations.replay(rookery.seeds(learner), values)
     """
     if not isinstance(schedule, Mapping):
         raise TypeError(

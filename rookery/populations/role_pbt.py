@@ -14,9 +14,24 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member
-from rookery.populations import base, pb2, pbt
+from rookery.populations import base, pb2
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
+from rookery.populations.pbt import (
+    PbtBindings,
+    PbtState,
+    Shared,
+    WorkOfMember,
+    as_program,
+    bind,
+    exploit,
+    metrics_of,
+    prepare,
+    record_fitness,
+    restart,
+)
+from rookery.populations.pbt import advance as pbt_advance
+from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
 from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT
@@ -25,7 +40,7 @@ from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, State
 class RolePbtBindings(NamedTuple):
     """The static arguments of a PBT program of roles."""
 
-    role: pbt.PbtBindings
+    role: PbtBindings
     """The arguments of the PBT program of each role."""
     names: tuple[str, ...]
     """`[I]`, the names of the roles."""
@@ -49,7 +64,7 @@ def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
     history = pb2.empty(space, size) if bindings.role.config.perturb == "pb2" else ()
     history = trees.stack([history] * bindings.role_count)
     parents = jnp.arange(size * bindings.role_count, dtype=jnp.int32)
-    return ProgramState(members, pbt.Shared(jnp.zeros((), jnp.int32), parents, recent, history))
+    return ProgramState(members, Shared(jnp.zeros((), jnp.int32), parents, recent, history))
 
 
 def match(key: Key, size: int, count: int) -> Array:
@@ -85,7 +100,7 @@ def begin(bindings: RolePbtBindings, state: ProgramState, bank: Bank, keys: Key)
     one_role, size = bindings.role, bindings.role.population_size
     places = match(keys[0], size, bindings.role_count)
     teams = permute_roles(state.members, places, one_role.placement.move)
-    work = pbt.prepare(one_role, teams, bank, keys[1], keys[2:])
+    work = prepare(one_role, teams, bank, keys[1], keys[2:])
     return state._replace(members=teams), work._replace(shared=(*work.shared, places))
 
 
@@ -94,13 +109,13 @@ def advance(
 ) -> tuple[ProgramState, Work]:
     """Train every team for some iterations of the generation."""
     *shared, places = work.shared
-    state, work = pbt.advance(bindings.role, state, work._replace(shared=tuple(shared)), first, last)
+    state, work = pbt_advance(bindings.role, state, work._replace(shared=tuple(shared)), first, last)
     return state, work._replace(shared=(*work.shared, places))
 
 
-def evaluate_member(learner: Learner, member: Member, work: pbt.WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
+def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
     """Evaluate a team; the fitness of a role is NaN if its learned state is not finite."""
-    evaluation, metrics = pbt.evaluate_member(learner, member, work, bank)
+    evaluation, metrics = pbt_evaluate_member(learner, member, work, bank)
     is_finite = jax.vmap(trees.all_finite)(member.state)
     return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
 
@@ -129,7 +144,7 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     if one_role.config.smooth > 1:
         metrics["smoothed_fitness"] = smoothed.reshape(-1)
     if one_role.config.exploit != "none":
-        clear = partial(pbt.restart, one_role.learner, False)
+        clear = partial(restart, one_role.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
         members = one_role.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
     parents = (parents * bindings.role_count + jnp.arange(bindings.role_count)[None]).astype(jnp.int32).reshape(-1)
@@ -144,8 +159,8 @@ def _best(fitness: Array) -> Array:
 
 
 def _exploit(
-    bindings: RolePbtBindings, shared: pbt.Shared, members: Member, fitness: Array, key: Key
-) -> tuple[pbt.Shared, Member, Array, Array]:
+    bindings: RolePbtBindings, shared: Shared, members: Member, fitness: Array, key: Key
+) -> tuple[Shared, Member, Array, Array]:
     """Select within every role, each with a separate key.
 
     Returns:
@@ -162,15 +177,15 @@ def _exploit(
     return shared._replace(recent=recent, history=history), members, parents.T, smoothed.T
 
 
-def _exploit_role(bindings: pbt.PbtBindings, generation: Array, role: tuple) -> tuple:
+def _exploit_role(bindings: PbtBindings, generation: Array, role: tuple) -> tuple:
     recent, history, inherited, fitness, key = role
     survivors = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
-    before = pbt.Shared(generation, survivors, recent, history)
-    shared, smoothed = pbt.record_fitness(bindings, before, members.hyper, fitness)
+    before = Shared(generation, survivors, recent, history)
+    shared, smoothed = record_fitness(bindings, before, members.hyper, fitness)
     parents = survivors
     if bindings.config.exploit != "none":
-        parents, members = pbt.exploit(bindings, shared, members, smoothed, tuple(jax.random.split(key)))
+        parents, members = exploit(bindings, shared, members, smoothed, tuple(jax.random.split(key)))
     inherited = members.state, members.hyper, members.normalizer
     return shared.recent[parents], shared.history, inherited, parents, smoothed
 
@@ -180,7 +195,7 @@ def _metrics(
 ) -> dict[str, Array]:
     hyper = jax.tree.map(jnp.ravel, members.hyper)
     fitness, diverged = (values.reshape(-1) for values in roles)
-    return pbt.metrics_of(hyper, parents, evaluation._replace(fitness=fitness), learned, diverged)
+    return metrics_of(hyper, parents, evaluation._replace(fitness=fitness), learned, diverged)
 
 
 def pbt_roles(
@@ -190,7 +205,7 @@ def pbt_roles(
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
     **options: Any,
-) -> Program[pbt.PbtState[StateT, HyperT]]:
+) -> Program[PbtState[StateT, HyperT]]:
     """Population Based Training of each role of a team.
 
     Args:
@@ -208,12 +223,17 @@ def pbt_roles(
     Raises:
       ValueError: the learner's agents are not independent, or an invalid configuration.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
+
+    Example:
+      >>> env = rookery.make("pursuit_continuous")
+      >>> agent = rookery.agents.independent(rookery.ppo(env.spec), env.spec)
+      >>> program = rookery.populations.pbt_roles(rookery.on_policy(agent, env), population_size=8)
     """
-    role = pbt.bind(learner, space, population_size, config, placement, options)
+    role = bind(learner, space, population_size, config, placement, options)
     if learner.team != "independent":
         raise ValueError(
-            "roles need agents with separate parameters; use rookery.independent, or --parameters independent."
+            "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent."
         )
     assert learner.spec.team is not None
     bindings = RolePbtBindings(role, learner.spec.team.names)
-    return pbt.as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
+    return as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))

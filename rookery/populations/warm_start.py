@@ -26,6 +26,13 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
 
     Raises:
       ValueError: the genotype belongs to another agent, or to a task with other observations.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> hyper, bank = rookery.hyperparams.defaults(learner.space), learner.start_states(jax.random.key(0))
+      >>> member = learner.init(jax.random.key(1), hyper, bank)
+      >>> program = rookery.populations.begin_as(rookery.pbt(learner), learner, rookery.genotype(member))
     """
     state = jax.eval_shape(program.init, jax.random.key(0))
     member = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.members)

@@ -1,1 +1,37 @@
 """Quality diversity: repertoires, emitters, and MAP-Elites."""
+
+from rookery.qd.base import Emitter, Scoring
+from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line, mix
+from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
+from rookery.qd.me_pbt import me_pbt
+from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
+from rookery.qd.repertoire import Repertoire, best, elite, nearest
+from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, named_scoring, policy, policy_scoring
+from rookery.qd.variation import VariationConfig
+
+__all__ = [
+    "Emitter",
+    "MePbtConfig",
+    "PolicyConfig",
+    "Repertoire",
+    "Scoring",
+    "VariationConfig",
+    "begin_from",
+    "begin_with",
+    "best",
+    "elite",
+    "function_scoring",
+    "grid",
+    "iso_line",
+    "learner_scoring",
+    "map_elites",
+    "me_pbt",
+    "mix",
+    "named_scoring",
+    "nearest",
+    "pbt_emitter",
+    "policy",
+    "policy_scoring",
+    "repertoire_of",
+]

@@ -33,6 +33,10 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
 
     Raises:
       ValueError: `shape` does not have D entries, or has one below 1, or the limits do not increase.
+
+    Example:
+      >>> rookery.qd.grid((2, 2), lower=(0.0, 0.0), upper=(1.0, 1.0)).shape
+      (4, 2)
     """
     low, high = _limits(lower, upper)
     if len(shape) != len(low):

@@ -48,6 +48,10 @@ def iso_line(
 
     Raises:
       ValueError: `batch_size` is below 1.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> emitter = rookery.qd.iso_line(arm, batch_size=64)
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -108,6 +112,11 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
 
     Raises:
       ValueError: there is no emitter.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> emitters = [rookery.qd.iso_line(arm, batch_size=48), rookery.qd.iso_line(arm, batch_size=16)]
+      >>> emitter = rookery.qd.mix(emitters)
     """
     if not emitters:
         raise ValueError("mix needs at least one emitter.")

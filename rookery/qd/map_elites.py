@@ -47,7 +47,15 @@ class Shared(NamedTuple):
 
 
 def repertoire_of(state: ProgramState) -> Repertoire:
-    """The repertoire in a state of MAP-Elites, e.g. `repertoire_of(run(program).state)`."""
+    """The repertoire in a state of MAP-Elites, e.g. `repertoire_of(run(program).state)`.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
+      >>> rookery.qd.repertoire_of(result.state).fitnesses.shape
+      (64,)
+    """
     return Repertoire(state.cells, state.shared.fitnesses, state.shared.descriptors, state.shared.centroids)
 
 
@@ -65,6 +73,13 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
 
     Raises:
       ValueError: the program has no repertoire, or its genotypes or descriptors have other shapes or types.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> program = rookery.map_elites(arm, cells)
+      >>> result = rookery.run(program, generations=2, quiet=True)
+      >>> program = rookery.qd.begin_with(program, rookery.qd.repertoire_of(result.state))
     """
     _check_initial_genotypes(program, repertoire.genotypes, repertoire.descriptors)
     return change_init(program, partial(_begin_with, repertoire))
@@ -101,6 +116,11 @@ def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program
 
     Raises:
       ValueError: the program has no repertoire, or its genotypes have other shapes or types.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> program = rookery.map_elites(arm, rookery.qd.grid((8, 8), (0.0, 0.0), (1.0, 1.0)))
+      >>> program = rookery.qd.begin_from(program, arm, jnp.zeros((3, 4)))
     """
     descriptors = jax.ShapeDtypeStruct((1, scoring.descriptor.size), jnp.float32)
     _check_initial_genotypes(program, genotypes, descriptors)
@@ -311,6 +331,11 @@ def map_elites(
 
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> program = rookery.map_elites(arm, cells)
     """
     size = scoring.descriptor.size
     if centroids.ndim != 2 or centroids.shape[0] < 1 or centroids.shape[1] != size:

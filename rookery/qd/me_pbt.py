@@ -42,6 +42,12 @@ def me_pbt(
     Raises:
       ValueError: the task has no descriptor, the centroids do not fit it, a size is below 1, or the fractions together
         exceed the population.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> cells = rookery.qd.grid((8, 8), env.spec.descriptor.lower, env.spec.descriptor.upper)
+      >>> program = rookery.me_pbt(learner, cells, population_size=4)
     """
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)

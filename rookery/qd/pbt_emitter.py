@@ -20,9 +20,10 @@ from rookery import trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
-from rookery.populations import base, pbt, selection
+from rookery.populations import base, selection
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.pbt import init_members, train_member
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import Work
 from rookery.qd import emitters
@@ -136,7 +137,7 @@ def init(bindings: PbtEmitterBindings, key: Key, bank: Bank) -> EmitterState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     keys = jax.random.split(key)
-    members = pbt.init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
+    members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
     shared = Shared(
         jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)), jnp.zeros((size,), bool)
     )
@@ -170,7 +171,7 @@ def advance(
     """Train every member for some iterations of the generation."""
     (keys, log), (bank, _) = work
     shared = (bank, state.shared.generation, jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
-    train = partial(pbt.train_member, bindings.learner)
+    train = partial(train_member, bindings.learner)
     members, log = bindings.placement.map(train, (state.members, log, keys), shared)
     return state._replace(members=members), work._replace(members=(keys, log))
 
@@ -324,6 +325,12 @@ def pbt_emitter(
 
     Raises:
       ValueError: a size below 1, or fractions that together exceed the population.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> scoring = rookery.qd.learner_scoring(learner)
+      >>> emitter = rookery.qd.pbt_emitter(learner, scoring, population_size=4)
     """
     config, space = config or MePbtConfig(), space or learner.space
     sizes = counts(config, population_size)

@@ -151,6 +151,12 @@ def nearest(repertoire: Repertoire[GenotypeT], descriptor: Array) -> Elite[Genot
 
     Raises:
       ValueError: the repertoire is empty, or the descriptor is not `[D]` or not finite.
+
+    Example:
+      >>> repertoire = rookery.experiments.repertoire("runs/me-pbt-sac")
+      >>> elite = rookery.nearest(repertoire, (0.2, 0.8))
+      >>> elite.descriptor.shape
+      (2,)
     """
     wanted = jnp.asarray(descriptor, jnp.float32)
     size = repertoire.centroids.shape[1]
@@ -169,6 +175,12 @@ def best(repertoire: Repertoire[GenotypeT]) -> Elite[GenotypeT]:
 
     Raises:
       ValueError: the repertoire is empty.
+
+    Example:
+      >>> repertoire = rookery.experiments.repertoire("runs/me-pbt-sac")
+      >>> elite = rookery.qd.best(repertoire)
+      >>> elite.descriptor.shape
+      (2,)
     """
     if not repertoire.occupied.any():
         raise ValueError("the repertoire is empty and has no best elite; add genotypes first.")
@@ -180,6 +192,10 @@ def elite(repertoire: Repertoire[GenotypeT], cell: int) -> Elite[GenotypeT]:
 
     Raises:
       ValueError: there is no such cell, or it is empty.
+
+    Example:
+      >>> repertoire = rookery.experiments.repertoire("runs/me-pbt-sac")
+      >>> elite = rookery.qd.elite(repertoire, cell=int(jnp.argmax(repertoire.fitnesses)))
     """
     count = repertoire.fitnesses.shape[0]
     if not 0 <= cell < count or not repertoire.occupied[cell]:

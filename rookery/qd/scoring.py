@@ -49,6 +49,13 @@ def function_scoring(
 
     Raises:
       ValueError: the limits are of size 0, of different sizes, or do not increase.
+
+    Example:
+      >>> def square(x, key):
+      ...     return -jnp.sum(x**2), x[:2]
+      >>> def init(key):
+      ...     return jax.random.normal(key, (8,))
+      >>> scoring = rookery.qd.function_scoring(square, init, lower=(-1.0, -1.0), upper=(1.0, 1.0))
     """
     limits = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
     descriptor = envs.descriptor_spec("descriptor", "final", *limits)
@@ -65,7 +72,13 @@ def function_scoring(
 
 
 def named_scoring(function: Function) -> Scoring[Array]:
-    """Search problem of a benchmark function, e.g. `named_scoring(function("arm"))`."""
+    """Search problem of a benchmark function, e.g. `named_scoring(function("arm"))`.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> arm.name
+      'arm'
+    """
     score, descriptor = partial(_without_key, function.score), function.descriptor
     limits = descriptor.lower, descriptor.upper
     scoring = function_scoring(score, function.init, *limits, function.worst_fitness, function.bounds, function.name)
@@ -129,6 +142,10 @@ def policy(spec: EnvSpec, config: PolicyConfig | None = None) -> Policy:
     """Create a policy network. The action is tanh of its output, or its argmax if actions are discrete.
 
     A discrete action is -1 if the output is not finite.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> actor = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(32,)))
     """
     config = config or PolicyConfig()
     network = networks.mlp((spec.observation_size,), config.hidden_sizes, spec.action_size)
@@ -154,6 +171,10 @@ def policy_scoring(
 
     Raises:
       ValueError: the task has no descriptor.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> scoring = rookery.qd.policy_scoring(env)
     """
     evaluation, spec = evaluation or EvaluationConfig(), environment.spec
     evolved = policy(spec, config)
@@ -198,6 +219,11 @@ def learner_scoring(
 
     Raises:
       ValueError: the task has no descriptor.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
+      >>> scoring = rookery.qd.learner_scoring(learner)
     """
     return Scoring(
         name=learner.spec.name,

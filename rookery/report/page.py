@@ -35,6 +35,11 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None,
     Raises:
       ValueError: no run is given, a folder is not a run, a run has no finished generation, a table is damaged, or the
         page cannot be written.
+
+    Example:
+      >>> page = rookery.write_report(["runs/pbt-sac"])
+      >>> page.name
+      'report.html'
     """
     runs = check_runs(run_dirs, path)
     target = _target(runs, path)

@@ -1,1 +1,5 @@
 """The training loop of a run: compilation, generations, progress display, memory plan, and the files that it writes."""
+
+from rookery.training.loop import Result, run
+
+__all__ = ["Result", "run"]

@@ -105,6 +105,13 @@ def run(
 
     Warns:
       AfterSaveWarning: `after_save` raised an exception; issued once, and the run continues.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
+      >>> len(result.history)
+      2
     """
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import gradients, networks
-from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic
 from rookery.agents.base import OnPolicyAgent
-from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, ppo
 from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.agents.common import compiled
@@ -65,7 +64,7 @@ class CompiledAgent(NamedTuple):
 @cache
 def compiled_agent(name: str) -> CompiledAgent:
     case = CASES[name]
-    agent = ppo.ppo(case.spec, case.config)
+    agent = ppo(case.spec, case.config)
     traces: Counter = Counter()
 
     def counted_update(*args: Any) -> Any:

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import diayn, sac, smerl, td3
+from rookery.agents import smerl
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, DiaynState
-from rookery.agents.sac import SacConfig
-from rookery.agents.td3 import Td3Config
+from rookery.agents.diayn import DiaynConfig, DiaynState, diayn
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
 from tests.agents.common import BATCH, SKILLED, SPEC, SPHERE, compiled, drawn_transitions, transitions
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 def diayn_of(inner: Callable[[EnvSpec], OffPolicyAgent], **options: Any) -> Callable[[EnvSpec], OffPolicyAgent]:
     config = DiaynConfig(discriminator_hidden_sizes=(4,), **options)
-    return lambda spec: diayn.diayn(inner(spec), spec, config)
+    return lambda spec: diayn(inner(spec), spec, config)
 
 
 def near_the_best(state: DiaynState) -> DiaynState:
@@ -52,8 +52,8 @@ def near_the_best(state: DiaynState) -> DiaynState:
     return state._replace(returns=smerl.Returns(jnp.asarray([9.5]), jnp.asarray([True]), jnp.float32(10.0)))
 
 
-SMALL_SAC = partial(sac.sac, config=SacConfig(hidden_sizes=(4,)))
-SMALL_TD3 = partial(td3.td3, config=Td3Config(hidden_sizes=(4,)))
+SMALL_SAC = partial(sac, config=SacConfig(hidden_sizes=(4,)))
+SMALL_TD3 = partial(td3, config=Td3Config(hidden_sizes=(4,)))
 TD3_TARGETS = {"target_policy": "policy", "target_critic": "critic"}
 TD3_CHOSEN = {"noise_clip": 0.2}  # one standard deviation: some of the noise is clipped, and some is not
 
@@ -63,13 +63,13 @@ WRAPPED_TD3 = {"agent.target_policy": "agent.policy", "agent.target_critic": "ag
 AGENTS = {
     "sac": Case(SMALL_SAC, {"target_critic": "critic"}),
     "sac_fix_alpha": Case(
-        partial(sac.sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True)),
+        partial(sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True)),
         {"target_critic": "critic"},
         frozenset({"alpha_lr"}),
     ),
     "td3": Case(SMALL_TD3, TD3_TARGETS, chosen=TD3_CHOSEN),
     "td3_delay_3": Case(
-        partial(td3.td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)),
+        partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)),
         TD3_TARGETS,
         chosen=TD3_CHOSEN,
         updates=3,

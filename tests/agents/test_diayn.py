@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from rookery import gradients, hyperparams, networks
-from rookery.agents import diayn, ppo, sac, td3
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, DiaynState
+from rookery.agents.diayn import DISCOUNT, DiaynConfig, DiaynParams, DiaynState, diayn, freeze_skill, guess
+from rookery.agents.diayn import space as diayn_space
+from rookery.agents.ppo import ppo
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec, SkillInfo, SkillSpec, first_step
 from rookery.envs.wrappers.skills import listed
 from rookery.hyperparams import LogUniform
@@ -37,10 +40,10 @@ def diayn_update(
 ) -> tuple[DiaynState, dict]:
     """The result of one update with this discriminator; `state.agent.batch` is the batch of the wrapped agent."""
     rows = len(batch.reward)
-    agent = diayn.diayn(obedient(spec, rows), spec, config)
+    agent = diayn(obedient(spec, rows), spec, config)
 
     def update(params: PyTree, batch: Transition) -> tuple:
-        state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
+        state = agent.start(DiaynParams(jnp.ones(()), params))
         return agent.update(state, hyperparams.defaults(agent.space), batch, jnp.zeros(rows), jnp.int32(0))
 
     return compiled(update)(params, batch)
@@ -97,7 +100,7 @@ def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
 def test_an_initial_discriminator_gives_a_reward_of_zero(kind: str, chance: float) -> None:
     def found(key: jax.Array, size: int) -> tuple:
         spec = SPEC._replace(observation_size=size + 5, skill=SkillSpec(kind, 5))
-        agent = diayn.diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
+        agent = diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
         assert agent.intrinsic_reward is not None
         rows, every = jnp.arange(500), jnp.asarray(listed(SkillSpec(kind, 5)))
         scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
@@ -136,7 +139,7 @@ def rows_that_show_the_skill(carrier: jax.Array, spec: EnvSpec, key: jax.Array) 
 def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool) -> None:
     spec = TWO._replace(descriptor=None) if full_state else TWO
     config = DiaynConfig(full_state, discriminator_hidden_sizes=(8,))
-    agent = diayn.diayn(obedient(spec, 64), spec, config)
+    agent = diayn(obedient(spec, 64), spec, config)
     hyper = hyperparams.defaults(agent.space)._replace(discriminator_lr=jnp.float32(0.02))
 
     def train(carrier: jax.Array) -> dict:
@@ -173,8 +176,8 @@ def test_the_skill_is_no_input_of_the_discriminator() -> None:
 
 
 def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() -> None:
-    inner, seen = sac.sac(SKILLED, sac.SacConfig(hidden_sizes=(4,))), networks.mlp((2,), (4,), 4)
-    agent = diayn.diayn(inner, SKILLED, DiaynConfig(discriminator_hidden_sizes=(4,)))
+    inner, seen = sac(SKILLED, SacConfig(hidden_sizes=(4,))), networks.mlp((2,), (4,), 4)
+    agent = diayn(inner, SKILLED, DiaynConfig(discriminator_hidden_sizes=(4,)))
     batch, noise = drawn_transitions(jax.random.key(1), SKILLED), agent.noise(jax.random.key(2), BATCH)
     skill = batch.observation[:, 3:]
 
@@ -182,10 +185,10 @@ def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() ->
         known = seen.init(key)  # a discriminator whose predictions differ
         state = agent.start(agent.init(key))._replace(discriminator=gradients.start(known))
         logits = seen.apply(known, batch.extras)
-        reward = diayn.guess(SkillSpec("one-hot", 4), logits, skill).log_ratio
+        reward = guess(SkillSpec("one-hot", 4), logits, skill).log_ratio
         hyper, plain = (hyperparams.defaults(space) for space in (agent.space, inner.space))
         found = agent.update(state, hyper, batch, noise, jnp.int32(0))
-        plain = plain._replace(discount=jnp.float32(diayn.DISCOUNT))
+        plain = plain._replace(discount=jnp.float32(DISCOUNT))
         given = batch._replace(reward=reward, extras=())
         return logits, reward, found, inner.update(state.agent, plain, given, noise, jnp.int32(0))
 
@@ -206,17 +209,17 @@ def twin_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.A
 @pytest.mark.parametrize(
     "build",
     [
-        partial(sac.sac, config=sac.SacConfig(hidden_sizes=WIDE)),
-        partial(td3.td3, config=td3.Td3Config(hidden_sizes=WIDE)),
+        partial(sac, config=SacConfig(hidden_sizes=WIDE)),
+        partial(td3, config=Td3Config(hidden_sizes=WIDE)),
     ],
 )
 def test_freezing_one_skill_keeps_actions_and_values(build: Callable[[EnvSpec], OffPolicyAgent]) -> None:
-    agent, bare = diayn.diayn(build(SKILLED), SKILLED), build(SPEC)
+    agent, bare = diayn(build(SKILLED), SKILLED), build(SPEC)
     seen, action, skills = np.asarray([0.5, -1.5, 1.0]), np.asarray([0.3, -0.8]), np.eye(4)
 
     def both(key: jax.Array, seen: jax.Array, action: jax.Array, skill: jax.Array) -> tuple:
         params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # initial biases are zero
-        frozen, shown = diayn.freeze_skill(params, SKILLED, skill), jnp.concatenate([seen, skill])
+        frozen, shown = freeze_skill(params, SKILLED, skill), jnp.concatenate([seen, skill])
         acted = bare.act(frozen, seen), agent.act(params, shown)
         valued = twin_value(frozen, SPEC, seen, action), twin_value(params.agent, SKILLED, shown, action)
         rest = [leaf for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
@@ -235,8 +238,8 @@ def test_freezing_one_skill_keeps_actions_and_values(build: Callable[[EnvSpec], 
 
 
 def test_the_space_is_the_wrapped_agents_and_the_discriminators() -> None:
-    inner = sac.sac(SKILLED)
-    agent, smerl = diayn.diayn(inner, SKILLED), diayn.diayn(inner, SKILLED, DiaynConfig(smerl=True))
+    inner = sac(SKILLED)
+    agent, smerl = diayn(inner, SKILLED), diayn(inner, SKILLED, DiaynConfig(smerl=True))
     assert agent.space.defaults._asdict() == {
         **inner.space.defaults._asdict(),
         "discount": 0.97,
@@ -245,15 +248,15 @@ def test_the_space_is_the_wrapped_agents_and_the_discriminators() -> None:
     assert dict(agent.space.domains) == {**inner.space.domains, "discriminator_lr": LogUniform(3e-5, 3e-3)}
     assert smerl.space.defaults._asdict() == {**agent.space.defaults._asdict(), "diversity_scale": 1.0}
     assert set(smerl.space.fields) == set(smerl.space.defaults._fields)
-    assert type(diayn.diayn(sac.sac(SKILLED), SKILLED).space.defaults) is type(agent.space.defaults)
+    assert type(diayn(sac(SKILLED), SKILLED).space.defaults) is type(agent.space.defaults)
 
 
 def test_hyper_parameters_without_a_description_can_be_chosen() -> None:
-    space = diayn.space(SPY.space)
+    space = diayn_space(SPY.space)
     assert hyperparams.choose(space, weight=0.5).defaults.weight == 0.5
     assert hyperparams.describe(space) == {
         **hyperparams.describe(SPY.space),
-        **hyperparams.describe(diayn.space(SPY.space)),
+        **hyperparams.describe(diayn_space(SPY.space)),
     }
     with pytest.raises(ValueError, match="'wieght' is no hyper-parameter here; did you mean weight"):
         hyperparams.choose(space, wieght=0.5)
@@ -284,14 +287,14 @@ def test_an_environment_without_skills_or_descriptor_is_an_error() -> None:
     with pytest.raises(
         ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"
     ):
-        diayn.diayn(SPY, SPEC)
+        diayn(SPY, SPEC)
     with pytest.raises(
         ValueError, match=r"^test has no descriptor .* turn on descriptor_full_state \(--descriptor-full"
     ):
-        diayn.diayn(SPY, SPHERE)
+        diayn(SPY, SPHERE)
 
 
 def test_an_agent_that_learns_on_policy_is_an_error() -> None:
-    agent: Any = ppo.ppo(SPEC)
+    agent: Any = ppo(SPEC)
     with pytest.raises(ValueError, match=r"^DIAYN needs an agent that learns from stored transitions, such as rookery"):
-        diayn.diayn(agent, SKILLED)
+        diayn(agent, SKILLED)

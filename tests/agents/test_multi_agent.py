@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi_agent, ppo, sac
+from rookery.agents import multi_agent
 from rookery.agents.base import OnPolicyAgent
-from rookery.agents.ppo import PpoConfig, PpoHyper
+from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
+from rookery.agents.sac import SacConfig, sac
 from rookery.envs.base import Team
 from rookery.types import PyTree, Transition
 from tests.agents.common import compiled
@@ -50,14 +51,14 @@ class CompiledTeam(NamedTuple):
 @cache
 def independent_pair() -> CompiledTeam:
     """Two independent agents."""
-    agent = multi_agent.independent(ppo.ppo(TOGETHER, CONFIG), TOGETHER)
+    agent = multi_agent.independent(ppo(TOGETHER, CONFIG), TOGETHER)
     return compiled_team(agent, compiled(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
 
 
 @cache
 def single() -> CompiledTeam:
     """A single agent without a team; its rollout is `[T, E, ...]`."""
-    agent = ppo.ppo(PARTIAL, CONFIG)
+    agent = ppo(PARTIAL, CONFIG)
     return compiled_team(agent, compiled(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
 
 
@@ -166,7 +167,7 @@ def test_agents_have_separate_policies_and_separate_noise() -> None:
 def test_a_team_of_one_agent_equals_the_single_agent() -> None:
     # Its hyper-parameters are given as the team's, `[]`.
     plain = single()
-    team = multi_agent.independent(ppo.ppo(ALONE, CONFIG), ALONE)
+    team = multi_agent.independent(ppo(ALONE, CONFIG), ALONE)
     key = jax.random.split(plain.key, 1)[0]
     expected, expected_metrics = plain.compiled_update(plain.state, HYPER, plain.batch, key, jnp.int32(0))
     state = jax.tree.map(lambda leaf: leaf[None], plain.state)
@@ -179,7 +180,7 @@ def test_a_team_of_one_agent_equals_the_single_agent() -> None:
 
 def test_agents_with_shared_parameters_learn_as_further_environments() -> None:
     spec = PARTIAL._replace(team=Team(("a", "b"), (3, 3), (2, 2)))
-    agent = multi_agent.shared(ppo.ppo(spec, CONFIG), spec)
+    agent = multi_agent.shared(ppo(spec, CONFIG), spec)
     assert agent.team == "shared"
     plain = single()
     # The plain rollout's four environments as two of two agents: environment 2 e + i is agent i in environment e.
@@ -197,7 +198,7 @@ def test_agents_with_shared_parameters_learn_as_further_environments() -> None:
 
 @pytest.mark.parametrize("make", [multi_agent.independent, multi_agent.shared])
 def test_invalid_teams_are_errors(make: Callable) -> None:
-    agent = ppo.ppo(TOGETHER, CONFIG)
+    agent = ppo(TOGETHER, CONFIG)
     with pytest.raises(ValueError, match=r"^test is a single-agent environment; wrap it by rookery\.as_team"):
         make(agent, SPEC)
     with pytest.raises(
@@ -205,4 +206,4 @@ def test_invalid_teams_are_errors(make: Callable) -> None:
     ):
         make(make(agent, TOGETHER), TOGETHER)
     with pytest.raises(ValueError, match=r"^only on-policy agents can form a team"):
-        make(sac.sac(SPEC, sac.SacConfig(hidden_sizes=(4,))), TOGETHER)
+        make(sac(SPEC, SacConfig(hidden_sizes=(4,))), TOGETHER)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams, networks, returns
-from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy, unroll
 from rookery.agents.base import RolloutExtras
-from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoParams, PpoState, Rows, ppo, prepare_rows
+from rookery.agents.ppo import act as ppo_act
 from rookery.agents.ppo_settings import SPACE
 from rookery.envs.base import ActionWithCarry, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
@@ -72,7 +72,7 @@ def prepared_rollout() -> PreparedRollout:
     critic = layer([[0.5], [-1.0], [0.25]], [0.75])
     state = agent_case.state._replace(critic=agent_case.state.critic._replace(params=critic))
     nets, hyper = nets_of(PARTIAL), PpoHyper(discount=0.5, gae_lambda=0.5)
-    learned_from = compiled(lambda batch: ppo.prepare_rows(nets, agent_case.case.config, state, hyper, batch))
+    learned_from = compiled(lambda batch: prepare_rows(nets, agent_case.case.config, state, hyper, batch))
     state, given = learned_from(agent_case.batch)
     kernel = np.asarray([0.5, -1.0, 0.25])
     values = [
@@ -189,7 +189,7 @@ def test_the_log_density_is_that_of_a_standard_normal_around_the_mean_in_the_ava
 
 
 def test_samples_have_the_declared_deviation_and_may_exceed_the_action_bounds() -> None:
-    agent = ppo.ppo(SPEC, PpoConfig(hidden_sizes=(), initial_std=2.0))
+    agent = ppo(SPEC, PpoConfig(hidden_sizes=(), initial_std=2.0))
     state = agent.start(agent.init(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), 2_000)
     draw = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
@@ -219,10 +219,10 @@ def test_an_unavailable_action_is_never_taken() -> None:
 
 def test_actions_are_clipped_only_where_they_are_bounded() -> None:
     bias, zero = [3.0, -0.5], [[0.0] * 2] * 3
-    params = ppo.PpoParams(Policy(layer(zero, bias), jnp.zeros(2)), ())
+    params = PpoParams(Policy(layer(zero, bias), jnp.zeros(2)), ())
     for unbounded, expected in ((False, [1.0, -0.5]), (True, bias)):
         nets = nets_of(SPEC._replace(unbounded=unbounded))
-        assert ppo.act(nets, params, jnp.zeros(3)).tolist() == expected
+        assert ppo_act(nets, params, jnp.zeros(3)).tolist() == expected
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -419,4 +419,4 @@ def test_an_environment_with_skills_or_a_memory_is_an_error() -> None:
         with pytest.raises(
             ValueError, match=r"^PPO supports no environment with skills or a memory, but test has one;"
         ):
-            ppo.ppo(spec)
+            ppo(spec)

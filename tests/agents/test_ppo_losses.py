@@ -1,6 +1,7 @@
 """PPO's losses against values computed by hand, and the number of its epochs."""
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,10 +12,9 @@ import numpy as np
 import pytest
 
 from rookery import networks
-from rookery.agents import ppo
 from rookery.agents.actor_critic import ActorCritic, Policy
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, shuffle
-from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows, critic_loss, policy_loss, ppo, prepare_rows
 from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
@@ -58,7 +58,7 @@ def surrogate() -> Callable[..., Any]:
     nets = nets_of(CHOICE)
 
     def prepared_rollout(hyper: PpoHyper, given: Rows) -> tuple:
-        slope, metrics = jax.grad(ppo.policy_loss, has_aux=True)(CHOOSER, nets, hyper, given)
+        slope, metrics = jax.grad(policy_loss, has_aux=True)(CHOOSER, nets, hyper, given)
         return metrics, slope.network["params"]["Dense_0"]["bias"]
 
     prepared_rollout = compiled(prepared_rollout)
@@ -143,7 +143,7 @@ def test_the_gradient_returns_a_deviation_from_beyond_its_bound_whatever_the_adv
     actions = np.asarray([[0.1], [-0.2], [2.0], [-2.5]]) * math.exp(bound)  # two near the mean, two far from it
     log_prob = -0.5 * (actions[:, 0] / math.exp(bound)) ** 2 - bound - 0.5 * math.log(2 * math.pi)
     given = rows(actions.tolist(), log_prob.tolist(), (sign * np.asarray([1.0, 1, -1, -1])).tolist(), [True] * 4)
-    slope = compiled(jax.value_and_grad(partial(ppo.policy_loss, nets=nets, hyper=hyper, rows=given), has_aux=True))
+    slope = compiled(jax.value_and_grad(partial(policy_loss, nets=nets, hyper=hyper, rows=given), has_aux=True))
     (loss, metrics), gradient = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([beyond])))
     (at_bound, _), _ = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([bound])))
     assert float(loss) == float(at_bound)
@@ -171,7 +171,7 @@ def test_the_critics_loss_by_hand(clip_value: bool) -> None:
     given = rows([0] * 4, [0.0] * 4, [0.0] * 4, [True] * 3 + [False], observation=shown)
     columns = [jnp.asarray([column], jnp.float32) for column in (OLD, TARGETS)]
     given = given._replace(value=columns[0], target=columns[1])
-    loss, metrics = compiled(partial(ppo.critic_loss, nets=nets, config=config, hyper=hyper))(
+    loss, metrics = compiled(partial(critic_loss, nets=nets, config=config, hyper=hyper))(
         layer([[2.0]], [0.5]), rows=given
     )
     near = np.asarray([0.7, 2.0, 0.8])  # not further than 0.2 from what it was
@@ -212,10 +212,11 @@ def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, mo
         zero = 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
         return zero, {"kl": zero} if trained == "actor" else {"critic_loss": zero}
 
-    monkeypatch.setattr(ppo, "policy_loss", partial(spy, "actor"))
-    monkeypatch.setattr(ppo, "critic_loss", partial(spy, "critic"))
+    module = sys.modules["rookery.agents.ppo"]  # the package exports a function of this name
+    monkeypatch.setattr(module, "policy_loss", partial(spy, "actor"))
+    monkeypatch.setattr(module, "critic_loss", partial(spy, "critic"))
     config = SMALL(hidden_sizes=(), recurrent=recurrent, memory_size=1)
-    agent = ppo.ppo(SPEC, config)
+    agent = ppo(SPEC, config)
     batch = rollout(jax.random.key(1), SPEC, agent.memory_size)
     names = jnp.arange(STEPS * ENVS, dtype=jnp.float32).reshape(STEPS, ENVS)
     batch = batch._replace(observation=batch.observation.at[..., 0].set(names))
@@ -280,9 +281,9 @@ def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
     nets = ActorCritic(networks.core(3, (4,), 3, output_gain=0.01), networks.core(3, (4,), 1, output_gain=1.0), MASKED)
 
     def once(state: PpoState, batch: Transition) -> Any:
-        _, given = ppo.prepare_rows(nets, agent_case.case.config, state, hyper, batch)
+        _, given = prepare_rows(nets, agent_case.case.config, state, hyper, batch)
         order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
-        loss = partial(ppo.policy_loss, nets=nets, hyper=hyper)
+        loss = partial(policy_loss, nets=nets, hyper=hyper)
         move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)
         return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
 

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import ppo
 from rookery.agents.actor_critic import Policy
 from rookery.agents.base import RolloutExtras
-from rookery.agents.ppo import PpoConfig, PpoHyper
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoParams, ppo, prepare_rows, start
 from rookery.envs import base as envs
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.wrappers import time_limit
@@ -26,7 +25,7 @@ from tests.tiny import assert_equal
 DISCOUNT, STEPS, ENVS = 0.5, 4, 4
 PAY = (1.0, 2.0, 4.0)  # for the steps of an episode
 SPEC = EnvSpec("timed_rewards", observation_size=1, action_size=1, episode_length=100)
-PARAMS = ppo.PpoParams(Policy(layer([[0.0]], [0.0]), jnp.zeros(1)), layer([[0.0]], [0.0]))
+PARAMS = PpoParams(Policy(layer([[0.0]], [0.0]), jnp.zeros(1)), layer([[0.0]], [0.0]))
 
 
 class Reference:
@@ -50,10 +49,10 @@ class Reference:
 
 def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
     nets = nets_of(SPEC)
-    state, reference = ppo.start(PARAMS), Reference(3)
+    state, reference = start(PARAMS), Reference(3)
     # Without a discount the advantage of a step is its reward, and the critic gives 0.
     hyper = PpoHyper(discount=0.0, gae_lambda=0.0)
-    learned_from = compiled(partial(ppo.prepare_rows, nets, PpoConfig(normalize_rewards=True)))
+    learned_from = compiled(partial(prepare_rows, nets, PpoConfig(normalize_rewards=True)))
     rng = np.random.default_rng(0)
     for _ in range(2):
         reward = rng.normal(1.0, 2.0, (6, 3)).astype(np.float32)
@@ -75,13 +74,13 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
 
 
 def test_rewards_are_unchanged_without_normalisation() -> None:
-    nets, state = nets_of(SPEC), ppo.start(PARAMS)
+    nets, state = nets_of(SPEC), start(PARAMS)
     reward = jnp.asarray([[100.0, -3.0]])
     extras = RolloutExtras(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
     nothing = jnp.zeros((1, 2, 1))
     batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), extras)
     for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
-        after, rows = ppo.prepare_rows(nets, off, state, PpoHyper(), batch)
+        after, rows = prepare_rows(nets, off, state, PpoHyper(), batch)
         assert (rows.advantage != reward).any() == changed
         assert float(after.discounted.count) == (2.0 if changed else 0.0)
 
@@ -125,7 +124,7 @@ def two_rollouts() -> TwoRollouts:
     environment = timed_rewards()
     config = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
     rollouts = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=8)
-    learner = on_policy(ppo.ppo(environment.spec, config), environment, rollouts)
+    learner = on_policy(ppo(environment.spec, config), environment, rollouts)
     hyper = jax.tree.map(lambda value: jnp.full((2,), value, jnp.float32), PpoHyper())
     hyper = hyper._replace(discount=jnp.asarray([DISCOUNT, 0.0]))
 

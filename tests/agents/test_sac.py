@@ -11,8 +11,20 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams, networks
-from rookery.agents import sac
-from rookery.agents.sac import SacConfig, SacHyper, SacNetworks, SacNoise, SacState
+from rookery.agents.sac import (
+    SacConfig,
+    SacHyper,
+    SacNetworks,
+    SacNoise,
+    SacParams,
+    SacState,
+    critic_loss,
+    draw_noise,
+    init,
+    sac,
+    start,
+)
+from rookery.agents.sac import update as sac_update
 from rookery.hyperparams import LogUniform, OneMinusLog
 from rookery.types import PyTree, Transition
 from tests.agents.common import BATCH, SPEC, compiled, transitions
@@ -88,11 +100,11 @@ class Hand(NamedTuple):
 
 @pytest.fixture(scope="module")
 def hand() -> Hand:
-    params = compiled(partial(sac.init, NETS, CONFIG))(jax.random.key(0))
-    state = sac.start(params)._replace(target_critic=compiled(NETS.critic.init)(jax.random.key(7)))
+    params = compiled(partial(init, NETS, CONFIG))(jax.random.key(0))
+    state = start(params)._replace(target_critic=compiled(NETS.critic.init)(jax.random.key(7)))
     spec = SPEC._replace(observation_size=2)
     batch = transitions(jax.random.key(1), spec, ROWS)._replace(terminated=jnp.asarray([False, True, False]))
-    noise = sac.draw_noise(2, jax.random.key(2), ROWS)
+    noise = draw_noise(2, jax.random.key(2), ROWS)
     double = partial(jax.tree.map, lambda leaf: np.asarray(leaf, np.float64))
     return Hand(
         state,
@@ -108,7 +120,7 @@ def hand() -> Hand:
 
 @pytest.fixture(scope="module")
 def updated(hand: Hand) -> tuple[SacState, dict]:
-    update = compiled(partial(sac.update, NETS, CONFIG))
+    update = compiled(partial(sac_update, NETS, CONFIG))
     return update(hand.state, HYPER, hand.batch, hand.noise, jnp.int32(0))
 
 
@@ -188,12 +200,12 @@ def test_target_of_a_linear_critic_by_hand() -> None:
     layer = {"kernel": jnp.asarray([[3.0], [1.0]]), "bias": jnp.zeros(1)}
     policy = {"params": {"Dense_0": {"kernel": jnp.zeros((1, 2)), "bias": jnp.zeros(2)}}}
     critic = ({"params": {"Dense_0": layer}},) * 2
-    state = sac.start(sac.SacParams(policy, critic, jnp.log(jnp.float32(0.1))))
+    state = start(SacParams(policy, critic, jnp.log(jnp.float32(0.1))))
     for terminated, target in ((False, 1.0 + 0.5 * 6.0918939), (True, 1.0)):
         one, two = jnp.ones((1, 1)), jnp.full((1, 1), 2.0)
         batch = Transition(one, one, jnp.ones(1), two, jnp.asarray([terminated]))
         hyper = SacHyper(discount=jnp.float32(0.5))
-        loss, _ = sac.critic_loss(critic, nets, state, hyper, batch, jnp.zeros((1, 1)))
+        loss, _ = critic_loss(critic, nets, state, hyper, batch, jnp.zeros((1, 1)))
         # Q(1, 1) = 4 in both twins: half of twice the squared residual.
         assert float(loss) == pytest.approx((4.0 - target) ** 2, rel=1e-5)
 
@@ -202,7 +214,7 @@ def test_target_of_a_linear_critic_by_hand() -> None:
 def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: float, direction: float) -> None:
     # The policy's entropy is a few nats: far above a target of -40, where the temperature must fall; far below 40.
     config = SacConfig(hidden_sizes=(3,), alpha_init=0.3, target_entropy_scale=scale)
-    update = compiled(partial(sac.update, NETS, config))
+    update = compiled(partial(sac_update, NETS, config))
     state, metrics = update(hand.state, HYPER, hand.batch, hand.noise, jnp.int32(0))
     assert -40.0 < float(metrics["entropy"]) < 40.0
     moved = float(state.log_alpha.params - hand.state.log_alpha.params)
@@ -210,7 +222,7 @@ def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: flo
 
 
 def test_a_fixed_temperature_is_unchanged() -> None:
-    agent = sac.sac(SPEC, SacConfig(hidden_sizes=(4,), fix_alpha=True))
+    agent = sac(SPEC, SacConfig(hidden_sizes=(4,), fix_alpha=True))
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     noise = agent.noise(jax.random.key(2), BATCH)
     hyper = hyperparams.defaults(agent.space)
@@ -222,7 +234,7 @@ def test_a_fixed_temperature_is_unchanged() -> None:
 def test_the_default_search_space() -> None:
     rates = dict.fromkeys(("policy_lr", "critic_lr", "alpha_lr"), LogUniform(3e-5, 3e-3))
     domains = {"discount": OneMinusLog(0.9, 0.999), **rates, "reward_scaling": LogUniform(0.1, 10.0)}
-    agent = sac.sac(SPEC, SacConfig(hidden_sizes=()))
+    agent = sac(SPEC, SacConfig(hidden_sizes=()))
     assert dict(agent.space.domains) == domains
     assert agent.space.defaults == SacHyper(0.99, 3e-4, 3e-4, 3e-4, 1.0, 0.005)
     assert float(agent.init(jax.random.key(0)).log_alpha) == 0.0  # alpha 1

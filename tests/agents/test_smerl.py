@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import diayn, smerl
-from rookery.agents.diayn import DiaynConfig
+from rookery.agents import smerl
+from rookery.agents.diayn import DiaynConfig, DiaynParams, diayn
 from rookery.agents.smerl import Returns, ReturnThreshold
 from rookery.envs.base import SkillInfo, SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
@@ -155,10 +155,10 @@ def test_a_skill_without_a_finished_episode_is_not_rewarded() -> None:
 
 def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
-    agent = diayn.diayn(obedient(SKILLED, BATCH), SKILLED, config)
+    agent = diayn(obedient(SKILLED, BATCH), SKILLED, config)
     bias = jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1]))  # its output for every state
     params = {"params": {"Dense_0": {"kernel": jnp.zeros((2, 4)), "bias": bias}}}
-    state = agent.start(diayn.DiaynParams(jnp.ones(()), params))
+    state = agent.start(DiaynParams(jnp.ones(()), params))
     state = state._replace(returns=known([10.0, 8.0, 9.5, 10.0], 10.0, unknown=(3,)))
     hyper = hyperparams.defaults(agent.space)._replace(diversity_scale=jnp.float32(0.5))
     batch = drawn_transitions(jax.random.key(1), SKILLED)
@@ -175,7 +175,7 @@ def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
 def test_training_records_returns_and_uses_no_key_twice() -> None:
     environment = skills(counting(led=True), 2)
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
-    place = life(diayn.diayn(obedient(environment.spec, TINY.batch_size), environment.spec, config), environment, TINY)
+    place = life(diayn(obedient(environment.spec, TINY.batch_size), environment.spec, config), environment, TINY)
 
     def rollout_returns(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)

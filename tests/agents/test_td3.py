@@ -10,9 +10,22 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams, networks
-from rookery.agents import sac, td3
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.td3 import Td3Config, Td3Hyper, Td3Networks, Td3Params, Td3State
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import (
+    Td3Config,
+    Td3Hyper,
+    Td3Networks,
+    Td3Params,
+    Td3State,
+    critic_loss,
+    init,
+    policy_loss,
+    smoothed_action,
+    start,
+    td3,
+)
+from rookery.agents.td3 import update as td3_update
 from rookery.distributed import layout, mesh
 from rookery.envs import registry
 from rookery.envs.base import EnvSpec
@@ -46,7 +59,7 @@ def column(*values: float) -> jax.Array:
 POLICY, TARGET_POLICY = linear([[0.0]], [LN3]), linear([[0.0]], [LN2])  # actions of 0.8 and 0.6 everywhere
 CRITICS = linear([[1.0], [2.0]], [0.0]), linear([[3.0], [-1.0]], [0.0])  # o + 2 a and 3 o - a
 TARGETS = linear([[2.0], [1.0]], [0.0]), linear([[1.0], [3.0]], [0.0])  # 2 o + a and o + 3 a
-STATE = td3.start(Td3Params(POLICY, CRITICS))._replace(target_policy=TARGET_POLICY, target_critic=TARGETS)
+STATE = start(Td3Params(POLICY, CRITICS))._replace(target_policy=TARGET_POLICY, target_critic=TARGETS)
 ROWS = Transition(
     observation=column(1.0, 2.0, 0.0),
     action=column(0.5, -0.5, 1.0),
@@ -61,7 +74,7 @@ def test_smoothed_action_clips_the_noise_then_the_action() -> None:
     nets = NETS._replace(policy=networks.mlp([1], [], 2))
     target_policy = linear([[0.0, 0.0]], [LN3, -LN3])  # 0.8 and -0.8
     noise = jnp.asarray([[0.2, 0.4], [1.0, 1.0], [-2.0, -2.0]])  # halved: 0.1 and 0.2, then beyond +-0.3
-    action = td3.smoothed_action(nets, target_policy, HYPER, column(1.0, 2.0, 3.0), noise)
+    action = smoothed_action(nets, target_policy, HYPER, column(1.0, 2.0, 3.0), noise)
     np.testing.assert_allclose(action, [[0.9, -0.6], [1.0, -0.5], [0.5, -1.0]], rtol=1e-6)
 
 
@@ -69,7 +82,7 @@ def test_critic_loss_and_its_slope_by_hand() -> None:
     # Next actions 0.6 + 0.1 and 0.6 + 0.3 (of 2.5); target twins (2.7, 3.1) and (4.9, 4.7); the third row terminated.
     # Targets 2 x 1 + 0.9 x 2.7 = 4.43, 2 x -1 + 0.9 x 4.7 = 2.23, 2 x 0.5 = 1.
     # Twins (2, 1, 2) and (2.5, 6.5, -1): residuals (-2.43, -1.23, 1) and (-1.93, 4.27, -2).
-    loss = partial(td3.critic_loss, nets=NETS, state=STATE, hyper=HYPER, batch=ROWS, noise=NOISE)
+    loss = partial(critic_loss, nets=NETS, state=STATE, hyper=HYPER, batch=ROWS, noise=NOISE)
     (value, metrics), slope = jax.value_and_grad(loss, has_aux=True)(CRITICS)
     assert float(value) == pytest.approx(34.3756 / 3, rel=1e-5)  # sum of the squares, over three rows
     assert float(metrics["critic_loss"]) == float(value)
@@ -83,7 +96,7 @@ def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> No
     observation = column(1.0, 2.0, 3.0)
     for second in CRITICS:
         critics = CRITICS[0], second
-        loss, slope = jax.value_and_grad(td3.policy_loss)(POLICY, NETS, critics, observation)
+        loss, slope = jax.value_and_grad(policy_loss)(POLICY, NETS, critics, observation)
         assert float(loss) == pytest.approx(-(2.0 + 2 * 0.8), rel=1e-6)  # the mean of o + 2 a, negated
         # d tanh(x) = 1 - 0.8^2 = 0.36; the kernel's slope has the mean observation, 2, besides.
         np.testing.assert_allclose(weights(slope), [-2 * 0.36 * 2, -2 * 0.36], rtol=1e-5)
@@ -92,15 +105,15 @@ def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> No
 def test_policy_loss_computes_the_products_of_one_critic() -> None:
     value = networks.mlp([3, 2], [4], 1)
     nets = Td3Networks(networks.mlp([3], [4], 2), networks.twin(value), networks.first_twin(value))
-    params = td3.init(nets, jax.random.key(0))
-    slope = jax.grad(partial(td3.policy_loss, nets=nets, critic_params=params.critic, observation=jnp.ones((8, 3))))
+    params = init(nets, jax.random.key(0))
+    slope = jax.grad(partial(policy_loss, nets=nets, critic_params=params.critic, observation=jnp.ones((8, 3))))
     products = jax.jit(slope).lower(params.policy).as_text().count("dot_general")
     # Two layers each: forwards 2 + 2; back through the critic 2; back through the policy 2 kernels and 1 input.
     assert products <= 9
 
 
 def test_an_update_steps_against_the_slopes_and_moves_the_targets() -> None:
-    state, metrics = compiled(partial(td3.update, NETS, Td3Config(policy_delay=1)))(
+    state, metrics = compiled(partial(td3_update, NETS, Td3Config(policy_delay=1)))(
         STATE, HYPER, ROWS, NOISE, jnp.int32(0)
     )
     # Adam's first step is the rate, 0.1 and 0.01, against the sign of each slope (by hand above).
@@ -122,7 +135,7 @@ def moved(new: PyTree, old: PyTree) -> bool:
 
 @pytest.mark.parametrize(("delay", "due"), [(1, {0, 1, 2, 3, 4, 5}), (2, {1, 3, 5}), (3, {2, 5})])
 def test_policy_and_both_targets_change_every_delay_updates_and_the_critics_always(delay: int, due: set[int]) -> None:
-    update = compiled(partial(td3.update, NETS, Td3Config(policy_delay=delay)))
+    update = compiled(partial(td3_update, NETS, Td3Config(policy_delay=delay)))
     state: Td3State = STATE
     for step in range(6):
         new, metrics = update(state, HYPER, ROWS, NOISE, jnp.int32(step))
@@ -130,7 +143,7 @@ def test_policy_and_both_targets_change_every_delay_updates_and_the_critics_alwa
         for part in ("policy", "target_policy", "target_critic"):
             assert moved(getattr(new, part), getattr(state, part)) == (step in due), (part, step)
         if step in due:
-            loss = td3.policy_loss(state.policy.params, NETS, new.critic.params, ROWS.observation)
+            loss = policy_loss(state.policy.params, NETS, new.critic.params, ROWS.observation)
             assert float(metrics["actor_loss"]) == pytest.approx(delay * float(loss), rel=1e-5)
         else:
             assert float(metrics["actor_loss"]) == 0.0
@@ -140,7 +153,7 @@ def test_policy_and_both_targets_change_every_delay_updates_and_the_critics_alwa
 
 
 def test_exploration_adds_noise_of_the_declared_size_and_stays_in_range() -> None:
-    agent = td3.td3(SPEC, Td3Config(hidden_sizes=(4,)))
+    agent = td3(SPEC, Td3Config(hidden_sizes=(4,)))
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     hyper = hyperparams.defaults(agent.space)
     observation = jnp.ones((SPEC.observation_size,))
@@ -176,11 +189,11 @@ every_map = pytest.mark.parametrize("spread", MAPS)
 
 
 def small_td3(spec: EnvSpec) -> OffPolicyAgent:
-    return td3.td3(spec, Td3Config(hidden_sizes=(8,)))
+    return td3(spec, Td3Config(hidden_sizes=(8,)))
 
 
 def small_sac(spec: EnvSpec) -> OffPolicyAgent:
-    return sac.sac(spec, sac.SacConfig(hidden_sizes=(8,)))
+    return sac(spec, SacConfig(hidden_sizes=(8,)))
 
 
 def branches(build: Callable[[EnvSpec], OffPolicyAgent], spread: base.PopulationMap, own_counters: bool = False) -> int:
@@ -230,7 +243,7 @@ def test_the_default_search_space() -> None:
         "exploration_noise": Uniform(0.0, 0.2),
         **dict.fromkeys(("policy_noise", "noise_clip"), Uniform(0.0, 1.0)),
     }
-    agent = td3.td3(SPEC)
+    agent = td3(SPEC)
     assert dict(agent.space.domains) == {"discount": OneMinusLog(0.9, 0.999), **rates, **noises}
     assert agent.space.defaults == Td3Hyper(0.99, 3e-4, 3e-4, 0.1, 0.2, 0.5, 1.0, 0.005)
     assert set(agent.space.fields) == set(Td3Hyper._fields)
@@ -238,7 +251,7 @@ def test_the_default_search_space() -> None:
 
 
 def test_noise_is_standard_normal_for_every_row_and_dimension() -> None:
-    noise = td3.td3(SPEC, Td3Config(hidden_sizes=())).noise(jax.random.key(0), 4_000)
+    noise = td3(SPEC, Td3Config(hidden_sizes=())).noise(jax.random.key(0), 4_000)
     assert noise.shape == (4_000, SPEC.action_size)
     assert np.mean(noise) == pytest.approx(0.0, abs=0.05)
     assert np.std(noise) == pytest.approx(1.0, rel=0.05)

@@ -87,20 +87,20 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     space = json.loads((tmp_path / "original_run/config.json").read_text())["config"]["space"]
     assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
     assert space["noise_clip"] == [0.0, 1.0], "the defaults are recorded too"
-    original = rookery.lineage("original_run")
+    original = rookery.experiments.lineage("original_run")
 
     # Everything but the population and the seed comes from the run, unless it is given.
     code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "original_run", "--seed", "7")
     assert (code, err) == (0, "")
     assert "td3 on point_room: population 1" in out
-    replayed = rookery.lineage("runs/replay-td3-point_room-7")
+    replayed = rookery.experiments.lineage("runs/replay-td3-point_room-7")
     for name, values in original.schedule().values.items():
         assert replayed.hyper[name][:, 0].tolist() == values.tolist()
 
     (tmp_path / "original_run").rename(tmp_path / "moved")  # the replay's own folder is complete
     code, _, err = rookery_command("resume", "runs/replay-td3-point_room-7", "--generations", "4")
     assert (code, err) == (0, "")
-    longer = rookery.lineage("runs/replay-td3-point_room-7")
+    longer = rookery.experiments.lineage("runs/replay-td3-point_room-7")
     assert longer.hyper["policy_lr"][3, 0] == original.schedule().values["policy_lr"][-1]
 
     without_effect = "--space.tau 0.1 --exploit none".split()
@@ -342,7 +342,7 @@ INVALID = [
         (
             "train pbt-ippo --member agent --parameters shared",
             1,
-            "roles need agents with separate parameters; use rookery.independent, or --parameters independent.",
+            "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent.",
         ),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),

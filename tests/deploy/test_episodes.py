@@ -134,7 +134,7 @@ def test_a_new_run_in_the_folder_deletes_the_episodes(tmp_path: Path) -> None:
 
 
 def test_episodes_of_elites_the_best_first(map_elites_run: Path) -> None:
-    repertoire = rookery.repertoire(map_elites_run)
+    repertoire = rookery.experiments.repertoire(map_elites_run)
     occupied = np.flatnonzero(repertoire.occupied)
     recorded = episodes.record_episodes(map_elites_run, count=None)
     cells = [episode["cell"] for episode in recorded.header["episodes"]]

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.deploy import export
 from rookery.deploy import policy as policies
+from rookery.deploy.export import TOLERANCE, difference, export
 from rookery.populations.base import ProgramState
 from tests.deploy.untrained_runs import OBSERVATIONS, SAC_RUN, best_actions, run_script, save_run, with_statistics
 
@@ -23,16 +23,16 @@ def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_best_member_acts_equally_without_this_library(sac_run: Path, tmp_path: Path) -> None:
-    exported = export.export(sac_run, tmp_path / "policy")
+    exported = export(sac_run, tmp_path / "policy")
     assert (exported.member, exported.cell, exported.skill, exported.generation) == (1, None, None, 1)
     assert exported.observations == 6
-    assert max(exported.differences.values()) <= export.TOLERANCE
+    assert max(exported.differences.values()) <= TOLERANCE
     assert sorted(entry.name for entry in exported.path.iterdir()) == sorted(exported.files)
     np.testing.assert_allclose(run_script(exported.path, "act", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
 
 
 def test_description_of_the_policy(sac_run: Path) -> None:
-    exported = export.export(sac_run, member=0)
+    exported = export(sac_run, member=0)
     assert exported.path == sac_run / "policy"
     about = json.loads((exported.path / "policy.json").read_text())
     assert (about["format"], about["task"], about["kind"], about["generation"]) == (1, "point_room", "sac", 1)
@@ -62,7 +62,7 @@ def broken(state: ProgramState) -> ProgramState:
 def test_a_diverged_member_is_rejected(tmp_path: Path) -> None:
     run = save_run(SAC_RUN, tmp_path / "broken", (1.0, 2.0), broken)
     with pytest.raises(ValueError, match=r"^member 1 of .*broken diverged, and its actions are not finite; choose ano"):
-        export.export(run)
+        export(run)
     assert not (run / "policy").exists()
 
 
@@ -77,7 +77,7 @@ def test_a_policy_with_other_actions_is_not_written(
     with pytest.raises(
         ValueError, match=r"^the exported policy differs from the run's policy by .* nothing was written;"
     ):
-        export.export(sac_run, tmp_path / "policy")
+        export(sac_run, tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
 
 
@@ -87,8 +87,8 @@ def test_a_policy_with_other_actions_is_not_written(
 )
 def test_largest_difference(exported_action: list[list[float]], expected: float) -> None:
     reference = {"action": np.asarray([[0.0], [0.25]], np.float32)}
-    assert export.difference({"action": np.asarray(exported_action, np.float32)}, reference) == expected
-    assert export.difference({"action": np.asarray([[0], [1]], np.int32)}, reference) == np.inf
+    assert difference({"action": np.asarray(exported_action, np.float32)}, reference) == expected
+    assert difference({"action": np.asarray([[0], [1]], np.int32)}, reference) == np.inf
 
 
 def test_without_onnx_the_other_files_are_written(
@@ -99,7 +99,7 @@ def test_without_onnx_the_other_files_are_written(
     for stale in ("policy.json", "policy.onnx", "act_onnx.py"):
         (path / stale).write_text("of an earlier export")
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
-    exported = export.export(sac_run, path)
+    exported = export(sac_run, path)
     assert exported.without_onnx == "jax2onnx is not installed; pip install 'rookery[onnx]'"
     assert {entry.name for entry in path.iterdir()} == {"policy.stablehlo", "act.py", "policy.json"}
     assert json.loads((path / "policy.json").read_text())["without_onnx"] == exported.without_onnx
@@ -109,23 +109,23 @@ def test_without_onnx_the_other_files_are_written(
 def test_a_folder_with_other_files_is_not_changed(sac_run: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("content")
     with pytest.raises(ValueError, match=rf" contains other files \({name}\); choose a new or empty folder\.$"):
-        export.export(sac_run, tmp_path)
+        export(sac_run, tmp_path)
     assert (tmp_path / name).read_text() == "content"
     with pytest.raises(ValueError, match=r" is a file; choose a folder to export to\.$"):
-        export.export(sac_run, tmp_path / name)
+        export(sac_run, tmp_path / name)
 
 
 def test_an_interrupted_export_has_no_policy_json_and_can_be_repeated(
     sac_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "policy"
-    export.export(sac_run, path)
+    export(sac_run, path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            export.export(sac_run, path, member=0)
+            export(sac_run, path, member=0)
     assert not (path / "policy.json").exists()
-    assert export.export(sac_run, path, member=0).member == 0
+    assert export(sac_run, path, member=0).member == 0
     assert json.loads((path / "policy.json").read_text())["member"] == 0
 
 

@@ -10,7 +10,8 @@ import jax.export
 import numpy as np
 import pytest
 
-from rookery.deploy import export, onnx
+from rookery.deploy import onnx
+from rookery.deploy.export import TOLERANCE, export
 from tests.deploy.untrained_runs import (
     OBSERVATIONS,
     RECURRENT_TEAM_RUN,
@@ -30,15 +31,15 @@ def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_best_member_acts_equally_in_the_runtime(sac_run: Path, tmp_path: Path) -> None:
-    exported = export.export(sac_run, tmp_path / "policy")
+    exported = export(sac_run, tmp_path / "policy")
     assert exported.without_onnx is None
-    assert exported.differences["policy.onnx"] <= export.TOLERANCE
+    assert exported.differences["policy.onnx"] <= TOLERANCE
     assert {"policy.onnx", "act_onnx.py"} < set(exported.files) == {entry.name for entry in exported.path.iterdir()}
     np.testing.assert_allclose(run_script(exported.path, "act_onnx", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
 
 
 def test_a_recurrent_team_acts_as_its_stablehlo_program(tmp_path: Path) -> None:
-    exported = export.export(save_run(RECURRENT_TEAM_RUN, tmp_path / "chase", (0.0,), with_statistics))
+    exported = export(save_run(RECURRENT_TEAM_RUN, tmp_path / "chase", (0.0,), with_statistics))
     assert exported.without_onnx is None
     model = (exported.path / "policy.onnx").read_bytes()
     stored = jax.export.deserialize(bytearray((exported.path / "policy.stablehlo").read_bytes()))
@@ -71,7 +72,7 @@ def test_a_policy_that_cannot_be_converted_has_no_model(
     sac_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, what: str, instead: Any, why: str
 ) -> None:
     monkeypatch.setattr(where, what, instead)
-    exported = export.export(sac_run, tmp_path / "policy")
+    exported = export(sac_run, tmp_path / "policy")
     assert exported.without_onnx is not None
     assert re.search(why, exported.without_onnx)
     assert {entry.name for entry in exported.path.iterdir()} == {"policy.stablehlo", "act.py", "policy.json"}

@@ -15,8 +15,8 @@ import pytest
 
 import rookery
 from rookery import trees
-from rookery.deploy import export
 from rookery.deploy import policy as policies
+from rookery.deploy.export import export
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
@@ -86,12 +86,12 @@ def test_a_population_has_no_cells(tmp_path: Path) -> None:
 
 
 def test_an_exported_elite_acts_as_in_the_repertoire(map_elites_run: Path, tmp_path: Path) -> None:
-    exported = export.export(map_elites_run, tmp_path / "elite", cell="0.2,0.1")
+    exported = export(map_elites_run, tmp_path / "elite", cell="0.2,0.1")
     assert exported.cell == 3
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["descriptor"]["value"] == pytest.approx([0.1, 0.2])
-    elite = rookery.elite(rookery.repertoire(map_elites_run), 3).genotype
-    bare = rookery.policy(rookery.make("point_room").spec, PolicyConfig(hidden_sizes=(4,)))
+    elite = rookery.qd.elite(rookery.experiments.repertoire(map_elites_run), 3).genotype
+    bare = rookery.qd.policy(rookery.make("point_room").spec, PolicyConfig(hidden_sizes=(4,)))
     observations = jax.random.normal(jax.random.key(2), (3, 2))
     actions = deserialised(exported.path)(observations)
     np.testing.assert_allclose(actions, jax.vmap(bare.act, (None, 0))(elite.params, observations), atol=1e-6)
@@ -103,11 +103,11 @@ def deserialised(path: Path) -> Callable[..., Any]:
 
 def test_an_exported_policy_has_a_fixed_skill(tmp_path: Path) -> None:
     run = save_run(DIAYN_RUN, tmp_path / "diayn", (0.0,), with_statistics)
-    exported = export.export(run, skill=2)
+    exported = export(run, skill=2)
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["skill"] == {"number": 2, "vector": [0.0, 0.0, 1.0]}
     assert about["inputs"] == {"observation": ["batch", 2]}
-    policy = trees.take(rookery.skill_policies(run), 2)
+    policy = trees.take(rookery.experiments.skill_policies(run), 2)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     observation = jnp.asarray([0.3, -0.7])
     action = deserialised(exported.path)(observation[None])[0]
@@ -117,7 +117,7 @@ def test_an_exported_policy_has_a_fixed_skill(tmp_path: Path) -> None:
 def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
     """Its inputs have neither the agent index nor the memory of the critic."""
     run = save_run(RECURRENT_TEAM_RUN, tmp_path / "chase", (0.0,), with_statistics)
-    exported = export.export(run)
+    exported = export(run)
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["inputs"] == {"observation": ["batch", 2, 9], "memory": ["batch", 2, 3]}
     assert about["outputs"] == {"action": ["batch", 2], "next_memory": ["batch", 2, 3]}
@@ -127,7 +127,7 @@ def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
 
     environment = rookery.make("pursuit_discrete", episode_length=5)
     identified = identify(environment)
-    agent = rookery.shared(rookery.ppo(identified.spec, RECURRENT_TEAM_RUN.agent), identified.spec)
+    agent = rookery.agents.shared(rookery.ppo(identified.spec, RECURRENT_TEAM_RUN.agent), identified.spec)
     member = rookery.genotype(trees.take(warm_start.open_origin(run).state.members, 0))
     reference, act, step = (
         compiled(partial(rookery.act, agent)),
@@ -163,4 +163,4 @@ def test_a_scoring_function_has_no_policy(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"^sphere is a scoring function without a policy; choose a run in an environment \("
     ):
-        export.export(run)
+        export(run)

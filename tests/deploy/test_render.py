@@ -112,9 +112,9 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     map_elites_run = save_run(MAP_ELITES_RUN, tmp_path / "map_elites_run")
     rendered = render.render(map_elites_run)
     assert rendered.member is None
-    elite = rookery.best(rookery.repertoire(map_elites_run)).genotype
+    elite = rookery.qd.best(rookery.experiments.repertoire(map_elites_run)).genotype
     env = registry.make("point_room", episode_length=6)
-    act = rookery.policy(env.spec, PolicyConfig(hidden_sizes=(4,))).act
+    act = rookery.qd.policy(env.spec, PolicyConfig(hidden_sizes=(4,))).act
     states, rewards = render.play(act, env, elite, jax.random.key(0))
     np.testing.assert_allclose(rendered.states.inner, states.inner, atol=1e-6)
     np.testing.assert_allclose(rendered.rewards, rewards, atol=1e-6)

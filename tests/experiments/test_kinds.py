@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.agents import sac
 from rookery.agents.base import Agent
+from rookery.agents.sac import SPACE as SAC_SPACE
+from rookery.agents.sac import SacConfig, sac
 from rookery.cli.flags import flags_of
 from rookery.envs.base import EnvSpec
 from rookery.experiments import agents, kinds, settings
@@ -82,12 +83,12 @@ class NarrowConfig:
     """Width of the hidden layer (at least 1)."""
 
 
-NARROW_SPACE = sac.SPACE._replace(domains={"policy_lr": LogUniform(1e-4, 1e-2)})
+NARROW_SPACE = SAC_SPACE._replace(domains={"policy_lr": LogUniform(1e-4, 1e-2)})
 
 
 def narrow(spec: EnvSpec, config: NarrowConfig) -> Agent:
     """Soft actor-critic with one hidden layer and one evolving rate."""
-    return sac.sac(spec, sac.SacConfig(hidden_sizes=(config.width,)))._replace(space=NARROW_SPACE)
+    return sac(spec, SacConfig(hidden_sizes=(config.width,)))._replace(space=NARROW_SPACE)
 
 
 ROW = AgentEntry("narrow actor-critic", "Nobody 2026", NarrowConfig, narrow, NARROW_SPACE)

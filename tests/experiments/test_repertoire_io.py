@@ -19,7 +19,7 @@ from rookery.types import Genotype
 from tests.tiny import LIFE, assert_equal
 
 KEY = jax.random.key(0)
-CELLS = rookery.grid((3, 3), (0, 0), (1, 1))
+CELLS = rookery.qd.grid((3, 3), (0, 0), (1, 1))
 
 
 def scoring(name="hill", lower=(0.0, 0.0), size=3, **more):
@@ -30,23 +30,23 @@ def scoring(name="hill", lower=(0.0, 0.0), size=3, **more):
     def init(key):
         return {"x": jax.random.uniform(key, (size,)), "n": jnp.asarray(7, jnp.int32)}
 
-    return rookery.function_scoring(score, init, lower, (1.0, 1.0), name=name, **more)
+    return rookery.qd.function_scoring(score, init, lower, (1.0, 1.0), name=name, **more)
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    program = rookery.map_elites(scoring(), CELLS, rookery.iso_line(scoring(), 8))
+    program = rookery.map_elites(scoring(), CELLS, rookery.qd.iso_line(scoring(), 8))
     run_dir = tmp_path_factory.mktemp("hill") / "run"
     return program, rookery.run(program, generations=4, run_dir=str(run_dir), quiet=True)
 
 
 class TestFile:
     def test_round_trip_is_bit_equal(self, result, tmp_path):
-        stored = rookery.repertoire_of(result[1].state)
-        rookery.save_repertoire(tmp_path / "hill", stored, scoring())
+        stored = rookery.qd.repertoire_of(result[1].state)
+        rookery.experiments.save_repertoire(tmp_path / "hill", stored, scoring())
         assert [path.name for path in tmp_path.iterdir()] == ["hill.npz"], "no temporary file remains"
         for name in ("hill", "hill.npz"):
-            assert_equal(rookery.load_repertoire(tmp_path / name, scoring()), stored)
+            assert_equal(rookery.experiments.load_repertoire(tmp_path / name, scoring()), stored)
 
     @pytest.mark.parametrize(
         ("other", "message"),
@@ -58,15 +58,15 @@ class TestFile:
         ],
     )
     def test_a_repertoire_of_another_task_or_agent_is_rejected(self, result, tmp_path, other, message):
-        rookery.save_repertoire(tmp_path / "hill.npz", rookery.repertoire_of(result[1].state), scoring())
+        rookery.experiments.save_repertoire(tmp_path / "hill.npz", rookery.qd.repertoire_of(result[1].state), scoring())
         with pytest.raises(ValueError, match=message):
-            rookery.load_repertoire(tmp_path / "hill.npz", other)
+            rookery.experiments.load_repertoire(tmp_path / "hill.npz", other)
 
     def test_a_file_without_a_repertoire_is_rejected(self, result, tmp_path, monkeypatch):
         path = tmp_path / "hill.npz"
         with pytest.raises(FileNotFoundError):
-            rookery.load_repertoire(path, scoring())
-        rookery.save_repertoire(path, rookery.repertoire_of(result[1].state), scoring())
+            rookery.experiments.load_repertoire(path, scoring())
+        rookery.experiments.save_repertoire(path, rookery.qd.repertoire_of(result[1].state), scoring())
         whole = path.read_bytes()
         array = tmp_path / "array.npy"
         np.save(array, np.zeros(3))
@@ -74,25 +74,25 @@ class TestFile:
         for content in contents:
             path.write_bytes(content)
             with pytest.raises(ValueError, match="is no repertoire, is damaged, or was written by another version"):
-                rookery.load_repertoire(path, scoring())
+                rookery.experiments.load_repertoire(path, scoring())
         path.write_bytes(whole)
         monkeypatch.setattr("rookery.experiments.repertoire_io.FORMAT", 2)
         with pytest.raises(ValueError, match="format 1"):
-            rookery.load_repertoire(path, scoring())
+            rookery.experiments.load_repertoire(path, scoring())
 
 
 class TestRun:
     def test_a_python_run_needs_its_program(self, result):
         program, done = result
-        assert_equal(rookery.repertoire(done.run_dir, program), rookery.repertoire_of(done.state))
+        assert_equal(rookery.experiments.repertoire(done.run_dir, program), rookery.qd.repertoire_of(done.state))
         with pytest.raises(ValueError, match=r"started from Python; give its program: repertoire\(run_dir, program\)"):
-            rookery.repertoire(done.run_dir)
+            rookery.experiments.repertoire(done.run_dir)
 
     def test_a_run_without_a_repertoire_is_rejected(self, result):
         from tests import walks
 
         with pytest.raises(ValueError, match="which has no repertoire"):
-            rookery.repertoire(result[1].run_dir, rookery.pbt(walks.learner(), population_size=4))
+            rookery.experiments.repertoire(result[1].run_dir, rookery.pbt(walks.learner(), population_size=4))
 
     def test_the_config_records_the_task(self, result):
         from rookery.storage.run_dir import open_existing
@@ -104,10 +104,10 @@ class TestRun:
 
 class TestBeginWith:
     def test_elites_are_added_to_the_nearest_of_other_cells(self, result):
-        stored = rookery.repertoire_of(result[1].state)
-        finer = rookery.grid((5, 4), (0, 0), (1, 1))
-        program = rookery.begin_with(rookery.map_elites(scoring(), finer), stored)
-        initial = rookery.repertoire_of(jax.jit(program.init)(KEY))
+        stored = rookery.qd.repertoire_of(result[1].state)
+        finer = rookery.qd.grid((5, 4), (0, 0), (1, 1))
+        program = rookery.qd.begin_with(rookery.map_elites(scoring(), finer), stored)
+        initial = rookery.qd.repertoire_of(jax.jit(program.init)(KEY))
         expected, _ = repertoires.add(
             repertoires.empty({"x": jnp.zeros(3), "n": jnp.zeros((), jnp.int32)}, finer),
             jax.tree.map(lambda leaf: leaf[stored.occupied], stored.genotypes),
@@ -117,17 +117,17 @@ class TestBeginWith:
         assert_equal(initial, expected)
         assert int(initial.occupied.sum()) > 3
         after, _ = jax.jit(program.step)(jax.jit(program.init)(KEY), KEY)
-        assert (rookery.repertoire_of(after).fitnesses >= initial.fitnesses).all()
+        assert (rookery.qd.repertoire_of(after).fitnesses >= initial.fitnesses).all()
 
     def test_other_genotypes_are_rejected(self, result):
-        stored = rookery.repertoire_of(result[1].state)
+        stored = rookery.qd.repertoire_of(result[1].state)
         other = scoring(size=4)
         with pytest.raises(ValueError, match="of another task or another agent"):
-            rookery.begin_with(rookery.map_elites(other, CELLS), stored)
+            rookery.qd.begin_with(rookery.map_elites(other, CELLS), stored)
         from tests import walks
 
         with pytest.raises(ValueError, match="only a program with a repertoire"):
-            rookery.begin_with(rookery.pbt(walks.learner(), population_size=4), stored)
+            rookery.qd.begin_with(rookery.pbt(walks.learner(), population_size=4), stored)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ class TestBeginWith:
     ],
 )
 def test_a_scoring_function_with_wrong_shapes_is_rejected(score, shapes):
-    wrong = rookery.function_scoring(score, lambda key: jax.random.uniform(key, (3,)), (0, 0), (1, 1))
+    wrong = rookery.qd.function_scoring(score, lambda key: jax.random.uniform(key, (3,)), (0, 0), (1, 1))
     with pytest.raises(ValueError, match=shapes):
         rookery.run(rookery.map_elites(wrong, CELLS), generations=1, quiet=True)
 
@@ -154,7 +154,7 @@ def test_limits_may_be_arrays(lower):
 class TestAct:
     def test_an_elite_acts_on_observations_normalised_by_its_statistics(self):
         env = rookery.make("point_room", episode_length=10)
-        agent = rookery.sac(env.spec, rookery.SacConfig(hidden_sizes=(8,), output_scale=1.0))
+        agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,), output_scale=1.0))
         learner = rookery.off_policy(agent, env, dataclasses.replace(LIFE, normalize_observations=True))
         bank = learner.start_states(KEY)
         member = learner.init(KEY, hyperparams.defaults(agent.space), bank)
@@ -170,8 +170,10 @@ class TestAct:
 
     def test_a_policy_of_map_elites_acts_as_in_its_evaluation(self):
         env = rookery.make("point_room", episode_length=3)
-        policy = rookery.policy(env.spec, rookery.PolicyConfig((8,)))
-        searched = rookery.policy_scoring(env, rookery.PolicyConfig((8,)), rookery.EvaluationConfig(eval_episodes=1))
+        policy = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((8,)))
+        searched = rookery.qd.policy_scoring(
+            env, rookery.qd.PolicyConfig((8,)), rookery.learners.EvaluationConfig(eval_episodes=1)
+        )
         bank = searched.start_states(KEY)
         genotype = searched.init_genotype(KEY, bank)
         state, step = jax.tree.map(lambda leaf: leaf[0], bank)
@@ -201,26 +203,26 @@ def breaking_environment(after: int) -> Environment:
 @pytest.mark.parametrize(("after", "broken"), [(6, 2), (99, 0)])
 def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected(after, broken):
     env = breaking_environment(after)
-    config = rookery.EvaluationConfig(eval_episodes=2, start_states=2)
+    config = rookery.learners.EvaluationConfig(eval_episodes=2, start_states=2)
     bank = auto_reset.start_bank(env, KEY, 2)
-    act = rookery.policy(env.spec, rookery.PolicyConfig((4,))).act
-    genotype = Genotype(rookery.policy(env.spec, rookery.PolicyConfig((4,))).init(KEY), (), None)
+    act = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).act
+    genotype = Genotype(rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).init(KEY), (), None)
     evaluation = rollout.evaluate(rollout.evaluator(act, env, config), genotype, bank, KEY)
     assert int(evaluation.broken) == broken
     np.testing.assert_allclose(evaluation.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
-    searched = rookery.policy_scoring(env, rookery.PolicyConfig((4,)), config)
-    program = rookery.map_elites(searched, rookery.grid((5,), (-1.0,), (1.0,)), rookery.iso_line(searched, 3))
+    searched = rookery.qd.policy_scoring(env, rookery.qd.PolicyConfig((4,)), config)
+    program = rookery.map_elites(searched, rookery.qd.grid((5,), (-1.0,), (1.0,)), rookery.qd.iso_line(searched, 3))
     state, metrics = jax.jit(program.step)(program.init(KEY), KEY)
     assert int(metrics["rejected"]) == (3 if broken else 0)
     assert int(metrics["broken_episodes"]) == 3 * broken
-    assert int(rookery.repertoire_of(state).occupied.sum()) == (0 if broken else 1)
+    assert int(rookery.qd.repertoire_of(state).occupied.sum()) == (0 if broken else 1)
 
 
 def test_a_generation_moves_only_the_cells_that_it_writes():
-    big = rookery.function_scoring(
+    big = rookery.qd.function_scoring(
         lambda g, _: (-jnp.sum(g * g), g[:2]), lambda key: jax.random.uniform(key, (1000,)), (0, 0), (1, 1)
     )
-    program = rookery.map_elites(big, rookery.grid((50, 50), (0, 0), (1, 1)), rookery.iso_line(big, 4))
+    program = rookery.map_elites(big, rookery.qd.grid((50, 50), (0, 0), (1, 1)), rookery.qd.iso_line(big, 4))
     state = jax.eval_shape(program.init, KEY)
     for function, donated in ((program.step, 0), (program.evaluate, ())):
         compiled = jax.jit(function, donate_argnums=donated).lower(state, KEY).compile()

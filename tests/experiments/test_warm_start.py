@@ -102,7 +102,7 @@ def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
     spec = origin.built.learner.spec
     assert spec.skill is not None
     whole = rookery.genotype(trees.take(origin.state.members, 1))
-    policies = rookery.skill_policies(diayn_run, member=1)
+    policies = rookery.experiments.skill_policies(diayn_run, member=1)
     with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     actions = []
@@ -115,17 +115,17 @@ def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
 
 
 def test_default_is_the_best_member(diayn_run):
-    policies, explicit = rookery.skill_policies(diayn_run), rookery.skill_policies(diayn_run, 1)
+    policies, explicit = rookery.experiments.skill_policies(diayn_run), rookery.experiments.skill_policies(diayn_run, 1)
     assert_equal(policies, explicit)
     with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
-        rookery.skill_policies(diayn_run, 3)
+        rookery.experiments.skill_policies(diayn_run, 3)
 
 
 @pytest.mark.parametrize("kind", ["sac", "pbt-sac"])
 def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(kind, diayn_run):
     config = configure(kind, population=2, init_from=diayn_run, skill=2, **SMALL)
     members, plain = initial_state(initial_program(config)).members, initial_state(build.build(config).program).members
-    wanted = trees.take(rookery.skill_policies(diayn_run), 2)
+    wanted = trees.take(rookery.experiments.skill_policies(diayn_run), 2)
     for member in range(2):
         loaded = rookery.genotype(trees.take(members, member))
         assert_equal((loaded.params, loaded.normalizer), (wanted.params, wanted.normalizer))
@@ -137,7 +137,7 @@ def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(kind,
 def test_a_repertoire_starts_from_every_skill_at_its_descriptor(diayn_run):
     config = dataclasses.replace(ME_PBT_RUN, init_from=diayn_run)
     repertoire = repertoire_of(initial_state(initial_program(config)))
-    policies = rookery.skill_policies(diayn_run)
+    policies = rookery.experiments.skill_policies(diayn_run)
     occupied = np.flatnonzero(repertoire.occupied)
     assert 1 <= len(occupied) <= 3
     assert not repertoire_of(initial_state(build.build(config).program)).occupied.any()
@@ -153,7 +153,10 @@ def test_a_repertoire_starts_from_another(me_pbt_run):
     # In another environment, so that the stored fitness does not apply; and with a fixed discount.
     maze = EnvironmentConfig(env="point_maze", episode_length=10, devices=1)
     config = dataclasses.replace(ME_PBT_RUN, init_from=me_pbt_run, environment=maze, space={"space.discount": 0.9})
-    repertoire, there = repertoire_of(initial_state(initial_program(config))), rookery.repertoire(me_pbt_run)
+    repertoire, there = (
+        repertoire_of(initial_state(initial_program(config))),
+        rookery.experiments.repertoire(me_pbt_run),
+    )
     occupied, known = np.flatnonzero(repertoire.occupied), np.flatnonzero(there.occupied)
     assert len(occupied)
     assert (repertoire.fitnesses[occupied] < -10.0).all(), "ten steps at a distance of at least 1 from the goal"
@@ -166,7 +169,7 @@ def test_a_repertoire_starts_from_another(me_pbt_run):
 
 def test_an_agent_starts_from_the_best_elite_or_the_best_member(me_pbt_run, tmp_path):
     members = initial_state(initial_program(configure("sac", init_from=me_pbt_run, **SMALL))).members
-    best = rookery.best(rookery.repertoire(me_pbt_run)).genotype
+    best = rookery.qd.best(rookery.experiments.repertoire(me_pbt_run)).genotype
     assert_equal(trees.take(members.state.params, 0), best.params)
     plain = save_run(configure("sac", population=2, **SMALL), tmp_path / "plain")
     members = initial_state(initial_program(configure("sac", init_from=plain, **SMALL))).members
@@ -247,7 +250,7 @@ def test_skill_discovery_needs_a_run_with_skills(me_pbt_run):
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and has no skills to start from"):
         initial_program(dataclasses.replace(DIAYN_RUN, init_from=me_pbt_run))
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac, which discovers no skills"):
-        rookery.skill_policies(me_pbt_run)
+        rookery.experiments.skill_policies(me_pbt_run)
 
 
 def test_a_run_from_python_is_rejected_with_a_remedy(tmp_path):

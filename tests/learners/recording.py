@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams
-from rookery.agents import sac
 from rookery.agents.base import OffPolicyAgent
+from rookery.agents.sac import SacConfig, sac
 from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec, Step
@@ -220,4 +220,4 @@ def sac_in_the_room() -> Life:
     """SAC in the open room, with a warm-up of one generation and normalised observations."""
     environment = registry.make("point_room", episode_length=10)
     config = OffPolicyConfig(4, 32, 0.25, 8, 80, 32, normalize_observations=True, eval_episodes=2, start_states=4)
-    return life(sac.sac(environment.spec, sac.SacConfig(hidden_sizes=(4,))), environment, config)
+    return life(sac(environment.spec, SacConfig(hidden_sizes=(4,))), environment, config)

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from rookery import buffers, gradients, normalize
-from rookery.agents import diayn
-from rookery.agents.diayn import DiaynConfig
+from rookery.agents.diayn import DiaynConfig, conclude, diayn
 from rookery.envs.wrappers.skills import skills
 from rookery.learners import rollout
 from rookery.learners.base import Member, genotype
@@ -65,7 +64,7 @@ def judging(place: Life) -> Life:
 
 @pytest.fixture(scope="module")
 def led() -> Life:
-    agent = diayn.diayn(obedient(WORLD.spec, ROWS), WORLD.spec, DiaynConfig(discriminator_hidden_sizes=()))
+    agent = diayn(obedient(WORLD.spec, ROWS), WORLD.spec, DiaynConfig(discriminator_hidden_sizes=()))
     return judging(life(agent, WORLD, CONFIG))
 
 
@@ -78,7 +77,7 @@ def lived(led: Life) -> Member:
 def normalised() -> Life:
     """It recognises skills by the whole observation, lifetime and time, as the agent is shown them."""
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
-    agent = diayn.diayn(obedient(WORLD.spec, ROWS), WORLD.spec, config)
+    agent = diayn(obedient(WORLD.spec, ROWS), WORLD.spec, config)
     return judging(life(agent, WORLD, changed(CONFIG, normalize_observations=True)))
 
 
@@ -211,7 +210,7 @@ def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Life, lived: Me
 @pytest.mark.parametrize(("fitness", "expected"), [("accuracy", 0.375), ("diversity", -1.0), ("return", 15.0)])
 def test_members_are_judged_by_what_the_user_chose(fitness: Any, expected: float) -> None:
     sums = {"accuracy": jnp.asarray([2.0, 1.0]), "diversity_return": jnp.asarray([-3.0, 1.0])}
-    evaluator = partial(diayn.conclude, DiaynConfig(fitness=fitness))
+    evaluator = partial(conclude, DiaynConfig(fitness=fitness))
     found, told = evaluator(sums, jnp.asarray([10.0, 20.0]), jnp.asarray([4, 4]))
     assert float(found) == expected
     assert {name: values.tolist() for name, values in told.items()} == {

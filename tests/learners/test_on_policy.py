@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi_agent, ppo, sac
-from rookery.agents.ppo import PpoConfig
+from rookery.agents import multi_agent
+from rookery.agents.ppo import PpoConfig, ppo
+from rookery.agents.sac import sac
 from rookery.envs.base import Environment, Step
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
@@ -237,13 +238,13 @@ def test_one_agent_alone_lives_the_same_life() -> None:
 # --- mistakes
 
 
-CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
+CONTINUOUS = ppo(ERRAND, PpoConfig(hidden_sizes=()))
 
 
 @pytest.mark.parametrize(
     ("agent", "environment", "options", "message"),
     [
-        (sac.sac(SPY_SPEC), counting(), {}, r"^this agent learns off-policy, from stored transitions; use off_"),
+        (sac(SPY_SPEC), counting(), {}, r"^this agent learns off-policy, from stored transitions; use off_"),
         (
             multi_agent.independent(CONTINUOUS, ERRAND),
             counting(),
@@ -263,25 +264,25 @@ CONTINUOUS = ppo.ppo(ERRAND, PpoConfig(hidden_sizes=()))
             r"^fitness must name one of the agents walker, sitter; got 'fox'\.$",
         ),
         (
-            ppo.ppo(SPY_SPEC),
+            ppo(SPY_SPEC),
             counting(),
             {"fitness": "fox"},
             r"^fitness names an agent of a team, but counting is a single-agent .*; leave it out, got 'fox'\.$",
         ),
         (
-            ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4)),
+            ppo(SPY_SPEC, PpoConfig(minibatches=4)),
             counting(),
             {"num_envs": 2, "rollout_length": 9},
             r"^minibatches must divide the 18 rows of a rollout.*, got 4; use 2 or 3 or 6\.$",
         ),
         (
-            ppo.ppo(SPY_SPEC, PpoConfig(minibatches=6)),
+            ppo(SPY_SPEC, PpoConfig(minibatches=6)),
             counting(),
             {"num_envs": 2, "rollout_length": 3},
             r"^minibatches must divide the 6 rows of a rollout.*, got 6; use 1 or 2 or 3\.$",
         ),
         (
-            ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True)),
+            ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True)),
             counting(),
             {"num_envs": 6, "rollout_length": 4},
             r"^minibatches must divide the 6 sequences of a rollout.*, got 4; use 2 or 3 or 6\.$",
@@ -296,22 +297,22 @@ def test_what_does_not_fit_together_is_an_error(
 
 
 def test_a_rollout_of_a_single_row_is_an_error_with_a_remedy() -> None:
-    agent = ppo.ppo(SPY_SPEC, PpoConfig(minibatches=1))
+    agent = ppo(SPY_SPEC, PpoConfig(minibatches=1))
     with pytest.raises(ValueError, match=r"[a-z0-9]\.$"):
         on_policy(agent, counting(), OnPolicyConfig(num_envs=1, rollout_length=1))
 
 
 def test_a_recurrent_minibatch_of_a_single_step_is_an_error() -> None:
     # An advantage normalised over itself is 0, and nothing would be learned.
-    agent = ppo.ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True))
+    agent = ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True))
     with pytest.raises(ValueError, match=r"^minibatches "):
         on_policy(agent, counting(), OnPolicyConfig(num_envs=4, rollout_length=1))
 
 
 def test_the_sequences_and_rows_of_agents_that_share_are_everybodys() -> None:
-    shared = multi_agent.shared(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+    shared = multi_agent.shared(ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
     assert on_policy(shared, errand(), OnPolicyConfig(num_envs=2, rollout_length=3)).team == "shared"
-    own = multi_agent.independent(ppo.ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+    own = multi_agent.independent(ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
     with pytest.raises(ValueError, match=r"^minibatches must divide the 6 rows"):
         on_policy(own, errand(), OnPolicyConfig(num_envs=2, rollout_length=3))
 

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from rookery import networks
-from rookery.agents import diayn, ppo, sac, td3
 from rookery.agents.base import Agent
-from rookery.agents.diayn import DiaynConfig
+from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
+from rookery.agents.sac import SacConfig, SacHyper, sac
+from rookery.agents.td3 import Td3Config, Td3Hyper, td3
 from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec, Step
@@ -48,7 +50,7 @@ ON_POLICY_LIFE = OnPolicyConfig(
     eval_episodes=1,
     start_states=32,
 )
-ON_POLICY_MIND = ppo.PpoConfig(
+ON_POLICY_MIND = PpoConfig(
     hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
 )  # whose values are of the rewards themselves
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
@@ -95,18 +97,18 @@ def scalars(hyper: Any) -> Any:
 
 AGENTS = {
     "sac": Case(
-        partial(sac.sac, config=sac.SacConfig(hidden_sizes=HIDDEN, alpha_init=1e-4, fix_alpha=True)),
-        scalars(sac.SacHyper(discount=DISCOUNT, policy_lr=3e-3, critic_lr=3e-3, tau=0.05)),
+        partial(sac, config=SacConfig(hidden_sizes=HIDDEN, alpha_init=1e-4, fix_alpha=True)),
+        scalars(SacHyper(discount=DISCOUNT, policy_lr=3e-3, critic_lr=3e-3, tau=0.05)),
         twin_value,
     ),
     "td3": Case(
-        partial(td3.td3, config=td3.Td3Config(hidden_sizes=HIDDEN)),
-        scalars(td3.Td3Hyper(discount=DISCOUNT, policy_lr=6e-3, critic_lr=3e-3, exploration_noise=0.5, tau=0.1)),
+        partial(td3, config=Td3Config(hidden_sizes=HIDDEN)),
+        scalars(Td3Hyper(discount=DISCOUNT, policy_lr=6e-3, critic_lr=3e-3, exploration_noise=0.5, tau=0.1)),
         twin_value,
     ),
     "ppo": Case(
-        partial(ppo.ppo, config=ON_POLICY_MIND),
-        scalars(ppo.PpoHyper(discount=DISCOUNT, actor_lr=3e-3, critic_lr=3e-3)),
+        partial(ppo, config=ON_POLICY_MIND),
+        scalars(PpoHyper(discount=DISCOUNT, actor_lr=3e-3, critic_lr=3e-3)),
         state_value,
         partial(on_policy, config=ON_POLICY_LIFE),
         of_states=True,
@@ -181,7 +183,7 @@ def _point(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Arr
 def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
     # Once each skill is recognised for certain, its reward is log 1 - log 1/2, and the episode is over.
     case, environment = AGENTS["sac"], skills(pointing(), 2)
-    agent = diayn.diayn(case.build(environment.spec), environment.spec, DiaynConfig(discriminator_hidden_sizes=(16,)))
+    agent = diayn(case.build(environment.spec), environment.spec, DiaynConfig(discriminator_hidden_sizes=(16,)))
     learner = off_policy(agent, environment, LIFE)
     hyper = scalars(agent.space.defaults._replace(**case.hyper._asdict(), discriminator_lr=1e-2))
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents import multi_agent, ppo
-from rookery.agents.ppo import PpoConfig, PpoHyper
+from rookery.agents import multi_agent
+from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.envs import base as envs
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.learners.base import Learner, genotype
@@ -51,7 +51,7 @@ def _answer(state: Recall, action: jax.Array, key: jax.Array) -> tuple[Recall, S
 def recalling(recurrent: bool) -> Learner:
     config = PpoConfig(hidden_sizes=(), recurrent=recurrent, memory_size=8, minibatches=1, normalize_rewards=False)
     life = OnPolicyConfig(32, 6, 40, normalize_observations=False, eval_episodes=16, start_states=16)
-    return on_policy(ppo.ppo(RECALL, config), recall(), life)
+    return on_policy(ppo(RECALL, config), recall(), life)
 
 
 def test_what_was_seen_long_ago_is_acted_on_with_a_memory() -> None:
@@ -88,7 +88,7 @@ def test_without_a_memory_both_cues_are_answered_alike() -> None:
 @cache
 def small() -> Learner:
     config = PpoConfig(hidden_sizes=(4,), actor_epochs=1, critic_epochs=1, minibatches=2)
-    agent = multi_agent.independent(ppo.ppo(ERRAND, config), ERRAND)
+    agent = multi_agent.independent(ppo(ERRAND, config), ERRAND)
     return on_policy(agent, errand(), OnPolicyConfig(ENVS, 4, 2, eval_episodes=1, start_states=2))
 
 

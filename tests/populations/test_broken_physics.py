@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from rookery.populations.pbt import pbt
-from rookery.qd import pbt_emitter
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
+from rookery.qd.pbt_emitter import Shared
 from rookery.training.loop import run
 from rookery.training.progress import Reporter
 from rookery.types import Evaluation
@@ -73,7 +73,7 @@ def test_me_pbt_distinguishes_a_broken_evaluation_from_a_diverged_member():
     assert np.isnan(metrics["fitness"]).tolist() == [False, True, False, True]
     assert metrics["diverged"].tolist() == [False, False, False, True]
     shared = after.shared.emitter
-    assert isinstance(shared, pbt_emitter.Shared)
+    assert isinstance(shared, Shared)
     assert shared.diverged.tolist() == [False, False, False, True]
 
 

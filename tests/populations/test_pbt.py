@@ -362,7 +362,7 @@ class TestReplay:
     def test_invalid_arguments_are_errors(self):
         with pytest.raises(ValueError, match=r"of another agent: it sets noise_clip; known are rate, discount"):
             replay(seeds(walks.learner()), {"noise_clip": np.ones(3)})
-        schedule: Any = rookery.Schedule({"rate": np.ones(3)}, 10, None)
+        schedule: Any = rookery.experiments.Schedule({"rate": np.ones(3)}, 10, None)
         with pytest.raises(TypeError, match=r"give at_steps\(schedule, steps_per_generation, generations\)"):
             replay(seeds(walks.learner()), schedule)
         with pytest.raises(ValueError, match="the schedule is empty"):

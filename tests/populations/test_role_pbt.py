@@ -193,7 +193,9 @@ def test_invalid_arguments_are_errors() -> None:
     shared: Any = on_policy(multi_agent.shared(spy(ERRAND), ERRAND), errand(), CONFIG)
     single = on_policy(alone, counting(), OnPolicyConfig(2, 3))
     for learner in (shared, single):
-        with pytest.raises(ValueError, match=r"^roles need agents with separate parameters; use rookery.independent"):
+        with pytest.raises(
+            ValueError, match=r"^roles need agents with separate parameters; use rookery.agents.independent"
+        ):
             role_pbt.pbt_roles(learner)
     learner = on_policy(team, errand(), CONFIG)
     with pytest.raises(TypeError, match=r"^give either config or the keywords \['smooth'\], not both\.$"):

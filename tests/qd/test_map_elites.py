@@ -14,10 +14,10 @@ from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.experiments.lineage import lineage
 from rookery.learners import rollout
 from rookery.learners.rollout import EvaluationConfig
-from rookery.qd import centroids, map_elites, scoring
+from rookery.qd import centroids, scoring
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
-from rookery.qd.map_elites import repertoire_of
+from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
@@ -58,7 +58,7 @@ def init_genotype(key):
 
 def program_of(score, batch: int = 24, init=init_genotype):
     searched = function_scoring(score, init, (-1.0, -1.0), (1.0, 1.0), qd_offset=-3.0, bounds=(-1.0, 1.0))
-    return map_elites.map_elites(searched, GRID, iso_line(searched, batch, VariationConfig(0.3, 0.5)))
+    return map_elites(searched, GRID, iso_line(searched, batch, VariationConfig(0.3, 0.5)))
 
 
 def run(program, generations: int, **options):
@@ -135,7 +135,7 @@ class TestProgram:
     def test_centroids_that_do_not_fit(self, shape):
         searched = function_scoring(bowl, init_genotype, (-1.0, -1.0), (1.0, 1.0))
         with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
-            map_elites.map_elites(searched, jnp.zeros(shape))
+            map_elites(searched, jnp.zeros(shape))
 
 
 class TestEvaluate:
@@ -227,7 +227,7 @@ class TestScoring:
     def test_initial_policies_differ(self):
         searched = policy_scoring(registry.make("point_room", episode_length=10), PolicyConfig((4,)), FEW)
         emitter = iso_line(searched, 16, VariationConfig(0.5, 0.5))
-        history = run(map_elites.map_elites(searched, GRID, emitter), 10).history
+        history = run(map_elites(searched, GRID, emitter), 10).history
         assert history[-1]["coverage"] >= 2 * history[0]["coverage"] > 0
         assert history[-1]["evaluation_steps"] == 16 * 3 * 10
 
@@ -310,7 +310,7 @@ def me_pbt_run(tmp_path_factory):
     emitter = mix(
         [pbt_emitter(learner, searched, population_size=4, ga_population=3, config=config), iso_line(searched, 3)]
     )
-    program = map_elites.map_elites(searched, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), emitter)
+    program = map_elites(searched, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), emitter)
     path = tmp_path_factory.mktemp("me_pbt_run") / "run"
     return path, run(program, 7, run_dir=str(path), checkpoint_every=100)
 

@@ -12,12 +12,23 @@ from rookery import trees
 from rookery.learners.base import genotype
 from rookery.populations import base
 from rookery.populations.sharding import ONE_DEVICE
-from rookery.qd import pbt_emitter
 from rookery.qd import repertoire as repertoires
 from rookery.qd.base import EmitterState
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
-from rookery.qd.pbt_emitter import FROM_REPERTOIRE, Counts, MePbtConfig, PbtEmitterBindings, counts, origins
+from rookery.qd.pbt_emitter import (
+    FROM_REPERTOIRE,
+    Counts,
+    MePbtConfig,
+    PbtEmitterBindings,
+    counts,
+    init,
+    origins,
+    pbt_emitter,
+    tell,
+)
+from rookery.qd.pbt_emitter import ask as pbt_emitter_ask
+from rookery.qd.pbt_emitter import exploit as pbt_emitter_exploit
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.scoring import learner_scoring
 from rookery.types import Evaluation, Genotype
@@ -159,18 +170,18 @@ def bindings(**options) -> PbtEmitterBindings:
 
 @pytest.fixture(scope="module")
 def exploit():
-    return jax.jit(partial(pbt_emitter.exploit, bindings()))
+    return jax.jit(partial(pbt_emitter_exploit, bindings()))
 
 
 @pytest.fixture(scope="module")
 def ask():
-    return jax.jit(pbt_emitter.ask(bindings()))
+    return jax.jit(pbt_emitter_ask(bindings()))
 
 
 @pytest.fixture(scope="module")
 def population() -> EmitterState:
     """A population after one generation, with optimiser momentum."""
-    state = jax.jit(partial(pbt_emitter.init, bindings()))(jax.random.key(0), BANK)
+    state = jax.jit(partial(init, bindings()))(jax.random.key(0), BANK)
     members = state.members
     momentum = jax.random.normal(jax.random.key(2), members.state.momentum.shape)
     members = members._replace(
@@ -296,7 +307,7 @@ class TestExploit:
 
     def test_a_perturbation_starts_from_the_inherited_hyper_parameters(self, population, repertoire):
         given = bindings(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
-        exploit = jax.jit(partial(pbt_emitter.exploit, given))
+        exploit = jax.jit(partial(pbt_emitter_exploit, given))
         members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         factors = [members.hyper.rate[1] / population.members.hyper.rate[2]]
         for slot in (3, 4):
@@ -344,7 +355,7 @@ class TestAskAndTell:
         state = population._replace(members=population.members._replace(state=poisoned))
         parents = jnp.asarray([0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE], jnp.int32)
         state = state._replace(shared=state.shared._replace(parents=parents))
-        given, metrics = pbt_emitter.tell(bindings(), state, evaluation)
+        given, metrics = tell(bindings(), state, evaluation)
         np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, 4.0, INF])
         np.testing.assert_array_equal(given.shared.fitness, metrics["fitness"])
         assert metrics["diverged"].tolist() == [False, True, False, False, True]
@@ -355,8 +366,8 @@ class TestAskAndTell:
 
     def test_invalid_sizes_are_errors(self):
         with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-            pbt_emitter.pbt_emitter(LEARNER, SCORING, population_size=5, ga_population=0)
+            pbt_emitter(LEARNER, SCORING, population_size=5, ga_population=0)
         with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
-            pbt_emitter.pbt_emitter(LEARNER, SCORING, population_size=0, ga_population=5)
+            pbt_emitter(LEARNER, SCORING, population_size=0, ga_population=5)
         with pytest.raises(ValueError, match="exceed the population of 10"):
-            pbt_emitter.pbt_emitter(LEARNER, SCORING, config=MePbtConfig(replace_fraction=0.9))
+            pbt_emitter(LEARNER, SCORING, config=MePbtConfig(replace_fraction=0.9))

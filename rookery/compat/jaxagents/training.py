@@ -19,7 +19,9 @@ from rookery.compat.jaxagents.hooks import Hooks
 from rookery.compat.jaxagents.records import HyperParameters, Runner, TrainState, Transition
 from rookery.compat.records import per_agent, typed_key
 from rookery.envs.wrappers.auto_reset import auto_reset, start_bank
-from rookery.learners import on_policy, rollout
+from rookery.learners import rollout
+from rookery.learners.on_policy import collect as on_policy_collect
+from rookery.learners.on_policy import start_actors
 from rookery.types import Array, Genotype, Key, Metrics, PyTree
 from rookery.types import Transition as Rows
 
@@ -117,10 +119,10 @@ def collect(agent: Hooks, runner: Runner, bank_key: Key, rollout_key: Key) -> tu
     """Collect one rollout, with automatic resets to new start states; the keys are consumed."""
     environment = auto_reset(agent._environment, start_bank(agent._environment, bank_key, agent.config.batch_size))
     observations = jax.vmap(partial(shared_observation, agent.n_actors))(runner.obs)
-    actors = on_policy.start_actors(rollout.EnvBatchState(runner.envstate, observations))
+    actors = start_actors(rollout.EnvBatchState(runner.envstate, observations))
     keys = jax.random.split(rollout_key, agent.config.rollout_length)
     explore = partial(_explore, agent, runner.actor_training)
-    actors, (rows, _) = on_policy.collect(explore, environment, runner.hyperparams.gamma, actors, keys)
+    actors, (rows, _) = on_policy_collect(explore, environment, runner.hyperparams.gamma, actors, keys)
     obs = joint_observation(agent._observation.shape, actors.lives.observation)
     runner = runner.replace(envstate=actors.lives.state, obs=obs)
     return runner, transitions(agent, runner, rows)

@@ -8,8 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, normalize
-from rookery.agents import diayn, sac, td3
 from rookery.agents.base import OffPolicyAgent, UpdateFn
+from rookery.agents.diayn import DiaynConfig as diayn_DiaynConfig
+from rookery.agents.diayn import DiaynParams, diayn, log_prior
+from rookery.agents.sac import SacConfig as sac_SacConfig
+from rookery.agents.sac import SacHyper, sac
+from rookery.agents.td3 import Td3Config, Td3Hyper, td3
 from rookery.compat.qdax import records
 from rookery.compat.qdax.configs import DiaynConfig, PBTSacConfig, PBTTD3Config, SacConfig, TD3Config
 from rookery.compat.qdax.environments import Batch
@@ -19,7 +23,8 @@ from rookery.compat.qdax.records import DiaynTrainingState, QDTransition, Replay
 from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
 from rookery.envs import base as envs
 from rookery.gradients import Learned
-from rookery.learners import off_policy, rollout
+from rookery.learners import rollout
+from rookery.learners.off_policy import learn
 from rookery.qd.scoring import descriptor_of
 from rookery.types import Array, Hyper, Key, Metrics, PyTree
 from rookery.types import Transition as CoreTransition
@@ -65,14 +70,14 @@ class Learner:
         spec = envs.EnvSpec(type(self).__name__, observation_size, self._action_size, config.episode_length)
         sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
         if isinstance(config, TD3Config | PBTTD3Config):
-            agent = td3.td3(spec, td3.Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
+            agent = td3(spec, Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
         else:
-            agent = sac.sac(spec, sac.SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
+            agent = sac(spec, sac_SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
         if isinstance(config, DiaynConfig):
             limits = (0.0,) * descriptor_size, (1.0,) * descriptor_size
             descriptor = envs.descriptor_spec("descriptor of the buffer", "mean", *limits)
             spec = spec._replace(descriptor=descriptor, skill=envs.SkillSpec("one-hot", config.num_skills))
-            agent = diayn.diayn(agent, spec, diayn.DiaynConfig(config.descriptor_full_state, True, sizes[1]))
+            agent = diayn(agent, spec, diayn_DiaynConfig(config.descriptor_full_state, True, sizes[1]))
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
     def _init_state(self, key: Key, action_size: int, observation_size: int, agent: OffPolicyAgent) -> TrainingState:
@@ -128,7 +133,7 @@ class Learner:
         agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
         member, (key, learn_key) = state.member(buffer=replay_buffer.state), split_key(state.key)
         once = {"first": shared_count(state.steps), "updates": 1, "batch_size": self._config.batch_size}
-        learned, metrics = off_policy.learn(agent, replay_buffer.functions, member, learn_key, **once)
+        learned, metrics = learn(agent, replay_buffer.functions, member, learn_key, **once)
         return state.replace(learned=learned, key=key, steps=state.steps + 1), replay_buffer, metrics
 
     def _unroll(
@@ -236,7 +241,7 @@ class SAC(SingleAgent):
 
     def select_action(self, obs: Array, policy_params: PyTree, key: Key, deterministic: bool = False) -> Array:
         """Actions `[..., A]` for normalised observations `[..., O]`; the key is consumed."""
-        return self._select_action(policy_params, sac.SacHyper(), obs, key, deterministic)
+        return self._select_action(policy_params, SacHyper(), obs, key, deterministic)
 
 
 class TD3(SingleAgent):
@@ -248,7 +253,7 @@ class TD3(SingleAgent):
         self, obs: Array, policy_params: PyTree, key: Key, expl_noise: float | Array, deterministic: bool = False
     ) -> Array:
         """Actions `[..., A]` for observations `[..., O]`, with noise of deviation `expl_noise`; the key is consumed."""
-        return self._select_action(policy_params, td3.Td3Hyper(exploration_noise=expl_noise), obs, key, deterministic)
+        return self._select_action(policy_params, Td3Hyper(exploration_noise=expl_noise), obs, key, deterministic)
 
 
 class DIAYN(Learner):
@@ -332,5 +337,5 @@ class DIAYN(Learner):
         skill = obs[..., -config.num_skills :]
         step = envs.first_step(obs, transition.next_state_desc)._replace(pursued=envs.SkillInfo(skill, jnp.zeros(())))
         assert agent.intrinsic_reward is not None
-        reward = agent.intrinsic_reward.measure(diayn.DiaynParams((), discriminator_params), step)["diversity_return"]
-        return reward if add_log_p_z else reward + diayn.log_prior(envs.SkillSpec("one-hot", config.num_skills))
+        reward = agent.intrinsic_reward.measure(DiaynParams((), discriminator_params), step)["diversity_return"]
+        return reward if add_log_p_z else reward + log_prior(envs.SkillSpec("one-hot", config.num_skills))

@@ -13,7 +13,7 @@ from rookery.compat.qdax.records import PBTStateT, PBTTrainingState, ReplayBuffe
 from rookery.compat.records import Record, check, check_counts, check_equal, split_key, typed_key
 from rookery.distributed import layout
 from rookery.populations.sharding import WHOLE
-from rookery.qd import pbt_emitter
+from rookery.qd.pbt_emitter import MePbtConfig, counts
 from rookery.types import Array, Key, PyTree
 
 __all__ = ["PBTEmitter", "PBTEmitterConfig", "PBTEmitterState", "sac_pbt_variation_fn", "td3_pbt_variation_fn"]
@@ -85,8 +85,8 @@ class PBTEmitter:
         check_counts(buffer_size=config.buffer_size, env_batch_size=config.env_batch_size)
         self._size, each = config.pg_population_size_per_device, config.env_batch_size
         shares = config.fraction_to_replace_from_best, config.fraction_best_to_replace_from
-        fractions = pbt_emitter.MePbtConfig(*shares, config.fraction_to_replace_from_samples)
-        self._counts = pbt_emitter.counts(fractions, self._size * config.num_devices)
+        fractions = MePbtConfig(*shares, config.fraction_to_replace_from_samples)
+        self._counts = counts(fractions, self._size * config.num_devices)
         fits = env.batch_size == self._size * each
         check(fits, f"env must be a batch of {self._size} x {each} environments, not of {env.batch_size}.")
         self._train = pbt_agent.get_train_fn(env, config.num_training_iterations, each, config.grad_updates_per_step)

@@ -29,8 +29,9 @@ from rookery.compat.qdax.records import (
 from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
 from rookery.distributed import layout
 from rookery.envs.base import Step, first_step
-from rookery.learners import off_policy, rollout
+from rookery.learners import rollout
 from rookery.learners.base import Member, genotype
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate
 from rookery.populations.base import member_keys, valid_fitness
 from rookery.populations.config import PbtConfig
 from rookery.populations.inheritance import inherit, perturb
@@ -123,7 +124,7 @@ class Population(SingleAgent):
             "training needs environments with auto_reset=True and eval_metrics=False; create others for evaluation.",
         )
         check_counts(num_iterations=num_iterations)
-        config = off_policy.OffPolicyConfig(
+        config = OffPolicyConfig(
             num_envs=env_batch_size,
             steps_per_generation=num_iterations * env_batch_size,
             updates_per_step=updates_of(grad_updates_per_step, env_batch_size) / env_batch_size,
@@ -158,7 +159,7 @@ def _truncated(step: Step) -> Array:
 def _train(
     agent: OffPolicyAgent,
     env: Batch,
-    config: off_policy.OffPolicyConfig,
+    config: OffPolicyConfig,
     states: PBTStateT,
     env_states: State,
     replay_buffers: ReplayBuffer,
@@ -176,11 +177,11 @@ def _train(
     bank = env.start_states(keys[0, 1], config.start_states)
     done = jax.vmap(shared_count, out_axes=None)(states.steps) // config.updates
     config = dataclasses.replace(config, normalize_observations=states.normalizer is not None)
-    bindings = off_policy.OffPolicyBindings(agent, env.environment, replay_buffers.functions, config, _truncated)
+    bindings = OffPolicyBindings(agent, env.environment, replay_buffers.functions, config, _truncated)
 
     def train_member(member: Member, key: Key) -> tuple[Member, tuple]:
         inputs = jax.random.split(key, config.iterations), done + jnp.arange(config.iterations)
-        return jax.lax.scan(lambda member, now: off_policy.iterate(bindings, member, bank, *now), member, inputs)
+        return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, inputs)
 
     playing = rollout.EnvBatchState(env_states.pipeline_state, env_states.obs)
     members = states.member(playing, replay_buffers.state)
@@ -315,7 +316,7 @@ def exploit(
         loaded = shares.local(elites).member(buffer=members.buffer)
         members = trees.where(shares.local(takes_elite), loaded, members)
     is_new = takes_elite | (parents != jnp.arange(size))
-    hyper = perturb(_RESAMPLE, states.agent_module.SPACE, shares.gather(members.hyper), hyper_key, is_new)
+    hyper = perturb(_RESAMPLE, states.search_space, shares.gather(members.hyper), hyper_key, is_new)
     new_keys = jax.random.key_data(member_keys(new_key, size))
     hyper, new_keys, here, replaced = shares.local((hyper, new_keys, is_new, is_new & ~jnp.isfinite(fitness)))
     keys = trees.where(here, new_keys, states.key)

@@ -3,16 +3,20 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from rookery import buffers, hyperparams, types
-from rookery.agents import sac, td3
+from rookery.agents.base import StartFn
+from rookery.agents.sac import SPACE as SAC_SPACE
+from rookery.agents.sac import start as start_sac
+from rookery.agents.td3 import SPACE as TD3_SPACE
+from rookery.agents.td3 import start as start_td3
 from rookery.compat.records import Record, check, split_key, static_field, typed_key
 from rookery.gradients import Learned
+from rookery.hyperparams import Space
 from rookery.learners.base import Member
 from rookery.types import Array, Hyper, Key, PyTree
 
@@ -179,8 +183,8 @@ def _paths(
 _SAC, _TARGET = ("policy", "critic", "log_alpha"), ("target_critic",)
 _SAC_PATHS = _paths(*_SAC, targets=_TARGET)
 _TD3_PATHS = _paths("policy", "critic", targets=("target_critic", "target_policy"))
-_SAC_HYPER = {name: ("hyper", name) for name in sac.SPACE.domains}
-_TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in td3.SPACE.domains}
+_SAC_HYPER = {name: ("hyper", name) for name in SAC_SPACE.domains}
+_TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in TD3_SPACE.domains}
 
 
 class TrainingState(Record):
@@ -191,7 +195,10 @@ class TrainingState(Record):
     `normalization_running_stats`.
     """
 
-    agent_module: ClassVar[ModuleType]
+    search_space: ClassVar[Space]
+    """The search space of the agent."""
+    start: ClassVar[StartFn]
+    """Builds the agent's state from its parameters."""
 
     learned: PyTree
     """The agent's state."""
@@ -226,21 +233,21 @@ class TrainingState(Record):
 class SacTrainingState(TrainingState):
     """Training state of SAC."""
 
-    agent_module = sac
+    search_space, start = SAC_SPACE, staticmethod(start_sac)
     paths = _SAC_PATHS
 
 
 class TD3TrainingState(TrainingState):
     """Training state of TD3."""
 
-    agent_module = td3
+    search_space, start = TD3_SPACE, staticmethod(start_td3)
     paths = _TD3_PATHS
 
 
 class DiaynTrainingState(TrainingState):
     """Training state of DIAYN with SAC."""
 
-    agent_module = sac
+    search_space, start = SAC_SPACE, staticmethod(start_sac)
     paths = _paths(*_SAC, within=("learned", "agent"), targets=_TARGET) | _paths("discriminator")
 
 
@@ -257,13 +264,13 @@ class PBTTrainingState(TrainingState):
     def resample_hyperparams(cls, training_state: PBTStateT) -> PBTStateT:
         """Resample every hyper-parameter, each on its scale."""
         key, hyper_key = split_key(training_state.key)
-        hyper = hyperparams.resample(training_state.agent_module.SPACE, training_state.hyper, hyper_key)
+        hyper = hyperparams.resample(training_state.search_space, training_state.hyper, hyper_key)
         return training_state.replace(key=key, hyper=hyper)
 
     @classmethod
     def init_optimizers_states(cls, training_state: PBTStateT) -> PBTStateT:
         """Initialise the optimizer states, and copy the networks into their target networks."""
-        return training_state.replace(learned=training_state.agent_module.start(training_state.learned.params))
+        return training_state.replace(learned=training_state.start(training_state.learned.params))
 
     @classmethod
     def empty_optimizers_states(cls, training_state: PBTStateT) -> PBTStateT:
@@ -279,7 +286,7 @@ class PBTSacTrainingState(PBTTrainingState):
     Its hyper-parameters, `[]` each: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`.
     """
 
-    agent_module = sac
+    search_space, start = SAC_SPACE, staticmethod(start_sac)
     paths = _SAC_PATHS | _SAC_HYPER
 
 
@@ -289,5 +296,5 @@ class PBTTD3TrainingState(PBTTrainingState):
     Its hyper-parameters, `[]` each: `discount`, the learning rates, `noise_clip`, `policy_noise`, `expl_noise`.
     """
 
-    agent_module = td3
+    search_space, start = TD3_SPACE, staticmethod(start_td3)
     paths = _TD3_PATHS | _TD3_HYPER

@@ -69,6 +69,10 @@ def function(name: str, size: int | None = None) -> Function:
 
     Raises:
       ValueError: there is no such function (the message suggests similar names), or the size is invalid.
+
+    Example:
+      >>> rookery.envs.function("arm", 4).size
+      4
     """
     if name not in _FUNCTIONS:
         near = difflib.get_close_matches(name, _FUNCTIONS, n=3, cutoff=0.5) or _FUNCTIONS

@@ -93,6 +93,11 @@ def skills(
 
     Raises:
       ValueError: `SkillsConfig` rejects an argument, or the environment has skills already.
+
+    Example:
+      >>> env = rookery.skills(rookery.make("point_room"), num_skills=3)
+      >>> env.spec.skill.size
+      3
     """
     SkillsConfig(num_skills, skill_kind, balanced)  # pyright: ignore[reportArgumentType]  # checks all three
     spec = environment.spec

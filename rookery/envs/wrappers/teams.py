@@ -30,6 +30,10 @@ def as_team(environment: Environment) -> Environment:
 
     Raises:
       ValueError: the environment has skills or a memory, which must be added after this wrapper.
+
+    Example:
+      >>> rookery.envs.as_team(rookery.make("point_room")).spec.team.names
+      ('agent',)
     """
     spec = environment.spec
     if spec.team is not None:
@@ -52,6 +56,11 @@ def identify(environment: Environment) -> Environment:
 
     Raises:
       ValueError: the environment is a single-agent environment.
+
+    Example:
+      >>> env = rookery.make("pursuit_continuous")
+      >>> rookery.envs.identify(env).spec.observation_size - env.spec.observation_size  # two agents
+      2
     """
     spec = environment.spec
     if spec.team is None:

@@ -25,6 +25,11 @@ def limit_episode(environment: Environment, length: int) -> Environment:
 
     Raises:
       ValueError: `length` is below 1, or the environment has skills, whose wrapper must be outside of the time limit.
+
+    Example:
+      >>> env = rookery.envs.limit_episode(rookery.make("point_room"), 10)
+      >>> env.spec.episode_length
+      10
     """
     if length < 1:
         raise ValueError(f"episode_length must be at least 1 step, got {length}.")

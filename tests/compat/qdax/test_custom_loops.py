@@ -18,14 +18,16 @@ from rookery.compat.records import split_key
 from rookery.distributed import layout, mesh
 from rookery.envs import descriptors
 from rookery.envs.base import first_step
-from rookery.learners import off_policy
 from rookery.learners.base import genotype
-from rookery.qd import centroids, pbt_emitter
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
+from rookery.learners.off_policy import buffers as off_policy_buffers
+from rookery.qd import centroids
 from rookery.qd import repertoire as repertoires
+from rookery.qd.pbt_emitter import Counts
 from tests.compat.qdax.documented import agent, population, reshaped
 
 P, E, T = 4, 3, 6
-CONFIG = off_policy.OffPolicyConfig(
+CONFIG = OffPolicyConfig(
     num_envs=E, steps_per_generation=E * T, batch_size=4, buffer_size=32, warmup_steps=0, eval_episodes=E
 )
 
@@ -37,17 +39,17 @@ def make_env() -> Batch:
 def test_single_iterations_equal_a_generation():
     env = make_env()
     agent = sac(env.environment.spec, SacConfig(hidden_sizes=(4,)))
-    learner = off_policy.off_policy(agent, env.environment, CONFIG)
+    learner = off_policy(agent, env.environment, CONFIG)
     bank_key, member_key, step_key = jax.random.split(jax.random.key(0), 3)
     bank = learner.start_states(bank_key)
     member = learner.init(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
     after, metrics = jax.jit(learner.step)(member, bank, step_key, jnp.asarray(2))
-    bindings = off_policy.OffPolicyBindings(agent, env.environment, off_policy.buffers.ring(32), CONFIG)
+    bindings = OffPolicyBindings(agent, env.environment, off_policy_buffers.ring(32), CONFIG)
 
     @jax.jit
     def train(member: Any, bank: Any, key: Any) -> Any:
         inputs = jax.random.split(key, T), 2 * T + jnp.arange(T)
-        return jax.lax.scan(lambda member, now: off_policy.iterate(bindings, member, bank, *now), member, inputs)
+        return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, inputs)
 
     again, (learned, each, reward, _) = train(member, bank, step_key)
     np.testing.assert_array_equal(
@@ -86,7 +88,7 @@ def test_an_evaluation_of_a_population_equals_that_of_the_learner():
     alone, state = trees.take(states, 1), trees.take(first, 1)
     core = td3(env.environment.spec, Td3Config(hidden_sizes=(8,)))
     bank = state.pipeline_state, jax.vmap(first_step)(state.obs, state.pipeline_state.descriptor)
-    learner = off_policy.off_policy(core, env.environment, CONFIG)
+    learner = off_policy(core, env.environment, CONFIG)
     evaluation = learner.evaluate(genotype(alone.member()), bank, jax.random.key(0))
     np.testing.assert_allclose(returns[1], evaluation.returns, rtol=1e-5)
     np.testing.assert_allclose(fitness[1], evaluation.fitness, rtol=1e-5)
@@ -152,7 +154,7 @@ def test_map_elites_scores_batches_and_keeps_the_best_of_each_cell():
 
 def test_exploit_loads_exactly_the_counted_number_of_elites():
     _, states, _ = population(PBTTD3, P)
-    counts = pbt_emitter.Counts(best=1, replaced=1, sampled=2)
+    counts = Counts(best=1, replaced=1, sampled=2)
     loaded = states.replace(hyper=states.hyper._replace(tau=jnp.full(P, 0.5)), steps=states.steps + 7)
     fitness, tau = jnp.asarray([1.0, 4.0, 2.0, 3.0]), float(states.hyper.tau[0])  # tau does not evolve
     step = partial(exploit, counts, fitness, states, jax.random.key(0))

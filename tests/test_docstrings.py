@@ -1,0 +1,43 @@
+"""The examples in docstrings run, and every public function has one."""
+
+import doctest
+import importlib
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rookery
+
+PACKAGES = ("agents", "deploy", "envs", "experiments", "learners", "populations", "qd", "report", "training")
+MODULES = [rookery, *(importlib.import_module(f"rookery.{name}") for name in PACKAGES)]
+FUNCTIONS = {
+    f"{value.__module__}.{name}": value
+    for module in MODULES
+    for name, value in ((name, getattr(module, name)) for name in module.__all__)
+    if inspect.isfunction(value)
+}
+
+
+@pytest.fixture
+def run_directories(short_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of finished runs in `runs/`, and a working directory that examples may write to."""
+    for kind, folder in short_runs.items():
+        shutil.copytree(folder, tmp_path / "runs" / kind)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.usefixtures("run_directories")
+def test_example_of_a_public_function(name: str):
+    function: Callable = FUNCTIONS[name]
+    names = {"rookery": rookery, "jax": jax, "jnp": jnp, "NamedTuple": NamedTuple}
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=names)
+    assert example.examples, f"{name} has no example"
+    messages: list[str] = []
+    assert not doctest.DocTestRunner().run(example, out=messages.append).failed, "".join(messages)
