@@ -98,10 +98,11 @@ def test_states_and_rewards_are_those_of_the_member_in_its_world(learned: Path) 
 
 def test_what_was_played_can_be_drawn(learned: Path, tmp_path: Path) -> None:
     played = render.render(learned)
-    scenes = played.scenes
+    scenery, scenes = played.scenery, played.scenes
+    assert scenery is not None
     assert scenes is not None
     np.testing.assert_array_equal(scenes.position[:, 0], played.states.inner)
-    path = animation.animate(played.picture.scenery, scenes, played.returns, tmp_path / "room.gif", played.title)
+    path = animation.animate(scenery, scenes, played.returns, tmp_path / "room.gif", played.title)
     assert path.stat().st_size > 0
     with pytest.raises(ValueError, match=r"^point_room has no visualiser of its suite; animate its scenes\.$"):
         render.film(played, tmp_path / "room.gif")
