@@ -154,11 +154,11 @@ def render(command: Render) -> None:
 
     path = command.picture or command.run / "episode.gif"
     played = rendering.render(command.run, command.member, command.skill, command.seed, command.checkpoint)
-    scenes = played.scenes
-    if scenes is None:
+    scenery, scenes = played.scenery, played.scenes
+    if scenery is None or scenes is None:
         rendering.film(played, path)
     else:
-        animate(played.picture.scenery, scenes, played.returns, path, title=played.title)
+        animate(scenery, scenes, played.returns, path, title=played.title)
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
     member = "the best" if played.member is None else f"member {played.member}"
     console, steps = Console(), len(played.rewards) - 1

@@ -12,7 +12,7 @@ import numpy as np
 from rookery import trees
 from rookery.agents.base import ActFn
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
-from rookery.envs.rendering.scene import Picture, Scene
+from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers.skills import listed
 from rookery.experiments import build, warm_start
 from rookery.experiments.warm_start import Origin
@@ -44,6 +44,11 @@ class RenderedEpisode(NamedTuple):
         """Cumulative return by name, each `[T + 1]`."""
         totals = np.cumsum(self.rewards.astype(np.float64), axis=0).reshape(len(self.rewards), -1)
         return dict(zip(self.names, totals.T, strict=True))
+
+    @property
+    def scenery(self) -> Scenery | None:
+        """Constant part of the planar picture; None where the environment's suite renders the film itself."""
+        return self.picture.scenery
 
     @property
     def scenes(self) -> Scene | None:

@@ -16,7 +16,6 @@ import numpy as np
 from rich import box, console, markup
 from rich.table import Table
 
-from rookery.report import statistics
 from rookery.report.compare_notes import MIXED, notes
 from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
@@ -25,7 +24,15 @@ from rookery.report.fresh_scores import Fresh, evaluate_groups
 from rookery.report.readers import RunRecord
 from rookery.report.run_groups import Group, group_runs
 from rookery.report.runs import Run, worst_fitness
-from rookery.report.statistics import Estimate
+from rookery.report.statistics import (
+    Estimate,
+    estimate,
+    interquartile_mean,
+    mean,
+    median_run,
+    optimality_gap,
+    probability_of_improvement,
+)
 
 __all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "group_runs", "tables"]
 
@@ -139,26 +146,20 @@ def _score(run: Run, budget: float, floor: float) -> float:
 def _row(group: Group, setting: Setting, resamples: int) -> Row:
     budget, gamma, floor = setting.budget, setting.gamma, setting.floor
     scores = np.asarray([_score(run, budget, floor) for run in group.runs])
-    last = np.asarray([_score(run, np.inf, floor) for run in group.runs])
     diverged = sum(not np.isfinite(run.score(budget).fitness) for run in group.runs)
-    iqm, median, mean, gap, final = (
-        statistics.estimate(statistic, {group.environment: values}, resamples=resamples).item()
-        for statistic, values in (
-            (statistics.interquartile_mean, scores),
-            (statistics.median_run, scores),
-            (statistics.mean, scores),
-            (partial(statistics.optimality_gap, gamma=gamma), scores),
-            (statistics.interquartile_mean, last),
-        )
+    gap = partial(optimality_gap, gamma=gamma)
+    aggregates = (
+        estimate(statistic, {group.environment: scores}, resamples=resamples).item()
+        for statistic in (interquartile_mean, median_run, mean, gap)
     )
     env_steps = max(run.score(budget).env_steps for run in group.runs)
-    return Row(group, env_steps, scores, diverged, iqm, median, mean, gap, final)
+    return Row(group, env_steps, scores, diverged, *aggregates)
 
 
 def _improvement(first: Row, second: Row, resamples: int) -> Estimate[float]:
-    task = first.group.environment
-    samples = {task: first.scores}, {task: second.scores}
-    return statistics.estimate(statistics.probability_of_improvement, *samples, resamples=resamples).item()
+    environment = first.group.environment
+    samples = {environment: first.scores}, {environment: second.scores}
+    return estimate(probability_of_improvement, *samples, resamples=resamples).item()
 
 
 def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Table:
@@ -205,7 +206,7 @@ def _new_table(title: str, caption: str | None) -> Table:
     return out
 
 
-def _cell(estimate: Estimate[float]) -> str:
+def _cell(value: Estimate[float]) -> str:
     """A value, with its interval in a second line."""
-    interval = f"\n{significant(estimate.low)} to {significant(estimate.high)}" if estimate.has_interval else ""
-    return significant(estimate.value) + interval
+    interval = f"\n{significant(value.low)} to {significant(value.high)}" if value.has_interval else ""
+    return significant(value.value) + interval

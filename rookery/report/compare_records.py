@@ -43,8 +43,6 @@ class Row(NamedTuple):
     """Median over runs."""
     mean: Estimate[float]
     optimality_gap: Estimate[float]
-    final: Estimate[float]
-    """Interquartile mean of the runs' last generations; comparable between groups only where budgets are equal."""
 
     @property
     def chosen(self) -> str:

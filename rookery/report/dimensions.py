@@ -3,9 +3,11 @@
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from rookery.report.formatting import Settings
 
 
 class Dimensions(NamedTuple):
@@ -19,7 +21,7 @@ class Dimensions(NamedTuple):
     """`[2, D]`, lower and upper; None where the configuration does not record them."""
 
 
-def dimensions(config: Mapping[str, Any], size: int) -> Dimensions:
+def dimensions(config: Settings, size: int) -> Dimensions:
     """Read the descriptor's dimensions from a run's configuration.
 
     Args:

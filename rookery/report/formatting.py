@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+Settings = Mapping[str, Any]
+"""JSON values by name, as in `config.json`."""
 SKILL_METRICS = {
     "accuracy": "discriminator accuracy",
     "true_return": "mean return",
@@ -19,18 +21,18 @@ AGENT_PREFIX = "return/"
 _FITNESS = {"accuracy": "accuracy", "diversity": "diversity_return", "return": "true_return"}
 
 
-def fitness_metric(config: Mapping[str, Any]) -> str | None:
+def fitness_metric(config: Settings) -> str | None:
     """The metric of skills that is the fitness of a run; None where its configuration names none."""
     return _FITNESS.get(str(part(config, "diayn").get("fitness")))
 
 
-def part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def part(config: Settings, name: str) -> Settings:
     """A nested part of a configuration; {} where it is missing or, in a run from Python, not a mapping."""
     found = config.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def headline(config: Mapping[str, Any]) -> str:
+def headline(config: Settings) -> str:
     """The kind and the environment of a run, from `config.json`."""
     return f"{config.get('kind', 'run')}  {part(config, 'environment').get('env', '')}".strip()
 

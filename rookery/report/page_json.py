@@ -4,13 +4,15 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from rookery.report.statistics import Estimate
 
+JsonObject = dict[str, Any]
+"""Part of a page's data, which the scripts in `web/` read: JSON values, arrays and numbers by name."""
 _TYPES = {"f": "f4", "i": "i4", "u": "u1", "b": "u1"}
 _STEPS, _NAN = 2**15 - 1, -(2**15)  # int16: the largest value, and the code of NaN
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from rookery.deploy.episodes import Episodes, read_episodes
 from rookery.experiments.config_io import are_independent
 from rookery.experiments.lineage import Lineage, lineage_of
 from rookery.report.dimensions import Dimensions, dimensions
+from rookery.report.formatting import Settings
 from rookery.report.runs import Run, finite_or_nan
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
@@ -20,7 +21,7 @@ from rookery.trees import flatten_mapping
 
 Table = Mapping[str, np.ndarray]
 """Columns of a table: name -> `[rows]`."""
-Event = Mapping[str, Any]
+Event = Settings
 """An event of a run, see `storage.events.read_journal`."""
 _AGAIN = "let the run write it again"
 
@@ -58,48 +59,44 @@ class Trajectory(NamedTuple):
 class RunRecord:
     """The content of a run folder; each file is read once, when a field that needs it is first used.
 
+    Every field and method raises ValueError, with the remedy, where its file is missing or damaged.
+
     Args:
       folder: the run directory, which is only read.
 
     Attributes:
       folder: the run directory.
+      path: its absolute path.
+      config: the configuration of the run.
     """
 
     def __init__(self, folder: RunFolder):
-        self.folder = folder
-
-    @property
-    def path(self) -> Path:
-        """Absolute path of the folder."""
-        return self.folder.path
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The configuration of the run."""
-        return self.folder.config
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of the run; None if `config.json` does not record it."""
-        settings = flatten_mapping(self.config)
-        return next((settings[name] for name in ("run.seed", "seed") if settings.get(name) is not None), None)
+        self.folder, self.path = folder, folder.path
+        self.config: Settings = folder.config
 
     @property
     def has_generation(self) -> bool:
-        """Whether a generation is finished.
-
-        Raises:
-          ValueError: `metrics.csv` is damaged.
-        """
+        """Whether a generation is finished."""
         return any(map(len, self._metrics.values()))
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the run has `lineage.csv`: plain MAP-Elites has none."""
+        return self.folder.lineage_file.is_file()
+
+    @property
+    def has_repertoire(self) -> bool:
+        """Whether the run has `repertoire.csv`."""
+        return self.folder.repertoire_file.is_file()
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether the members are independent runs."""
+        return are_independent(self.config)
 
     @cached_property
     def metrics(self) -> dict[str, np.ndarray]:
-        """`metrics.csv`: name -> `[G]`, G at least 1.
-
-        Raises:
-          ValueError: no generation is finished yet, or the table is damaged.
-        """
+        """`metrics.csv`: name -> `[G]`, G at least 1."""
         if not self.has_generation:
             raise ValueError(
                 f"{self.path} has no finished generation to report yet; wait for its first, or leave it out."
@@ -110,18 +107,9 @@ class RunRecord:
     def _metrics(self) -> dict[str, np.ndarray]:
         return _read(self.folder.metrics_file)
 
-    @property
-    def has_members(self) -> bool:
-        """Whether the run has `lineage.csv`: plain MAP-Elites has none."""
-        return self.folder.lineage_file.is_file()
-
     @cached_property
     def lineage(self) -> Lineage:
-        """`lineage.csv`; the members are agents where the roles of a team evolve separately.
-
-        Raises:
-          ValueError: no generation is finished yet, or a table is damaged.
-        """
+        """`lineage.csv`; the members are agents where the roles of a team evolve separately."""
         return lineage_of(self.folder, _read(self.folder.lineage_file), self._metrics)
 
     def learning_curve(self, score: str | None = None) -> Run:
@@ -130,9 +118,6 @@ class RunRecord:
         Args:
           score: a column of `metrics.csv`; by default the fitness of the best elite of a run with a repertoire, of the
             best member of others.
-
-        Raises:
-          ValueError: no generation is finished yet, the table is damaged, or it lacks a column.
         """
         metrics = self.metrics
         column = score or ("max_fitness" if "max_fitness" in metrics else "best_fitness")
@@ -143,37 +128,29 @@ class RunRecord:
                     f"{self.path} cannot be compared: its metrics.csv has no column {name}; choose one of "
                     f"{', '.join(near)}."
                 )
-        return Run(self.path, self.seed, metrics["env_steps"], finite_or_nan(metrics[column]), column)
+        return Run(self.path, self._seed, metrics["env_steps"], finite_or_nan(metrics[column]), column)
 
     @cached_property
     def members(self) -> tuple[Run, ...]:
-        """The learning curve of each independent member, with its share of the environment steps.
-
-        Raises:
-          ValueError: no generation is finished yet, or a table is damaged.
-        """
+        """The learning curve of each independent member, with its share of the environment steps."""
         metrics, lineage = self.metrics, self.lineage
         # A run in progress writes lineage.csv after metrics.csv, so that either may be a generation ahead here.
         fitness = finite_or_nan(lineage.fitness)[: len(metrics["env_steps"])]
         env_steps = metrics["env_steps"][: len(fitness)] / fitness.shape[1]
         return tuple(
-            Run(self.path, self.seed, env_steps, values, "fitness", member) for member, values in enumerate(fitness.T)
+            Run(self.path, self._seed, env_steps, values, "fitness", member) for member, values in enumerate(fitness.T)
         )
 
     @property
-    def is_independent(self) -> bool:
-        """Whether the members are independent runs."""
-        return are_independent(self.config)
-
-    @property
     def seeds(self) -> tuple[Run, ...]:
-        """The learning curves of several independent members; () for a folder that is one run.
-
-        Raises:
-          ValueError: as `members`.
-        """
+        """The learning curves of several independent members; () for a folder that is one run."""
         members = self.members if self.is_independent and self.has_members else ()
         return members if len(members) > 1 else ()
+
+    @property
+    def _seed(self) -> int | None:
+        settings = flatten_mapping(self.config)
+        return next((settings[name] for name in ("run.seed", "seed") if settings.get(name) is not None), None)
 
     @cached_property
     def journal(self) -> Sequence[Event]:
@@ -182,31 +159,19 @@ class RunRecord:
 
     @cached_property
     def episodes(self) -> Episodes | None:
-        """The recorded episodes; None where there are none.
-
-        Raises:
-          ValueError: the file is damaged, or of another version.
-        """
+        """The recorded episodes; None where there are none."""
         return read_episodes(self.path)
-
-    @property
-    def has_repertoire(self) -> bool:
-        """Whether the run has `repertoire.csv`."""
-        return self.folder.repertoire_file.is_file()
 
     @cached_property
     def repertoire(self) -> Repertoire:
-        """The repertoire that the run last saved.
-
-        Raises:
-          ValueError: the run has no repertoire, or its table cannot be read.
-        """
+        """The repertoire that the run last saved."""
+        path = self.folder.repertoire_file
         if not self.has_repertoire:
             raise ValueError(
                 f"{self.path} has no repertoire to draw: repertoire.csv is missing in it; choose a run of a kind with "
                 "a repertoire, or wait for its first generation."
             )
-        table, path = _read(self.folder.repertoire_file), self.folder.repertoire_file
+        table = _read(path)
         size = _count(table, "centroid/")
         check_columns(path, table, ("fitness", *_columns("centroid", size), *_columns("descriptor", size)), _AGAIN)
         if not size or not len(table["fitness"]):
@@ -220,11 +185,7 @@ class RunRecord:
 
     @cached_property
     def insertions(self) -> Table | None:
-        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs.
-
-        Raises:
-          ValueError: the table is damaged.
-        """
+        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs."""
         path = self.folder.cells_file
         if not path.is_file():
             return None
@@ -235,11 +196,7 @@ class RunRecord:
 
     @cached_property
     def trajectories(self) -> tuple[list[Trajectory], Dimensions]:
-        """All recorded trajectories, sorted by skill, and the dimensions of their descriptor.
-
-        Raises:
-          ValueError: there are no trajectories, or the table cannot be read.
-        """
+        """All recorded trajectories of skills, sorted by skill, and the dimensions of their descriptor."""
         path, again = self.folder.skills_file, f"`rookery evaluate {self.path}` writes it"
         if not path.is_file():
             raise ValueError(f"{self.path} has no trajectories to draw: skills.csv is missing in it; {again}.")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON, SCHEDULE, are_independent
+from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
 from rookery.trees import flatten_mapping
@@ -86,7 +87,7 @@ def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None)
     ]
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(config: Settings) -> dict[str, Any]:
     """A run's settings with dotted names, such as `run.generations`, without nulls and empty lists.
 
     A replayed schedule is represented by a digest of its values instead of its source.
@@ -128,7 +129,7 @@ def _join(start: str, settings: Mapping[str, str]) -> str:
     return ", ".join([start, *(f"{name}={value}" for name, value in settings.items())])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """The text of a setting in a label; 1 and 1.0 are equal."""
     if isinstance(value, float):
         return f"{value:.12g}"

@@ -36,33 +36,6 @@ class Estimate(NamedTuple, Generic[ValueT]):
         return bool(np.isfinite(self.low).all())
 
 
-class Summary(NamedTuple):
-    """Summary statistics of a metric over episodes, `[...]` each; floats, except for `has_nan`."""
-
-    mean: np.ndarray
-    variance: np.ndarray
-    deviation: np.ndarray
-    minimum: np.ndarray
-    maximum: np.ndarray
-    median: np.ndarray
-    has_nan: np.ndarray
-    """Whether any value is NaN, bool."""
-
-
-def summarize(values: npt.ArrayLike, axis: int = -1) -> Summary:
-    """Summary of the episodes along an axis, in units of the metric (its square for the variance)."""
-    values = np.asarray(values, dtype=float)
-    return Summary(
-        mean=np.mean(values, axis=axis),
-        variance=np.var(values, axis=axis),
-        deviation=np.std(values, axis=axis),
-        minimum=np.min(values, axis=axis),
-        maximum=np.max(values, axis=axis),
-        median=np.median(values, axis=axis),
-        has_nan=np.any(np.isnan(values), axis=axis),
-    )
-
-
 def interquartile_mean(scores: Scores) -> np.ndarray:
     """Mean of the middle half of all runs of all tasks; `[...]`, in units of the score.
 
@@ -82,14 +55,6 @@ def interquartile_mean(scores: Scores) -> np.ndarray:
 def mean(scores: Scores) -> np.ndarray:
     """Mean over tasks of the mean over runs; `[...]`, in units of the score."""
     return _task_means(_arrays(scores)).mean(axis=-1)
-
-
-def median(scores: Scores) -> np.ndarray:
-    """Median over tasks of the mean over runs; `[...]`, in units of the score.
-
-    For a single task that is the mean over its runs; see `median_run` for the median over runs.
-    """
-    return np.median(_task_means(_arrays(scores)), axis=-1)
 
 
 def median_run(scores: Scores) -> np.ndarray:

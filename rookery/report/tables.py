@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +9,10 @@ from rich import box
 from rich.table import Table
 
 from rookery.distributed.device_memory import size
-from rookery.report.formatting import counted, equal_decimals, limits_text, number
+from rookery.report.formatting import Settings, counted, equal_decimals, limits_text, number
 from rookery.report.readers import open_run
 from rookery.report.runs import worst_fitness
-from rookery.report.statistics import over_runs, summarize
+from rookery.report.statistics import over_runs
 from rookery.training.memory_plan import WORKING, Plan
 
 Metrics = Mapping[str, np.ndarray]
@@ -107,8 +106,7 @@ def member_evaluation(metrics: Metrics) -> Table:
     """
     returns, fitness = metrics["returns"], metrics["fitness"]
     mean = returns.mean(axis=1)
-    statistics = [mean, returns.std(axis=1), returns.min(axis=1), returns.max(axis=1)]
-    texts = equal_decimals(*statistics)
+    texts = equal_decimals(mean, returns.std(axis=1), returns.min(axis=1), returns.max(axis=1))
     columns: dict[str, list[str]] = dict(zip(("mean return", "std", "min", "max"), texts, strict=True))
     rounding = 1e-5 * np.abs(returns).max(axis=1)
     if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
@@ -118,10 +116,8 @@ def member_evaluation(metrics: Metrics) -> Table:
     columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
     if metrics["descriptor"].shape[1] > 0:
         columns["descriptor"] = _descriptor_texts(metrics["descriptor"])
-    table = _empty_table(f"{counted(returns.shape[1], 'episode')} per member", ("member", *columns))
-    for member in _best_first(fitness):
-        table.add_row(str(member), *(texts[member] for texts in columns.values()))
-    return table
+    labels = {member: str(member) for member in _best_first(fitness)}
+    return _columns_table(f"{counted(returns.shape[1], 'episode')} per member", "member", labels, columns)
 
 
 def evaluation_summary(metrics: Metrics) -> list[Table | str]:
@@ -167,12 +163,12 @@ def team_evaluation(metrics: Metrics) -> Table:
     team = _best_first(metrics["fitness"])[0]
     names = [str(name) for name in metrics["agents"]]
     by_agent = {metric: np.stack([metrics[f"{metric}/{name}"][team] for name in names]) for metric in _AGENT_METRICS}
-    stats = summarize(by_agent["return"])
-    numbers = stats.mean, stats.deviation, stats.minimum, stats.median, stats.maximum
-    columns: dict[str, list[str]] = dict(zip(_RETURNS, equal_decimals(*numbers), strict=True))
-    columns |= _episode_ends(by_agent)
+    returns = by_agent["return"].astype(np.float64)
+    numbers = returns.mean(1), returns.std(1), returns.min(1), np.median(returns, axis=1), returns.max(1)
+    columns = dict(zip(_RETURNS, equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
     suffix = f", team {team}" if len(metrics["fitness"]) > 1 else ""
-    return _agents_table(f"{counted(by_agent['return'].shape[1], 'episode')} per agent{suffix}", names, columns)
+    title = f"{counted(returns.shape[1], 'episode')} per agent{suffix}"
+    return _columns_table(title, "agent", dict(enumerate(names)), columns)
 
 
 def _independent_teams(metrics: Metrics) -> Table:
@@ -183,9 +179,9 @@ def _independent_teams(metrics: Metrics) -> Table:
     means = by_agent["return"].reshape(len(names), teams, episodes).mean(axis=2)
     iqm = over_runs(means)
     numbers = iqm.value, iqm.low, iqm.high, means.min(axis=1), means.max(axis=1)
-    columns: dict[str, list[str]] = dict(zip(_IQM, equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
+    columns = dict(zip(_IQM, equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
     title = f"{teams} independent teams, {counted(episodes, 'episode')} per agent, 95 % intervals"
-    return _agents_table(title, names, columns)
+    return _columns_table(title, "agent", dict(enumerate(names)), columns)
 
 
 def _episode_ends(by_agent: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
@@ -194,13 +190,6 @@ def _episode_ends(by_agent: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
     for name in ("terminated", "truncated"):
         columns[name] = [f"{100 * share:.0f} %" for share in by_agent[name].mean(axis=1)]
     return columns
-
-
-def _agents_table(title: str, names: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
-    table = _empty_table(title, ("agent", *columns))
-    for row, name in enumerate(names):
-        table.add_row(name, *(texts[row] for texts in columns.values()))
-    return table
 
 
 _IQM = ("IQM return", "interval low", "interval high", "lowest", "highest")
@@ -231,19 +220,29 @@ def skill_evaluation(metrics: Metrics, member: int = 0) -> Table:
     fewest, most = int(episodes.min()), int(episodes.max())
     title = f"{counted(fewest, 'episode') if fewest == most else f'{fewest} to {most} episodes'} per skill"
     title += f", member {member}" if len(metrics["returns"]) > 1 else ""
-    table = _empty_table(title, ("skill", *columns))
-    for row, label in enumerate([*map(str, skills), "mean"]):
-        table.add_row(label, *(texts[row] for texts in columns.values()), end_section=row == len(skills) - 1)
-    return table
+    labels = dict(enumerate([*map(str, skills), "mean"]))
+    return _columns_table(title, "skill", labels, columns, end_section=len(skills) - 1)
 
 
-def _empty_table(title: str, names: Sequence[str]) -> Table:
-    """A table without rows; with many columns a dense one, so that ten of them fit into 80 characters."""
-    dense = len(names) >= _DENSE_FROM
+def _columns_table(
+    title: str, heading: str, labels: Mapping[int, str], columns: Mapping[str, Sequence[str]], end_section: int = -1
+) -> Table:
+    """A table of texts; with many columns a dense one, so that ten of them fit into 80 characters.
+
+    Args:
+      title: the title.
+      heading: name of the column of labels.
+      labels: index of a row in `columns` -> its label, in the order of the rows.
+      columns: name -> texts.
+      end_section: index of the row that a line follows; -1 for none.
+    """
+    dense = len(columns) + 1 >= _DENSE_FROM
     layout = {"box": box.SIMPLE_HEAD, "padding": 0, "show_edge": False} if dense else {}
     table = Table(title=title, title_justify="left", **layout)
-    for name in names:
+    for name in (heading, *columns):
         table.add_column(name.replace(" ", "\n") if dense else name, justify="right")
+    for row, label in labels.items():
+        table.add_row(label, *(texts[row] for texts in columns.values()), end_section=row == end_section)
     return table
 
 
@@ -259,7 +258,7 @@ def _descriptor_texts(descriptors: np.ndarray) -> list[str]:
     return [" ".join(text.rjust(width) for text in row) for row in texts]
 
 
-def tasks_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+def tasks_table(rows: Iterable[Settings]) -> Table:
     """The registered environments; only the descriptor's column wraps."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("task", "suite", "obs", "act", "agents", "steps"):
@@ -297,7 +296,7 @@ def plan_table(planned: Plan) -> Table:
     return table
 
 
-def _descriptor(row: Mapping[str, Any]) -> str:
+def _descriptor(row: Settings) -> str:
     if not row["descriptor"]:
         return ""
     bounds = dict.fromkeys(zip(row["descriptor_lower"], row["descriptor_upper"], strict=True))

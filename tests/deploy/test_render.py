@@ -99,10 +99,11 @@ def test_states_and_rewards_are_those_of_the_member_in_its_environment(sac_run: 
 
 def test_an_episode_can_be_animated(sac_run: Path, tmp_path: Path) -> None:
     rendered = render.render(sac_run)
-    scenes = rendered.scenes
+    scenery, scenes = rendered.scenery, rendered.scenes
+    assert scenery is not None
     assert scenes is not None
     np.testing.assert_array_equal(scenes.position[:, 0], rendered.states.inner)
-    path = animation.animate(rendered.picture.scenery, scenes, rendered.returns, tmp_path / "room.gif", rendered.title)
+    path = animation.animate(scenery, scenes, rendered.returns, tmp_path / "room.gif", rendered.title)
     assert path.stat().st_size > 0
     with pytest.raises(ValueError, match=r"^point_room has no visualiser of its suite; animate its scenes\.$"):
         render.film(rendered, tmp_path / "room.gif")

@@ -3,22 +3,21 @@
 import base64
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from rookery.report.page_json import packed, rounded, to_json
+from rookery.report.page_json import Packed, packed, rounded, to_json
 
 NAN, INF = math.nan, math.inf
 
 
-def unpacked(told: dict[str, Any]) -> np.ndarray:
-    """As the page reads it."""
-    array = np.frombuffer(base64.b64decode(told["base64"]), f"<{told['type']}").reshape(told["shape"])
-    if "scale" not in told:
+def unpacked(encoded: Packed) -> np.ndarray:
+    """Decode an array as the page does."""
+    array = np.frombuffer(base64.b64decode(encoded["base64"]), f"<{encoded['type']}").reshape(encoded["shape"])
+    if "scale" not in encoded or "offset" not in encoded:
         return array
-    return np.where(array == -32768, NAN, told["offset"] + told["scale"] * array.astype(float))
+    return np.where(array == -32768, NAN, encoded["offset"] + encoded["scale"] * array.astype(float))
 
 
 @pytest.mark.parametrize(

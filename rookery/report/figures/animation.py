@@ -3,13 +3,24 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rookery.report.figures import style
+from rookery.report.figures.style import INK, PALETTE, QUIET, colour_of
 
-_WALL, _GOAL, _GROUND = "#a9b6be", style.PALETTE[4], "#f5f7f8"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Circle, Polygon, Rectangle
+    from matplotlib.text import Text
+    from PIL.Image import Image as PaletteImage
+
+    from rookery.deploy.render import Scene, Scenery
+
+_WALL, _GOAL, _GROUND = "#a9b6be", PALETTE[4], "#f5f7f8"
 _DOTS_PER_INCH = 100
 _WIDTH, _MARGIN = 3.6, 0.14  # inches: width of the figure, and margin around the plane
 _LINE = 0.21  # inches, height of a line of text
@@ -27,19 +38,27 @@ _LAST = 1.5  # seconds for which the last frame is held
 class _Artists(NamedTuple):
     """The moving artists, which are created once and then updated; the first four have an entry per body."""
 
-    discs: list[Any]
-    noses: list[Any]
-    reaches: list[Any]
+    discs: "list[Circle]"
+    noses: "list[Polygon]"
+    reaches: "list[Circle | None]"
     """None for a body without a reach beyond its disc."""
-    crosses: list[Any]
-    trails: Any
-    step: Any
-    returns: list[Any]
+    crosses: "list[Line2D]"
+    trails: "LineCollection"
+    step: "Text"
+    returns: "list[Text]"
+
+
+class _Return(NamedTuple):
+    """A shown return."""
+
+    values: np.ndarray
+    """Cumulative, `[T]`."""
+    colour: str
 
 
 def animate(
-    scenery: Any,
-    scenes: Any,
+    scenery: "Scenery",
+    scenes: "Scene",
     returns: Mapping[str, np.ndarray],
     path: str | Path,
     title: str = "",
@@ -77,14 +96,14 @@ def animate(
     save = _saver(path, frames_per_second)
     path.parent.mkdir(parents=True, exist_ok=True)
     labelled = _label_returns(returns, scenery.bodies)
-    figure, artists = _create_figure(scenery, labelled, title)
+    canvas, artists = _create_figure(scenery, labelled, title)
     times = [*_frames(length, most_frames), *[length - 1] * round(_LAST * frames_per_second)]
     updates = (_update(artists, scenery, scenes, labelled, time) for time in times)
-    save(figure, updates, path, frames_per_second)
+    save(canvas, updates, path, frames_per_second)
     return path
 
 
-def _saver(path: Path, frames_per_second: int) -> Callable[[Any, Iterator[None], Path, int], None]:
+def _saver(path: Path, frames_per_second: int) -> Callable[["FigureCanvasAgg", Iterator[None], Path, int], None]:
     if frames_per_second < 1:
         raise ValueError(f"frames_per_second must be at least 1, got {frames_per_second}.")
     if path.suffix == ".gif":
@@ -98,21 +117,21 @@ def _saver(path: Path, frames_per_second: int) -> Callable[[Any, Iterator[None],
     return _save_mp4
 
 
-def _save_gif(figure: Any, updates: Iterator[None], path: Path, frames_per_second: int) -> None:
+def _save_gif(canvas: "FigureCanvasAgg", updates: Iterator[None], path: Path, frames_per_second: int) -> None:
     """Save with one palette for all frames: half the size of a file by matplotlib, which has a palette per frame."""
     from PIL import Image
 
     frames = []
     for _ in updates:
-        figure.canvas.draw()
-        frames.append(np.array(figure.canvas.buffer_rgba())[..., :3])
+        canvas.draw()
+        frames.append(np.array(canvas.buffer_rgba())[..., :3])
     palette = _palette_image(np.concatenate(frames[:: math.ceil(len(frames) / _SAMPLED)]))
     images = [Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     options = {"append_images": images[1:], "duration": round(1000 / frames_per_second), "loop": 0, "optimize": True}
     images[0].save(path, save_all=True, **options)
 
 
-def _palette_image(sample: np.ndarray) -> Any:
+def _palette_image(sample: np.ndarray) -> "PaletteImage":
     """An image with a palette for a sample `[height, width, 3]`: frequent colours exactly, others quantised."""
     from PIL import Image
 
@@ -126,11 +145,11 @@ def _palette_image(sample: np.ndarray) -> Any:
     return image
 
 
-def _save_mp4(figure: Any, updates: Iterator[None], path: Path, frames_per_second: int) -> None:
+def _save_mp4(canvas: "FigureCanvasAgg", updates: Iterator[None], path: Path, frames_per_second: int) -> None:
     from matplotlib.animation import FFMpegWriter
 
     writer = FFMpegWriter(fps=frames_per_second, extra_args=["-pix_fmt", "yuv420p"])
-    with writer.saving(figure, str(path), _DOTS_PER_INCH):
+    with writer.saving(canvas.figure, str(path), _DOTS_PER_INCH):
         for _ in updates:
             writer.grab_frame()
 
@@ -141,26 +160,29 @@ def _frames(length: int, most_frames: int) -> list[int]:
     return [*range(0, length - 1, stride), length - 1]
 
 
-def _label_returns(returns: Mapping[str, np.ndarray], bodies: Sequence[str]) -> dict[str, tuple[np.ndarray, str]]:
-    """The shown returns: label -> cumulative return `[T]` and colour."""
+def _label_returns(returns: Mapping[str, np.ndarray], bodies: Sequence[str]) -> dict[str, _Return]:
+    """The shown returns by label."""
     colours = _colours(bodies)
     if len(returns) != len(bodies):
-        return {name: (np.asarray(values), style.INK) for name, values in list(returns.items())[:_MOST_NAMED]}
+        return {name: _Return(np.asarray(values), INK) for name, values in list(returns.items())[:_MOST_NAMED]}
     if len(returns) <= _MOST_NAMED:
         named = zip(returns.items(), bodies, strict=True)
-        return {name: (np.asarray(values), colours[kind]) for (name, values), kind in named}
+        return {name: _Return(np.asarray(values), colours[kind]) for (name, values), kind in named}
     stacked = np.stack([np.asarray(values) for values in returns.values()])
     of_kind = {kind: np.asarray([body == kind for body in bodies]) for kind in colours}
-    return {f"{kind} x {rows.sum()}": (stacked[rows].mean(axis=0), colours[kind]) for kind, rows in of_kind.items()}
+    return {
+        f"{kind} x {rows.sum()}": _Return(stacked[rows].mean(axis=0), colours[kind]) for kind, rows in of_kind.items()
+    }
 
 
 def _colours(bodies: Sequence[str]) -> dict[str, str]:
-    kinds = list(dict.fromkeys(bodies))
-    return {kind: style.PALETTE[index % len(style.PALETTE)] for index, kind in enumerate(kinds)}
+    return {kind: colour_of(index) for index, kind in enumerate(dict.fromkeys(bodies))}
 
 
-def _create_figure(scenery: Any, labelled: Mapping[str, tuple[np.ndarray, str]], title: str) -> tuple[Any, _Artists]:
-    """The figure with its static objects, and its moving artists before the first update."""
+def _create_figure(
+    scenery: "Scenery", labelled: Mapping[str, _Return], title: str
+) -> "tuple[FigureCanvasAgg, _Artists]":
+    """The canvas of a figure with its static objects, and its moving artists before the first update."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -168,12 +190,12 @@ def _create_figure(scenery: Any, labelled: Mapping[str, tuple[np.ndarray, str]],
     (left, low), (right, high) = np.asarray(scenery.lower) - pad, np.asarray(scenery.upper) + pad
     width = _WIDTH - 2 * _MARGIN
     tall = width * (high - low) / (right - left)
-    grid = _text_grid([colour for _, colour in labelled.values()])
+    grid = _text_grid([shown.colour for shown in labelled.values()])
     head = _LINE * (1 + max((row for row, _ in grid), default=0)) + 0.04
     pixels = round((tall + 2 * _MARGIN + head) * _DOTS_PER_INCH / 2) * 2  # ffmpeg requires an even height
     height = pixels / _DOTS_PER_INCH
     figure = Figure(figsize=(_WIDTH, height), dpi=_DOTS_PER_INCH, facecolor="white")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((_MARGIN / _WIDTH, _MARGIN / height, width / _WIDTH, tall / height))
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.set_axis_off()
@@ -181,14 +203,14 @@ def _create_figure(scenery: Any, labelled: Mapping[str, tuple[np.ndarray, str]],
     side = _MARGIN + width * pad / (right - left)
     columns = side + (_WIDTH - 2 * side) * np.arange(_COLUMNS) / min(_COLUMNS, max(len(labelled), 1))
     lines = 1.0 - (_MARGIN + 0.1 + _LINE * np.arange(1 + len(labelled))) / height
-    font = {"fontsize": 9.5, "color": style.INK}
+    font = {"fontsize": 9.5, "color": INK}
     figure.text(side / _WIDTH, lines[0], title, weight="bold", **font)
     step = figure.text(1 - side / _WIDTH, lines[0], "", ha="right", **font)
     returns = [
-        figure.text(columns[column] / _WIDTH, lines[row], "", fontsize=8.5, color=colour)
-        for (row, column), (_, colour) in zip(grid, labelled.values(), strict=True)
+        figure.text(columns[column] / _WIDTH, lines[row], "", fontsize=8.5, color=shown.colour)
+        for (row, column), shown in zip(grid, labelled.values(), strict=True)
     ]
-    return figure, _create_artists(axes, scenery, ground)._replace(step=step, returns=returns)
+    return canvas, _create_artists(axes, scenery, ground, step, returns)
 
 
 def _text_grid(colours: Sequence[str]) -> list[tuple[int, int]]:
@@ -201,12 +223,13 @@ def _text_grid(colours: Sequence[str]) -> list[tuple[int, int]]:
     return grid
 
 
-def _set_scenery(axes: Any, scenery: Any) -> Any:
+def _set_scenery(axes: "Axes", scenery: "Scenery") -> "Rectangle":
     """Draw the static objects, and return the patch of the ground."""
     from matplotlib.patches import Circle, Rectangle
 
     size = np.asarray(scenery.upper) - np.asarray(scenery.lower)
-    ground = axes.add_patch(Rectangle(scenery.lower, *size, facecolor=_GROUND, edgecolor=style.QUIET, zorder=0))
+    ground = Rectangle(scenery.lower, *size, facecolor=_GROUND, edgecolor=QUIET, zorder=0)
+    axes.add_patch(ground)
     for x, y, radius in scenery.goals:
         axes.add_patch(Circle((x, y), radius, facecolor=_GOAL, alpha=0.25, edgecolor="none"))
         axes.add_patch(Circle((x, y), radius, fill=False, edgecolor=_GOAL, linewidth=1.4))
@@ -216,8 +239,10 @@ def _set_scenery(axes: Any, scenery: Any) -> Any:
     return ground
 
 
-def _create_artists(axes: Any, scenery: Any, ground: Any) -> _Artists:
-    """Create the moving artists, without positions."""
+def _create_artists(
+    axes: "Axes", scenery: "Scenery", ground: "Rectangle", step: "Text", returns: "list[Text]"
+) -> _Artists:
+    """Create the moving artists, without positions; `step` and `returns` exist already."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Circle, Polygon
@@ -238,41 +263,41 @@ def _create_artists(axes: Any, scenery: Any, ground: Any) -> _Artists:
     widths = np.tile(np.linspace(0.5, 2.4, _TRAIL), len(discs))
     trails = LineCollection([], colors=shades, linewidths=widths, capstyle="butt", zorder=3, clip_on=False)
     axes.add_collection(trails, autolim=False)
-    return _Artists(discs, noses, reaches, crosses, trails, None, [])
+    return _Artists(discs, noses, reaches, crosses, trails, step, returns)
 
 
-def _reach(axes: Any, radius: float, colour: str, ground: Any) -> Any:
+def _reach(axes: "Axes", radius: float, colour: str, ground: "Rectangle") -> "Circle":
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Circle
 
-    fill = {"facecolor": to_rgba(colour, 0.1), "edgecolor": to_rgba(colour, 0.45), "linewidth": 0.9}
-    reach = axes.add_patch(Circle((0, 0), radius, zorder=1, **fill))
+    face, edge = to_rgba(colour, 0.1), to_rgba(colour, 0.45)
+    reach = Circle((0, 0), radius, zorder=1, facecolor=face, edgecolor=edge, linewidth=0.9)
+    axes.add_patch(reach)
     reach.set_clip_path(ground)
     return reach
 
 
-def _update(
-    artists: _Artists, scenery: Any, scenes: Any, labelled: Mapping[str, tuple[np.ndarray, str]], time: int
-) -> None:
+def _update(artists: _Artists, scenery: "Scenery", scenes: "Scene", labelled: Mapping[str, _Return], time: int) -> None:
     """Update the artists to the state after `time` steps."""
     times = np.clip(np.arange(time - _TRAIL, time + 1), 0, None)
-    paths = np.moveaxis(np.asarray(scenes.position)[times], 0, 1)  # [bodies, 21, 2]
-    artists.trails.set_segments(np.stack([paths[:, :-1], paths[:, 1:]], axis=2).reshape(-1, 2, 2))
+    positions = np.asarray(scenes.position)
+    paths = np.moveaxis(positions[times], 0, 1)  # [bodies, 21, 2]
+    artists.trails.set_segments(list(np.stack([paths[:, :-1], paths[:, 1:]], axis=2).reshape(-1, 2, 2)))
     for body, radius in enumerate(scenery.radii):
-        position, heading = scenes.position[time, body], float(scenes.heading[time, body])
+        position, heading = positions[time, body], float(scenes.heading[time, body])
         visible = bool(scenes.visible[time, body])
         artists.discs[body].set(center=position, visible=visible)
         artists.noses[body].set_visible(visible and math.isfinite(heading))
         if math.isfinite(heading):
             artists.noses[body].set_xy(_nose(position, heading, radius))
-        if artists.reaches[body] is not None:
-            artists.reaches[body].set(center=position, visible=visible)
+        if (reach := artists.reaches[body]) is not None:
+            reach.set(center=position, visible=visible)
         hidden = 0 if visible else time - int(np.flatnonzero(scenes.visible[: time + 1, body])[-1:].sum())
         artists.crosses[body].set_data([position[0]], [position[1]])
         artists.crosses[body].set_alpha(max(0.0, 1.0 - (hidden - 1) / _CROSS_STEPS) if hidden else 0.0)
     artists.step.set_text(f"step {time}")
-    for text, (name, (values, _)) in zip(artists.returns, labelled.items(), strict=True):
-        text.set_text(f"{name}  {_number(values, time)}")
+    for text, (name, shown) in zip(artists.returns, labelled.items(), strict=True):
+        text.set_text(f"{name}  {_number(shown.values, time)}")
 
 
 def _nose(position: np.ndarray, heading: float, radius: float) -> np.ndarray:

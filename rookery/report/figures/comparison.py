@@ -26,7 +26,7 @@ from rookery.report.statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axes._secondary_axes import SecondaryAxis
+    from matplotlib.text import Text
 
 MOST_PAIRS = 6
 """More pairs are drawn as a matrix."""
@@ -122,7 +122,7 @@ def _draw_intervals(axes: "Axes", rows: Sequence[Row], setting: Setting, colours
         axes.plot(row.scores, np.full(len(row.scores), height), "|", color=colour, markersize=9, alpha=0.6)
         _draw_estimate(axes, row.interquartile_mean, height, colour)
     axes.set_yticks(range(len(rows)), [_wrapped(f"{row.group.name} ({_runs(row)})") for row in rows])
-    _colour_labels(axes, [row.group for row in rows], colours)
+    _colour_labels(axes.get_yticklabels(), [row.group for row in rows], colours)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.locator_params(axis="x", nbins=5)
     label_axes(axes, setting.score)
@@ -139,7 +139,7 @@ def _draw_pairs(axes: "Axes", pairs: Sequence[Pair], colours: Mapping[str, str])
     right = axes.secondary_yaxis("right")
     for side, groups in ((axes, [pair.first for pair in pairs]), (right, [pair.second for pair in pairs])):
         side.set_yticks(range(len(pairs)), [_wrapped(group.name) for group in groups])
-        _colour_labels(side, groups, colours)
+        _colour_labels(side.get_yticklabels(), groups, colours)
     right.tick_params(labelsize=8, length=0)
     right.spines["right"].set_visible(False)
     label_axes(axes, "P(a run of the left is better than one of the right); dark where 0.5 is excluded")
@@ -165,7 +165,7 @@ def _draw_matrix(axes: "Axes", rows: Sequence[Row], pairs: Sequence[Pair], colou
     axes.set_xticks(range(len(rows)), [str(index + 1) for index in range(len(rows))])
     names = [_wrapped(row.group.name, width=60) for row in rows]
     axes.set_yticks(range(len(rows)), [f"{name}  {index + 1}" for index, name in enumerate(names)])
-    _colour_labels(axes, [row.group for row in rows], colours)
+    _colour_labels(axes.get_yticklabels(), [row.group for row in rows], colours)
     title_axes(axes, "P(a run of the row is better than one of the column); bold where the interval excludes 0.5")
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -179,8 +179,8 @@ def _draw_estimate(axes: "Axes", estimate: Estimate[float], height: int, colour:
     axes.plot([estimate.value], [height], "o", color=colour, markersize=7, markeredgecolor="white", clip_on=False)
 
 
-def _colour_labels(axes: "Axes | SecondaryAxis", groups: Sequence[Group], colours: Mapping[str, str]) -> None:
-    for label, group in zip(axes.get_yticklabels(), groups, strict=True):
+def _colour_labels(labels: "Sequence[Text]", groups: Sequence[Group], colours: Mapping[str, str]) -> None:
+    for label, group in zip(labels, groups, strict=True):
         label.set_color(colours[group.name])
 
 

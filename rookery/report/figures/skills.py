@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rookery.report.dimensions import Dimensions, wrapped
 from rookery.report.figures.style import INK, PALETTE, QUIET, colour_bar, label_axes, new_figure, save_figure, tidy
-from rookery.report.formatting import counted, headline, limits_text
+from rookery.report.formatting import Settings, counted, headline, limits_text
 from rookery.report.readers import RunRecord, Trajectory, open_run
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _ends(spanned: np.ndarray, limits: np.ndarray | None, equal: bool) -> np.nda
     return ends
 
 
-def _title(config: Mapping[str, Any], trajectories: Sequence[Trajectory], descriptor: Dimensions, view: View) -> str:
+def _title(config: Settings, trajectories: Sequence[Trajectory], descriptor: Dimensions, view: View) -> str:
     episodes = list(Counter(trajectory.skill for trajectory in trajectories).values())
     uniform = len(set(episodes)) == 1
     total = f"{counted(episodes[0], 'episode')} each" if uniform else counted(sum(episodes), "episode")

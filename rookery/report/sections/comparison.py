@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rookery.report.compare import compare
 from rookery.report.compare_records import Comparison, Row
-from rookery.report.page_json import packed, packed_fields
+from rookery.report.page_json import JsonObject, packed, packed_fields
 from rookery.report.readers import RunRecord
 from rookery.report.runs import Run, curve
 
 
-def comparison_chapter(runs: Sequence[Path | RunRecord], resamples: int = 2000) -> dict[str, object]:
+def comparison_chapter(runs: Sequence[Path | RunRecord], resamples: int = 2000) -> JsonObject:
     """Compare groups of runs, as JSON values; the runs of a group differ only in their seeds.
 
     For runs that cannot be compared the section has a note with the reason, and no environments.
@@ -26,7 +26,7 @@ def comparison_chapter(runs: Sequence[Path | RunRecord], resamples: int = 2000) 
     }
 
 
-def _environment(found: Comparison, name: str) -> dict[str, object]:
+def _environment(found: Comparison, name: str) -> JsonObject:
     setting = found.settings[name]
     return {
         "name": name,
@@ -40,7 +40,7 @@ def _environment(found: Comparison, name: str) -> dict[str, object]:
     }
 
 
-def _group(row: Row, floor: float) -> dict[str, object]:
+def _group(row: Row, floor: float) -> JsonObject:
     steps, fitness = curve(row.group.runs, floor)
     estimates = {"iqm": row.interquartile_mean, "median": row.median, "mean": row.mean, "gap": row.optimality_gap}
     return {

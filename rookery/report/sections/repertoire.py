@@ -6,14 +6,14 @@ from itertools import combinations
 import numpy as np
 
 from rookery.report.figures.repertoire import edges, strip, tile, voronoi
-from rookery.report.page_json import packed
+from rookery.report.page_json import JsonObject, packed
 from rookery.report.readers import Repertoire, RunRecord
 
 _MOST_DIMENSIONS = 5  # dimensions whose pairs are drawn
 _FEWEST, _MOST = 4, 40  # tiles along a dimension in the map of a pair
 
 
-def repertoire_chapter(record: RunRecord) -> dict[str, object] | None:
+def repertoire_chapter(record: RunRecord) -> JsonObject | None:
     """A run's repertoire as JSON values, or None for a run without one.
 
     `maps` are maps of the same C cells: for one dimension a strip, for two the Voronoi cells, for more a map of each
@@ -38,7 +38,7 @@ def repertoire_chapter(record: RunRecord) -> dict[str, object] | None:
     }
 
 
-def _maps(repertoire: Repertoire) -> list[dict[str, object]]:
+def _maps(repertoire: Repertoire) -> list[JsonObject]:
     size, cells = repertoire.centroids.shape[1], np.arange(len(repertoire.centroids))
     if size == 1:
         order, tiles = strip(repertoire)
@@ -48,12 +48,12 @@ def _maps(repertoire: Repertoire) -> list[dict[str, object]]:
     return [_pair(repertoire, pair) for pair in combinations(range(min(size, _MOST_DIMENSIONS)), 2)]
 
 
-def _map(axes: tuple[int, int | None], polygons: Sequence[np.ndarray], of: np.ndarray) -> dict[str, object]:
+def _map(axes: tuple[int, int | None], polygons: Sequence[np.ndarray], of: np.ndarray) -> JsonObject:
     starts = np.cumsum([0, *(len(polygon) for polygon in polygons)])
     return {"axes": axes, "points": packed(np.concatenate(polygons)), "starts": packed(starts), "of": packed(of)}
 
 
-def _pair(repertoire: Repertoire, pair: tuple[int, int]) -> dict[str, object]:
+def _pair(repertoire: Repertoire, pair: tuple[int, int]) -> JsonObject:
     """Map of two of several dimensions: tiles along the columns of a grid, or few tiles so that all contain cells."""
     ends = [_tile_edges(repertoire, axis) for axis in pair]
     columns, rows = (

@@ -8,8 +8,8 @@ import numpy as np
 from rookery.deploy.episodes import Episodes
 from rookery.experiments.lineage import Lineage
 from rookery.report.figures.skills import view_of
-from rookery.report.formatting import AGENT_PREFIX, SKILL_METRICS, fitness_metric
-from rookery.report.page_json import packed, packed_fields, rounded
+from rookery.report.formatting import AGENT_PREFIX, REPERTOIRE_METRICS, SKILL_METRICS, fitness_metric
+from rookery.report.page_json import JsonObject, packed, packed_fields, rounded
 from rookery.report.readers import RunRecord, check_columns
 from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
 from rookery.report.sections.repertoire import repertoire_chapter
@@ -21,7 +21,7 @@ _NEEDED = ("generation", "env_steps", "best_fitness", "median_fitness", "worst_f
 _OF_REPERTOIRE = ("max_fitness", "qd_score")
 
 
-def chapters(record: RunRecord) -> dict[str, object]:
+def chapters(record: RunRecord) -> JsonObject:
     """All sections of a run; those that do not apply to the run are None.
 
     Raises:
@@ -49,19 +49,20 @@ def check_metrics(record: RunRecord) -> None:
     check_columns(record.folder.metrics_file, record.metrics, needed, "put a copy of the file back")
 
 
-def _learning(record: RunRecord) -> dict[str, object]:
+def _learning(record: RunRecord) -> JsonObject:
     """Best, median and quartiles of each generation, by environment steps and by wall-clock time.
 
     For independent members, their interquartile mean with its interval instead, by the environment steps of each.
     """
     metrics, seeds = record.metrics, record.seeds
-    learning: dict[str, object] = {
+    learning: JsonObject = {
         "env_steps": packed(metrics["env_steps"] / max(len(seeds), 1), precise=True),
         "seconds": packed(np.cumsum(seconds(metrics)), precise=True),
         "seeds": _seeds(seeds),
         "best": None if seeds else packed(metrics["best_fitness"]),
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
         "agents": {name.removeprefix(AGENT_PREFIX): name for name in metrics if name.startswith(AGENT_PREFIX)},
+        "panels": _panels(record),
         "label": SKILL_METRICS.get(fitness_metric(record.config) or "", "fitness"),
     }
     # Quartiles over agents of several roles are meaningless.
@@ -75,12 +76,24 @@ def _learning(record: RunRecord) -> dict[str, object]:
     return learning | {name: packed(values) for name, values in zip(names, quartiles, strict=True)}
 
 
+def _panels(record: RunRecord) -> list[list[str]]:
+    """Columns of `metrics.csv` with a chart of their own, and the titles of the charts."""
+    if sum(name.startswith(AGENT_PREFIX) for name in record.metrics) > 1:
+        fitness = {"median_fitness": "median fitness"} if record.seeds else {"best_fitness": "fitness"}
+        labels = {name: f"{label} of the teams" for name, label in fitness.items()}
+        labels["episode_length"] = "steps of an episode"
+    else:
+        labels = REPERTOIRE_METRICS | SKILL_METRICS
+        labels.pop(fitness_metric(record.config) or "", None)
+    return [[name, label[0].upper() + label[1:]] for name, label in labels.items() if name in record.metrics]
+
+
 def _has_roles(record: RunRecord) -> bool:
     """Whether the roles of a team evolve separately, so that the members are agents."""
     return record.config.get("member") == "agent"
 
 
-def _seeds(runs: Sequence[Run]) -> dict[str, object] | None:
+def _seeds(runs: Sequence[Run]) -> JsonObject | None:
     """The interquartile mean of independent members with its 95 % interval, at the generations `points`."""
     floor = worst_fitness(runs)
     if not np.isfinite(floor):
@@ -90,7 +103,7 @@ def _seeds(runs: Sequence[Run]) -> dict[str, object] | None:
     return {"count": len(runs), "points": points, **packed_fields(fitness)}
 
 
-def _populations(record: RunRecord) -> list[dict[str, object]]:
+def _populations(record: RunRecord) -> list[JsonObject]:
     """The population; or one per role, where I roles evolve separately: role i of slot p has index `p I + i`."""
     lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_PREFIX)]
     if not (_has_roles(record) and names):
@@ -107,7 +120,7 @@ def _populations(record: RunRecord) -> list[dict[str, object]]:
     return populations
 
 
-def _population(lineage: Lineage, independent: bool = False) -> dict[str, object]:
+def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
     """Fitness, parent and hyper-parameters of every member in every generation `[G, P]`, and `winner` `[G]`.
 
     `winner` are the ancestors of the best member; None for independent members.
@@ -125,7 +138,7 @@ def _population(lineage: Lineage, independent: bool = False) -> dict[str, object
     }
 
 
-def _skills(record: RunRecord) -> dict[str, object] | None:
+def _skills(record: RunRecord) -> JsonObject | None:
     """Trajectories of each skill in descriptor space; `missing` states the reason where there are none."""
     if "skills" not in record.config:
         return None
@@ -151,7 +164,7 @@ def _thinned(length: int) -> np.ndarray:
     return np.unique(np.linspace(0, length - 1, min(length, _LONGEST)).round().astype(int))
 
 
-def _episodes(recorded: Episodes | None) -> dict[str, object] | None:
+def _episodes(recorded: Episodes | None) -> JsonObject | None:
     """The recorded episodes for the player; None where none were recorded."""
     if recorded is None:
         return None
@@ -160,7 +173,7 @@ def _episodes(recorded: Episodes | None) -> dict[str, object] | None:
     return header | {"secondsPerStep": recorded.header.get("seconds_per_step"), **_frames(recorded)}
 
 
-def _frames(recorded: Episodes) -> dict[str, object]:
+def _frames(recorded: Episodes) -> JsonObject:
     if "film" in recorded.arrays:
         film = base64.b64encode(recorded.arrays["film"].tobytes()).decode()
         return {"film": f"data:image/gif;base64,{film}", "arrays": {}}

@@ -5,21 +5,18 @@ import itertools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from rookery.experiments.config import FLAG
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, to_record
 from rookery.experiments.kinds import KINDS, default_space
-from rookery.report.formatting import AGENT_PREFIX, counted, duration, number, part, steps_text
+from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
+from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import over_runs
 from rookery.trees import flatten_mapping
-
-Settings = Mapping[str, Any]
-"""JSON values by name, as in `config.json`."""
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
@@ -35,7 +32,7 @@ _PROBLEMS = {
 }
 
 
-def head(record: RunRecord) -> dict[str, object]:
+def head(record: RunRecord) -> JsonObject:
     """The head of a run's page, as JSON values.
 
     Raises:

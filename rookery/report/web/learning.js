@@ -2,7 +2,7 @@
 
 function learningSection(run) {
   const state = { by: "env_steps" };
-  const figures = [fitnessChart(run, state), ...panels(run).map((panel) => metricChart(run, state, panel))];
+  const figures = [fitnessChart(run, state), ...run.learning.panels.map((panel) => metricChart(run, state, panel))];
   const toggle = choice("Horizontal axis", [["env_steps", "environment steps"], ["seconds", "wall-clock time"]], state.by, (by) => {
     state.by = by;
     for (const figure of figures) figure.redraw();
@@ -76,23 +76,6 @@ function learningColumns(run) {
   return columns;
 }
 
-const PANELS = {
-  coverage: "Coverage, % of the cells",
-  qd_score: "QD score",
-  accuracy: "Discriminator accuracy",
-  true_return: "Mean return",
-  diversity_return: "Diversity return, nats",
-};
-
-/** Metrics with a separate chart: [column, title]. */
-function panels(run) {
-  const separate = Object.entries(PANELS).filter(([column, title]) => column in run.metrics && title.toLowerCase() !== run.learning.label.toLowerCase());
-  const teams = Object.keys(run.learning.agents).length > 1;
-  const fitness = run.learning.seeds ? ["median_fitness", "Median fitness of the teams"] : ["best_fitness", "Fitness of the teams"];
-  const ofTeams = [fitness, ["episode_length", "Steps of an episode"]];
-  return teams ? ofTeams.filter(([column]) => column in run.metrics) : separate;
-}
-
 function metricChart(run, state, [column, title]) {
   const csv = () => Object.fromEntries(["generation", "env_steps", column].map((name) => [name, run.metrics[name].data]));
   return columnChart(run, state, () => column, { title, name: column, csv });
@@ -100,7 +83,7 @@ function metricChart(run, state, [column, title]) {
 
 /** Any column of metrics.csv, one at a time. */
 function explorer(run, state) {
-  const shown = new Set(["generation", "env_steps", ...panels(run).map(([column]) => column)]);
+  const shown = new Set(["generation", "env_steps", ...run.learning.panels.map(([column]) => column)]);
   const columns = Object.keys(run.metrics).filter((name) => !shown.has(name));
   let column = columns.includes("critic_loss") ? "critic_loss" : columns[0];
   const change = (event) => {

@@ -58,9 +58,9 @@ def staged(length: int, time: int, scenery: Scenery = CHASE) -> tuple[Any, Any]:
     """Figure and artists at a time."""
     scenes = chase(length) if scenery is CHASE else point(length)
     told = animation._label_returns(returns(length), scenery.bodies)
-    figure, artists = animation._create_figure(scenery, told, "a chase")
+    canvas, artists = animation._create_figure(scenery, told, "a chase")
     animation._update(artists, scenery, scenes, told, time)
-    return figure, artists
+    return canvas.figure, artists
 
 
 def test_a_gif_has_a_frame_per_state_and_they_differ(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """`curves.png`: which panels there are, what they are called, and what stands in them."""
 
+from typing import Any
+
 import pytest
 
 from rookery.report.figures import curves
@@ -28,10 +30,14 @@ def write(path, metrics, config=None, members=MEMBERS):
     return path
 
 
+def axes_of(path) -> list[Any]:
+    """The axes of the figure of a run; not typed, since their content is inspected by its methods."""
+    return list(curves._figure(open_run(path)).axes)
+
+
 def drawn(path):
     """The name of the fitness, and title -> values of each panel below."""
-    figure = curves._figure(open_run(path))
-    first, *panels = figure.axes
+    first, *panels = axes_of(path)
     return first.get_ylabel(), {axes.get_title("left"): list(axes.lines[0].get_ydata()) for axes in panels}
 
 
@@ -84,7 +90,7 @@ def test_a_run_without_a_generation_is_refused(tmp_path):
 
 def test_independent_members_have_an_interval_and_no_best(tmp_path):
     path = write(tmp_path, {}, {"kind": "sac", "draw_hyper": False})
-    first = curves._figure(open_run(path)).axes[0]
+    first = axes_of(path)[0]
     (middle,) = [line for line in first.lines if line.get_label().startswith("interquartile mean of 2 seeds, 95 %")]
     assert (middle.get_xdata().tolist(), middle.get_ydata().tolist()) == ([5.0, 10.0], [0.5, 0.5])
     assert len(first.collections) == 1, "the band"

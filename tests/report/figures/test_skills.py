@@ -1,5 +1,7 @@
 """The picture of skills: every episode where it went, in its skill's colour, in a frame that fits."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
@@ -30,9 +32,14 @@ def write(path, episodes, descriptor=ROOM):
     return path
 
 
+def axes_of(path) -> list[Any]:
+    """The axes of the figure of a run; not typed, since their content is inspected by its methods."""
+    return list(skills_picture._figure(open_run(path)).axes)
+
+
 def drawn(path):
     """Skill -> the figure's lines and the dots at their ends; the starts; and the axes."""
-    (axes, *_) = skills_picture._figure(open_run(path)).axes
+    axes, *_ = axes_of(path)
     lines = [collection for collection in axes.collections if hasattr(collection, "get_segments")]
     dots = {collection.get_label(): collection for collection in axes.collections if collection not in lines}
     starts = dots.pop("start", None)
@@ -193,7 +200,7 @@ class TestSkills:
         skills, _, axes = drawn(tmp_path)
         assert axes.get_legend() is None
         assert len({tuple(np.asarray(lines.get_colors())[0]) for lines, _ in skills.values()}) == 30
-        _, bar = skills_picture._figure(open_run(tmp_path)).axes
+        _, bar = axes_of(tmp_path)
         assert bar.get_ylabel() == "skill"
         assert [text.get_text() for text in bar.get_yticklabels()] == [str(skill) for skill in range(0, 30, 3)]
 
