@@ -76,6 +76,10 @@ class TestMemberEvaluation:
         assert rows[1][:2] == ["member", "fitness"]
         assert [row[:3] for row in rows[2:]] == [["1", "0.0", "0.00"], ["0", "nan", "2.00"]]
 
+    def test_an_infinite_fitness_is_a_divergence_and_ranks_last(self):
+        rows = lines(member_evaluation(members([[1.0, 3.0], [2.0, 2.0]], fitness=[np.inf, 1.0])))
+        assert [row[:2] for row in rows[2:]] == [["1", "1.00"], ["0", "inf"]]
+
     def test_a_table_with_two_dimensions_fits_into_80_characters(self):
         metrics = skilled([[-0.2, -0.3]], fitness=[0.1]) | {"descriptor": np.asarray([[-0.5, 0.25]], np.float32)}
         assert lines(member_evaluation(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
