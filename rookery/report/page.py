@@ -11,7 +11,7 @@ from rookery.report.page_json import to_json
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.sections.comparison import comparison_chapter
 from rookery.report.sections.run import chapters, check_metrics
-from rookery.storage.run_dir import open_existing, write_atomically
+from rookery.storage.run_dir import write_atomically
 
 # Scripts of the page, in the order of their dependencies; each is inserted unchanged.
 _PARTS = ("elements", "numbers", "charts")
@@ -41,9 +41,8 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None,
       >>> page.name
       'report.html'
     """
-    runs = check_runs(run_dirs, path)
-    target = _target(runs, path)
-    text = compose(runs, {"every": refresh} if refresh else None)
+    records, target = _open(run_dirs, path)
+    text = _compose(records, {"every": refresh} if refresh else None)
     try:
         write_atomically(target, text)
     except OSError as error:
@@ -65,24 +64,24 @@ def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, b
     Raises:
       ValueError: as `write_report`.
     """
+    return [record.path for record in _open(run_dirs, path, begun)[0]]
+
+
+def _open(run_dirs: Sequence[str | Path], path: str | Path | None, begun: bool = True) -> tuple[list[RunRecord], Path]:
+    """The runs, and the path of their page."""
     runs = list(dict.fromkeys(Path(run).resolve() for run in run_dirs))
     if not runs:
         raise ValueError("there is no run to report on; give the folder of at least one.")
-    for run in runs:
-        record = open_run(run)
-        if begun:
-            check_metrics(record)
-    target = _target(runs, path)
+    records = [open_run(run) for run in runs]
+    for record in records if begun else ():
+        check_metrics(record)
+    default = records[0].folder.report_file if len(runs) == 1 else Path("report.html")
+    target = Path(path or default).absolute()
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name the page itself, such as {target / 'report.html'}.")
     if not target.parent.is_dir():
         raise ValueError(f"{target.parent} is not a folder; create it, or choose another path for the page.")
-    return runs
-
-
-def _target(runs: Sequence[Path], path: str | Path | None) -> Path:
-    default = open_existing(runs[0]).report_file if len(runs) == 1 else Path("report.html")
-    return Path(path or default).absolute()
+    return records, target
 
 
 def compose(run_dirs: Sequence[Path], live: Mapping[str, int | str] | None = None) -> str:
@@ -95,7 +94,10 @@ def compose(run_dirs: Sequence[Path], live: Mapping[str, int | str] | None = Non
     Returns:
       The text.
     """
-    records = [open_run(path) for path in run_dirs]
+    return _compose([open_run(path) for path in run_dirs], live)
+
+
+def _compose(records: Sequence[RunRecord], live: Mapping[str, int | str] | None) -> str:
     runs = [chapters(record) for record in records]
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     comparison = comparison_chapter(records) if len(runs) > 1 else None

@@ -62,6 +62,11 @@ def finite_or_nan(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+def ranking_fitness(fitness: np.ndarray) -> np.ndarray:
+    """The fitness by which members are ranked: that of a member that diverged is -inf."""
+    return np.where(np.isfinite(fitness), fitness, -np.inf)
+
+
 def worst_fitness(runs: Iterable[Run]) -> float:
     """The lowest fitness of any run in any generation, the score of diverged runs; NaN where no value was finite."""
     return min(

@@ -11,7 +11,7 @@ from rich.table import Table
 from rookery.distributed.device_memory import size
 from rookery.report.formatting import Settings, counted, equal_decimals, limits_text, number
 from rookery.report.readers import open_run
-from rookery.report.runs import worst_fitness
+from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import over_runs
 from rookery.training.memory_plan import WORKING, Plan
 
@@ -47,7 +47,7 @@ def summary(run_dir: str | Path) -> Table:
 
 def _best_first(fitness: np.ndarray) -> np.ndarray:
     """The members `[P]` by their fitness, the highest first; those that diverged last."""
-    return np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")
+    return np.argsort(-ranking_fitness(fitness), kind="stable")
 
 
 def _titled_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:

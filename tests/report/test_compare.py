@@ -1,4 +1,4 @@
-"""Comparing runs: who belongs together, at what budget they are scored, and what is said of it."""
+"""Comparison of runs: grouping, the common budget of environment steps, statistics, notes, tables and the figure."""
 
 import json
 from functools import partial
@@ -22,7 +22,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a run folder by hand; `fitness` is its best fitness, generation by generation."""
+    """Write a run folder; `fitness` is the best fitness of each generation."""
 
     def write_run(name, fitness, kind="sac", env="hopper", seed=0, steps=100, environment=None, run=None, **settings):
         path = tmp_path / name
@@ -55,7 +55,7 @@ def printed(comparison, width=160):
 
 
 class TestGroups:
-    def test_runs_that_differ_by_seed_belong_together(self, write):
+    def test_runs_that_differ_by_seed_are_one_group(self, write):
         paths = [write(f"run{seed}", [1.0, 2.0], seed=seed) for seed in range(3)]
         (group,) = group_runs(paths)
         assert (group.label, group.name, group.environment) == ("sac hopper", "sac", "hopper")
@@ -63,7 +63,7 @@ class TestGroups:
         assert [run.seed for run in group.runs] == [0, 1, 2]
         assert group.runs[0].env_steps.tolist() == [100.0, 200.0]
 
-    def test_what_changes_nothing_of_what_is_learned_divides_nobody(self, write):
+    def test_settings_without_effect_on_results_do_not_separate_runs(self, write):
         other = {"keep": 9, "checkpoint_every": 2, "quiet": True, "live": True, "overwrite": True}
         paths = [write("a", [1.0]), write("b", [1.0], run=other, environment={"devices": 2, "exact": True})]
         assert len(group_runs(paths)) == 1
@@ -71,7 +71,7 @@ class TestGroups:
     def test_a_setting_that_is_null_counts_as_absent(self, write):
         assert len(group_runs([write("old", [1.0]), write("new", [1.0], agent={"fix_alpha": None})])) == 1
 
-    def test_a_label_names_only_what_differs(self, write):
+    def test_a_label_contains_only_settings_that_differ(self, write):
         same = {"population": 8, "kind": "pbt-sac"}
         paths = [
             write("a", [1.0], pbt={"perturb": "perturb", "burn_in": 0}, **same),
@@ -82,46 +82,46 @@ class TestGroups:
         labels = ["pbt-sac hopper, perturb=perturb", "pbt-sac hopper, perturb=pb2", "pbt-sac hopper"]
         assert [group.label for group in group_runs(paths)] == [*labels, "sac hopper"]
 
-    def test_values_read_as_they_are_written(self, write):
+    def test_values_in_labels_are_json(self, write):
         paths = [write("a", [1.0], agent={"hidden": [8, 8], "tau": 0.1}), write("b", [1.0], agent={"tau": 0.3})]
         assert [group.name for group in group_runs(paths)] == [
             "sac, hidden=[8, 8], tau=0.1",
             "sac, tau=0.3",
         ]
 
-    def test_an_ambiguous_flag_keeps_its_part(self, write):
+    def test_an_ambiguous_setting_keeps_its_full_name(self, write):
         paths = [
             write("a", [1.0], agent={"rate": 1}, pbt={"rate": 5}),
             write("b", [1.0], agent={"rate": 2}, pbt={"rate": 5}),
         ]
         assert [group.name for group in group_runs(paths)] == ["sac, agent.rate=1", "sac, agent.rate=2"]
 
-    def test_equal_numbers_are_equal(self, write):
+    def test_integers_equal_floats_of_the_same_value(self, write):
         assert len(group_runs([write("a", [1.0], agent={"tau": 1}), write("b", [1.0], agent={"tau": 1.0})])) == 1
 
-    def test_other_kinds_and_environments_add_nothing_to_a_label(self, write):
+    def test_labels_are_compared_within_kind_and_environment_only(self, write):
         paths = [write("a", [1.0], population=2), write("b", [1.0], kind="td3", population=3)]
         paths.append(write("c", [1.0], env="reacher", population=4))
         assert [group.label for group in group_runs(paths)] == ["sac hopper", "td3 hopper", "sac reacher"]
 
-    def test_other_generations_are_another_configuration(self, write):
+    def test_different_generations_are_different_configurations(self, write):
         found = group_runs([write("a", [1.0]), write("b", [1.0, 2.0])])
         assert [group.label for group in found] == ["sac hopper, generations=1", "sac hopper, generations=2"]
 
-    def test_what_shapes_the_world_makes_another_environment(self, write):
+    def test_settings_of_the_environment_distinguish_environments(self, write):
         paths = [write("a", [1.0]), write("b", [1.0], environment={"backend": "mjx"}), write("c", [1.0], env="reacher")]
         found = group_runs(paths)
         assert [group.environment for group in found] == ["hopper", "hopper, backend=mjx", "reacher"]
         assert [group.name for group in found] == ["sac"] * 3
         assert len({group.label for group in found}) == 3
 
-    def test_a_folder_that_is_given_twice_counts_once(self, write, monkeypatch):
+    def test_duplicate_folders_are_dropped(self, write, monkeypatch):
         path = write("a", [1.0])
         monkeypatch.chdir(path.parent)
         (group,) = group_runs([path, "a", f"{path}/../a/"])
         assert len(group.runs) == 1
 
-    def test_runs_from_python_may_say_nothing(self, tmp_path):
+    def test_runs_from_python_without_a_record(self, tmp_path):
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
             finish(tmp_path / name, {"kind": "python"}, [1.0])
@@ -129,7 +129,7 @@ class TestGroups:
         assert (group.label, group.runs[0].seed) == ("python an unnamed environment", None)
         assert "records no seed" in " ".join(compare([tmp_path / "a", tmp_path / "b"]).notes)
 
-    def test_runs_from_python_may_say_what_they_are(self, tmp_path):
+    def test_runs_from_python_with_a_record(self, tmp_path):
         for name, method in (("a", "mine"), ("b", "yours")):
             (tmp_path / name).mkdir()
             finish(tmp_path / name, {"kind": "python", "env": "maze", "method": method, "seed": 4}, [1.0])
@@ -140,7 +140,7 @@ class TestGroups:
 
 @pytest.fixture
 def write_members(write):
-    """Write the folder of members that evolve by themselves: `fitness` is `[generations][members]`."""
+    """Write the folder of independent members: `fitness` is `[generations][members]`."""
 
     def write_run(name, fitness, steps=100, draw_hyper=False, **settings):
         best = [max((value for value in row if np.isfinite(value)), default=NAN) for row in fitness]
@@ -155,9 +155,9 @@ def write_members(write):
 
 
 class TestIndependentMembers:
-    """Each is a run: its own score, its own environment steps, the interval over them."""
+    """Each is a run with a separate score and separate environment steps; the interval is over them."""
 
-    def test_each_member_is_a_run_with_its_own_fitness_and_its_own_steps(self, write_members):
+    def test_each_member_is_a_run_with_separate_fitness_and_steps(self, write_members):
         path = write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])
         (group,) = group_runs([path])
         assert [(run.path, run.member, run.column) for run in group.runs] == [(path, i, "fitness") for i in range(3)]
@@ -165,7 +165,7 @@ class TestIndependentMembers:
         assert [run.env_steps.tolist() for run in group.runs] == [[100.0, 200.0]] * 3
         assert (group.population, group.label) == ("1", "sac hopper")
 
-    def test_the_interval_is_over_the_members_and_not_at_the_best_of_them(self, write_members):
+    def test_the_interval_is_over_all_members(self, write_members):
         comparison = compare([write_members("seeds", [[0.0, 10.0, 20.0, 90.0]])])
         (row,) = comparison.rows
         assert row.scores.tolist() == [0.0, 10.0, 20.0, 90.0]
@@ -174,7 +174,7 @@ class TestIndependentMembers:
         assert (row.chosen, comparison.notes) == ("", [])
         assert comparison.settings["hopper"].score == "fitness"
 
-    def test_members_pool_with_single_runs_and_with_those_of_other_folders(self, write_members):
+    def test_members_of_several_folders_and_single_runs_are_one_group(self, write_members):
         paths = [
             write_members("three", [[1.0, 2.0, 3.0]], seed=0),
             write_members("two", [[4.0, 5.0]], seed=1),
@@ -186,7 +186,7 @@ class TestIndependentMembers:
         assert comparison.settings["hopper"].budget == 100.0
         assert comparison.notes == []
 
-    def test_a_population_that_selects_stays_one_run_of_all_its_steps(self, write, write_members):
+    def test_a_population_with_selection_is_one_run_with_all_its_steps(self, write, write_members):
         members = write_members("seeds", [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]])
         pbt = [write(f"pbt{seed}", [3.5, 4.5], kind="pbt-sac", population=4, steps=50, seed=seed) for seed in range(2)]
         comparison = compare([members, *pbt])
@@ -207,7 +207,7 @@ class TestIndependentMembers:
         assert "a score of pbt-sac hopper is the highest of several noisy evaluations, which is optimistic" in text
         assert "best of 4" in printed(comparison)
 
-    def test_random_search_is_one_run_scored_by_the_best_it_drew(self, write_members):
+    def test_random_search_is_one_run_scored_by_its_best_member(self, write_members):
         paths = [write_members("drawn", [[1.0, 7.0]], draw_hyper=True, steps=50), write_members("seeds", [[1.0, 7.0]])]
         comparison = compare(paths)
         drawn, alone = comparison.rows
@@ -215,11 +215,11 @@ class TestIndependentMembers:
         assert (drawn.chosen, drawn.env_steps) == ("best of 2", 100.0)
         assert (alone.group.name, alone.scores.tolist()) == ("sac, draw_hyper=false", [1.0, 7.0])
 
-    def test_what_config_json_records_decides_where_it_says_so(self, write_members):
-        told = write_members("python", [[1.0, 7.0]], kind="python", draw_hyper=None, independent=True)
-        not_told = write_members("older", [[1.0, 7.0]], kind="python", draw_hyper=None)
+    def test_independence_recorded_in_config_json_takes_precedence(self, write_members):
+        recorded = write_members("python", [[1.0, 7.0]], kind="python", draw_hyper=None, independent=True)
+        unrecorded = write_members("older", [[1.0, 7.0]], kind="python", draw_hyper=None)
         fixed = write_members("fixed", [[2.0, 8.0]], draw_hyper=True, independent=True)
-        assert [len(group.runs) for group in group_runs([told, not_told, fixed])] == [2, 1, 2]
+        assert [len(group.runs) for group in group_runs([recorded, unrecorded, fixed])] == [2, 1, 2]
 
     @pytest.mark.parametrize(
         ("make", "runs"),
@@ -243,25 +243,25 @@ class TestIndependentMembers:
         assert (row.scores.tolist(), row.diverged) == ([5.0, 1.5, 2.5], 1)
         assert "1 of 3 runs of sac hopper diverged" in comparison.notes[0]
 
-    def test_their_curve_is_over_their_own_steps(self, write_members):
+    def test_their_curve_is_over_the_steps_of_one_member(self, write_members):
         (group,) = group_runs([write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])])
         steps, fitness = curve(group.runs, floor=0.0)
         assert steps.tolist() == [100.0, 200.0]
         assert fitness.value.tolist() == [3.0, 5.0]
         assert (fitness.low[1], fitness.high[1]) == (2.0, 9.0)
 
-    def test_members_of_one_seed_are_independent_and_copies_of_one_are_not(self, write_members):
+    def test_repeated_seeds_of_the_same_member_are_noted(self, write_members):
         paths = [write_members("a", [[1.0, 2.0]], seed=3), write_members("b", [[3.0]], seed=3)]
         (note,) = compare(paths).notes
         assert "several runs of sac hopper have the seed 3" in note
 
-    def test_by_a_column_of_all_members_a_folder_is_one_run_and_that_is_said(self, write_members):
+    def test_with_a_score_column_a_folder_is_one_run_with_a_note(self, write_members):
         comparison = compare([write_members("seeds", [[1.0, 5.0]])], score="best_fitness")
         (row,) = comparison.rows
         assert (row.scores.tolist(), row.env_steps) == ([5.0], 200.0)
         assert "best_fitness describes all members of a folder together" in " ".join(comparison.notes)
 
-    def test_a_run_that_goes_on_has_the_generations_of_which_all_members_are_written(self, write_members):
+    def test_a_run_in_progress_has_its_complete_generations(self, write_members):
         path = write_members("seeds", [[1.0, 5.0], [2.0, 6.0]])
         table = (path / "lineage.csv").read_text().splitlines()
         (path / "lineage.csv").write_text("\n".join([*table[:-1], ""]))
@@ -287,7 +287,7 @@ class TestScores:
         comparison = compare([write("a", [3.0]), write("b", [7.0], seed=1)], gamma=5.0)
         assert comparison.rows[0].optimality_gap.value == 1.0
 
-    def test_unequal_budgets_are_cut_to_the_common_one_and_said(self, write):
+    def test_unequal_budgets_are_cut_to_the_common_one_with_a_note(self, write):
         long = [write(f"long{seed}", [1.0, 2.0, 3.0, 4.0], kind="pbt-sac", seed=seed) for seed in range(2)]
         short = write("short", [5.0], steps=250)
         comparison = compare([*long, short])
@@ -299,7 +299,7 @@ class TestScores:
         assert "within 250 steps" in note
         assert note in printed(comparison, width=1000)
 
-    def test_a_run_that_was_stopped_early_is_said_too(self, write):
+    def test_a_run_that_was_stopped_early_is_noted(self, write):
         done, stopped = write("a", [1.0, 2.0, 3.0]), write("b", [4.0, 5.0], seed=1, run={"generations": 3})
         comparison = compare([done, stopped])
         assert comparison.rows[0].scores.tolist() == [2.0, 5.0]
@@ -317,16 +317,16 @@ class TestScores:
         ):
             compare(paths)
 
-    def test_copies_of_a_seed_are_said(self, write):
+    def test_repeated_seeds_are_noted(self, write):
         comparison = compare([write("a", [1.0], seed=3), write("b", [2.0], seed=3)])
         assert "several runs of sac hopper have the seed 3" in comparison.notes[0]
 
 
 class TestDiverged:
-    def test_a_run_that_diverged_is_the_worst_and_sets_no_budget(self, write):
-        sound = [write(f"s{seed}", [5.0, 6.0, 7.0], kind="td3", seed=seed) for seed in range(2)]
+    def test_a_diverged_run_has_the_worst_score_and_does_not_limit_the_budget(self, write):
+        finite = [write(f"s{seed}", [5.0, 6.0, 7.0], kind="td3", seed=seed) for seed in range(2)]
         others = [write("a", [2.0, NAN], run={"generations": 3}), write("b", [3.0, 4.0, 8.0], seed=1)]
-        comparison = compare([*sound, *others])
+        comparison = compare([*finite, *others])
         _, row = comparison.rows
         assert comparison.settings["hopper"].budget == 300.0
         assert (row.scores.tolist(), row.diverged) == ([2.0, 8.0], 1)
@@ -335,7 +335,7 @@ class TestDiverged:
         assert "1 diverged" in printed(comparison)
 
     @pytest.mark.parametrize("bad", [float("inf"), -float("inf")])
-    def test_what_is_infinite_has_diverged(self, write, bad):
+    def test_an_infinite_fitness_is_a_divergence(self, write, bad):
         comparison = compare([write("a", [1.0, bad]), write("b", [0.5, 2.0], seed=1)])
         assert (comparison.rows[0].scores.tolist(), comparison.rows[0].diverged) == ([0.5, 2.0], 1)
 
@@ -344,7 +344,7 @@ class TestDiverged:
         row = comparison.rows[0]
         assert (row.scores.tolist(), row.diverged) == ([4.0], 0)
 
-    def test_an_environment_on_which_nothing_is_finite_is_an_error(self, write):
+    def test_an_environment_without_a_finite_fitness_is_an_error(self, write):
         with pytest.raises(ValueError, match="every run on hopper diverged"):
             compare([write("a", [1.0, NAN]), write("b", [NAN], kind="td3")])
 
@@ -359,10 +359,10 @@ class TestPairs:
         names = [(pair.first.name, pair.second.name) for pair in pairs]
         assert names == [("pbt-sac", "td3"), ("pbt-sac", "sac"), ("td3", "sac")]
         assert [pair.probability.value for pair in pairs] == [1.0, 1.0, 0.625]
-        assert not any(pair.is_clear for pair in pairs), "two runs against two say nothing for sure"
+        assert not any(pair.is_clear for pair in pairs), "two runs against two are too few"
 
     @pytest.mark.parametrize(("count", "clear"), [(3, False), (4, True)])
-    def test_it_takes_runs_enough_to_be_clear(self, write, count, clear):
+    def test_a_clear_difference_needs_enough_runs(self, write, count, clear):
         paths = [write(f"a{seed}", [1.0 + seed], seed=seed) for seed in range(count)]
         paths += [write(f"b{seed}", [9.0 + seed], kind="td3", seed=seed) for seed in range(count)]
         (pair,) = compare(paths).pairs
@@ -374,7 +374,7 @@ class TestPairs:
 
 
 class TestPrinting:
-    def test_numbers_stand_with_their_intervals(self, write):
+    def test_numbers_are_printed_with_their_intervals(self, write):
         paths = [write(f"a{seed}", [1000.0 + seed], seed=seed) for seed in range(4)]
         paths += [write(f"b{seed}", [0.5], kind="td3", seed=seed) for seed in range(4)]
         comparison = compare(paths)
@@ -386,7 +386,7 @@ class TestPrinting:
         assert "1.00 to 1.00 *" in text
         assert text.index("1 sac") < text.index("2 td3")
 
-    def test_nothing_is_cut_off_a_narrow_terminal(self, write):
+    def test_no_number_is_cut_off_in_a_narrow_terminal(self, write):
         paths = [write(f"a{seed}", [21_000.5 + seed], perturb="resample", seed=seed) for seed in range(4)]
         paths += [write(f"b{seed}", [-31_000.5 - seed], perturb="pb2", seed=seed) for seed in range(4)]
         comparison = compare(paths)
@@ -396,24 +396,24 @@ class TestPrinting:
                 assert all(f"{value:.0f}" in text for value in getattr(row, name))
         assert "…" not in text
 
-    def test_one_run_has_no_interval_and_says_so(self, write):
+    def test_one_run_has_no_interval_with_a_remark(self, write):
         text = printed(compare([write("a", [1.0]), write("b", [2.0], kind="td3")]))
         assert text.count("1 run, no interval") == 3
         assert "nan" not in text
 
-    def test_names_are_no_markup(self, write):
+    def test_names_are_not_parsed_as_markup(self, write):
         paths = [write("a", [1.0], agent={"hidden": ["red"]}), write("b", [1.0, 2.0], agent={"hidden": ["[/bold]"]})]
         text = printed(compare(paths))
         assert 'hidden=["red"]' in text
         assert '"[/bold]"' in text
 
-    def test_many_pairs_go_by_number(self, write):
+    def test_many_pairs_are_named_by_rank(self, write):
         text = printed(compare([write(f"a{size}", [float(size)], population=size) for size in range(1, 6)]))
         assert text.count("population=3") == 1
 
 
 class TestPicture:
-    def test_a_curve_is_the_mean_of_the_middle_runs(self, write):
+    def test_a_curve_is_the_interquartile_mean_of_the_runs(self, write):
         columns = [[0.0, 4.0], [1.0, 5.0], [3.0, 7.0], [90.0, -80.0]]
         (group,) = group_runs([write(f"a{seed}", values, seed=seed) for seed, values in enumerate(columns)])
         steps, fitness = curve(group.runs, floor=-1.0)
@@ -444,7 +444,7 @@ class TestPicture:
         assert (steps[0], steps[-1], fitness.value[-1]) == (100.0, 100_000.0, 999.0)
 
     @pytest.mark.parametrize("sizes", [[1], [1, 2], range(1, 7)], ids=["one group", "a pair", "a matrix of pairs"])
-    def test_it_is_drawn(self, write, tmp_path, sizes):
+    def test_it_is_drawn_for_any_number_of_groups(self, write, tmp_path, sizes):
         paths = []
         for size, seed in [(size, seed) for size in sizes for seed in range(2)]:
             fitness = [float(size), float(size + seed), NAN][: 3 if (size, seed) == (1, 1) else 2]
@@ -454,11 +454,15 @@ class TestPicture:
         assert compare(paths, picture, resamples=50).picture == picture
         assert picture.read_bytes().startswith(PNG)
 
-    def test_no_picture_unless_asked(self, write, tmp_path):
+    def test_no_picture_by_default(self, write, tmp_path):
         assert compare([write("a", [1.0])]).picture is None
         assert not list(tmp_path.rglob("*.png"))
 
-    def test_a_place_that_cannot_be_written_is_named(self, write, tmp_path):
+    def test_an_unsupported_format_is_rejected_before_any_run_is_read(self, tmp_path):
+        with pytest.raises(ValueError, match=r"^picture must end in one of \..*\.png.*, got 'x\.foo'\.$"):
+            compare([tmp_path / "missing"], picture="x.foo")
+
+    def test_a_path_that_cannot_be_written_is_an_error(self, write, tmp_path):
         with pytest.raises(ValueError, match=r"nowhere/a\.png cannot be written: No such file or directory"):
             compare([write("a", [1.0])], picture=tmp_path / "nowhere" / "a.png")
 
@@ -474,22 +478,22 @@ class TestMistakes:
         with pytest.raises(ValueError, match="there is no run to compare"):
             compare([])
 
-    def test_a_folder_that_does_not_exist_names_those_near_it(self, write, tmp_path):
+    def test_the_error_for_a_missing_folder_names_similar_runs(self, write, tmp_path):
         write("sac-hopper-0", [1.0])
         write("other", [1.0])
         with pytest.raises(ValueError, match=r"there is no such folder; runs near it are \S*sac-hopper-0\.$"):
             compare([tmp_path / "sac-hoper-0"])
 
-    def test_the_folder_of_runs_names_those_in_it(self, write, tmp_path):
+    def test_the_error_for_a_folder_of_runs_names_the_runs_in_it(self, write, tmp_path):
         write("a", [1.0])
         with pytest.raises(ValueError, match=r"config.json is missing in it; runs near it are \S*/a\.$"):
             compare([tmp_path])
 
-    def test_a_folder_far_from_all_runs(self, tmp_path):
+    def test_a_folder_without_similar_runs(self, tmp_path):
         with pytest.raises(ValueError, match=r"none is not a run directory: there is no such folder\.$"):
             compare([tmp_path / "none"])
 
-    def test_a_damaged_run_says_so(self, write):
+    def test_a_damaged_config(self, write):
         path = write("a", [1.0])
         (path / "config.json").write_text("{")
         with pytest.raises(ValueError, match=r"config.json is damaged"):
@@ -516,12 +520,12 @@ class TestMistakes:
             compare([path])
 
 
-def test_runs_are_compared_by_any_column(write):
+def test_any_column_can_be_the_score(write):
     path = write("a", [1.0, 2.0])
     lines = (path / "metrics.csv").read_text().splitlines()
     table = "\n".join([f"{lines[0]},max_fitness,coverage", f"{lines[1]},5.0,40.0", f"{lines[2]},6.0,50.0", ""])
     (path / "metrics.csv").write_text(table)
-    assert group_runs([path])[0].runs[0].best_fitness.tolist() == [5.0, 6.0], "of a repertoire its best elite"
+    assert group_runs([path])[0].runs[0].best_fitness.tolist() == [5.0, 6.0], "the best elite of a repertoire"
     found = compare([path], score="coverage")
     assert found.rows[0].scores.tolist() == [50.0]
     assert found.settings["hopper"].score == "coverage"

@@ -1,4 +1,4 @@
-"""Fresh episodes: which member they score, with which keys, and what is said of scores that were selected."""
+"""Scores on fresh episodes: the scored member, the keys, and notes on scores that were selected."""
 
 import dataclasses
 import itertools
@@ -27,11 +27,11 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import RunLog
 from tests.agents.common import compiled
 
-LIFE = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
-LIFE = dataclasses.replace(LIFE, eval_episodes=3, start_states=4)
+LEARNER = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
+LEARNER = dataclasses.replace(LEARNER, eval_episodes=3, start_states=4)
 PARTS: dict[str, Any] = {
     "environment": EnvironmentConfig(env="point_maze", episode_length=10, devices=1),
-    "learner": LIFE,
+    "learner": LEARNER,
     "agent": SacConfig(hidden_sizes=(8,)),
 }
 BEST = 1  # the member with the highest fitness in the written evaluations
@@ -39,7 +39,7 @@ GENERATION = 1
 
 
 def write(path, config, fitness=(1.0, 9.0, 2.0), save=True):
-    """The folder of a run whose only checkpoint is its beginning; its tables say what is given."""
+    """The folder of a run whose only checkpoint is its initial state, with the given fitness in its tables."""
     config = dataclasses.replace(config, run=RunConfig(seed=config.run.seed, generations=1, run_dir=str(path)))
     program = build.build(config).program
     with run_dir.create(path, to_record(config)) as opened, RunLog(opened) as log:
@@ -79,13 +79,13 @@ class TestKeys:
                 made += list(itertools.chain(*(jax.random.split(one, 8) for one in made)))
             return bits(made)
 
-        run = jax.random.key(seed)  # `runs.loop.run` splits it, and folds each generation into the second half
+        run = jax.random.key(seed)  # `training.loop.run` splits it, and folds each generation into the second half
         assert bits([run]) <= descendants(run)
         assert not descendants(run) & descendants(evaluation_key(seed))
 
-    def test_evaluate_begins_with_that_key(self, runs):
+    def test_evaluate_uses_that_key(self, runs):
         _, metrics = evaluate(runs["seeds"], episodes=2, seed=5)
-        learner = dataclasses.replace(LIFE, eval_episodes=2)
+        learner = dataclasses.replace(LEARNER, eval_episodes=2)
         built = build.build(configure("sac", population=3, **{**PARTS, "learner": learner}))
         state, _, _ = Checkpointer(runs["seeds"] / "checkpoints", read_only=True).restore(
             compiled(built.program.init)(jax.random.key(0))
@@ -96,7 +96,7 @@ class TestKeys:
         assert not np.allclose(metrics["returns"], other["returns"], rtol=1e-3)
 
 
-class TestWhoIsScored:
+class TestScoredMember:
     def test_each_independent_member(self, runs):
         generation, fitness = fresh_fitness(runs["seeds"], episodes=3, seed=2)
         _, metrics = evaluate(runs["seeds"], episodes=3, seed=2)
@@ -105,14 +105,14 @@ class TestWhoIsScored:
         assert len(set(fitness.tolist())) == 3
 
     @pytest.mark.parametrize("kind", ["pbt", "drawn"])
-    def test_of_a_population_the_member_that_was_best_in_training_and_not_here(self, runs, kind):
+    def test_the_best_member_of_the_training_evaluation_is_scored(self, runs, kind):
         _, fitness = fresh_fitness(runs[kind], episodes=3, seed=2)
         _, metrics = evaluate(runs[kind], episodes=3, seed=2)
         assert (int(metrics["best_member"]), bool(metrics["independent"])) == (BEST, False)
-        assert np.argmax(metrics["fitness"]) != BEST, "or the test says nothing"
+        assert np.argmax(metrics["fitness"]) != BEST, "otherwise the test has no effect"
         np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
 
-    def test_of_a_repertoire_its_best_elite(self, tmp_path):
+    def test_the_best_elite_of_a_repertoire(self, tmp_path):
         config = configure(
             "map-elites", batch_size=8, environment=EnvironmentConfig(env="sphere"), cells=CellsConfig(grid=(3, 3))
         )
@@ -127,7 +127,7 @@ class TestWhoIsScored:
 
 
 class TestComparison:
-    def test_fresh_scores_take_the_place_of_the_runs_own(self, runs):
+    def test_fresh_scores_replace_the_recorded_ones(self, runs):
         found = compare([runs["seeds"], runs["pbt"]], resamples=50, fresh=Fresh(3, seed=2))
         seeds, pbt = found.rows
         np.testing.assert_array_equal(seeds.scores, fresh_fitness(runs["seeds"], 3, 2)[1])
@@ -140,20 +140,20 @@ class TestComparison:
         assert "optimistic" not in text
         assert "9" not in {f"{score:g}" for row in found.rows for score in row.scores}
 
-    def test_without_them_a_selected_score_is_said_to_be_optimistic(self, runs):
+    def test_without_them_a_selected_score_is_noted_as_optimistic(self, runs):
         (note,) = compare([runs["pbt"], runs["drawn"]], resamples=50).notes
         assert "pbt-sac point_maze, episode_length=10; sac point_maze, episode_length=10 is the highest of" in note
         assert "optimistic; `rookery compare RUN ... --fresh 100` evaluates" in note
         assert compare([runs["seeds"]], resamples=50).notes == []
 
-    def test_the_picture_says_so(self, runs, tmp_path):
+    def test_the_picture_with_fresh_scores(self, runs, tmp_path):
         picture = compare([runs["pbt"]], tmp_path / "a.png", 50, fresh=Fresh(2)).picture
         assert picture is not None
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-class TestRefusals:
-    def test_a_column_of_the_runs_own_evaluations(self, runs):
+class TestErrors:
+    def test_a_score_column_with_fresh_episodes(self, runs):
         with pytest.raises(ValueError, match=r"^fresh episodes give a fitness and no coverage; leave out --fresh or"):
             compare([runs["pbt"]], score="coverage", fresh=Fresh(2))
 
@@ -175,7 +175,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"mine was started from Python, so that its program [^\n]*\.$"):
             fresh_fitness(path)
 
-    def test_roles_that_evolve_apart(self, tmp_path):
+    def test_roles_that_evolve_separately(self, tmp_path):
         config = configure(
             "pbt-ippo", population=4, member="agent", learner=OnPolicyConfig(num_envs=4, rollout_length=6)
         )
@@ -186,7 +186,7 @@ class TestRefusals:
         ):
             fresh_fitness(tmp_path / "roles")
 
-    def test_a_best_checkpoint_of_a_run_that_kept_none(self, runs):
+    def test_the_best_checkpoint_of_a_run_without_best_by(self, runs):
         with pytest.raises(ValueError, match=r"was trained without best_by; train with --best-by"):
             compare([runs["seeds"]], fresh=Fresh(2, "best"))
 
@@ -205,24 +205,24 @@ def command(monkeypatch, capsys, tmp_path):
             app.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return call
 
 
 class TestCommands:
-    def test_compare_says_that_the_episodes_are_fresh(self, command, runs):
+    def test_compare_prints_that_the_episodes_are_fresh(self, command, runs):
         code, out, err = command("compare", runs["seeds"], runs["pbt"], "--fresh", 2, "--resamples", 50)
         assert (code, err) == (0, "")
         assert "point_maze, episode_length=10 over 2 fresh episodes" in out
         assert "best of 3" in out
 
-    def test_flags_of_fresh_episodes_need_them(self, command, runs):
+    def test_flags_of_fresh_episodes_need_fresh(self, command, runs):
         code, _, err = command("compare", runs["pbt"], "--seed", 3)
         assert (code, "give --fresh, or leave them out" in err) == (1, True)
 
-    def test_another_librarys_environment_that_is_missing_is_named(self, command, tmp_path, monkeypatch):
+    def test_a_missing_package_of_an_environment_is_named(self, command, tmp_path, monkeypatch):
         path = write(tmp_path / "elsewhere", configure("sac", population=3, **PARTS))
         content = json.loads((path / "config.json").read_text())
         content["config"]["environment"] |= {"env": "hopper", "episode_length": None}
@@ -233,14 +233,14 @@ class TestCommands:
         assert 'pip install "rookery[brax]"' in err
         assert len(err.splitlines()) == 1
 
-    def test_evaluate_gives_independent_members_an_interval(self, command, runs):
+    def test_evaluate_prints_the_interval_of_independent_members(self, command, runs):
         code, out, err = command("evaluate", runs["seeds"], "--episodes", 3)
         assert (code, err) == (0, "")
         assert "3 independent members" in out
         assert "95 % interval" in out
         assert "optimistic" not in out
 
-    def test_evaluate_says_that_the_best_of_several_is_optimistic(self, command, runs):
+    def test_evaluate_prints_that_the_best_of_several_is_optimistic(self, command, runs):
         code, out, _ = command("evaluate", runs["pbt"], "--episodes", 3, "--seed", 2)
         _, metrics = evaluate(runs["pbt"], episodes=3, seed=2)
         assert code == 0

@@ -1,4 +1,4 @@
-"""`report.html`: one file that needs no other, written whole, when it should be; and what is refused."""
+"""`report.html`: one self-contained file, written atomically; its errors, and the commands that write it."""
 
 import os
 import re
@@ -22,7 +22,7 @@ WEB = Path(rookery.__file__).parent / "report" / "web"
 
 
 class Parts(HTMLParser):
-    """Every tag of a page with its attributes, and what stands in each script and style."""
+    """Every tag of a page with its attributes, and the text of each script and style."""
 
     def __init__(self, page: str):
         HTMLParser.__init__(self)
@@ -40,8 +40,8 @@ class Parts(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-class TestWhere:
-    def test_in_the_folder_of_one_run_and_here_for_several(self, tmp_path, monkeypatch):
+class TestPath:
+    def test_default_paths_for_one_run_and_for_several(self, tmp_path, monkeypatch):
         runs = [write(tmp_path / name) for name in "ab"]
         monkeypatch.chdir(tmp_path)
         assert write_report(["a"]) == tmp_path / "a/report.html"
@@ -49,13 +49,13 @@ class TestWhere:
         assert write_report(["a"], "page.html") == tmp_path / "page.html"
         assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "report.html", "page.html"}
 
-    def test_a_run_that_is_given_twice_counts_once(self, tmp_path, monkeypatch):
+    def test_duplicate_runs_are_dropped(self, tmp_path, monkeypatch):
         run = write(tmp_path / "a")
         (tmp_path / "b").symlink_to(run)
         monkeypatch.chdir(tmp_path)
         assert check_runs(["a", run, tmp_path / "b", "../" + tmp_path.name + "/a"]) == [run]
 
-    def test_it_is_written_whole_or_not_at_all(self, tmp_path, monkeypatch):
+    def test_the_file_is_written_atomically(self, tmp_path, monkeypatch):
         run = write(tmp_path / "run")
         before = write_report([run]).read_text()
         files = sorted(run.iterdir())
@@ -72,7 +72,7 @@ class TestWhere:
         assert sorted(run.iterdir()) == files
 
 
-class TestRefused:
+class TestErrors:
     def test_no_run(self, tmp_path):
         with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
             write_report([])
@@ -81,7 +81,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"is not a run directory: config\.json is missing in it"):
             write_report([tmp_path])
 
-    def test_a_run_near_by_is_named(self, tmp_path):
+    def test_the_error_names_similar_runs(self, tmp_path):
         write(tmp_path / "walker")
         with pytest.raises(ValueError, match=rf"runs near it are {re.escape(str(tmp_path / 'walker'))}\.$"):
             write_report([tmp_path / "wlaker"])
@@ -91,13 +91,13 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"metrics\.csv is a file, not a run directory"):
             write_report([file])
 
-    def test_a_run_that_has_not_begun_but_to_wait_for(self, tmp_path):
+    def test_a_run_without_a_generation(self, tmp_path):
         create(tmp_path / "run", {}).release()
         with pytest.raises(ValueError, match="no finished generation to report yet; wait for its first"):
             write_report([tmp_path / "run"])
         assert check_runs([tmp_path / "run"], begun=False) == [tmp_path / "run"]
 
-    def test_a_place_that_is_none(self, tmp_path):
+    def test_an_invalid_path(self, tmp_path):
         run = write(tmp_path / "run")
         with pytest.raises(ValueError, match=r"is a folder; name the page itself, such as .*run/report\.html\.$"):
             write_report([run], run)
@@ -113,8 +113,8 @@ def page(tmp_path_factory) -> str:
     return write_report([run]).read_text(encoding="utf-8")
 
 
-class TestOneFile:
-    def test_it_names_no_other_file_and_no_address(self, page):
+class TestSelfContained:
+    def test_it_refers_to_no_other_file_or_address(self, page):
         parts = Parts(page)
         for tag, attributes in parts.tags:
             for name, value in attributes.items():
@@ -126,7 +126,7 @@ class TestOneFile:
         assert "--ink" in styles
         assert not re.search(r"@import|url\(", styles)
 
-    def test_its_policy_lets_it_ask_nobody_but_who_served_it(self, page):
+    def test_its_policy_allows_requests_to_its_server_only(self, page):
         (policy,) = (
             tag["content"] for tag in Parts(page).of("meta") if tag.get("http-equiv") == "Content-Security-Policy"
         )
@@ -138,19 +138,19 @@ class TestOneFile:
         assert allowed == {"'none'", "'self'", "'unsafe-inline'", "data:", "blob:"}
         assert page.index("Content-Security-Policy") < page.index("<script")
 
-    def test_our_own_scripts_ask_for_the_version_alone(self):
-        asked = [re.findall(r"\bfetch\(([^,)]*)", path.read_text()) for path in sorted(WEB.glob("*.js"))]
-        assert [name for names in asked for name in names] == ['"version"']
+    def test_the_scripts_request_the_version_only(self):
+        requested = [re.findall(r"\bfetch\(([^,)]*)", path.read_text()) for path in sorted(WEB.glob("*.js"))]
+        assert [name for names in requested for name in names] == ['"version"']
         for path in WEB.glob("*.js"):
             assert not re.search(r"XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", path.read_text()), (
                 path.name
             )
 
     @pytest.mark.parametrize("path", sorted([*WEB.glob("*.js"), *WEB.glob("*.css")]), ids=lambda path: path.name)
-    def test_every_part_of_ours_is_in_it(self, page, path):
+    def test_every_script_and_style_is_in_it(self, page, path):
         assert path.read_text(encoding="utf-8") in page
 
-    def test_libraries_are_in_it_as_they_are_needed(self, page, tmp_path):
+    def test_it_contains_the_needed_libraries_only(self, page, tmp_path):
         charts, bodies = ((WEB / "vendor" / f"{name}.min.js").read_text() for name in ("charts", "bodies"))
         assert charts in page
         assert bodies not in page
@@ -158,73 +158,73 @@ class TestOneFile:
         assert charts in robots
         assert bodies in robots
 
-    def test_nothing_of_its_pattern_is_left(self, page):
+    def test_no_placeholder_is_left(self, page):
         assert not re.search(r"<!--\w+-->", page)
 
-    def test_the_package_holds_all_of_it(self):
-        told = tomllib.loads((Path(rookery.__file__).parents[1] / "pyproject.toml").read_text())
-        patterns = told["tool"]["setuptools"]["package-data"]["rookery.report"]
+    def test_the_package_contains_all_files(self):
+        project = tomllib.loads((Path(rookery.__file__).parents[1] / "pyproject.toml").read_text())
+        patterns = project["tool"]["setuptools"]["package-data"]["rookery.report"]
         packed = {path for pattern in patterns for path in WEB.parent.glob(pattern) if path.is_file()}
         assert packed == {path for path in WEB.rglob("*") if path.is_file()}
         assert WEB / "vendor" / "LICENSES.txt" in packed
 
 
-class TestWords:
-    def test_names_of_a_run_are_no_tags(self, tmp_path):
-        evil = "</title><img src=x onerror=alert(1)>"
+class TestText:
+    def test_names_of_a_run_are_not_parsed_as_tags(self, tmp_path):
+        markup = "</title><img src=x onerror=alert(1)>"
         run = write(
-            tmp_path / "<b>run", {"kind": evil, "environment": {"env": "<!--data-->"}, "note": "</script><script>"}
+            tmp_path / "<b>run", {"kind": markup, "environment": {"env": "<!--data-->"}, "note": "</script><script>"}
         )
         page = write_report([run]).read_text()
         parts = Parts(page)
         assert parts.of("img") == parts.of("b") == []
         assert len(parts.of("script")) == 3
-        assert [text for tag, text in parts.texts if tag == "title" and text.strip()] == [f"{evil} on <!--data-->"]
+        assert [text for tag, text in parts.texts if tag == "title" and text.strip()] == [f"{markup} on <!--data-->"]
         assert (page.count("<!--data-->"), "alert(1)>" in page) == (0, False)
 
-    def test_the_title_names_what_ran(self, tmp_path):
+    def test_the_title_names_kinds_and_environments(self, tmp_path):
         runs = [write(tmp_path / name, {"kind": name, "run": {"seed": 0}}) for name in ("sac", "td3", "ppo")]
         titles = [re.search("<title>(.*)</title>", compose(runs[:count])) for count in (1, 2, 3)]
-        said = ["sac on room", "sac on room and td3 on room", "sac on room and td3 on room and others"]
-        assert [found and found[1] for found in titles] == said
+        expected = ["sac on room", "sac on room and td3 on room", "sac on room and td3 on room and others"]
+        assert [found and found[1] for found in titles] == expected
 
-    def test_a_page_that_follows_a_run_says_how(self, tmp_path):
+    def test_the_page_contains_the_interval_of_reloads(self, tmp_path):
         run = write(tmp_path / "run")
         assert '"live":null' in write_report([run]).read_text()
         assert '"live":{"every":7}' in write_report([run], refresh=7).read_text()
 
 
-class TestOfACommand:
-    """`rookery train`, with real runs that cost next to nothing."""
+class TestCommands:
+    """`rookery train` and `rookery report`, with short runs."""
 
     ARM = "--env arm --dimensions 2 --batch-size 8 --grid 2 2 --generations 3 --checkpoint-every 1 --quiet --devices 1"
 
-    def test_a_page_after_every_save_and_in_the_end(self, tmp_path, monkeypatch):
-        seen, written = [], write_report
+    def test_a_page_is_written_after_every_checkpoint_and_at_the_end(self, tmp_path, monkeypatch):
+        states, original = [], write_report
 
-        def watch(runs, *arguments, **options):
-            page = written(runs, *arguments, **options)
+        def record(runs, *arguments, **options):
+            page = original(runs, *arguments, **options)
             text = page.read_text()
-            seen.append((options.get("refresh", 0), re.findall(r'"state":\{"text":"([^"]*)"', text)))
+            states.append((options.get("refresh", 0), re.findall(r'"state":\{"text":"([^"]*)"', text)))
             return page
 
-        monkeypatch.setattr(rookery.cli.app, "write_report", watch)
+        monkeypatch.setattr(rookery.cli.app, "write_report", record)
         assert call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")[0] == 0
         on = [(10, [f"running, or killed, {done} of 3 generations"]) for done in (1, 2)]
-        assert seen == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
-        seen.clear()
+        assert states == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
+        states.clear()
         assert call("resume", str(tmp_path / "run"), "--generations", "4", "--quiet")[0] == 0
-        assert seen == [(0, ["finished, 4 of 4 generations"])]
+        assert states == [(0, ["finished, 4 of 4 generations"])]
 
-    def test_of_a_run_that_is_interrupted(self, tmp_path, monkeypatch):
-        written = write_report
+    def test_the_page_of_an_interrupted_run(self, tmp_path, monkeypatch):
+        original = write_report
 
-        def ask(runs, *arguments, **options):
+        def interrupt(runs, *arguments, **options):
             if options.get("refresh"):
                 os.kill(os.getpid(), signal.SIGTERM)
-            return written(runs, *arguments, **options)
+            return original(runs, *arguments, **options)
 
-        monkeypatch.setattr(rookery.cli.app, "write_report", ask)
+        monkeypatch.setattr(rookery.cli.app, "write_report", interrupt)
         code, _, _ = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         assert code == 128 + signal.SIGTERM
         assert (
@@ -232,22 +232,22 @@ class TestOfACommand:
         )
 
     @pytest.mark.filterwarnings("always::rookery.training.run_writer.AfterSaveWarning")
-    def test_a_page_that_fails_ends_no_run(self, tmp_path, monkeypatch):
+    def test_a_page_that_fails_does_not_end_the_run(self, tmp_path, monkeypatch):
         def fail(*_, **__):
-            raise ValueError("there is no room")
+            raise ValueError("no space left")
 
         monkeypatch.setattr(rookery.cli.app, "write_report", fail)
         code, _, err = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         warnings = err.splitlines()
         assert code == 0
-        assert len(warnings) == 2, "the first time, and in the end"
-        assert "failed with ValueError: there is no room" in warnings[0]
-        assert warnings[1] == "warning: no report.html was written (ValueError: there is no room)"
+        assert len(warnings) == 2, "once during the run, and at the end"
+        assert "failed with ValueError: no space left" in warnings[0]
+        assert warnings[1] == "warning: no report.html was written (ValueError: no space left)"
         assert not (tmp_path / "run/report.html").exists()
         assert (tmp_path / "run/repertoire.png").exists()
 
     @pytest.mark.parametrize(
-        ("words", "code", "said"),
+        ("words", "code", "message"),
         [
             ("--rollouts -1", 1, "rollouts must be at least 0, or all, got -1."),
             ("--rollouts x", 2, "--rollouts must be a whole number or all, got x"),
@@ -255,14 +255,14 @@ class TestOfACommand:
             ("--page run", 1, "is a folder; name the page itself"),
         ],
     )
-    def test_mistakes(self, tmp_path, monkeypatch, words, code, said):
+    def test_invalid_arguments(self, tmp_path, monkeypatch, words, code, message):
         write(tmp_path / "run")
         monkeypatch.chdir(tmp_path)
         returned, _, err = call("report", "run", *words.split())
-        assert (returned, said in err) == (code, True)
+        assert (returned, message in err) == (code, True)
         assert not (tmp_path / "run/report.html").exists()
 
-    def test_what_cannot_play_is_told_and_the_page_written(self, tmp_path):
+    def test_without_episodes_the_page_is_written_with_a_note(self, tmp_path):
         run = write(tmp_path / "run")
         _, out, _ = call("report", str(run))
         assert re.search(r"^note +no episodes recorded: .*\nreport +.*report\.html$", out, re.M)
@@ -270,8 +270,8 @@ class TestOfACommand:
         assert call("report", str(run), "--rollouts", "0") == (0, f"report    {run / 'report.html'}\n", "")
 
 
-def test_a_long_run_of_many_stays_light(tmp_path):
-    """Of a page of 1,000 generations of 64 members and 1,024 cells; its cells, once found, get better more rarely."""
+def test_the_size_of_a_page_of_a_long_run(tmp_path):
+    """A page of 1,000 generations of 64 members and 1,024 cells; elites are replaced less often over time."""
     few, more = (write_report([write_run(tmp_path / str(size), size, 64, 1024, episodes=0)]) for size in (10, 30))
     a_generation = (more.stat().st_size - few.stat().st_size) / 20
     library = (WEB / "vendor" / "bodies.min.js").stat().st_size

@@ -1,4 +1,4 @@
-"""What a page holds of numbers and words: they come back as they were, and no text of a run becomes a tag."""
+"""Encoding of a page's data: arrays and JSON are decoded unchanged, and no text of a run becomes a tag."""
 
 import base64
 import json
@@ -30,13 +30,13 @@ def unpacked(encoded: Packed) -> np.ndarray:
         ([], "f4"),
     ],
 )
-def test_arrays_come_back(values, kind):
-    told = packed(values)
-    assert (told["type"], told["shape"]) == (kind, list(np.shape(values)))
-    np.testing.assert_array_equal(unpacked(told), np.asarray(values))
+def test_arrays_are_decoded_unchanged(values, kind):
+    encoded = packed(values)
+    assert (encoded["type"], encoded["shape"]) == (kind, list(np.shape(values)))
+    np.testing.assert_array_equal(unpacked(encoded), np.asarray(values))
 
 
-def test_what_outgrows_a_float32_is_kept_in_full():
+def test_double_precision():
     steps = [2.0**24 + 1, 1e300]
     assert unpacked(packed(steps, precise=True)).tolist() == steps
     assert unpacked(packed(steps[:1])).tolist() == [2.0**24]
@@ -44,7 +44,7 @@ def test_what_outgrows_a_float32_is_kept_in_full():
 
 
 class TestRounded:
-    def test_nothing_is_off_by_more_than_half_a_step(self):
+    def test_the_error_is_at_most_half_a_step(self):
         values = np.random.default_rng(0).uniform(-30, 70, (40, 5, 3))
         values[0, 0] = [-30.0, 70.0, NAN]
         back = unpacked(rounded(values))
@@ -53,20 +53,20 @@ class TestRounded:
         step = 100 / 65534
         off = np.nanmax(abs(back - values))
         assert 0.4 * step < off <= 0.5001 * step
-        assert off < 1e-3, "of 100 m not more than 1 mm"
+        assert off < 1e-3, "at most 1 mm of 100 m"
         assert back[0, 0, :2] == pytest.approx([-30.0, 70.0], abs=1e-9)
         assert len(rounded(values)["base64"]) == 40 * 5 * 3 * 2 * 4 / 3
 
     @pytest.mark.parametrize("value", [0.0, -3.25, 1e9, 1e-9])
-    def test_numbers_that_are_all_equal(self, value):
+    def test_equal_numbers(self, value):
         assert unpacked(rounded([value, value])) == pytest.approx([value, value], rel=1e-12, abs=1e-11)
 
-    def test_what_is_not_finite(self):
+    def test_values_that_are_not_finite(self):
         assert unpacked(rounded([-1.0, INF, 3.0, -INF])) == pytest.approx([-1.0, 3.0, 3.0, -1.0])
         assert np.isnan(unpacked(rounded([NAN, NAN]))).all()
         assert unpacked(rounded([INF, INF])) == pytest.approx([0.0, 0.0])
 
-    def test_nothing_at_all(self):
+    def test_an_empty_array(self):
         assert unpacked(rounded(np.empty((0, 3)))).shape == (0, 3)
 
 
@@ -75,11 +75,11 @@ class TestJson:
         "text",
         ["</script><script>alert(1)</script>", "<!--", "]]>", "a & b", "\u2028\u2029", "\U0001f600 é", "\\u003c"],
     )
-    def test_a_text_comes_back_and_holds_no_tag(self, text):
-        told = to_json({text: [text]})
-        assert json.loads(told) == {text: [text]}
-        assert told.isascii()
-        assert not set("<>&") & set(told)
+    def test_text_is_decoded_unchanged_and_contains_no_tag(self, text):
+        text_of_json = to_json({text: [text]})
+        assert json.loads(text_of_json) == {text: [text]}
+        assert text_of_json.isascii()
+        assert not set("<>&") & set(text_of_json)
 
     def test_numbers(self):
         values = {
@@ -90,9 +90,9 @@ class TestJson:
             "e": np.bool_(True),
             4: None,
         }
-        told = to_json(values)
-        assert told == '{"a":[1,2.5],"b":[null,null,null],"c":0.5,"d":3,"e":true,"4":null}'
+        text_of_json = to_json(values)
+        assert text_of_json == '{"a":[1,2.5],"b":[null,null,null],"c":0.5,"d":3,"e":true,"4":null}'
 
-    def test_arrays_that_nobody_packed_are_refused(self):
+    def test_arrays_that_are_not_packed_are_an_error(self):
         with pytest.raises(TypeError):
             to_json({"a": np.zeros(3)})

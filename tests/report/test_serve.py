@@ -1,4 +1,4 @@
-"""A page that is served: it follows the run, answers this machine alone, and shows nothing else."""
+"""The server of a page: it follows the run, answers requests for this machine only, and serves nothing else."""
 
 import http.client
 import os
@@ -22,7 +22,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def serving():
-    """Serve runs in threads until the test ends; gives the port."""
+    """A function that serves runs in a thread until the test ends and returns the port."""
     started = []
 
     def start(runs, host="127.0.0.1"):
@@ -39,20 +39,20 @@ def serving():
         thread.join()
 
 
-def ask(port, path="/", method="GET", host=None, at="127.0.0.1"):
+def request(port, path="/", method="GET", host=None, at="127.0.0.1"):
     """Status, body and headers of an answer."""
     connection = http.client.HTTPConnection(at, port, timeout=10)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
-    told = answer.status, answer.read().decode(), answer.headers
+    result = answer.status, answer.read().decode(), answer.headers
     connection.close()
-    return told
+    return result
 
 
 class TestAnswers:
-    def test_the_page_and_its_version_and_nothing_else(self, run, serving):
+    def test_the_page_and_its_version_are_served_and_nothing_else(self, run, serving):
         port = serving([run])
-        status, page, headers = ask(port)
+        status, page, headers = request(port)
         assert (status, headers["Content-Type"], headers["Cache-Control"]) == (
             200,
             "text/html; charset=utf-8",
@@ -60,40 +60,40 @@ class TestAnswers:
         )
         assert page.startswith("<!doctype html>")
         assert int(headers["Content-Length"]) == len(page.encode())
-        status, version, headers = ask(port, "/version")
+        status, version, headers = request(port, "/version")
         assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
         assert f'"live":{{"version":"{version}"}}' in page
-        assert [ask(port, path)[:2] for path in ("/report.html", "/?a=b#c")] == [(200, page)] * 2
+        assert [request(port, path)[:2] for path in ("/report.html", "/?a=b#c")] == [(200, page)] * 2
         for path in ("/config.json", "/metrics.csv", "/../run/config.json", "/%2e%2e/", "/report.html/"):
-            assert ask(port, path)[:2] == (404, "Only the report is served here."), path
+            assert request(port, path)[:2] == (404, "Only the report is served here."), path
         assert not (run / "report.html").exists(), "nothing is written"
 
     @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
     def test_it_is_read_only(self, run, serving, method):
-        status, body, _ = ask(serving([run]), method=method)
+        status, body, _ = request(serving([run]), method=method)
         assert status == 501
         assert "data" not in body
 
-    def test_only_who_names_this_machine_is_answered(self, run, serving):
+    def test_only_requests_for_a_loopback_host_are_answered(self, run, serving):
         port = serving([run])
         for host in ("localhost", "127.0.0.1", f"localhost:{port}", "[::1]", f"[::1]:{port}"):
-            assert ask(port, "/version", host=host)[0] == 200, host
+            assert request(port, "/version", host=host)[0] == 200, host
         for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "", "[::2]", "127.0.0.1.evil"):
             for path in ("/", "/version", "/nothing"):
-                assert ask(port, path, host=host)[:2] == (403, "This page is available on this machine only."), host
+                assert request(port, path, host=host)[:2] == (403, "This page is available on this machine only."), host
 
-    def test_anybody_is_answered_where_that_was_asked_for(self, run, serving):
-        assert ask(serving([run], "0.0.0.0"), "/version", host="evil.example")[0] == 200
+    def test_any_host_header_is_answered_on_other_addresses(self, run, serving):
+        assert request(serving([run], "0.0.0.0"), "/version", host="evil.example")[0] == 200
 
-    def test_over_the_other_protocol(self, run, serving):
+    def test_ipv6(self, run, serving):
         with socket.socket(socket.AF_INET6) as probe:
             try:
                 probe.bind(("::1", 0))
             except OSError:
                 pytest.skip("this machine has no IPv6")
-        assert ask(serving([run], "::1"), "/version", at="::1")[0] == 200
+        assert request(serving([run], "::1"), "/version", at="::1")[0] == 200
 
-    def test_who_leaves_in_the_middle_harms_nobody(self, run, serving, monkeypatch, capfd):
+    def test_a_client_that_disconnects_has_no_effect_on_others(self, run, serving, monkeypatch, capfd):
         began, go_on = threading.Event(), threading.Event()
 
         def slow(*_):
@@ -108,15 +108,15 @@ class TestAnswers:
             client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert began.wait(10)
         go_on.set()
-        assert ask(port)[0] == 200
+        assert request(port)[0] == 200
         assert capfd.readouterr().err == ""
 
 
 class TestFollows:
-    def test_its_version_is_another_one_whenever_something_was_written(self, run):
+    def test_the_version_changes_whenever_a_file_was_written(self, run):
         pages = Pages([run])
-        seen = [pages.version()]
-        assert pages.version() == seen[0]
+        versions = [pages.version()]
+        assert pages.version() == versions[0]
         written = (
             "metrics.csv",
             "lineage.csv",
@@ -129,11 +129,11 @@ class TestFollows:
         for name in written:
             with open(run / name, "a") as file:
                 file.write("\n")
-            seen.append(pages.version())
-        assert len(set(seen)) == 1 + len(written)
+            versions.append(pages.version())
+        assert len(set(versions)) == 1 + len(written)
         size = (run / "metrics.csv").stat().st_size
         os.utime(run / "metrics.csv", ns=(0, 1))
-        assert pages.version() not in seen, "written anew at the same size"
+        assert pages.version() not in versions, "rewritten at the same size"
         assert (run / "metrics.csv").stat().st_size == size
         (run / "report.html").write_text("x")
         assert pages.version() == pages.version()
@@ -144,81 +144,81 @@ class TestFollows:
         for text in (None, "", "generation,env_steps\n", "generation,env_steps\n0,1"):
             if text is not None:
                 (tmp_path / "run/metrics.csv").write_text(text)
-            status, page, _ = ask(port)
+            status, page, _ = request(port)
             assert (status, "Waiting for the run" in page, 'http-equiv="refresh"' in page) == (200, True, True)
         write(tmp_path / "run")
-        assert "Best fitness 2" in ask(port)[1]
+        assert "Best fitness 2" in request(port)[1]
 
-    def test_it_grows_with_the_run(self, run, serving):
+    def test_the_page_follows_the_run(self, run, serving):
         port = serving([run])
-        first, version = ask(port)[1], ask(port, "/version")[1]
+        first, version = request(port)[1], request(port, "/version")[1]
         assert "Best fitness 2, median 1.5, after 300 environment steps" in first
         with open(run / "metrics.csv", "a") as file:
             file.write("3,400.0,9.0,1.0,0.0,2.0,50.0\n")
-        assert ask(port, "/version")[1] != version
-        assert "Best fitness 9, median 1, after 400 environment steps" in ask(port)[1]
+        assert request(port, "/version")[1] != version
+        assert "Best fitness 9, median 1, after 400 environment steps" in request(port)[1]
 
-    def test_a_damaged_table_is_said_and_asked_for_again(self, run, serving):
+    def test_a_damaged_table_is_reported_and_the_browser_retries(self, run, serving):
         port = serving([run])
         text = (run / "metrics.csv").read_text()
         (run / "metrics.csv").write_text(f"{text}3,what\n")
-        status, said, headers = ask(port)
+        status, message, headers = request(port)
         assert (status, headers["Refresh"], headers["Content-Type"]) == (503, "2", "text/plain; charset=utf-8")
-        assert said == f"{run / 'metrics.csv'}, line 5 has 2 fields instead of 7; correct or delete it."
+        assert message == f"{run / 'metrics.csv'}, line 5 has 2 fields instead of 7; correct or delete it."
         (run / "metrics.csv").write_text(text)
-        assert ask(port)[0] == 200
+        assert request(port)[0] == 200
 
-    def test_a_run_that_is_taken_away(self, run, serving):
+    def test_a_run_that_is_moved_away(self, run, serving):
         port = serving([run])
         run.rename(run.with_name("elsewhere"))
-        assert [ask(port, path)[0] for path in ("/", "/version")] == [503, 503]
+        assert [request(port, path)[0] for path in ("/", "/version")] == [503, 503]
 
     def test_several_runs_on_one_page(self, tmp_path, serving):
         runs = [write(tmp_path / name, {"run": {"seed": seed}}) for seed, name in enumerate("ab")]
-        page = ask(serving(runs))[1]
+        page = request(serving(runs))[1]
         assert '"comparison":{' in page
         assert '"name":"a"' in page
         assert '"name":"b"' in page
 
-    def test_many_may_ask_at_once_and_it_is_made_once(self, run, serving, monkeypatch):
-        made = []
+    def test_simultaneous_requests_compose_the_page_once(self, run, serving, monkeypatch):
+        composed = []
 
         def slow(runs, live):
-            made.append(live["version"])
+            composed.append(live["version"])
             time.sleep(0.2)
-            return f"page {len(made)}"
+            return f"page {len(composed)}"
 
         monkeypatch.setattr(serve, "compose", slow)
         port = serving([run])
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda _: ask(port)[1], range(4)))
-        assert (answers, len(made)) == (["page 1"] * 4, 1)
+            answers = list(pool.map(lambda _: request(port)[1], range(4)))
+        assert (answers, len(composed)) == (["page 1"] * 4, 1)
         write_repertoire(run)
-        assert ask(port)[1] == "page 2"
-        assert len(set(made)) == 2
+        assert request(port)[1] == "page 2"
+        assert len(set(composed)) == 2
 
 
-class TestRefused:
-    def test_a_port_that_is_taken(self, run):
+class TestErrors:
+    def test_a_port_in_use(self, run):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            said = rf"^cannot listen on 127\.0\.0\.1, port {port}: Address already in use; choose another --port or"
-            with pytest.raises(ValueError, match=said):
+            message = rf"^cannot listen on 127\.0\.0\.1, port {port}: Address already in use; choose another --port or"
+            with pytest.raises(ValueError, match=message):
                 server([run], port=port)
 
     @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("127.0.0.1", -1), ("no such host", 0)])
-    def test_a_place_that_is_none(self, run, host, port):
+    def test_an_invalid_address(self, run, host, port):
         with pytest.raises(ValueError, match=rf"^cannot listen on {host}, port {port}: .*; choose another"):
             server([run], host, port)
 
-    def test_no_run(self, tmp_path):
+    def test_a_folder_that_is_not_a_run(self, tmp_path):
         with pytest.raises(ValueError, match="is not a run directory"):
             server([tmp_path])
 
 
-def test_by_default_it_listens_on_this_machine_alone(run):
+def test_by_default_it_listens_on_a_loopback_address(run):
     with server([run], port=0) as listening:
         assert listening.server_address[0] == "127.0.0.1"
-        assert listening.daemon_threads, "whoever is still asking does not keep Ctrl-C waiting"
+        assert listening.daemon_threads, "open requests do not delay Ctrl-C"

@@ -1,4 +1,4 @@
-"""The statistics of a few runs: by hand, against rliable, and intervals against every resample there is."""
+"""Statistics of few runs: known values, agreement with rliable, and intervals against all possible resamples."""
 
 import itertools
 from functools import partial
@@ -27,32 +27,32 @@ def by_task(scores: np.ndarray) -> dict[str, np.ndarray]:
     return {f"task {index}": scores[:, index] for index in range(scores.shape[1])}
 
 
-class TestByHand:
-    def test_the_interquartile_mean_leaves_out_a_quarter_at_either_end(self):
+class TestKnownValues:
+    def test_the_interquartile_mean_discards_a_quarter_at_either_end(self):
         assert statistics.interquartile_mean({"a": [100.0, 1.0, -50.0, 3.0]}) == 2.0
 
-    def test_it_leaves_out_a_rounded_down_quarter(self):
+    def test_the_discarded_quarter_is_rounded_down(self):
         assert statistics.interquartile_mean({"a": [0.0, 2.0, 4.0, 6.0, 88.0]}) == 4.0
         assert statistics.interquartile_mean({"a": [0.0, 1.0, 8.0]}) == 3.0
 
     def test_it_pools_the_runs_of_all_tasks(self):
         assert statistics.interquartile_mean({"a": [0.0, 1.0, 9.0], "b": [3.0]}) == 2.0
 
-    def test_mean_and_median_are_over_tasks(self):
+    def test_the_mean_is_over_tasks(self):
         scores = {"a": [0.0, 2.0], "b": [5.0], "c": [9.0, 9.0, 12.0]}
         assert statistics.mean(scores) == pytest.approx(16.0 / 3.0)
 
     def test_the_median_run_is_over_runs(self):
         assert statistics.median_run({"a": [0.0, 1.0, 50.0]}) == 1.0
 
-    def test_the_optimality_gap_ignores_what_lies_above(self):
+    def test_the_optimality_gap_clips_scores_above_gamma(self):
         assert statistics.optimality_gap({"a": [0.5, 7.0]}) == 0.25
         assert statistics.optimality_gap({"a": [0.5, 7.0]}, gamma=8.0) == 4.25
 
     def test_a_tie_is_half_an_improvement(self):
         assert statistics.probability_of_improvement({"a": [1.0, 2.0]}, {"a": [1.0, 3.0]}) == 0.375
 
-    def test_improvement_is_averaged_over_tasks_whatever_their_runs(self):
+    def test_improvement_is_averaged_over_tasks_of_any_number_of_runs(self):
         first, second = {"a": [1.0, 2.0, 3.0], "b": [0.0]}, {"b": [1.0, 2.0], "a": [0.0]}
         assert statistics.probability_of_improvement(first, second) == 0.5
 
@@ -86,14 +86,14 @@ class TestAgainstRliable:
             ours = statistics.probability_of_improvement(by_task(first), by_task(second))
             np.testing.assert_allclose(ours, rliable.probability_of_improvement(first, second), rtol=1e-12, atol=1e-12)
 
-    def test_nothing_improves_on_itself(self, runs, tasks, ties):
+    def test_a_sample_compared_with_itself_gives_one_half(self, runs, tasks, ties):
         scores = random_scores(0, runs, tasks, ties)
         assert statistics.probability_of_improvement(by_task(scores), by_task(scores)) == 0.5
         assert rliable.probability_of_improvement(scores, scores) == 0.5
 
 
 def every_resample(scores: np.ndarray):
-    """All equally likely draws of runs with replacement, each task by itself: `[runs, tasks]` each."""
+    """All equally likely draws of runs with replacement, separately for each task: `[runs, tasks]` each."""
     runs, tasks = scores.shape
     draws = list(itertools.product(range(runs), repeat=runs))
     for choice in itertools.product(draws, repeat=tasks):
@@ -131,12 +131,12 @@ class TestIntervals:
         assert 0.0 < result.value < 1.0
         assert_interval(exact, result)
 
-    def test_the_confidence_is_the_one_asked_for(self):
+    def test_the_confidence_is_an_argument(self):
         scores = random_scores(4, 4, 1, ties=False)
         result = estimate(statistics.mean, by_task(scores), resamples=40_000, confidence=0.5)
         assert_interval([rliable.aggregate_mean(resample) for resample in every_resample(scores)], result, 0.5)
 
-    def test_a_seed_decides_the_interval(self):
+    def test_the_interval_depends_on_the_seed_only(self):
         scores = by_task(random_scores(5, 8, 2, ties=False))
         first, again, other = (estimate(statistics.mean, scores, resamples=200, seed=seed) for seed in (0, 0, 1))
         assert first == again
@@ -153,15 +153,15 @@ class TestIntervals:
         assert (result.value, result.has_interval) == (4.0, False)
         assert np.isnan([result.low, result.high]).all()
 
-    def test_neither_has_a_comparison_with_one_run(self):
+    def test_a_comparison_with_one_run_has_no_interval(self):
         result = estimate(statistics.probability_of_improvement, {"a": [1.0, 3.0]}, {"a": [2.0]})
         assert (result.value, result.has_interval) == (0.5, False)
 
-    def test_equal_runs_leave_no_doubt(self):
+    def test_equal_runs_have_an_interval_of_width_zero(self):
         assert estimate(statistics.interquartile_mean, {"a": [2.0, 2.0, 2.0]}) == (2.0, 2.0, 2.0)
 
 
-class TestMistakes:
+class TestErrors:
     @pytest.mark.parametrize(
         ("scores", "message"),
         [
@@ -172,7 +172,7 @@ class TestMistakes:
             ({"hopper": [1.0, -np.inf]}, "a score on hopper is not finite"),
         ],
     )
-    def test_scores_that_are_none(self, scores, message):
+    def test_missing_or_infinite_scores(self, scores, message):
         with pytest.raises(ValueError, match=message):
             statistics.interquartile_mean(scores)
 
@@ -180,6 +180,6 @@ class TestMistakes:
         with pytest.raises(ValueError, match="scores on a and scores on b cannot be compared"):
             statistics.probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
 
-    def test_there_must_be_a_resample(self):
+    def test_at_least_one_resample(self):
         with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
             estimate(statistics.mean, {"a": [1.0, 2.0]}, resamples=0)

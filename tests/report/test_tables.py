@@ -1,4 +1,4 @@
-"""What a terminal shows of an evaluation: the right numbers in the right rows, and no column without a reason."""
+"""Printed tables of evaluations: rows, columns, formats, and columns that depend on the metrics."""
 
 import numpy as np
 from rich.console import Console
@@ -10,7 +10,7 @@ NAN = float("nan")
 
 
 def lines(table, width=120):
-    """What is printed, as the words of each line that has any; frames left out."""
+    """The words of each printed line that is not empty, without box characters."""
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(table)
@@ -19,7 +19,7 @@ def lines(table, width=120):
 
 
 def members(returns, fitness=None, **more):
-    """Metrics of members whose episodes returned this; `[P, N]`."""
+    """Metrics of members from the returns of their episodes, `[P, N]`."""
     returns = np.asarray(returns, np.float32)
     fitness = returns.mean(axis=1) if fitness is None else np.asarray(fitness, np.float32)
     descriptor = np.zeros((len(returns), 0), np.float32)
@@ -28,7 +28,7 @@ def members(returns, fitness=None, **more):
 
 
 def skilled(returns, fitness=None):
-    """The same for members that are shown skills."""
+    """The same for members with skills."""
     returns = np.asarray(returns, np.float32)
     accuracy = np.tile(np.asarray([0.5, 1.0], np.float32), (len(returns), returns.shape[1] // 2))
     return members(returns, fitness, accuracy=accuracy, diversity_return=100.0 * accuracy)
@@ -41,12 +41,12 @@ class TestMemberEvaluation:
         assert header == ["member", "mean", "return", "std", "min", "max", "length"]
         assert rows == [["1", "30.0", "10.0", "20.0", "40.0", "5"], ["0", "2.0", "1.0", "1.0", "3.0", "5"]]
 
-    def test_small_numbers_have_decimals_enough(self):
+    def test_small_numbers_have_enough_decimals(self):
         rows = lines(member_evaluation(members([[-0.02, -0.01]])))
         assert rows[2] == ["0", "-0.0150", "0.0050", "-0.0200", "-0.0100", "5"]
         assert rows[0] == ["2", "episodes", "per", "member"]
 
-    def test_the_descriptor_stands_below_itself(self):
+    def test_descriptors_are_aligned_across_rows(self):
         metrics = members([[1.0], [2.0]]) | {"descriptor": np.asarray([[0.5, -0.25], [-1.0, 10.0]], np.float32)}
         console = Console(width=120, color_system=None)
         with console.capture() as capture:
@@ -54,7 +54,7 @@ class TestMemberEvaluation:
         assert "│ -1.00 10.00 │" in capture.get()
         assert "│  0.50 -0.25 │" in capture.get()
 
-    def test_with_skills_it_says_how_well_they_are_told_apart(self):
+    def test_with_skills_the_accuracy_of_the_discriminator_is_shown(self):
         rows = lines(member_evaluation(skilled([[1.0, 3.0], [20.0, 40.0]])))
         assert [*rows[1], *rows[2]] == (  # a header in two lines
             ["mean", "diversity", "member", "return", "std", "min", "max", "accuracy", "return", "length"]
@@ -66,17 +66,21 @@ class TestMemberEvaluation:
         assert rows[2][:3] == ["member", "fitness", "return"]
         assert [row[:3] for row in rows[3:]] == [["0", "0.900", "2.0"], ["1", "0.100", "30.0"]]
 
-    def test_rounding_makes_no_other_fitness(self):
+    def test_rounding_errors_do_not_add_a_fitness_column(self):
         returns = np.random.default_rng(0).normal(0.0, 1000.0, (3, 999)).astype(np.float32)
         fitness = np.cumsum(returns, axis=1, dtype=np.float32)[:, -1] / np.float32(999)
         assert "fitness" not in lines(member_evaluation(members(returns, fitness)))[1]
 
-    def test_who_acted_without_sense_is_seen_although_the_world_did_not_notice(self):
+    def test_a_nan_fitness_with_finite_returns_is_shown(self):
         rows = lines(member_evaluation(members([[1.0, 3.0], [0.0, 0.0]], fitness=[NAN, 0.0])))
         assert rows[1][:2] == ["member", "fitness"]
         assert [row[:3] for row in rows[2:]] == [["1", "0.0", "0.00"], ["0", "nan", "2.00"]]
 
-    def test_everything_of_two_dimensions_fits_into_a_narrow_terminal(self):
+    def test_an_infinite_fitness_is_a_divergence_and_ranks_last(self):
+        rows = lines(member_evaluation(members([[1.0, 3.0], [2.0, 2.0]], fitness=[np.inf, 1.0])))
+        assert [row[:2] for row in rows[2:]] == [["1", "1.00"], ["0", "inf"]]
+
+    def test_a_table_with_two_dimensions_fits_into_80_characters(self):
         metrics = skilled([[-0.2, -0.3]], fitness=[0.1]) | {"descriptor": np.asarray([[-0.5, 0.25]], np.float32)}
         assert lines(member_evaluation(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
 
@@ -102,7 +106,7 @@ class TestSkillEvaluation:
             ["mean", "30.0", "0.688", "151.0", "20", "0.00", "0.88"],
         ]
 
-    def test_a_single_member_needs_no_number_and_no_descriptor_no_column(self):
+    def test_a_single_member_without_a_descriptor(self):
         alone = {name: values[:1] for name, values in SKILLS.items() if name != "skill"}
         alone |= {"skill": SKILLS["skill"], "descriptors": np.zeros((1, 4, 0), np.float32)}
         title, header, *rows = lines(skill_evaluation(alone))
@@ -110,7 +114,7 @@ class TestSkillEvaluation:
         assert header == "skill true return accuracy diversity return length".split()
         assert rows[0] == ["0", "0.0", "0.000", "0.0", "1"]
 
-    def test_skills_count_alike_in_the_mean_whatever_their_episodes(self):
+    def test_the_mean_weights_skills_equally(self):
         uneven = SKILLS | {"skill": np.array([0, 0, 0, 7])}
         title, _, *rows = lines(skill_evaluation(uneven, member=1))
         assert title == ["1", "to", "3", "episodes", "per", "skill,", "member", "1"]
@@ -129,7 +133,7 @@ SEEDS = {"kind": "sac", "draw_hyper": False, "population": 2}
 
 
 class TestSummary:
-    def test_of_independent_members_the_middle_and_its_interval(self, tmp_path):
+    def test_independent_members_have_an_interquartile_mean_and_interval(self, tmp_path):
         printed = lines(summary(write(tmp_path, SEEDS, members=MEMBERS | {"rate": (0.1,) * 6})))
         rows = {" ".join(words[:-1]): words[-1] for words in printed}
         assert rows["interquartile mean of the fitness"] == "1.5"
@@ -137,56 +141,56 @@ class TestSummary:
         assert (rows["rate"], rows["2 independent"]) == ("0.1", "members")
         assert not {"best", "worst"} & {word for row in rows for word in row.split()}
 
-    def test_a_member_that_diverged_counts_as_the_worst_ever_and_is_counted(self, tmp_path):
+    def test_a_diverged_member_has_the_worst_fitness_and_is_counted(self, tmp_path):
         fitness = (1.0, 0.0, 3.0, -1.0, 2.0, NAN)
         rows = lines(summary(write(tmp_path, SEEDS, members=MEMBERS | {"fitness": fitness})))
         assert ["interquartile", "mean", "of", "the", "fitness", "0.5"] in rows
         assert ["diverged", "1"] in rows
 
-    def test_of_a_population_the_best_median_and_worst(self, tmp_path):
+    def test_a_population_has_best_median_and_worst(self, tmp_path):
         drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
         assert lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))[1] == ["best", "median", "worst"]
 
 
 class TestEvaluationSummary:
     def test_independent_members_have_an_interval(self):
-        told = text(evaluation_summary(members([[1.0], [2.0], [6.0]], independent=True, best_member=2)))
-        assert "3 independent members" in told
-        assert "interquartile mean of the fitness │ 3 " in told
-        assert "optimistic" not in told
+        printed = text(evaluation_summary(members([[1.0], [2.0], [6.0]], independent=True, best_member=2)))
+        assert "3 independent members" in printed
+        assert "interquartile mean of the fitness │ 3 " in printed
+        assert "optimistic" not in printed
 
-    def test_the_best_of_a_population_is_said_to_be_optimistic(self):
+    def test_the_best_of_a_population_is_noted_as_optimistic(self):
         (note,) = evaluation_summary(members([[1.0], [2.0], [6.0]], independent=False, best_member=1))
         assert note == (
             "note: the first row is the best of 3 on these same episodes, which is optimistic; member 1 was the best "
             "in the evaluation recorded in training, so these episodes are an unbiased estimate of its fitness: 2."
         )
 
-    def test_a_repertoire_says_it_of_its_elites(self):
+    def test_the_best_elite_of_a_repertoire_is_noted_as_optimistic(self):
         (note,) = evaluation_summary({"stored_fitness": np.ones(4), "fitness": np.ones(4)})
         assert "the stored best is the highest of many noisy evaluations, which is optimistic" in str(note)
 
-    def test_one_member_was_not_selected(self):
+    def test_a_single_member_has_no_note(self):
         assert evaluation_summary(members([[1.0]], independent=True, best_member=0)) == []
-        assert evaluation_summary(members([[1.0], [2.0]])) == [], "of roles that evolve apart"
+        assert evaluation_summary(members([[1.0], [2.0]])) == [], "roles that evolve separately"
 
 
 class TestTeams:
-    def told(self, **more):
+    def rows(self, **more):
         returns = np.asarray([[1.0, 3.0], [5.0, 7.0], [10.0, 30.0]], np.float32)  # means 2, 6 and 20
         agent = {"return/fox": returns, "final_reward/fox": returns, "terminated/fox": returns > 4}
         agent |= {"truncated/fox": returns < 4}
         metrics = {"agents": np.asarray(["fox"]), "fitness": returns.mean(axis=1), **agent, **more}
         return lines(team_evaluation(metrics))
 
-    def test_of_independent_teams_all_count(self):
-        title, *header, row = self.told(independent=np.asarray(True))
+    def test_statistics_of_independent_teams_are_over_all_teams(self):
+        title, *header, row = self.rows(independent=np.asarray(True))
         assert title == "3 independent teams, 2 episodes per agent, 95 % intervals".split()
         assert [word for words in header for word in words] == (
             "IQM interval interval final agent return low high lowest highest reward terminated truncated".split()
         )
         assert row == ["fox", "9.3", "2.0", "20.0", "2.0", "20.0", "9.33", "67", "%", "33", "%"]
 
-    def test_of_a_population_the_best(self):
-        title, *_, row = self.told(independent=np.asarray(False))
+    def test_a_population_has_its_best_team(self):
+        title, *_, row = self.rows(independent=np.asarray(False))
         assert (" ".join(title), row[:2]) == ("2 episodes per agent, team 2", ["fox", "20.0"])

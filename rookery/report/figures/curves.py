@@ -20,7 +20,7 @@ from rookery.report.figures.style import (
 )
 from rookery.report.formatting import AGENT_PREFIX, REPERTOIRE_METRICS, SKILL_METRICS, fitness_metric, headline
 from rookery.report.readers import RunRecord, Table, open_run
-from rookery.report.runs import Run, curve, worst_fitness
+from rookery.report.runs import Run, curve, ranking_fitness, worst_fitness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +155,7 @@ def _draw_seeds(axes: "Axes", seeds: Sequence[Run], marker: str | None) -> None:
 
 def _ranks(fitness: np.ndarray) -> np.ndarray:
     """Rank of each member in its generation, 1 the best, 0 the worst or not finite; `[G, P]`."""
-    order = np.nan_to_num(fitness, nan=-np.inf).argsort(axis=1).argsort(axis=1)
+    order = ranking_fitness(fitness).argsort(axis=1).argsort(axis=1)
     return order / max(fitness.shape[1] - 1, 1)
 
 

@@ -38,9 +38,13 @@ def draw_repertoire(run_dir: str | Path) -> Path:
     """
     record = open_run(run_dir)
     repertoire = record.repertoire
-    figure = new_figure(figure_size(repertoire), _title(record))
-    draw = {1: _draw_strip, 2: _draw_map}.get(repertoire.centroids.shape[1], _draw_pairs)
-    draw(figure, repertoire, colours_of(repertoire))
+    figure, colours = new_figure(figure_size(repertoire), _title(record)), colours_of(repertoire)
+    size = repertoire.centroids.shape[1]
+    if size > 2:
+        _draw_pairs(figure, repertoire, colours)
+    else:
+        draw = draw_strip if size == 1 else draw_map
+        draw(figure.subplots(), repertoire, colours)
     return save_figure(figure, record.folder.repertoire_picture_file)
 
 
@@ -95,19 +99,13 @@ def figure_size(repertoire: Repertoire) -> tuple[float, float]:
     return 2.4 * (size - 1) + 1.6, 2.4 * (size - 1) + 0.8
 
 
-def _draw_strip(figure: "Figure", repertoire: Repertoire, colours: "ScalarMappable") -> None:
-    axes = figure.subplots()
+def draw_strip(axes: "Axes", repertoire: Repertoire, colours: "ScalarMappable") -> None:
+    """Draw a one-dimensional repertoire: each cell in the colour of its elite, a star at the best, a colour bar."""
     order, tiles = strip(repertoire)
     _draw_cells(axes, tiles, repertoire.fitness[order], colours)
-    best = _best(repertoire)
-    if best is not None:
-        _mark(axes, repertoire.centroids[best, 0], 0.5)
-    axes.set_xlim(repertoire.lower[0], repertoire.upper[0])
     axes.set_ylim(0, 1)
     axes.set_yticks([])
-    label_axes(axes, repertoire.names[0])
-    _finish(axes)
-    _bar(colours, [axes], repertoire)
+    _finish_cells(axes, repertoire, colours)
 
 
 def strip(repertoire: Repertoire) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -127,18 +125,18 @@ def edges(centroids: np.ndarray, lower: float, upper: float) -> np.ndarray:
     return np.concatenate([[lower], (centroids[:-1] + centroids[1:]) / 2, [upper]])
 
 
-def _draw_map(figure: "Figure", repertoire: Repertoire, colours: "ScalarMappable") -> None:
-    draw_map(figure.subplots(), repertoire, colours)
-
-
 def draw_map(axes: "Axes", repertoire: Repertoire, colours: "ScalarMappable") -> None:
     """Draw a two-dimensional repertoire: each cell in the colour of its elite, a star at the best, a colour bar."""
     _draw_cells(axes, voronoi(repertoire), repertoire.fitness, colours)
+    axes.set_ylim(repertoire.lower[1], repertoire.upper[1])
+    _finish_cells(axes, repertoire, colours)
+
+
+def _finish_cells(axes: "Axes", repertoire: Repertoire, colours: "ScalarMappable") -> None:
     best = _best(repertoire)
     if best is not None:
-        _mark(axes, *repertoire.centroids[best])
+        _mark(axes, *np.append(repertoire.centroids[best], 0.5)[:2])  # the middle of a strip
     axes.set_xlim(repertoire.lower[0], repertoire.upper[0])
-    axes.set_ylim(repertoire.lower[1], repertoire.upper[1])
     label_axes(axes, *repertoire.names)
     _finish(axes)
     _bar(colours, [axes], repertoire)

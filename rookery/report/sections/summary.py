@@ -67,13 +67,11 @@ def _changed(config: Settings) -> list[tuple[str, object, object]]:
     """Name, value and default of the settings that differ from the defaults of the run's kind."""
     kind = KINDS.get(str(config.get("kind")))
     defaults = flatten_mapping(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
-    settings = flatten_mapping(config).items()
-    settings = {name: value for name, value in settings if name.split(".")[0] not in _SHOWN_ELSEWHERE}
-    settings = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
+    hidden = {name for name in flatten_mapping(config) if name.split(".")[0] in _SHOWN_ELSEWHERE} | _WITHOUT_EFFECT
     return [
         (name, value, defaults.get(name))
-        for name, value in settings.items()
-        if _text(value) != _text(defaults.get(name))
+        for name, value in flatten_mapping(config).items()
+        if name not in hidden and _text(value) != _text(defaults.get(name))
     ]
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, and pages of it that may neither complain nor fetch anything."""
+"""A headless Chromium for tests, whose pages may neither log messages nor send requests."""
 
 import contextlib
 import importlib.util
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NO_NETWORK = ("file:", "data:", "blob:")
-_FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # 3-D without a graphics card
+_FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # 3D without a graphics card
 
-_PATIENCE = 15_000  # ms
+_TIMEOUT = 15_000  # ms
 
 
 def require() -> None:
-    """Skip the calling module where there is no browser to be driven; in CI, where there must be one, fail it."""
-    lacking = [] if importlib.util.find_spec("playwright") else ["playwright"]
-    lacking += [] if CHROMIUM else ["chromium"]
-    if not lacking:
+    """Skip the calling module where playwright or Chromium is missing; in CI fail it."""
+    missing = [] if importlib.util.find_spec("playwright") else ["playwright"]
+    missing += [] if CHROMIUM else ["chromium"]
+    if not missing:
         return
-    reason = f"pages are tried in a browser, which needs {' and '.join(lacking)}; install what is missing."
+    reason = f"tests of pages need a browser: {' and '.join(missing)}; install what is missing."
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason, allow_module_level=True)
@@ -34,7 +34,7 @@ def require() -> None:
 
 @contextlib.contextmanager
 def launched() -> Iterator["Browser"]:
-    """The browser. No test may use asyncio meanwhile: playwright keeps a loop of its own in this thread."""
+    """The browser. Tests must not use asyncio meanwhile, since playwright runs an event loop in this thread."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -45,29 +45,31 @@ def launched() -> Iterator["Browser"]:
 
 @contextlib.contextmanager
 def opened(browser: "Browser", address: str, allowed: str | None = None, **context: Any) -> Iterator["Page"]:
-    """A page in a context of its own, closed in the end.
+    """A page in a separate context, which is closed at the end.
 
-    In the end nothing may have been complained of, no dialog may have opened, and every request must have been for
-    what needs no network; or for an address that begins with `allowed`.
+    At the end it is checked that the page logged no message and opened no dialog, and that every request was one
+    without network access, or to an address that begins with `allowed`.
     """
-    own = browser.new_context(**context)
-    page = own.new_page()
-    page.set_default_timeout(_PATIENCE)
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+    separate = browser.new_context(**context)
+    page = separate.new_page()
+    page.set_default_timeout(_TIMEOUT)
+    messages: list[str] = []
+    requested: list[str] = []
+    page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("dialog", lambda dialog: messages.append(f"dialog: {dialog.message}"))
     page.on("dialog", lambda dialog: dialog.dismiss())
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(address)
     try:
         yield page
     finally:
-        own.close()
-    assert said == []
-    assert asked, "the requests were not seen"
-    assert [url for url in asked if not url.startswith(NO_NETWORK) and not (allowed and url.startswith(allowed))] == []
+        separate.close()
+    assert messages == []
+    assert requested, "no request was recorded"
+    assert [
+        url for url in requested if not url.startswith(NO_NETWORK) and not (allowed and url.startswith(allowed))
+    ] == []
 
 
 def shown(browser: "Browser", path: Path, **context: Any) -> Any:
@@ -76,7 +78,7 @@ def shown(browser: "Browser", path: Path, **context: Any) -> Any:
 
 
 def picture(page: "Page", name: str) -> "Locator":
-    """The figure of this name in the page of a run, looked at and drawn."""
+    """The figure of this name in the page of a run, scrolled into view and drawn."""
     figure = page.locator(f"figure[data-name='{name}']").first
     figure.scroll_into_view_if_needed()
     if figure.locator(".chart, canvas.lineage").count():
@@ -84,7 +86,7 @@ def picture(page: "Page", name: str) -> "Locator":
     return figure
 
 
-def see_everything(page: "Page") -> None:
+def draw_everything(page: "Page") -> None:
     """Scroll to each figure of the page of a run, until all are drawn."""
     for figure in page.locator("figure").all():
         figure.scroll_into_view_if_needed()

@@ -1,4 +1,4 @@
-"""The page's colours: told apart by everybody, and light enough on dark, or dark enough on light, to be read.
+"""The page's colours: distinguishable with colour-vision deficiencies, and with enough contrast for text.
 
 Colour-vision deficiencies are simulated as in Machado 2009, "A Physiologically-based Model for Simulation of Color
 Vision Deficiency", Table 1 (severity 1.0); distances are CIE 1976 ones in CIELAB.
@@ -15,7 +15,7 @@ import rookery
 
 CSS = (Path(rookery.__file__).parent / "report/web/page.css").read_text()
 VISIONS = {
-    "usual": np.eye(3),
+    "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
     "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
@@ -26,12 +26,12 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 def tokens(theme: str) -> dict[str, np.ndarray]:
     """Name -> linear red, green and blue, of the page's variables."""
     blocks = re.findall(r":root(\[data-theme=\"dark\"\])? \{(.*?)\}", CSS, re.DOTALL)
-    told = dict(
+    colours = dict(
         re.findall(
             r"--([\w-]+): (#[0-9a-f]{6})", next(body for dark, body in blocks if bool(dark) == (theme == "dark"))
         )
     )
-    parts = {name: np.array([int(text[i : i + 2], 16) for i in (1, 3, 5)]) / 255 for name, text in told.items()}
+    parts = {name: np.array([int(text[i : i + 2], 16) for i in (1, 3, 5)]) / 255 for name, text in colours.items()}
     return {
         name: np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) for name, part in parts.items()
     }
@@ -55,24 +55,24 @@ def test_known_distances():
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("vision", VISIONS)
-def test_groups_side_by_side_can_be_told_apart(theme, vision):
-    told = tokens(theme)
-    series = [lab(np.asarray(VISIONS[vision]) @ told[f"series-{index}"]) for index in range(8)]
+def test_groups_are_distinguishable(theme, vision):
+    colours = tokens(theme)
+    series = [lab(np.asarray(VISIONS[vision]) @ colours[f"series-{index}"]) for index in range(8)]
     nearest = min(float(np.linalg.norm(one - other)) for one, other in itertools.combinations(series, 2))
-    assert nearest > 11  # 2.3 is what one just notices
+    assert nearest > 11  # 2.3 is the smallest noticeable difference
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_can_be_read(theme):
-    told = tokens(theme)
+def test_text_has_enough_contrast(theme):
+    colours = tokens(theme)
     for text, ground in itertools.product(("ink", "quiet", "warn", "accent"), ("paper", "card")):
-        assert contrast(told[text], told[ground]) >= 4.5, f"{text} on {ground}"  # WCAG 2.2, 1.4.3
+        assert contrast(colours[text], colours[ground]) >= 4.5, f"{text} on {ground}"  # WCAG 2.2, 1.4.3
     for index in range(8):
-        assert contrast(told[f"series-{index}"], told["card"]) >= 2.2, index
-    assert contrast(told["ink"], told["card"]) >= 7
+        assert contrast(colours[f"series-{index}"], colours["card"]) >= 2.2, index
+    assert contrast(colours["ink"], colours["card"]) >= 7
 
 
-def test_dark_is_told_once_for_the_system_and_once_for_the_button():
+def test_dark_themes_of_the_system_and_of_the_button_are_equal():
     system = re.search(r'not\(\[data-theme="light"\]\) \{(.*?)\}', CSS, re.DOTALL)
     button = re.search(r':root\[data-theme="dark"\] \{(.*?)\}', CSS, re.DOTALL)
     assert system is not None

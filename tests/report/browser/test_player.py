@@ -1,4 +1,4 @@
-"""The player of episodes, in a browser: what it shows of made-up episodes, and how it is handled."""
+"""The player of episodes in a browser: display and controls, with synthetic episodes."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def arrays(**named: tuple[list[int], list[Any]]) -> dict[str, Any]:
 
 
 def plane() -> dict[str, Any]:
-    """Two bodies; of two episodes the second is one frame long. The second body vanishes after step 10."""
+    """Two bodies; the second of two episodes has one frame. The second body is invisible after step 10."""
     still = [0.0, 0.0, 0.5, 0.5]
     return {
         "kind": "plane",
@@ -50,7 +50,7 @@ def plane() -> dict[str, Any]:
 
 
 def bodies() -> dict[str, Any]:
-    """A capsule that turns by a right angle about z while it goes 2 m; its physics break at the end."""
+    """A capsule that rotates by a right angle about z while it moves 2 m; its physics diverge at the end."""
     floor = {"link": -1, "kind": "plane", "size": [0, 0], "position": [0, 0, 0], "rotation": [1, 0, 0, 0]}
     solid = {"link": 0, "kind": "capsule", "size": [0.1, 0.4], "position": [0, 0, 0], "rotation": [1, 0, 0, 0]}
     return {
@@ -63,7 +63,7 @@ def bodies() -> dict[str, Any]:
             step=([1, 3], [0, 10, 20]),
             frames=([1], [3]),
             position=([1, 3, 1, 3], [0, 0, 1, 2, 0, 1, None, None, None]),
-            # The second is minus the rotation meant, which is the same one: the way to it must be the short one.
+            # The second is the negative quaternion of the same rotation: interpolation must take the short path.
             rotation=([1, 3, 1, 4], [1, 0, 0, 0, -HALF, 0, 0, -HALF, None, None, None, None]),
             reward=([1, 3, 1], [0, 1.25, 2.5]),
         ),
@@ -96,38 +96,38 @@ def browser():
 
 @pytest.fixture
 def page(browser, tmp_path: Path):
-    """Paused, as for somebody who asked for less motion."""
+    """Paused, as with the setting for reduced motion."""
     (tmp_path / "page.html").write_text(page_text())
     address = (tmp_path / "page.html").as_uri()
     with browsing.opened(browser, address, viewport={"width": 600, "height": 700}, reduced_motion="reduce") as page:
         yield page
 
 
-def see(page: Any, name: str) -> None:
+def scroll_to(page: Any, name: str) -> None:
     page.locator(f"#{name} .player-stage").scroll_into_view_if_needed()
     page.wait_for_function(f"players.{name}.inSight && players.{name}.sized")
 
 
-def test_everything_moves_evenly_between_frames_and_turns_the_short_way(page: Any):
+def test_positions_and_rotations_are_interpolated_along_the_short_path(page: Any):
     moment = "(() => {{ const e = players.{0}.episode, m = e.moment({1}); return [{2}]; }})()"
     place = page.evaluate(moment.format("plane", 15, "e.position(0, m), e.heading(0, e.moment(5))"))
     assert place[0] == pytest.approx([0.4, 0.4])
-    assert abs(place[1]) == pytest.approx(3.14159265, abs=1e-6)  # from 3 to -3 across the back, not through 0
+    assert abs(place[1]) == pytest.approx(3.14159265, abs=1e-6)  # from 3 to -3 through pi, not through 0
     turned = page.evaluate(moment.format("bodies", 5, "e.position(0, m), e.rotation(0, m)"))
     assert turned[0] == pytest.approx([1.0, 0.0, 1.0])
     assert turned[1] == pytest.approx([0.92387953, 0.0, 0.0, 0.38268343])  # half of a right angle
 
 
-def test_the_shown_step_is_told_with_the_returns_until_then_and_labels_are_text(page: Any):
-    see(page, "plane")
+def test_step_and_cumulative_returns_are_shown_and_labels_are_text(page: Any):
+    scroll_to(page, "plane")
     page.evaluate("players.plane.seek(12.5)")
     host = page.locator("#plane")
     assert host.get_attribute("data-frame") == "12.5"
     assert host.locator(".player-time").text_content() == "step 12 of 20"
     assert host.locator(".player-return").all_text_contents() == ["hunter1", "prey-1"]
     assert host.get_attribute("data-label") == host.locator(".player-label").text_content() == "<b>cell 7</b>"
-    seen = "[10, 19, 20].map((time) => players.plane.episode.visible(1, players.plane.episode.frameAt(time)))"
-    assert page.evaluate(seen) == [True, True, False]
+    visible = "[10, 19, 20].map((time) => players.plane.episode.visible(1, players.plane.episode.frameAt(time)))"
+    assert page.evaluate(visible) == [True, True, False]
 
 
 def test_an_episode_is_found_by_its_cell_or_by_the_nearest_descriptor(page: Any):
@@ -138,8 +138,8 @@ def test_an_episode_is_found_by_its_cell_or_by_the_nearest_descriptor(page: Any)
 
 
 @pytest.mark.parametrize("name", ["plane", "bodies"])
-def test_it_moves_when_played_and_stands_still_when_paused_or_out_of_sight(page: Any, name: str):
-    see(page, name)
+def test_it_plays_and_stops_when_paused_or_out_of_view(page: Any, name: str):
+    scroll_to(page, name)
     stage, host = page.locator(f"#{name} .player-stage"), page.locator(f"#{name}")
     assert host.get_attribute("data-playing") == "false"
     before = stage.screenshot()
@@ -157,8 +157,8 @@ def test_it_moves_when_played_and_stands_still_when_paused_or_out_of_sight(page:
     page.wait_for_function(f"document.getElementById('{name}').dataset.playing === 'false'")
 
 
-def test_broken_physics_are_not_drawn_and_a_destroyed_player_gives_its_context_back(page: Any):
-    see(page, "bodies")
+def test_broken_physics_are_not_drawn_and_a_destroyed_player_releases_its_context(page: Any):
+    scroll_to(page, "bodies")
     drawn = "[10, 20].map((time) => (players.bodies.view.draw(time), players.bodies.view.links[0].visible))"
     assert page.evaluate(drawn) == [True, False]
     lost = "((context) => (players.bodies.destroy(), context.isContextLost()))"

@@ -1,4 +1,4 @@
-"""The page of a run in a browser: all that it should show is there, can be handled, and fetches nothing."""
+"""The page of a run in a browser: its sections, figures and controls, without network access."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from rookery.storage.csv_log import read_csv
 from tests.report.browser import chromium as browsing
-from tests.report.browser.chromium import picture, see_everything, shown
+from tests.report.browser.chromium import draw_everything, picture, shown
 from tests.short_runs import KINDS
 
 browsing.require()
@@ -20,7 +20,7 @@ LEARNING = ["learning", "metrics"]
 SYSTEM = {"system": ["speed", "phases", "wrongs", "machine"]}
 HYPER = [f"hyper-{name}" for name in ("alpha_lr", "critic_lr", "discount", "policy_lr", "reward_scaling")]
 POPULATION = {"population": ["lineage", *HYPER]}
-SECTIONS = {  # section -> its pictures, in their order
+SECTIONS = {  # section -> its figures, in order
     "pbt-sac": {"episode": ["episodes"], "learning": LEARNING} | POPULATION | SYSTEM,
     "me-pbt-sac": {
         "repertoire": ["repertoire", "episodes"],
@@ -49,7 +49,7 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def browser(short_runs: dict[str, Path]) -> "Iterator[Browser]":
-    """After the runs: training and the browser would want the same thread's loop."""
+    """Launched after the runs, since training and the browser need the event loop of the same thread."""
     with browsing.launched() as browser:
         yield browser
 
@@ -66,7 +66,7 @@ def of(*kinds: str) -> Any:
 
 
 def written(page: "Page", value: float) -> str:
-    """A number as the page writes it."""
+    """A number as formatted by the page."""
     return page.evaluate("(value) => written(value)", value)
 
 
@@ -76,13 +76,13 @@ COLOURS = """(canvas) => {
 }"""
 
 
-def inked(page: "Page", selector: str) -> list[int]:
-    """How many colours each canvas has that the selector finds."""
+def count_colours(page: "Page", selector: str) -> list[int]:
+    """The number of colours of each canvas that matches the selector."""
     return page.evaluate(f"[...document.querySelectorAll({selector!r})].map({COLOURS})")
 
 
 @of(*KINDS)
-def test_every_section_is_there_and_every_picture_is_drawn(page: "Page", request: pytest.FixtureRequest) -> None:
+def test_every_section_and_figure_is_drawn(page: "Page", request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["page"]
     title, result = HEADS[kind]
     assert page.locator("h1").text_content() == title == page.title()
@@ -97,19 +97,19 @@ def test_every_section_is_there_and_every_picture_is_drawn(page: "Page", request
     assert page.locator(".contents a").evaluate_all("(all) => all.map((link) => link.hash)") == [
         f"#{i}" for i, _ in found
     ]
-    see_everything(page)
-    colours = inked(page, ".chart canvas, canvas.lineage")
+    draw_everything(page)
+    colours = count_colours(page, ".chart canvas, canvas.lineage")
     assert len(colours) >= sum(
         name not in ("wrongs", "machine", "episodes", "repertoire") for _, names in found for name in names
     )
-    assert min(colours) > 20  # axes, texts and their soft edges: a canvas that was only cleared has one
+    assert min(colours) > 20  # axes, texts and their antialiasing; an empty canvas has one
 
 
 @of("pbt-sac")
-def test_who_is_pointed_at_in_the_lineage_is_named(page: "Page", short_runs: dict[str, Path]) -> None:
+def test_the_member_under_the_pointer_is_described(page: "Page", short_runs: dict[str, Path]) -> None:
     table = read_csv(short_runs["pbt-sac"] / "lineage.csv")
-    born = next(row for row, parent in enumerate(table["parent"]) if parent != table["member"][row])
-    generation, member, parent = (int(table[name][born]) for name in ("generation", "member", "parent"))
+    child = next(row for row, parent in enumerate(table["parent"]) if parent != table["member"][row])
+    generation, member, parent = (int(table[name][child]) for name in ("generation", "member", "parent"))
     figure = picture(page, "lineage")
     canvas = figure.locator("canvas.lineage")
     box = canvas.bounding_box()
@@ -117,17 +117,17 @@ def test_who_is_pointed_at_in_the_lineage_is_named(page: "Page", short_runs: dic
     assert "Point at a member" in str(figure.locator(".details").text_content())
     across = 34 + (generation + 0.5) / 3 * (box["width"] - 44)
     canvas.hover(position={"x": across, "y": 8 + (member + 0.5) / 3 * (box["height"] - 34)})
-    told = str(figure.locator(".details").inner_text())
-    assert f"member {member}, generation {generation + 1}" in told
-    assert f"child of member {parent}" in told
+    text = str(figure.locator(".details").inner_text())
+    assert f"member {member}, generation {generation + 1}" in text
+    assert f"child of member {parent}" in text
     values = {name.removeprefix("hyper-"): None for name in HYPER} | {"fitness": None}
-    assert all(f"{name} {written(page, float(table[name][born]))}" in told for name in values)
+    assert all(f"{name} {written(page, float(table[name][child]))}" in text for name in values)
     canvas.press("ArrowLeft")
     assert f"member {member}, generation {generation}" in figure.locator(".details").inner_text()
 
 
 @of("pbt-sac", "ippo")
-def test_a_chart_tells_its_values_where_it_is_pointed_at(
+def test_a_chart_shows_the_values_under_the_pointer(
     page: "Page", request: pytest.FixtureRequest, short_runs: Any
 ) -> None:
     kind = request.node.callspec.params["page"]
@@ -143,8 +143,8 @@ def test_a_chart_tells_its_values_where_it_is_pointed_at(
     assert str(tip.locator(".tip-head").text_content()).endswith(f"steps, generation {last}")
     lines = {"best": "best_fitness", "median": "median_fitness"} if kind == "pbt-sac" else {}
     lines |= {} if kind == "pbt-sac" else {agent: f"return/{agent}" for agent in ("predator", "prey")}
-    told = tip.inner_text()
-    assert all(f"{name} {written(page, float(metrics[column][-1]))}" in told for name, column in lines.items())
+    text = tip.inner_text()
+    assert all(f"{name} {written(page, float(metrics[column][-1]))}" in text for name, column in lines.items())
 
 
 def filled(page: "Page") -> list[int]:
@@ -153,11 +153,11 @@ def filled(page: "Page") -> list[int]:
 
 
 @of("me-pbt-sac")
-def test_the_slider_shows_the_repertoire_of_a_generation(page: "Page", short_runs: dict[str, Path]) -> None:
+def test_the_slider_selects_the_generation_of_the_repertoire(page: "Page", short_runs: dict[str, Path]) -> None:
     history = read_csv(short_runs["me-pbt-sac"] / "cells.csv")
     first = sorted({int(cell) for cell in history["cell"][history["generation"] == 0]})
     last = sorted({int(cell) for cell in history["cell"]})
-    assert len(first) < len(last), "the run is too short to tell the generations apart"
+    assert len(first) < len(last), "the run is too short: the generations do not differ"
     assert filled(page) == last
     page.get_by_role("slider", name="Generation").press("Home")
     assert filled(page) == first
@@ -167,7 +167,7 @@ def test_the_slider_shows_the_repertoire_of_a_generation(page: "Page", short_run
 
 
 @of("me-pbt-sac")
-def test_a_cell_plays_its_policy_and_an_empty_one_offers_the_nearest(page: "Page", short_runs: dict[str, Path]) -> None:
+def test_a_cell_plays_its_policy_and_an_empty_one_the_nearest(page: "Page", short_runs: dict[str, Path]) -> None:
     table = read_csv(short_runs["me-pbt-sac"] / "repertoire.csv")
     occupied = np.flatnonzero(np.isfinite(table["fitness"]))
     best, host = int(occupied[table["fitness"][occupied].argmax()]), page.locator(".player-host")
@@ -175,16 +175,16 @@ def test_a_cell_plays_its_policy_and_an_empty_one_offers_the_nearest(page: "Page
     cell = next(int(cell) for cell in occupied if cell != best)
     page.locator(f".cells polygon[data-index='{cell}']").click()
     assert host.get_attribute("data-label") == f"cell {cell}"
-    told = str(page.locator(".chosen").text_content())
-    assert told.startswith(f"Cell {cell}: fitness {written(page, float(table['fitness'][cell]))}, descriptor (")
-    assert told.endswith("Its episode is shown.")
+    text = str(page.locator(".chosen").text_content())
+    assert text.startswith(f"Cell {cell}: fitness {written(page, float(table['fitness'][cell]))}, descriptor (")
+    assert text.endswith("Its episode is shown.")
     centroids = np.stack([table["centroid/0"], table["centroid/1"]], axis=1)
     empty = next(int(cell) for cell in range(16) if cell not in occupied)
     distances = np.hypot(*(centroids[occupied] - centroids[empty]).T)
     near = {int(cell) for cell in occupied[np.isclose(distances, distances.min())]}
     page.locator(f".cells polygon[data-index='{empty}']").click()
-    told = str(page.locator(".chosen").text_content())
-    assert any(told.startswith(f"Cell {empty} is empty; the nearest with an elite is cell {other}. ") for other in near)
+    text = str(page.locator(".chosen").text_content())
+    assert any(text.startswith(f"Cell {empty} is empty; the nearest with an elite is cell {other}. ") for other in near)
     assert host.get_attribute("data-label") in {f"cell {other}" for other in near}
 
 
@@ -213,7 +213,7 @@ def test_a_skill_plays_when_its_button_or_its_end_is_clicked(page: "Page") -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_picture_of_the_player_moves_and_stands_still_when_paused(browser: Any, short_runs: Any, kind: str) -> None:
+def test_the_player_moves_and_stops_when_paused(browser: Any, short_runs: Any, kind: str) -> None:
     with shown(browser, short_runs[kind] / "report.html", offline=True) as page:
         canvas, host = page.locator(".player-stage canvas"), page.locator(".player-host")
         canvas.scroll_into_view_if_needed()
@@ -222,7 +222,7 @@ def test_the_picture_of_the_player_moves_and_stands_still_when_paused(browser: A
         assert any(canvas.screenshot() != before for _ in range(30))
         page.get_by_role("button", name="Pause").click()
         assert host.get_attribute("data-playing") == "false"
-        page.wait_for_timeout(100)  # the last picture that was asked for
+        page.wait_for_timeout(100)  # until the last requested frame
         frame, before = host.get_attribute("data-frame"), canvas.screenshot()
         page.wait_for_timeout(300)
         assert canvas.screenshot() == before

@@ -1,4 +1,4 @@
-"""Pages of runs in a browser: files, themes, phones, names that are no markup, runs side by side, and a page served."""
+"""Pages of runs in a browser: saved files, themes, phones, names with markup, several runs, and a served page."""
 
 import csv
 import http.client
@@ -18,7 +18,7 @@ from rookery.report.serve import server
 from rookery.storage.csv_log import read_csv
 from tests.commandline import call
 from tests.report.browser import chromium as browsing
-from tests.report.browser.chromium import opened, picture, see_everything, shown
+from tests.report.browser.chromium import draw_everything, opened, picture, shown
 from tests.short_runs import KINDS
 from tests.written_runs import METRICS, write
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 Runs = dict[str, Path]
-HOSTILE = "<img src=x onerror=alert(1)>"
+MARKUP = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(2)</script>"
 
 
 @pytest.fixture(scope="module")
 def browser(short_runs: Runs) -> "Iterator[Browser]":
-    """After the runs: training and the browser would want the same thread's loop."""
+    """Launched after the runs, since training and the browser need the event loop of the same thread."""
     with browsing.launched() as browser:
         yield browser
 
 
 def saved(page: "Page", figure: "Locator") -> dict[str, list[str]]:
-    """The file that the button of a picture saves: column -> texts."""
-    # Two downloads one straight after the other are one too many for Chromium now and then: it forgets the second.
+    """The file that the button of a figure saves: column -> texts."""
+    # Of two downloads in direct succession, Chromium sometimes loses the second.
     page.wait_for_timeout(150)
     with page.expect_download() as download:
         figure.get_by_role("button", name="CSV", exact=True).click()
@@ -58,7 +58,7 @@ def saved(page: "Page", figure: "Locator") -> dict[str, list[str]]:
         ("me-pbt-sac", "repertoire", "repertoire.csv"),
     ],
 )
-def test_the_numbers_of_a_picture_are_saved_as_they_are_in_the_table(
+def test_the_saved_numbers_of_a_figure_are_those_of_the_table(
     browser: "Browser", short_runs: Runs, kind: str, name: str, table: str
 ) -> None:
     wanted = read_csv(short_runs[kind] / table)
@@ -87,7 +87,9 @@ def test_independent_members_are_drawn_by_their_interval(browser: "Browser", tmp
         box = chart.bounding_box()
         assert box is not None
         tip = chart.locator("div:has(> .tip-head)").last
-        for margin in range(16, 60):  # from the right until the last point is reached; labels decide where it lies
+        for margin in range(
+            16, 60
+        ):  # from the right until the last point is reached; its position depends on the labels
             chart.hover(position={"x": box["width"] - margin, "y": box["height"] / 2})
             page.wait_for_timeout(50)
             if tip.is_visible():
@@ -98,36 +100,36 @@ def test_independent_members_are_drawn_by_their_interval(browser: "Browser", tmp
     assert [found[name][-1] for name in ("iqm", "low", "high")] == ["299.5", "299", "300"]
 
 
-def test_every_picture_can_be_saved(browser: "Browser", short_runs: Runs) -> None:
-    for kind in ("me-pbt-sac", "diayn"):  # which have all kinds of pictures between them
+def test_every_figure_can_be_saved(browser: "Browser", short_runs: Runs) -> None:
+    for kind in ("me-pbt-sac", "diayn"):  # together they have all kinds of figures
         with shown(browser, short_runs[kind] / "report.html") as page:
-            see_everything(page)  # what is drawn while somebody clicks moves the button away
+            draw_everything(page)  # a figure that is drawn during a click moves the button
             for figure in page.locator("figure").all():
                 assert all(saved(page, figure).values()), "a column without rows"
 
 
 def reported(page: Path, *runs: Path) -> Path:
-    """The page of runs whose episodes have been rolled out, or are not wanted."""
+    """The page of runs without new episodes."""
     assert call("report", *map(str, runs), "--page", str(page), "--rollouts", "0")[0] == 0
     return page
 
 
 def drawn(page: "Page") -> list[str]:
-    see_everything(page)
+    draw_everything(page)
     return page.evaluate("[...document.querySelectorAll('.chart canvas, .lineage')].map((one) => one.toDataURL())")
 
 
-def test_the_dark_theme_draws_everything_anew_and_is_kept(browser: "Browser", short_runs: Runs) -> None:
+def test_the_dark_theme_redraws_every_chart_and_is_kept(browser: "Browser", short_runs: Runs) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     with shown(browser, short_runs["pbt-sac"] / "report.html", reduced_motion="reduce") as page:
         light, before, stage = page.evaluate(ground), drawn(page), page.locator(".player-stage")
-        seen = stage.screenshot()
+        image = stage.screenshot()
         page.get_by_role("button", name="Light or dark").click()
         assert (light, page.evaluate(ground)) == ("rgb(246, 248, 249)", "rgb(16, 24, 29)")
         after = drawn(page)
         assert len(before) == len(after) == 2 + 6 + 2
         assert all(one != other for one, other in zip(before, after, strict=True))
-        assert stage.screenshot() != seen
+        assert stage.screenshot() != image
         page.reload()
         assert page.evaluate(ground) == "rgb(16, 24, 29)"
     with shown(browser, short_runs["ippo"] / "report.html", color_scheme="dark") as page:
@@ -138,7 +140,7 @@ def test_the_dark_theme_draws_everything_anew_and_is_kept(browser: "Browser", sh
 
 @pytest.fixture(scope="module")
 def several(short_runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of one run, of the same with another seed, and of one of another environment."""
+    """A page of a run, of a copy with another seed, and of a run in another environment."""
     folder = tmp_path_factory.mktemp("several")
     other = Path(shutil.copytree(short_runs["pbt-sac"], folder / "other seed"))
     about = json.loads((other / "config.json").read_text())
@@ -147,7 +149,7 @@ def several(short_runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([short_runs["pbt-sac"], other, short_runs["ippo"]], folder / "report.html")
 
 
-def test_runs_of_two_environments_are_drawn_apart_and_it_says_so(browser: "Browser", several: Path) -> None:
+def test_runs_of_two_environments_are_compared_separately_with_a_note(browser: "Browser", several: Path) -> None:
     with shown(browser, several) as page:
         side = page.locator("#comparison")
         assert (
@@ -160,7 +162,7 @@ def test_runs_of_two_environments_are_drawn_apart_and_it_says_so(browser: "Brows
             "pursuit_continuous, episode_length=60",
         ]
         assert charts.locator(".chart[data-drawn=true] canvas").count() == 2
-        see_everything(page)
+        draw_everything(page)
         groups = [saved(page, figure) for figure in side.locator("figure[data-name=groups]").all()]
         assert [group["runs"] for group in groups] == [["pbt-sac other seed"], ["ippo:0 ippo:1"]]
         assert [page.locator("h1").text_content()] == ["pbt-sac on inverted_pendulum"]
@@ -170,68 +172,68 @@ def test_runs_of_two_environments_are_drawn_apart_and_it_says_so(browser: "Brows
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "several"])
-def test_a_phone_scrolls_one_way_only(browser: "Browser", short_runs: Runs, several: Path, kind: str) -> None:
+def test_a_phone_scrolls_vertically_only(browser: "Browser", short_runs: Runs, several: Path, kind: str) -> None:
     path = several if kind == "several" else short_runs[kind] / "report.html"
     phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
     with shown(browser, path, **phone) as page:
         page.locator("summary").tap()
-        see_everything(page)
+        draw_everything(page)
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         reach = "[...document.querySelectorAll('figure')].map((figure) => figure.getBoundingClientRect().right)"
         assert max(page.evaluate(reach)) <= 390
 
 
-def hostile(run: Path, copy: Path) -> Path:
-    """A copy of a run whose names and texts look like markup, wherever a run may choose them."""
+def with_markup(run: Path, copy: Path) -> Path:
+    """A copy of a run with markup in all names and texts that a run can define."""
     shutil.copytree(run, copy)
     about = json.loads((copy / "config.json").read_text())
     about["config"]["environment"]["env"] = SCRIPT
-    about["config"]["run"]["best_by"] = HOSTILE
-    about["config"]["space"] = {HOSTILE: 1.0}
+    about["config"]["run"]["best_by"] = MARKUP
+    about["config"]["space"] = {MARKUP: 1.0}
     (copy / "config.json").write_text(json.dumps(about))
     events = [json.loads(line) for line in (copy / "journal.jsonl").read_text().splitlines()]
-    events[0] |= {"command": ["rookery", SCRIPT], "hardware": {"devices": HOSTILE, "kind": SCRIPT}}
-    events.insert(1, {"event": "warned", "message": f"{HOSTILE} {SCRIPT}", "at": HOSTILE})
+    events[0] |= {"command": ["rookery", SCRIPT], "hardware": {"devices": MARKUP, "kind": SCRIPT}}
+    events.insert(1, {"event": "warned", "message": f"{MARKUP} {SCRIPT}", "at": MARKUP})
     (copy / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     metrics = (copy / "metrics.csv").read_text()
-    (copy / "metrics.csv").write_text(metrics.replace("return/predator", f"return/{HOSTILE}", 1))
+    (copy / "metrics.csv").write_text(metrics.replace("return/predator", f"return/{MARKUP}", 1))
     played = read_episodes(copy)
     assert played is not None
-    episodes = [{**episode, "label": HOSTILE} for episode in played.header["episodes"]]
-    write_episodes(copy, played._replace(header={**played.header, "episodes": episodes, "names": [SCRIPT, HOSTILE]}))
+    episodes = [{**episode, "label": MARKUP} for episode in played.header["episodes"]]
+    write_episodes(copy, played._replace(header={**played.header, "episodes": episodes, "names": [SCRIPT, MARKUP]}))
     return copy
 
 
-def test_names_are_shown_as_text_and_nothing_in_them_runs(browser: "Browser", short_runs: Runs, tmp_path: Path) -> None:
-    run = hostile(short_runs["ippo"], tmp_path / HOSTILE)
+def test_names_are_shown_as_text_and_never_executed(browser: "Browser", short_runs: Runs, tmp_path: Path) -> None:
+    run = with_markup(short_runs["ippo"], tmp_path / MARKUP)
     with shown(browser, write_report([run]), reduced_motion="reduce") as page:
         scripts = page.locator("script").count()
         assert page.title() == page.locator("h1").text_content() == f"ippo on {SCRIPT}"
-        assert str(page.locator(".state").text_content()).startswith(f"{HOSTILE}: finished")
-        assert page.locator(".player-label").text_content() == HOSTILE
-        assert page.locator(".player-name").all_text_contents() == [SCRIPT, HOSTILE]
-        see_everything(page)
+        assert str(page.locator(".state").text_content()).startswith(f"{MARKUP}: finished")
+        assert page.locator(".player-label").text_content() == MARKUP
+        assert page.locator(".player-name").all_text_contents() == [SCRIPT, MARKUP]
+        draw_everything(page)
         chart = picture(page, "learning").locator(".chart")
         chart.hover(position={"x": 300, "y": 150})
         chart.locator(".tip-head").wait_for()
-        assert HOSTILE in chart.inner_text()
+        assert MARKUP in chart.inner_text()
         page.locator("summary").click()
         assert SCRIPT in page.locator(".how code").inner_text()
-        assert HOSTILE in page.locator(".how").inner_text()
-        assert f"{HOSTILE} {SCRIPT}" in page.locator("#system").inner_text()
+        assert MARKUP in page.locator(".how").inner_text()
+        assert f"{MARKUP} {SCRIPT}" in page.locator("#system").inner_text()
         assert (page.locator("img").count(), page.locator("script").count()) == (0, scripts)
     with shown(browser, short_runs["ippo"] / "report.html") as page:
         assert page.locator("script").count() == scripts
     with shown(browser, write_report([run, short_runs["diayn"]], tmp_path / "both.html")) as page:
-        see_everything(page)
-        assert HOSTILE in str(page.locator(".run-choice").text_content())
+        draw_everything(page)
+        assert MARKUP in str(page.locator(".run-choice").text_content())
         assert SCRIPT in str(page.locator("#comparison").text_content())
         assert page.locator("img").count() == 0
 
 
 @pytest.fixture
 def served(short_runs: Runs, tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A copy of a run, told of until its first generation only, and the port at which its page is served."""
+    """A copy of a run with its first generation only, and the port at which its page is served."""
     run = Path(shutil.copytree(short_runs["pbt-sac"], tmp_path / "run"))
     lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
     (run / "metrics.csv").write_text("".join(lines[:2]))
@@ -245,8 +247,8 @@ def served(short_runs: Runs, tmp_path: Path) -> Iterator[tuple[Path, int]]:
         thread.join()
 
 
-def asked(port: int, path: str, **headers: str) -> int:
-    """The status of an answer; the path is sent as it is."""
+def status_of(port: int, path: str, **headers: str) -> int:
+    """The status of the response; the path is sent unchanged."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", path, headers=headers)
     status = connection.getresponse().status
@@ -258,21 +260,21 @@ def asked(port: int, path: str, **headers: str) -> int:
     "path", ["/config.json", "/../config.json", "/..%2Fconfig.json", "//config.json", "/metrics.csv"]
 )
 def test_nothing_but_the_report_is_served(served: tuple[Path, int], path: str) -> None:
-    assert asked(served[1], path) == 404
+    assert status_of(served[1], path) == 404
 
 
-def test_only_who_asks_for_this_machine_is_answered(served: tuple[Path, int]) -> None:
+def test_only_requests_for_this_machine_are_answered(served: tuple[Path, int]) -> None:
     _, port = served
-    assert [asked(port, path) for path in ("/", "/report.html", "/version")] == [200, 200, 200]
-    assert [asked(port, path, Host="evil.example") for path in ("/", "/version")] == [403, 403]
-    assert asked(port, "/", Host=f"localhost:{port}") == 200
+    assert [status_of(port, path) for path in ("/", "/report.html", "/version")] == [200, 200, 200]
+    assert [status_of(port, path, Host="evil.example") for path in ("/", "/version")] == [403, 403]
+    assert status_of(port, "/", Host=f"localhost:{port}") == 200
 
 
 def test_a_served_page_follows_its_run(browser: "Browser", short_runs: Runs, served: tuple[Path, int]) -> None:
     run, port = served
     address = f"http://127.0.0.1:{port}/"
     with opened(browser, "about:blank", allowed=address) as page:
-        page.clock.install()  # so that nobody waits for the page to ask again
+        page.clock.install()  # replaces waiting for the next request of the page
         page.goto(address)
         state = page.locator(".state")
         assert "1 of 3 generations" in str(state.text_content())

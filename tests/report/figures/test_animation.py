@@ -1,4 +1,4 @@
-"""Films of bodies in a plane: their frames, what is drawn in them, and what is refused."""
+"""Animations of bodies in a plane: frames, artists, captions, file formats and errors."""
 
 import math
 from itertools import pairwise
@@ -22,7 +22,7 @@ MAZE = Scenery((-1.0, -1.0), (1.0, 0.0), ("point",), (0.05,), ((-0.5, -0.5, 0.5,
 
 
 def chase(length: int) -> Scene:
-    """The predator goes to the right; the prey stands above and is gone in the last state."""
+    """The predator moves to the right; the prey is above it and invisible in the last state."""
     position = np.full((length, 2, 2), 0.75)
     position[:, 0] = np.stack([np.linspace(0.25, 0.75, length), np.full(length, 0.25)], axis=1)
     visible = np.ones((length, 2), bool)
@@ -48,8 +48,8 @@ def frames(path: Path) -> list[np.ndarray]:
     return shown
 
 
-def place_of(frame: np.ndarray, colour: np.ndarray) -> np.ndarray:
-    """Row and column of the middle of all pixels of a colour, as shares of the plane below the text."""
+def centre_of(frame: np.ndarray, colour: np.ndarray) -> np.ndarray:
+    """Mean row and column of all pixels of a colour, as fractions of the plane below the text."""
     plane = frame[-346:]
     return np.argwhere(np.abs(plane - colour).max(axis=2) < 12).mean(axis=0) / 346
 
@@ -57,35 +57,35 @@ def place_of(frame: np.ndarray, colour: np.ndarray) -> np.ndarray:
 def staged(length: int, time: int, scenery: Scenery = CHASE) -> tuple[Any, Any]:
     """Figure and artists at a time."""
     scenes = chase(length) if scenery is CHASE else point(length)
-    told = animation._label_returns(returns(length), scenery.bodies)
-    canvas, artists = animation._create_figure(scenery, told, "a chase")
-    animation._update(artists, scenery, scenes, told, time)
+    labelled = animation._label_returns(returns(length), scenery.bodies)
+    canvas, artists = animation._create_figure(scenery, labelled, "a chase")
+    animation._update(artists, scenery, scenes, labelled, time)
     return canvas.figure, artists
 
 
 def test_a_gif_has_a_frame_per_state_and_they_differ(tmp_path: Path) -> None:
     path = animation.animate(CHASE, chase(8), returns(8), tmp_path / "new" / "chase.gif", title="a chase")
     shown = frames(path)
-    assert len(shown) == 8  # the last one stands longer instead of being there more often
+    assert len(shown) == 8  # the last one has a longer duration instead of being repeated
     assert all((one != other).any() for one, other in pairwise(shown))
     with Image.open(path) as film:
         assert film.size == (360, 406)
-        assert film.info["loop"] == 0  # for ever
+        assert film.info["loop"] == 0  # endless
         first = film.info["duration"]
         film.seek(7)
         assert (first, film.info["duration"]) == (50, 1550)
     assert path.stat().st_size < 60_000
 
 
-def test_what_is_drawn_stands_where_it_is(tmp_path: Path) -> None:
+def test_bodies_are_drawn_at_their_positions(tmp_path: Path) -> None:
     shown = frames(animation.animate(CHASE, chase(5), {}, tmp_path / "chase.gif"))
-    # The predator went half the side to the right, and the prey's cross is where the prey was, but paler.
-    begin, end = place_of(shown[0], RED), place_of(shown[-1], RED)
+    # The predator moved by half the width; the cross of the prey is at its last position, but paler.
+    begin, end = centre_of(shown[0], RED), centre_of(shown[-1], RED)
     np.testing.assert_allclose(end - begin, [0.0, 0.45], atol=0.06)
-    prey = place_of(shown[0], TEAL)
-    assert prey[0] < begin[0]  # it stands above
+    prey = centre_of(shown[0], TEAL)
+    assert prey[0] < begin[0]  # above
     assert (np.abs(shown[-1] - TEAL).max(axis=2) < 12).sum() < 0.5 * (np.abs(shown[0] - TEAL).max(axis=2) < 12).sum()
-    assert tuple(shown[0][1, 1]) == pytest.approx((255, 255, 255), abs=2)  # the paper stays white
+    assert tuple(shown[0][1, 1]) == pytest.approx((255, 255, 255), abs=2)  # the background
 
 
 def test_goals_walls_and_bodies_without_heading(tmp_path: Path) -> None:
@@ -98,13 +98,13 @@ def test_goals_walls_and_bodies_without_heading(tmp_path: Path) -> None:
     assert artists.discs[0].get_visible()
 
 
-def test_captions_tell_the_step_and_every_return_in_its_colour() -> None:
+def test_captions_show_the_step_and_each_return_in_its_colour() -> None:
     figure, artists = staged(8, 5)
     assert [text.get_text() for text in figure.texts] == ["a chase", "step 5", "predator  -5", "prey  2.5"]
     assert [text.get_color() for text in artists.returns] == list(style.PALETTE[:2])
 
 
-def test_a_body_that_vanished_leaves_a_cross_and_no_disc() -> None:
+def test_an_invisible_body_has_a_cross_and_no_disc() -> None:
     _, before = staged(8, 6)
     _, after = staged(8, 7)
     assert [artists.discs[1].get_visible() for artists in (before, after)] == [True, False]
@@ -113,7 +113,7 @@ def test_a_body_that_vanished_leaves_a_cross_and_no_disc() -> None:
     assert after.discs[0].get_visible()
 
 
-def test_a_trail_is_the_way_of_the_last_steps_and_reaches_are_drawn() -> None:
+def test_a_trail_is_the_path_of_the_last_steps_and_reaches_are_drawn() -> None:
     _, artists = staged(41, 40)
     trail = np.stack(artists.trails.get_segments()[: animation._TRAIL])
     np.testing.assert_allclose(trail[0, 0], [0.5, 0.25])
@@ -122,13 +122,13 @@ def test_a_trail_is_the_way_of_the_last_steps_and_reaches_are_drawn() -> None:
     assert artists.reaches[1] is None
 
 
-def test_a_nose_points_where_the_body_heads() -> None:
+def test_a_nose_points_along_the_heading() -> None:
     nose = animation._nose(np.asarray([1.0, 2.0]), math.pi / 2, 0.1)
     np.testing.assert_allclose(nose[0], [1.0, 2.2], atol=1e-9)
     np.testing.assert_allclose(np.linalg.norm(nose[1:] - [1.0, 2.0], axis=1), 0.1)
 
 
-def test_long_episodes_are_thinned_and_keep_their_last_frame() -> None:
+def test_long_episodes_are_subsampled_with_their_last_frame() -> None:
     assert animation._frames(1, 10) == [0]
     assert animation._frames(10, 10) == list(range(10))
     assert animation._frames(11, 10) == [0, 2, 4, 6, 8, 10]
@@ -139,16 +139,16 @@ def test_long_episodes_are_thinned_and_keep_their_last_frame() -> None:
 def test_many_returns_are_told_by_kind() -> None:
     bodies = ("predator",) * 3 + ("prey",) * 4
     several = {str(index): np.full(2, float(index)) for index in range(7)}
-    told = animation._label_returns(several, bodies)
-    assert {name: float(values[0]) for name, (values, _) in told.items()} == {"predator x 3": 1.0, "prey x 4": 4.5}
-    assert [colour for _, colour in told.values()] == list(style.PALETTE[:2])
+    labelled = animation._label_returns(several, bodies)
+    assert {name: float(values[0]) for name, (values, _) in labelled.items()} == {"predator x 3": 1.0, "prey x 4": 4.5}
+    assert [colour for _, colour in labelled.values()] == list(style.PALETTE[:2])
     assert animation._text_grid(["r", "r", "b", "b", "b"]) == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
     assert animation._text_grid(["r", "b"]) == [(1, 0), (1, 1)]
     unlike = animation._label_returns({"return": np.zeros(2)}, ("robot", "ball"))
     assert unlike["return"][1] == style.INK
 
 
-def test_a_film_as_mp4_wants_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mp4_needs_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matplotlib.animation.FFMpegWriter, "isAvailable", staticmethod(lambda: False))
     sentence = r"chase\.mp4 needs the program ffmpeg, which is not installed; install it, or choose a \.gif\.$"
     with pytest.raises(ValueError, match=sentence):
@@ -157,7 +157,7 @@ def test_a_film_as_mp4_wants_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class _Writer:
-    """What there is to ffmpeg here."""
+    """A replacement for the writer that calls ffmpeg."""
 
     grabbed = 0
 
@@ -177,14 +177,14 @@ class _Writer:
         _Writer.grabbed += 1
 
 
-def test_a_film_as_mp4_has_every_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mp4_has_every_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matplotlib.animation, "FFMpegWriter", _Writer)
     path = animation.animate(MAZE, point(4), {}, tmp_path / "maze.mp4", frames_per_second=10)
     assert path.exists()
     assert _Writer.grabbed == 4 + 15
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+def test_errors(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"^an animation is a \.gif or \.mp4 file, got '.*chase\.avi'; choose one of these suffixes\.$"
     ):
@@ -206,7 +206,7 @@ GOALS = {"point_maze": ((-0.4, 0.8, 0.1),), "point_trap": ((0.0, 0.75, 0.1),), "
 
 
 @pytest.mark.parametrize("name", WALLS)
-def test_the_point_worlds_show_their_walls_and_where_the_point_is(name: str) -> None:
+def test_the_point_environments_draw_their_walls_goals_and_point(name: str) -> None:
     env = registry.make(name)
     assert env.picture is not None
     assert env.picture.scene is not None

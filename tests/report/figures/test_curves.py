@@ -1,4 +1,4 @@
-"""`curves.png`: which panels there are, what they are called, and what stands in them."""
+"""`curves.png`: its panels, their labels and their values."""
 
 from typing import Any
 
@@ -52,43 +52,43 @@ SKILLS = {"accuracy": (0.25, 0.5), "diversity_return": (1.0, 2.0), "true_return"
         ("return", "mean return", {"discriminator accuracy": [0.25, 0.5], "diversity return, nats": [1.0, 2.0]}),
     ],
 )
-def test_skills_show_what_is_not_the_fitness_already(tmp_path, fitness, label, panels):
+def test_the_panels_of_skills_are_the_metrics_that_are_not_the_fitness(tmp_path, fitness, label, panels):
     config = {"diayn": {"fitness": fitness}}
     assert drawn(write(tmp_path, SKILLS, config, members=(0,))) == (label, panels)
     averaged = {f"{name} (mean of the members)": values for name, values in panels.items()}
     assert drawn(write(tmp_path, SKILLS, config)) == (label, averaged)
 
 
-def test_metrics_of_skills_are_drawn_also_where_the_run_says_nothing_of_its_fitness(tmp_path):
+def test_metrics_of_skills_without_a_configured_fitness(tmp_path):
     label, panels = drawn(write(tmp_path, SKILLS, members=(0,)))
     assert label == "mean return"
     assert list(panels) == ["discriminator accuracy", "mean return"]
 
 
-def test_other_runs_are_measured_by_their_return(tmp_path):
+def test_the_fitness_of_other_runs_is_the_mean_return(tmp_path):
     assert drawn(write(tmp_path, {})) == ("mean return", {})
 
 
-def test_a_repertoire_shows_how_full_it_is(tmp_path):
+def test_a_repertoire_has_panels_of_coverage_and_qd_score(tmp_path):
     metrics = {"coverage": (10.0, 30.0), "qd_score": (100.0, 400.0), "max_fitness": (1.0, 2.0)}
     label, panels = drawn(write(tmp_path, metrics, members=()))
     assert (label, panels) == ("mean return", {"coverage, % of the cells": [10.0, 30.0], "QD score": [100.0, 400.0]})
 
 
-def test_the_picture_lies_beside_the_tables(tmp_path):
+def test_the_picture_is_written_to_the_run_directory(tmp_path):
     path = curves.draw_curves(write(tmp_path, SKILLS, {"diayn": {"fitness": "accuracy"}}))
     assert path == tmp_path / "curves.png"
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_without_a_generation_is_refused(tmp_path):
+def test_a_run_without_a_generation_is_an_error(tmp_path):
     write(tmp_path, {})
     (tmp_path / "metrics.csv").write_text("generation,env_steps,best_fitness,median_fitness\n")
     with pytest.raises(ValueError, match="has no finished generation to report yet"):
         curves.draw_curves(tmp_path)
 
 
-def test_independent_members_have_an_interval_and_no_best(tmp_path):
+def test_independent_members_have_an_interval_instead_of_the_best(tmp_path):
     path = write(tmp_path, {}, {"kind": "sac", "draw_hyper": False})
     first = axes_of(path)[0]
     (middle,) = [line for line in first.lines if line.get_label().startswith("interquartile mean of 2 seeds, 95 %")]

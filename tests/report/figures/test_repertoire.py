@@ -1,4 +1,4 @@
-"""The picture of a repertoire: cells where they belong, in the right colours, and a title that says what it holds."""
+"""`repertoire.png`: positions and colours of the cells, Voronoi polygons, bins, and the title."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ PALE = (0xE9 / 255, 0xEE / 255, 0xF1 / 255)
 
 
 def write(path: Path, centroids, fitness, **more) -> Path:
-    """A run's folder; descriptors equal the centroids, limits are [0, 1] unless `descriptor` says otherwise."""
+    """A run's folder; descriptors equal the centroids, limits are [0, 1] unless `descriptor` is given."""
     centroids = np.asarray(centroids, float)
     size = centroids.shape[1]
     unit = {"meaning": "place", "lower": [0.0] * size, "upper": [1.0] * size}
@@ -52,14 +52,14 @@ def area(corners: np.ndarray) -> float:
     return abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
 
 
-def painted(picture: Path, colour) -> np.ndarray:
-    """Which of a picture's pixels have this colour; `[height, width]` bool."""
+def has_colour(picture: Path, colour) -> np.ndarray:
+    """Whether each pixel of a picture has a colour, `[height, width]` bool."""
     return np.abs(imread(picture)[..., :3] - np.asarray(colour)).max(axis=-1) < 0.02
 
 
-def share(picture: Path, colour) -> float:
-    """Of the pixels that have this colour."""
-    return float(painted(picture, colour).mean())
+def fraction(picture: Path, colour) -> float:
+    """The fraction of pixels that have a colour."""
+    return float(has_colour(picture, colour).mean())
 
 
 SQUARE = [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
@@ -75,47 +75,47 @@ class TestDrawn:
             np.random.default_rng(0).random((30, 8)),
         ],
     )
-    def test_any_number_of_dimensions(self, tmp_path, centroids):
+    def test_it_is_drawn_for_any_number_of_dimensions(self, tmp_path, centroids):
         fitness = [-INF, *range(len(centroids) - 1)]
         path = draw_repertoire(write(tmp_path, centroids, fitness))
         assert path == tmp_path / "repertoire.png"
-        assert share(path, YELLOW) > 0.001
-        assert share(path, PALE) > 0.01
+        assert fraction(path, YELLOW) > 0.001
+        assert fraction(path, PALE) > 0.01
 
     def test_cells_have_the_colours_of_their_fitness(self, tmp_path):
         picture = draw_repertoire(write(tmp_path, SQUARE, [0.0, 1.0, -INF, -INF]))
-        yellow, violet, pale = (painted(picture, colour) for colour in (YELLOW, VIOLET, PALE))
-        assert yellow.mean() == pytest.approx(violet.mean(), rel=0.1)  # but for the star, and the colour bar
+        yellow, violet, pale = (has_colour(picture, colour) for colour in (YELLOW, VIOLET, PALE))
+        assert yellow.mean() == pytest.approx(violet.mean(), rel=0.1)  # except for the star and the colour bar
         assert pale.mean() == pytest.approx(yellow.mean() + violet.mean(), rel=0.1)
         middle = [np.median(np.argwhere(pixels), axis=0) for pixels in (yellow, violet, pale)]
         assert middle[0][0] < middle[1][0]  # higher up: further along the second dimension
         assert middle[0][1] < middle[2][1]  # further left: less far along the first
 
     def test_a_single_elite(self, tmp_path):
-        assert share(draw_repertoire(write(tmp_path, SQUARE, [-INF, -INF, 5.0, -INF])), PALE) > 0.3
+        assert fraction(draw_repertoire(write(tmp_path, SQUARE, [-INF, -INF, 5.0, -INF])), PALE) > 0.3
 
-    def test_an_empty_repertoire_is_all_pale(self, tmp_path):
+    def test_all_cells_of_an_empty_repertoire_are_pale(self, tmp_path):
         picture = draw_repertoire(write(tmp_path, SQUARE, [-INF] * 4))
-        assert share(picture, PALE) > 0.6
-        assert share(picture, YELLOW) == 0.0
+        assert fraction(picture, PALE) > 0.6
+        assert fraction(picture, YELLOW) == 0.0
         assert title(tmp_path) == "map-elites  arm\nempty: none of 4 cells has an elite"
 
-    def test_it_is_drawn_anew(self, tmp_path):
+    def test_an_existing_picture_is_replaced(self, tmp_path):
         before = draw_repertoire(write(tmp_path, SQUARE, [0.0] * 4)).read_bytes()
         assert draw_repertoire(write(tmp_path, SQUARE, [0.0, 1.0, 2.0, -INF])).read_bytes() != before
 
 
 class TestTitle:
-    def test_coverage_best_and_the_last_score(self, tmp_path):
+    def test_the_title_has_coverage_best_fitness_and_the_last_qd_score(self, tmp_path):
         write(tmp_path, SQUARE, [-2.0, 3.25, -INF, 1.0], qd_score=[1.0, 12_345.6])
         assert title(tmp_path) == "map-elites  arm\ncoverage 75.0 % of 4 cells,  best 3.25 (star),  QD score 12,346"
 
-    def test_without_a_score(self, tmp_path):
+    def test_the_title_without_a_qd_score(self, tmp_path):
         assert title(write(tmp_path, SQUARE, [0.0] * 4)).endswith("best 0 (star)")
 
 
 class TestVoronoi:
-    def test_the_cells_of_a_grid_are_the_grid(self, tmp_path):
+    def test_the_cells_of_a_grid_are_rectangles(self, tmp_path):
         centroids = [[0.5, 1.0], [0.5, 3.0], [1.5, 1.0], [1.5, 3.0], [2.5, 1.0], [2.5, 3.0]]
         limits = {"meaning": "place", "lower": [0.0, 0.0], "upper": [3.0, 4.0]}
         cells = repertoire_picture.voronoi(read(write(tmp_path, centroids, range(6), descriptor=limits)))
@@ -123,7 +123,7 @@ class TestVoronoi:
             np.testing.assert_allclose([cell.min(axis=0), cell.max(axis=0)], [[x - 0.5, y - 1], [x + 0.5, y + 1]])
             assert area(cell) == pytest.approx(2.0)
 
-    def test_cells_hold_what_is_nearest_to_their_centroid(self, tmp_path):
+    def test_cells_contain_the_points_nearest_to_their_centroid(self, tmp_path):
         random = np.random.default_rng(1)
         limits = {"meaning": "place", "lower": [-3.0, 10.0], "upper": [9.0, 11.0]}
         lower, upper = np.array(limits["lower"]), np.array(limits["upper"])
@@ -138,7 +138,7 @@ class TestVoronoi:
             assert (cell >= lower - 1e-9).all()
             assert (cell <= upper + 1e-9).all()
 
-    def test_centroids_that_coincide_or_lie_on_a_limit(self, tmp_path):
+    def test_centroids_that_coincide_or_are_on_a_limit(self, tmp_path):
         centroids = [[0.0, 0.0], [0.5, 0.5], [0.5, 0.5], [1.0, 1.0], [0.3, 1.0]]
         cells = repertoire_picture.voronoi(read(write(tmp_path, centroids, range(5))))
         areas = [area(cell) for cell in cells]
@@ -148,10 +148,10 @@ class TestVoronoi:
         draw_repertoire(tmp_path)
 
 
-def test_bins_keep_the_best_of_their_elites(tmp_path):
+def test_a_bin_has_the_best_fitness_of_its_elites(tmp_path):
     centroids = [[0.1, 0.9, 0.9], [0.2, 0.1, 0.8], [0.9, 0.9, 0.9], [0.6, 0.5, 1.7], [0.4, 0.4, 0.4]]
     repertoire = read(write(tmp_path, centroids, [1.0, 3.0, 2.0, -4.0, -INF]))
-    # First dimension against third, in halves; 1.7 lies beyond its limit and counts as the outermost.
+    # First dimension against third, in halves; 1.7 exceeds its limit and belongs to the outermost bin.
     assert repertoire_picture._best_of_bins(repertoire, (0, 2), 2).tolist() == [[-INF, 3.0], [-INF, 2.0]]
     assert repertoire_picture._best_of_bins(repertoire, (0, 1), 2).tolist() == [[3.0, 1.0], [-INF, 2.0]]
 
@@ -172,7 +172,7 @@ def test_dimensions_are_named_by_the_meaning(meaning, size, names):
     assert dimensions.names(meaning, size) == names
 
 
-def test_without_limits_the_centroids_say_where_cells_are(tmp_path):
+def test_missing_limits_are_estimated_from_the_centroids(tmp_path):
     repertoire = read(write(tmp_path, SQUARE, [0.0] * 4, descriptor=None))
     np.testing.assert_allclose([repertoire.lower, repertoire.upper], [[0.0, 0.0], [1.0, 1.0]])
     assert repertoire.names == ["descriptor (1 of 2)", "descriptor (2 of 2)"]
@@ -180,7 +180,7 @@ def test_without_limits_the_centroids_say_where_cells_are(tmp_path):
     assert (alone.upper > alone.lower).all()
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path):
+def test_errors(tmp_path):
     create(tmp_path, {}).release()
     with pytest.raises(
         ValueError, match=r"has no repertoire to draw: repertoire\.csv is missing in it; choose a run of a kind with "

@@ -1,4 +1,4 @@
-"""The picture of skills: every episode where it went, in its skill's colour, in a frame that fits."""
+"""`skills.png`: the trajectory of each episode in the colour of its skill, the view, and the legend."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ def write(path, episodes, descriptor=ROOM):
     lines = [
         ",".join(["skill", "episode", "step", *(f"descriptor/{index}" for index in range(len(episodes[0][1][0])))])
     ]
-    seen: dict[int, int] = {}
+    episode_of: dict[int, int] = {}
     for skill, states in episodes:
-        number = seen[skill] = seen.get(skill, -1) + 1
+        number = episode_of[skill] = episode_of.get(skill, -1) + 1
         lines += [",".join(map(repr, [skill, number, step, *map(float, row)])) for step, row in enumerate(states)]
     folder.skills_file.write_text("\n".join([*lines, ""]))
     folder.release()
@@ -79,9 +79,9 @@ class TestTrajectories:
         assert skills[3][1] == [[-1.0, 0.0]]
         for (lines, _), colour in zip(skills.values(), style.PALETTE, strict=False):
             assert np.asarray(lines.get_colors())[:, :3].tolist() == [list(to_rgba(colour)[:3])] * len(paths(lines))
-        assert starts == [[0.0, 0.0]]  # one ring for all who begin there
+        assert starts == [[0.0, 0.0]]  # one ring for all episodes with this start
 
-    def test_rows_may_come_in_any_order(self, tmp_path):
+    def test_rows_may_be_in_any_order(self, tmp_path):
         write(tmp_path, [(1, [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]]), (0, [[0.0, 0.0], [0.0, 1.0]])])
         header, *rows = (tmp_path / "skills.csv").read_text().splitlines()
         (tmp_path / "skills.csv").write_text("\n".join([header, *reversed(rows), ""]))
@@ -104,7 +104,7 @@ class TestTrajectories:
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("place (1 of 4)", "place (2 of 4)")
         assert title(tmp_path).endswith("1 skill, 1 episode each,  two of 4 dimensions")
 
-    def test_a_state_that_is_not_finite_is_left_out(self, tmp_path):
+    def test_states_that_are_not_finite_are_left_out(self, tmp_path):
         states = [[0.0, 0.0], [0.5, 0.5], [float("nan"), 0.0]]
         skills, _, _ = drawn(write(tmp_path, [(0, states), (1, [[float("inf"), 0.0]])]))
         assert list(skills) == [0]
@@ -112,7 +112,7 @@ class TestTrajectories:
 
 
 class TestMeans:
-    # The contacts of two feet; the start state is no part of the episode's mean, so it says nothing here.
+    # The contacts of two feet; the start state is no part of the episode's mean, so it has no effect here.
     CONTACTS = ([1.0, 1.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 0.0])
 
     def test_the_mean_so_far_ends_in_the_episodes_descriptor(self, tmp_path):
@@ -124,7 +124,7 @@ class TestMeans:
         assert starts is None
         assert axes.get_xlabel() == "ground contact of each foot (1 of 2),\nmean of the steps so far"
 
-    def test_a_line_is_the_fainter_the_fewer_steps_were_counted(self, tmp_path):
+    def test_a_line_is_fainter_where_fewer_steps_were_averaged(self, tmp_path):
         contacts = np.random.default_rng(0).integers(0, 2, (400, 2))
         skills, _, _ = drawn(write(tmp_path, [(0, contacts)], FEET))
         lines = skills[0][0]
@@ -134,7 +134,7 @@ class TestMeans:
         for before, after in zip(paths(lines)[:-1], paths(lines)[1:], strict=True):
             assert before[-1] == after[0]
 
-    def test_over_the_steps_the_first_is_one(self, tmp_path):
+    def test_means_over_the_steps_begin_with_step_one(self, tmp_path):
         hop = {"meaning": "contact", "kind": "mean", "lower": [0.0], "upper": [1.0]}
         skills, _, axes = drawn(write(tmp_path, [(0, [[1.0], [0.0], [1.0]])], hop))
         assert paths(skills[0][0]) == [[[1.0, 0.0], [2.0, 0.5]]]
@@ -146,41 +146,41 @@ class TestMeans:
 
 
 class TestFrame:
-    def test_it_is_that_of_the_limits_if_these_are_used(self, tmp_path):
+    def test_the_view_is_the_limits_where_trajectories_cover_them(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, straight(4, length=0.5)))
         assert frame(axes) == [[-1.0, 1.0]] * 2
         assert axes.get_aspect() == 1.0
         assert title(tmp_path) == "diayn  room\n4 skills, 1 episode each"
 
-    def test_small_trajectories_are_drawn_large(self, tmp_path):
+    def test_the_view_zooms_in_on_small_trajectories(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, straight(4, length=0.25)))
         np.testing.assert_allclose(frame(axes), [[-0.28, 0.28]] * 2)  # 6 % of 0.5 more on each side
         assert title(tmp_path).endswith("4 skills, 1 episode each,  zoomed in (limits [-1, 1] x [-1, 1])")
 
-    def test_of_one_unit_both_axes_come_closer_together(self, tmp_path):
+    def test_axes_with_one_unit_zoom_in_together(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, straight(2, length=0.5)))  # along x only
         assert frame(axes) == [[-1.0, 1.0]] * 2
         _, _, axes = drawn(write(tmp_path, straight(2, length=0.25)))
-        np.testing.assert_allclose(frame(axes), [[-0.28, 0.28], [-0.14, 0.14]])  # no slimmer than a half
+        np.testing.assert_allclose(frame(axes), [[-0.28, 0.28], [-0.14, 0.14]])  # an aspect ratio of at least a half
 
-    def test_of_two_units_each_comes_closer_by_itself(self, tmp_path):
+    def test_axes_with_two_units_zoom_in_separately(self, tmp_path):
         limits = {"meaning": "speed and height", "kind": "final", "lower": [-1.0, -50.0], "upper": [1.0, 50.0]}
         _, _, axes = drawn(write(tmp_path, [(0, [[-0.5, 0.0], [0.5, 10.0]])], limits))
         np.testing.assert_allclose(frame(axes), [[-1.0, 1.0], [-1.0, 11.0]])  # 1 % of the limits at least
         assert axes.get_aspect() == "auto"
 
-    def test_what_lies_beyond_the_limits_is_shown_with_them(self, tmp_path):
+    def test_points_beyond_the_limits_are_shown_with_the_limits(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, [(0, [[0.0, 0.0], [2.0, 0.0]])]))
         np.testing.assert_allclose(frame(axes), [[-1.12, 2.12], [-1.12, 1.12]])
         (box,) = axes.patches
         assert (box.get_xy(), box.get_width(), box.get_height()) == ((-1.0, -1.0), 2.0, 2.0)
         assert title(tmp_path).endswith("dashed: the limits")
 
-    def test_nobody_moved(self, tmp_path):
+    def test_trajectories_without_movement(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, [(0, [[0.5, 0.5]] * 3), (1, [[0.5, 0.5]] * 3)]))
         np.testing.assert_allclose(frame(axes), [[0.48, 0.52]] * 2)
 
-    def test_without_limits_the_trajectories_say_where(self, tmp_path):
+    def test_without_limits_the_view_is_that_of_the_trajectories(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, [(0, [[0.0, 1.0], [10.0, 1.0]])], descriptor=None))
         np.testing.assert_allclose(frame(axes), [[-0.6, 10.6], [0.5, 1.5]])
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("descriptor (1 of 2)", "descriptor (2 of 2)")
@@ -189,13 +189,13 @@ class TestFrame:
 
 class TestSkills:
     @pytest.mark.parametrize("count", [2, 10, 12])
-    def test_few_are_listed(self, tmp_path, count):
+    def test_few_skills_have_a_legend(self, tmp_path, count):
         skills, _, axes = drawn(write(tmp_path, straight(count)))
         listed = [text.get_text() for text in axes.get_legend().get_texts()]
         assert listed == [*map(str, range(count)), "start"]
         assert len({tuple(np.asarray(lines.get_colors())[0]) for lines, _ in skills.values()}) == count
 
-    def test_many_have_a_bar(self, tmp_path):
+    def test_many_skills_have_a_colour_bar(self, tmp_path):
         write(tmp_path, straight(30))
         skills, _, axes = drawn(tmp_path)
         assert axes.get_legend() is None
@@ -204,7 +204,7 @@ class TestSkills:
         assert bar.get_ylabel() == "skill"
         assert [text.get_text() for text in bar.get_yticklabels()] == [str(skill) for skill in range(0, 30, 3)]
 
-    def test_many_starts_are_marked_more_quietly_than_one(self, tmp_path):
+    def test_many_starts_have_smaller_rings_than_one(self, tmp_path):
         def ring(episodes):
             _, _, axes = drawn(write(tmp_path, episodes))
             (starts,) = (collection for collection in axes.collections if collection.get_label() == "start")
@@ -214,12 +214,12 @@ class TestSkills:
         assert (few, many) == (1, 20)
         assert small < large
 
-    def test_episodes_that_are_not_equally_many_are_counted_together(self, tmp_path):
+    def test_unequal_numbers_of_episodes_are_added(self, tmp_path):
         assert title(write(tmp_path, [*straight(2), *straight(1)])).endswith("2 skills, 3 episodes")
 
 
 @pytest.mark.parametrize(("skills", "size", "descriptor"), [(2, 1, LINE), (8, 2, ROOM), (30, 2, FEET), (8, 4, None)])
-def test_the_picture_lies_beside_the_tables(tmp_path, skills, size, descriptor):
+def test_the_picture_is_written_to_the_run_directory(tmp_path, skills, size, descriptor):
     path = draw_skills(write(tmp_path, straight(skills, size), descriptor))
     assert path == tmp_path / "skills.png"
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -241,7 +241,7 @@ def test_the_picture_lies_beside_the_tables(tmp_path, skills, size, descriptor):
         ("skill,episode,step,descriptor/0\n0,0,0,nan\n", "contains no trajectory"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tmp_path, table, message):
+def test_errors(tmp_path, table, message):
     create(tmp_path, {}).release()
     if table is not None:
         (tmp_path / "skills.csv").write_text(table)

@@ -1,4 +1,4 @@
-"""What a page shows of a run: quartiles, families, maps of a repertoire, skills; and of several runs side by side."""
+"""Data of a page: quartiles, lineages, maps of a repertoire, skills, episodes, and comparisons of several runs."""
 
 import re
 from itertools import pairwise
@@ -18,7 +18,7 @@ from tests.written_runs import MEMBERS, METRICS, SQUARE, write, write_repertoire
 NAN, INF = float("nan"), float("inf")
 
 
-def told(path):
+def page_data(path):
     return chapters(open_run(path))
 
 
@@ -27,9 +27,9 @@ def numbers(part, *names):
 
 
 class TestLearning:
-    def test_independent_members_have_an_interval_over_their_own_steps_and_no_best(self, tmp_path):
+    def test_independent_members_have_an_interval_over_the_steps_of_each(self, tmp_path):
         config = {"kind": "sac", "draw_hyper": False, "population": 2}
-        page = told(write(tmp_path, config, members=MEMBERS))
+        page = page_data(write(tmp_path, config, members=MEMBERS))
         learning = page["learning"]
         assert numbers(learning, "env_steps") == [[50, 100, 150]]
         assert (learning["best"], learning["seeds"]["count"], learning["seeds"]["points"]) == (None, 2, [0, 1, 2])
@@ -39,18 +39,18 @@ class TestLearning:
             "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2), after 150 environment steps of each of 2 seeds"
         )
 
-    def test_a_long_run_has_its_interval_at_points_that_it_names(self, tmp_path):
+    def test_a_long_run_has_its_interval_at_listed_points(self, tmp_path):
         count = 400
         steps = np.arange(1, count + 1) * 100.0
         metrics = {name: steps if name == "env_steps" else np.ones(count) for name in METRICS}
         generation, member = np.divmod(np.arange(2 * count), 2)
         members = {"generation": generation, "member": member, "parent": member, "fitness": 1.0 * generation + member}
-        seeds = told(write(tmp_path, {"kind": "sac", "draw_hyper": False}, metrics, members))["learning"]["seeds"]
+        seeds = page_data(write(tmp_path, {"kind": "sac", "draw_hyper": False}, metrics, members))["learning"]["seeds"]
         assert (len(seeds["points"]), seeds["points"][0], seeds["points"][-1]) == (150, 0, count - 1)
         np.testing.assert_allclose(unpacked(seeds["value"]), np.asarray(seeds["points"]) + 0.5)
 
-    def test_quartiles_of_the_members_by_steps_and_by_the_clock(self, tmp_path):
-        learning = told(write(tmp_path, metrics=METRICS | {"seconds_tables": (0.5, 0.0, 1.0)}, members=MEMBERS))[
+    def test_quartiles_of_the_members_by_steps_and_by_time(self, tmp_path):
+        learning = page_data(write(tmp_path, metrics=METRICS | {"seconds_tables": (0.5, 0.0, 1.0)}, members=MEMBERS))[
             "learning"
         ]
         assert numbers(learning, "env_steps", "seconds") == [[100, 200, 300], [2.5, 5.5, 10.5]]
@@ -58,64 +58,64 @@ class TestLearning:
         assert numbers(learning, "lower", "median", "upper") == [[0.25, 0, 1.25], [0.5, 1, 1.5], [0.75, 2, 1.75]]
         assert (learning["elite"], learning["agents"], learning["label"]) == (None, {}, "fitness")
 
-    def test_who_diverged_is_left_out_and_nobody_left_is_nothing(self, tmp_path):
+    def test_diverged_members_are_left_out_of_quartiles(self, tmp_path):
         members = MEMBERS | {"fitness": (NAN, -2.0, NAN, INF, 5.0, -INF)}
-        learning = told(write(tmp_path, members=members))["learning"]
+        learning = page_data(write(tmp_path, members=members))["learning"]
         for name in ("lower", "median", "upper"):
             np.testing.assert_array_equal(unpacked(learning[name]), [-2.0, NAN, 5.0])
 
     def test_a_single_member_has_no_quartiles(self, tmp_path):
         alone = {"generation": (0, 1, 2), "member": (0,) * 3, "parent": (0,) * 3, "fitness": (1.0, 2.0, 3.0)}
-        assert "median" not in told(write(tmp_path, members=alone))["learning"]
-        assert "median" not in told(write(tmp_path))["learning"]
+        assert "median" not in page_data(write(tmp_path, members=alone))["learning"]
+        assert "median" not in page_data(write(tmp_path))["learning"]
 
-    def test_elites_agents_and_what_fitness_is(self, tmp_path):
+    def test_elites_agents_and_the_label_of_the_fitness(self, tmp_path):
         more = {"max_fitness": (1.0, 4.0, 4.0), "qd_score": (0.0,) * 3, "coverage": (1.0, 2.0, 3.0)}
         config = {"diayn": {"fitness": "accuracy"}}
-        learning = told(write(tmp_path, config, METRICS | more | {"return/prey": (0.0, 0.0, 1.0)}))["learning"]
+        learning = page_data(write(tmp_path, config, METRICS | more | {"return/prey": (0.0, 0.0, 1.0)}))["learning"]
         assert numbers(learning, "elite") == [[1, 4, 4]]
         assert learning["agents"] == {"prey": "return/prey"}
         assert learning["label"] == "discriminator accuracy"
 
-    def test_every_column_is_kept_in_full(self, tmp_path):
+    def test_every_column_keeps_double_precision(self, tmp_path):
         steps = (2.0**40 + 1, 2.0**40 + 2, 2.0**40 + 3)
-        kept = told(write(tmp_path, metrics=METRICS | {"env_steps": steps}))["metrics"]
+        kept = page_data(write(tmp_path, metrics=METRICS | {"env_steps": steps}))["metrics"]
         assert set(kept) == {"generation", *METRICS}
         assert numbers(kept, "env_steps", "generation", "seconds") == [list(steps), [0, 1, 2], [2, 3, 4]]
 
 
 class TestPopulation:
-    def test_the_family_and_what_evolves(self, tmp_path):
-        people = told(write(tmp_path, members=MEMBERS))["populations"][0]
-        assert numbers(people, "parents") == [[[0, 1], [0, 0], [0, 1]]]
-        assert numbers(people, "fitness") == [[[1, 0], [3, -1], [2, 1]]]
-        assert numbers(people, "descends") == [[[1, 0], [1, 1], [1, 1]]]
-        assert numbers(people, "winner") == [[0, 0, 0]]
-        assert people["evolves"] is True
-        assert list(people["hyper"]) == ["rate"], "tau is the same for all, and tells nothing"
+    def test_the_lineage_and_the_evolved_hyper_parameters(self, tmp_path):
+        population = page_data(write(tmp_path, members=MEMBERS))["populations"][0]
+        assert numbers(population, "parents") == [[[0, 1], [0, 0], [0, 1]]]
+        assert numbers(population, "fitness") == [[[1, 0], [3, -1], [2, 1]]]
+        assert numbers(population, "descends") == [[[1, 0], [1, 1], [1, 1]]]
+        assert numbers(population, "winner") == [[0, 0, 0]]
+        assert population["evolves"] is True
+        assert list(population["hyper"]) == ["rate"], "tau does not vary"
         np.testing.assert_array_equal(
-            unpacked(people["hyper"]["rate"]), np.array([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]], np.float32)
+            unpacked(population["hyper"]["rate"]), np.array([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]], np.float32)
         )
 
-    def test_who_survives_alone_is_not_bred_and_who_diverged_no_winner(self, tmp_path):
+    def test_without_selection_or_finite_fitness(self, tmp_path):
         members = MEMBERS | {"parent": (0, 1) * 3, "fitness": (1.0,) * 4 + (NAN, NAN)}
-        people = told(write(tmp_path, members=members))["populations"][0]
-        assert (people["evolves"], people["winner"]) == (False, None)
+        population = page_data(write(tmp_path, members=members))["populations"][0]
+        assert (population["evolves"], population["winner"]) == (False, None)
 
     def test_a_run_without_members(self, tmp_path):
-        assert told(write(tmp_path))["populations"] == []
+        assert page_data(write(tmp_path))["populations"] == []
 
-    def test_roles_of_a_team_that_breed_apart_are_agents(self, tmp_path):
-        people = {"parent": (0, 1, 2, 3, 0, 1, 0, 1), "fitness": (-1.0, 1.0, -2.0, 2.0, -1.0, 1.0, -3.0, 3.0)}
-        table = {"generation": (0,) * 4 + (1,) * 4, "member": (0, 1, 2, 3) * 2, **people, "rate": (0.1, 0.2) * 4}
+    def test_roles_that_evolve_separately_are_populations_of_agents(self, tmp_path):
+        columns = {"parent": (0, 1, 2, 3, 0, 1, 0, 1), "fitness": (-1.0, 1.0, -2.0, 2.0, -1.0, 1.0, -3.0, 3.0)}
+        table = {"generation": (0,) * 4 + (1,) * 4, "member": (0, 1, 2, 3) * 2, **columns, "rate": (0.1, 0.2) * 4}
         returns = {"return/chaser": (0.0, 1.0), "return/chased": (0.0, -1.0)}
         metrics = {name: values[:2] for name, values in METRICS.items()} | {"env_steps": (6.0, 12.0)} | returns
-        run = told(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, table))
+        run = page_data(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, table))
         chasers, chased = run["populations"]
         assert (chasers["name"], chased["name"]) == ("chaser", "chased")
         assert numbers(chasers, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 0], [[-1, -2], [-1, -3]]]
         assert numbers(chased, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 1], [[1, 2], [1, 3]]]
-        assert "median" not in run["learning"], "of predators and prey together it would tell nothing"
+        assert "median" not in run["learning"], "quartiles over both roles are meaningless"
 
 
 def area(corners):
@@ -128,15 +128,15 @@ def polygons(picture):
     return [points[first:last] for first, last in pairwise(starts)]
 
 
-def holds(polygon, point):
-    """A convex polygon, or its edge, holds a point: it lies on one side of all edges."""
+def contains(polygon, point):
+    """Whether a point is in a convex polygon or on its edge: on the same side of all edges."""
     along, to = np.roll(polygon, -1, axis=0) - polygon, point - polygon
     side = along[:, 0] * to[:, 1] - along[:, 1] * to[:, 0]
     return bool((side >= -1e-6).all() or (side <= 1e-6).all())
 
 
 def drawn(path, centroids, config=None):
-    """The chapter of a repertoire of such centroids, within the unit cube."""
+    """The section of a repertoire with these centroids in the unit cube."""
     centroids = np.asarray(centroids, float)
     size = centroids.shape[1]
     limits = {"meaning": "place", "lower": [0.0] * size, "upper": [1.0] * size}
@@ -169,7 +169,7 @@ class TestMaps:
             ([[0.5, 0.5, 0.5]], [(0, 1), (0, 2), (1, 2)]),
         ],
     )
-    def test_polygons_cover_the_limits_once_and_hold_their_cells(self, tmp_path, centroids, axes):
+    def test_polygons_partition_the_limits_and_contain_their_cells(self, tmp_path, centroids, axes):
         centroids, found = np.asarray(centroids), drawn(tmp_path, centroids)
         assert [picture["axes"] for picture in found["maps"]] == axes
         for picture, (x, y) in zip(found["maps"], axes, strict=True):
@@ -180,7 +180,7 @@ class TestMaps:
             assert len(of) == len(centroids)
             for cell, polygon in enumerate(of):
                 place = [centroids[cell, x], 0.5 if y is None else centroids[cell, y]]
-                assert holds(tiles[polygon], place), (cell, polygon)
+                assert contains(tiles[polygon], place), (cell, polygon)
 
     def test_a_strip_is_in_the_order_of_its_centroids(self, tmp_path):
         (strip,) = drawn(tmp_path, [[0.75], [0.0], [0.25]])["maps"]
@@ -191,20 +191,20 @@ class TestMaps:
         (picture,) = drawn(tmp_path, random(20, 2))["maps"]
         assert unpacked(picture["of"]).tolist() == list(range(20))
 
-    def test_a_grid_is_seen_in_its_own_columns(self, tmp_path):
+    def test_the_tiles_of_a_grid_are_its_columns(self, tmp_path):
         first, second, third = drawn(tmp_path, grid(3, 2, 4))["maps"]
         assert [len(polygons(picture)) for picture in (first, second, third)] == [6, 12, 8]
         assert unpacked(first["of"]).tolist() == np.repeat(np.arange(6), 4).tolist()
         assert np.bincount(unpacked(second["of"])).tolist() == [2] * 12
 
-    def test_others_in_about_as_many_tiles_as_a_quarter_of_the_cells(self, tmp_path):
+    def test_the_number_of_tiles_of_other_repertoires(self, tmp_path):
         tiles = [len(polygons(picture)) for picture in drawn(tmp_path, random(300, 6))["maps"]]
         assert tiles == [9 * 9] * 10
         assert len(polygons(drawn(tmp_path, random(8, 3))["maps"][0])) == 16
 
 
 class TestRepertoire:
-    def test_empty_cells_are_nothing_and_the_history_is_told(self, tmp_path):
+    def test_empty_cells_are_nan_and_insertions_are_listed(self, tmp_path):
         write(tmp_path)
         write_repertoire(tmp_path, SQUARE, [1.0, -INF, 2.0, NAN])
         history = {"generation": (0, 0, 2), "cell": (0, 2, 2), "fitness": (1.0, 1.5, 2.0)}
@@ -218,7 +218,7 @@ class TestRepertoire:
         assert found["names"] == ["descriptor (1 of 2)", "descriptor (2 of 2)"]
         assert found["limits"] == [[0.0, 0.0], [1.0, 1.0]]
 
-    def test_an_older_run_has_no_history_and_others_no_repertoire(self, tmp_path):
+    def test_a_run_without_insertions_or_without_a_repertoire(self, tmp_path):
         write(tmp_path)
         assert repertoire_chapter(open_run(tmp_path)) is None
         write_repertoire(tmp_path)
@@ -241,32 +241,32 @@ class TestSkills:
             "descriptor/1": [*(-long / 1000), 0, 1],
         }
         write_table(tmp_path / "skills.csv", states | places)
-        skills = told(tmp_path)["skills"]
+        skills = page_data(tmp_path)["skills"]
         short, thinned = skills["trajectories"]
         assert (short["skill"], thinned["skill"]) == (0, 1)
         np.testing.assert_allclose(unpacked(short["points"]), [[0, 0], [-1, 1]], atol=1e-4)
         points = unpacked(thinned["points"])
         assert points.shape == (400, 2)
         np.testing.assert_allclose(points[[0, -1]], [[0, 0], [1, -1]], atol=1e-4)
-        assert np.diff(points[:, 0]).max() < 0.0041, "they are thinned evenly"
+        assert np.diff(points[:, 0]).max() < 0.0041, "points are evenly spaced"
         assert skills["names"] == ["final x", "final y"]
         assert skills["limits"] == [[-1, -1], [1, 1]]
 
-    def test_where_nobody_wrote_them_down_it_says_how(self, tmp_path):
+    def test_missing_trajectories_have_a_reason(self, tmp_path):
         write(tmp_path, {"skills": {"num_skills": 2}})
         assert re.search(
-            r"skills\.csv is missing in it; `rookery evaluate .*` writes it", told(tmp_path)["skills"]["missing"]
+            r"skills\.csv is missing in it; `rookery evaluate .*` writes it", page_data(tmp_path)["skills"]["missing"]
         )
-        assert told(write(tmp_path))["skills"] is None
+        assert page_data(write(tmp_path))["skills"] is None
 
 
 HEADER = {"format": FORMAT, "generation": 4, "seed": 1, "task": "t", "names": ["r"], "seconds_per_step": 0.05}
 
 
 class TestEpisodes:
-    def test_what_the_player_plays(self, tmp_path):
+    def test_the_data_of_the_player(self, tmp_path):
         write(tmp_path)
-        assert told(tmp_path)["episodes"] is None
+        assert page_data(tmp_path)["episodes"] is None
         position = np.linspace(-1, 1, 2 * 3 * 1 * 2).reshape(2, 3, 1, 2).astype(np.float32)
         arrays = {"position": position, "visible": np.ones((2, 3, 1), bool), "frames": np.array([3, 2], np.int32)}
         arrays |= {
@@ -275,7 +275,7 @@ class TestEpisodes:
         }
         arrays |= {"reward": np.zeros((2, 3, 1), np.float32)}
         write_episodes(tmp_path, Episodes({**HEADER, "kind": "plane", "episodes": [{"cell": 3}]}, arrays))
-        found = told(tmp_path)["episodes"]
+        found = page_data(tmp_path)["episodes"]
         assert (found["kind"], found["secondsPerStep"], found["generation"], found["film"]) == ("plane", 0.05, 4, None)
         assert {name: array["type"] for name, array in found["arrays"].items()} == {
             "position": "i2",
@@ -287,15 +287,15 @@ class TestEpisodes:
         }
         np.testing.assert_allclose(unpacked(found["arrays"]["position"]), position, atol=2 / 65534)
 
-    def test_a_film_is_an_image(self, tmp_path):
+    def test_a_film_is_an_image_url(self, tmp_path):
         write(tmp_path)
         film = np.frombuffer(b"GIF89a", np.uint8)
         write_episodes(tmp_path, Episodes({**HEADER, "kind": "film", "episodes": []}, {"film": film}))
-        assert told(tmp_path)["episodes"]["film"] == "data:image/gif;base64,R0lGODlh"
+        assert page_data(tmp_path)["episodes"]["film"] == "data:image/gif;base64,R0lGODlh"
 
 
 class TestComparison:
-    def test_groups_of_one_environment_are_held_against_each_other(self, tmp_path):
+    def test_groups_of_one_environment_are_compared(self, tmp_path):
         best = {"good": [2.0, 4.0], "bad": [1.0, 1.0]}
         for name, values in best.items():
             for seed, value in enumerate(values):
@@ -318,7 +318,7 @@ class TestComparison:
         (pair,) = room["pairs"]
         assert (pair["first"], pair["second"], pair["value"], pair["clear"]) == ("good", "bad", 1.0, False)
 
-    def test_members_of_one_folder_are_runs_with_names_of_their_own(self, tmp_path):
+    def test_members_of_one_folder_are_runs_with_separate_names(self, tmp_path):
         config = {"kind": "sac", "draw_hyper": False, "population": 2}
         path = write(tmp_path / "seeds", config, members=MEMBERS)
         pbt = write(
@@ -330,7 +330,7 @@ class TestComparison:
         assert (selected["runs"], selected["scores"], selected["chosen"]) == (["pbt"], [2.0], "best of 2")
         assert numbers(seeds, "steps") == [[50, 100, 150]]
 
-    def test_environments_are_drawn_apart_and_that_is_said(self, tmp_path):
+    def test_environments_are_compared_separately_with_a_note(self, tmp_path):
         runs = [write(tmp_path / env, {"environment": {"env": env}}) for env in ("room", "maze")]
         found = comparison_chapter(runs, resamples=20)
         assert [environment["name"] for environment in found["environments"]] == ["room", "maze"]
@@ -343,17 +343,17 @@ DAMAGE = {
     "lineage.csv": "generation,member,parent,fitness\n0,0,0,1.0\n0,1,1\n",
     "repertoire.csv": "cell,fitness,descriptor/0,centroid/0\n0,1.0,0.5,nan\n",
     "cells.csv": "generation,cell\n0,1\n",
-    "episodes.npz": "PK\x03\x04 and no more",
+    "episodes.npz": "PK\x03\x04 truncated",
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_file_is_named_in_one_sentence(tmp_path, name):
+def test_the_error_for_a_damaged_file_is_one_sentence(tmp_path, name):
     write(tmp_path, members=MEMBERS)
     write_repertoire(tmp_path)
     (tmp_path / name).write_text(DAMAGE[name])
     with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / name))}[^\n]*; [^\n]*\.$"):
-        told(tmp_path)
+        page_data(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "generation,env_steps\n", "generation,env_steps\n0,1"])
@@ -363,10 +363,10 @@ def test_a_run_before_its_first_generation_is_refused(tmp_path, text):
     with pytest.raises(
         ValueError, match=r"has no finished generation to report yet; wait for its first, or leave it out\.$"
     ):
-        told(tmp_path)
+        page_data(tmp_path)
 
 
-def test_what_a_kill_cut_short_is_left_out(tmp_path):
+def test_incomplete_last_lines_are_left_out(tmp_path):
     write(tmp_path, members=MEMBERS, journal=[{"event": "began", "at": "2026-01-02T03:04:05", "generation": 0}])
     for name, half in (
         ("metrics.csv", "3,400.0,1"),
@@ -375,7 +375,7 @@ def test_what_a_kill_cut_short_is_left_out(tmp_path):
     ):
         with open(tmp_path / name, "a") as file:
             file.write(half)
-    found = told(tmp_path)
+    found = page_data(tmp_path)
     assert found["metrics"]["generation"]["shape"] == [3]
     assert found["populations"][0]["fitness"]["shape"] == [3, 2]
     assert [event["text"] for event in found["events"]] == ["started with generation 1"]

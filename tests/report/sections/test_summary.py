@@ -1,4 +1,4 @@
-"""The head of a page: what is said of a run, in words and counts."""
+"""The head of a page: result, progress, facts, problems, command and settings of a run."""
 
 import json
 import shlex
@@ -35,7 +35,7 @@ def metrics(**more):
 
 
 @pytest.mark.parametrize(
-    ("last", "config", "said"),
+    ("last", "config", "text"),
     [
         ({}, {}, "Best fitness 2, median 1"),
         ({"worst_fitness": 2.0}, {}, "Best fitness 2"),
@@ -62,8 +62,8 @@ def metrics(**more):
         ),
     ],
 )
-def test_the_result_is_one_line(last, config, said):
-    assert summary.result(config, arrays(LAST | last)) == f"{said}, after 1.5M environment steps"
+def test_the_result_is_one_line(last, config, text):
+    assert summary.result(config, arrays(LAST | last)) == f"{text}, after 1.5M environment steps"
 
 
 def runs(*fitness):
@@ -72,7 +72,7 @@ def runs(*fitness):
 
 
 @pytest.mark.parametrize(
-    ("last", "fitness", "said"),
+    ("last", "fitness", "text"),
     [
         ({}, [(0.0, 1.0), (0.0, 2.0)], "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2)"),
         ({}, [(0.0, 1.0), (0.0, NAN)], "Fitness 0.5 (interquartile mean, 95 % interval 0 to 1)"),
@@ -80,9 +80,9 @@ def runs(*fitness):
         (TEAM, [(0.0, 1.0), (0.0, 2.0)], "Mean returns of 2 seeds: prey 10, predator -10.5"),
     ],
 )
-def test_the_result_of_independent_members_names_no_best(last, fitness, said):
-    told = summary.result({}, arrays(LAST | last), runs(*fitness))
-    assert told == f"{said}, after 750k environment steps of each of 2 seeds"
+def test_the_result_of_independent_members_is_an_interquartile_mean(last, fitness, text):
+    result = summary.result({}, arrays(LAST | last), runs(*fitness))
+    assert result == f"{text}, after 750k environment steps of each of 2 seeds"
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_the_result_of_independent_members_names_no_best(last, fitness, said):
         ([], None, "running, or killed, 3 generations", False),
     ],
 )
-def test_how_far_a_run_is(journal, goal, text, over):
+def test_the_state_of_a_run(journal, goal, text, over):
     assert summary.state({"run": {"generations": goal}}, journal, metrics()) == {"text": text, "over": over}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.0123, "0.0123 s"),
         (59.4, "59.4 s"),
@@ -111,8 +111,8 @@ def test_how_far_a_run_is(journal, goal, text, over):
         (90_061, "25 h 1 min"),
     ],
 )
-def test_durations(seconds, words):
-    assert duration(seconds) == words
+def test_durations(seconds, text):
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_numbers(value, text):
 
 class TestTime:
     def test_the_phases_of_a_generation_are_added(self):
-        told = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
-        assert summary.seconds(told).tolist() == [2.5, 4.5, 4.25]
+        result = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
+        assert summary.seconds(result).tolist() == [2.5, 4.5, 4.25]
 
     def test_a_run_of_an_older_version_has_one_phase(self):
         assert summary.seconds(metrics()).tolist() == [2.0, 3.0, 4.0]
 
 
 class TestFacts:
-    def test_they_are_of_the_first_start_and_the_last_machine(self):
+    def test_facts_are_of_the_first_start_and_the_last_hardware(self):
         config = {"population": 8, "run": {"seed": 3}}
         again = BEGAN | {"at": "2027-01-01T00:00:00+00:00", "versions": {"jax": "0.9"}, "hardware": CPU | {"cores": 4}}
-        told = summary.facts(config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, again], metrics())
-        assert told == [
+        result = summary.facts(config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, again], metrics())
+        assert result == [
             ["population", "8"],
             ["seed", "3"],
             ["environment steps", "300"],
@@ -157,18 +157,18 @@ class TestFacts:
         ]
 
     def test_independent_members_have_steps_of_each(self):
-        told = dict(summary.facts({"population": 3}, {}, [], metrics(), seeds=3))
-        assert told["independent members"] == "3"
-        assert told["environment steps"] == "300, 100 each"
-        assert "population" not in told
+        result = dict(summary.facts({"population": 3}, {}, [], metrics(), seeds=3))
+        assert result["independent members"] == "3"
+        assert result["environment steps"] == "300, 100 each"
+        assert "population" not in result
 
     def test_an_accelerator_is_named_by_its_kind(self):
-        told = dict(
+        result = dict(
             summary.facts({}, {}, [BEGAN | {"hardware": {"kind": "H100", "cpu": "Fast 9", "cores": 1}}], metrics())
         )
-        assert told["processor"] == "H100, 1 core"
+        assert result["processor"] == "H100, 1 core"
 
-    def test_what_nobody_wrote_down_is_left_out(self):
+    def test_missing_facts_are_left_out(self):
         assert summary.facts({}, {}, [], metrics()) == [["environment steps", "300"], ["time", "9 s"]]
         odd = (
             {"environment": "hopper", "run": 3, "space": [1, 2]},
@@ -179,25 +179,25 @@ class TestFacts:
         assert dict(summary.facts(*odd)) == {"environment steps": "300", "time": "9 s"}
 
 
-def wrongs(journal, **columns):
+def counts(journal, **columns):
     return {entry["name"]: entry["count"] for entry in summary.problems(metrics(**columns), journal)}
 
 
-class TestWrongs:
-    def test_they_are_summed_over_the_run_but_for_what_is_a_state(self):
-        told = wrongs([], diverged=(1.0, NAN, 2.0), rejected=(0.0, 0.0, 0.0), below_offset=(5.0, 3.0, 1.0))
-        assert told == {"diverged": 3, "rejected": 0, "below_offset": 1, "damaged": 0, "killed": 0}
+class TestProblems:
+    def test_counts_are_summed_over_the_run_except_for_states(self):
+        result = counts([], diverged=(1.0, NAN, 2.0), rejected=(0.0, 0.0, 0.0), below_offset=(5.0, 3.0, 1.0))
+        assert result == {"diverged": 3, "rejected": 0, "below_offset": 1, "damaged": 0, "killed": 0}
 
-    def test_a_kill_is_a_start_before_an_end(self):
-        assert wrongs([BEGAN, BEGAN, ENDED, BEGAN, BEGAN])["killed"] == 2
-        assert wrongs([BEGAN, ENDED, BEGAN])["killed"] == 0
-        assert wrongs([BEGAN])["killed"] == 0, "it may be running"
+    def test_a_start_without_an_end_before_it_is_a_kill(self):
+        assert counts([BEGAN, BEGAN, ENDED, BEGAN, BEGAN])["killed"] == 2
+        assert counts([BEGAN, ENDED, BEGAN])["killed"] == 0
+        assert counts([BEGAN])["killed"] == 0, "the run may be in progress"
 
-    def test_warnings_are_told_once_and_damaged_checkpoints_counted(self):
+    def test_equal_warnings_are_listed_once_and_damaged_checkpoints_counted(self):
         damaged = {"event": "warned", "message": "The checkpoint of generation 3 is damaged and was passed over: x."}
         full = {"event": "warned", "message": "the state is larger than memory"}
-        told = summary.problems(metrics(), [BEGAN, damaged, full, damaged, ENDED])
-        assert [(entry["meaning"], entry["count"]) for entry in told] == [
+        result = summary.problems(metrics(), [BEGAN, damaged, full, damaged, ENDED])
+        assert [(entry["meaning"], entry["count"]) for entry in result] == [
             ("damaged checkpoints that were skipped", 2),
             ("times that the run was killed and continued", 0),
             (damaged["message"], 1),
@@ -206,7 +206,7 @@ class TestWrongs:
 
 
 def recorded(words):
-    """What `config.json` says of a run of this command line, as it is read."""
+    """The content of `config.json` of a run with this command line."""
     config = parse(["train", *words.split()]).config
     space = default_space(words.split()[0]) | to_record(config).get("space", {})
     record = to_record(config)
@@ -226,55 +226,55 @@ COMMANDS = [
 
 class TestCommand:
     @pytest.mark.parametrize("words", COMMANDS)
-    def test_where_nobody_wrote_it_down_one_that_gives_the_same_settings(self, words):
+    def test_without_a_recorded_command_an_equivalent_one(self, words):
         record = recorded(words)
         line = summary.command(record, [])
-        program, *told = shlex.split(line)
+        program, *arguments = shlex.split(line)
         assert program == "rookery"
-        assert recorded(" ".join(told[1:])) == record
-        assert len(line) < len(words) + 60, "what is usual is not told"
+        assert recorded(" ".join(arguments[1:])) == record
+        assert len(line) < len(words) + 60, "defaults are left out"
 
-    def test_the_journal_knows_better(self):
+    def test_the_command_in_the_journal_takes_precedence(self):
         words = ["rookery", "train", "sac", "--run-dir", "a b"]
         assert summary.command({"kind": "sac"}, [BEGAN | {"command": words}]) == "rookery train sac --run-dir 'a b'"
 
-    def test_a_resume_began_nothing(self):
+    def test_the_command_of_a_resume_is_not_used(self):
         later = {**BEGAN, "generation": 4, "command": ["rookery", "resume", "run"]}
         record = to_record(KINDS["sac"]())
         assert summary.command(record, [later]) == "rookery train sac --env hopper"
 
-    def test_a_run_from_python_has_none(self):
+    def test_a_run_from_python_has_no_command(self):
         assert summary.command({"kind": "python"}, [BEGAN]) == ""
         assert summary.command({}, []) == ""
 
 
 class TestSettings:
-    def test_only_what_is_not_usual(self):
-        told = summary.differences(
+    def test_only_settings_that_differ_from_the_defaults(self):
+        result = summary.differences(
             recorded("pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite")
         )
-        assert told == [
+        assert result == [
             {"name": "population", "value": "4", "default": "8"},
             {"name": "environment.env", "value": "point_room", "default": "hopper"},
         ]
 
-    def test_everything_where_the_kind_is_unknown(self):
+    def test_all_settings_for_an_unknown_kind(self):
         config = {
             "kind": "python",
             "a": {"b": [1, 2.5], "c": True, "d": None},
             "run": {"run_dir": "x"},
             "space": {"lr": 1},
         }
-        told = summary.differences(config)
-        assert told == [
+        result = summary.differences(config)
+        assert result == [
             {"name": "a.b", "value": "1 2.5", "default": ""},
             {"name": "a.c", "value": "true", "default": ""},
         ]
 
-    def test_a_search_space_in_words(self):
+    def test_the_text_of_a_search_space(self):
         python = {"lr": {"scale": "LogUniform", "low": 1e-5, "high": 0.01}, "tau": 0.005, "discount": [0.9, 0.999]}
-        told = summary.space({"space": python})
-        assert told == [
+        result = summary.space({"space": python})
+        assert result == [
             ["lr", "evolves in [1e-05, 0.01]"],
             ["tau", "is 0.005"],
             ["discount", "evolves in [0.9, 0.999]"],
@@ -282,27 +282,27 @@ class TestSettings:
         assert summary.space({"space": None}) == summary.space({}) == []
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_usual_spaces_are_those_of_the_flags(self, kind):
+    def test_default_spaces_are_those_of_the_flags(self, kind):
         flags = typing.get_type_hints(KINDS[kind]).get("space")
         names = {name.removeprefix("space.") for name in flags.__annotations__} if flags else set()
         assert set(default_space(kind)) == names
 
 
 def test_a_head_of_a_run_of_an_older_version(tmp_path):
-    told = summary.head(open_run(write(tmp_path / "run <b>", {"kind": "sac"})))
-    assert (told["name"], told["kind"], told["env"]) == ("run <b>", "sac", "room")
-    assert told["result"] == "Best fitness 2, median 1.5, after 300 environment steps"
-    assert told["state"] == {"text": "finished, 3 of 3 generations", "over": True}
-    assert (told["events"], told["memory"]) == ([], None)
+    result = summary.head(open_run(write(tmp_path / "run <b>", {"kind": "sac"})))
+    assert (result["name"], result["kind"], result["env"]) == ("run <b>", "sac", "room")
+    assert result["result"] == "Best fitness 2, median 1.5, after 300 environment steps"
+    assert result["state"] == {"text": "finished, 3 of 3 generations", "over": True}
+    assert (result["events"], result["memory"]) == ([], None)
 
 
-def test_a_head_tells_the_journal_and_the_memory_of_the_last_end(tmp_path):
+def test_a_head_has_the_journal_and_the_memory_of_the_last_end(tmp_path):
     compiled = {"event": "compiled", "seconds": 1.25}
     ends = [ENDED | {"memory": {"planned": size}} for size in (1, 2)]
     journal = [BEGAN, compiled, ends[0], BEGAN | {"generation": 3}, ends[1], {"event": "x"}]
-    told = summary.head(open_run(write(tmp_path / "run", journal=journal)))
-    assert told["memory"] == {"planned": 2}
-    texts = [event["text"] for event in told["events"]]
+    result = summary.head(open_run(write(tmp_path / "run", journal=journal)))
+    assert result["memory"] == {"planned": 2}
+    texts = [event["text"] for event in result["events"]]
     end = "finished after generation 3"
     assert texts == ["started with generation 1", "compiled in 1.2 s", end, "started with generation 4", end, "x"]
-    assert told["events"][0]["at"] == "2026-01-02 03:04:05"
+    assert result["events"][0]["at"] == "2026-01-02 03:04:05"
