@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+import statistics
 import tokenize
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -172,6 +173,26 @@ def test_nothing_is_overridden_or_left_empty(path: Path):
 def test_public_names_exist():
     for name in rookery.__all__:
         assert hasattr(rookery, name)
+    assert len(rookery.__all__) <= 30
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=relative)
+def test_a_package_declares_what_it_exports(path: Path):
+    tree = parse(path)
+    imported = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    names = {ast.unparse(target) for node in assigned for target in node.targets}
+    assert "__all__" in names or not imported or "*" in imported, relative(path)  # a star takes a module's `__all__`
+
+
+def test_modules_are_short_on_average():
+    assert statistics.median(len(path.read_text().splitlines()) for path in FILES) <= 140
+
+
+def test_few_lines_are_hidden_from_the_type_checker():
+    assert (
+        sum(path.read_text().count("pyright: ignore") + path.read_text().count("type: ignore") for path in FILES) < 20
+    )
 
 
 # Words that the package and its documents do not use: metaphors of people, homes and speech, where the field has terms.
@@ -180,7 +201,9 @@ UNUSED_WORDS = re.compile(
     r"genomes?|who|whom|whoever|nobody|everybody|somebody|anybody|apprentices?|pupils?"
 )
 ALLOWED = {"MPE_simple_world_comm_v3"}  # an environment of JaxMARL
-OLD_KEYS = {"storage/run_dir.py:world"}  # a key of configurations of format 1
+OLD_KEYS = {"storage/run_dir.py:world", "storage/test_run_dir.py:world"}  # a key of configurations of format 1
+TESTS_ROOT = Path(__file__).parent
+TESTS = sorted(path for path in TESTS_ROOT.rglob("*.py") if path != Path(__file__))
 DOCUMENTS = [*ROOT.parent.glob("*.md"), *ROOT.parent.glob("docs/*.md")]
 
 
@@ -196,9 +219,10 @@ def words_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield from ((token.start[0], word.lower()) for word in spaced.split("_") if word)
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
+@pytest.mark.parametrize("path", [*FILES, *TESTS], ids=lambda path: path.relative_to(ROOT.parent).as_posix())
 def test_the_language_is_that_of_the_field(path: Path):
-    found = {f"{relative(path)}:{word}": line for line, word in words_of(path) if UNUSED_WORDS.fullmatch(word)}
+    name = path.relative_to(ROOT if path in FILES else TESTS_ROOT).as_posix()
+    found = {f"{name}:{word}": line for line, word in words_of(path) if UNUSED_WORDS.fullmatch(word)}
     assert not found.keys() - OLD_KEYS, found
 
 

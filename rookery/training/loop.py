@@ -89,7 +89,7 @@ def run(
       over: the mesh to shard the population over; by default the first device of each process.
       resume: continue the run in `run_dir` up to generation `generations`.
       record: the config entry of `config.json`, from which the command line can rebuild the program.
-      command: the words of the command line that started the run, for its journal.
+      command: the words of the command line, for the journal.
       after_save: called by process 0 with the run directory after each start of a background checkpoint.
       **options: fields of `RunConfig` in place of `config`: `run(program, generations=20, run_dir="runs/mine")`.
 
@@ -113,28 +113,21 @@ def run(
       >>> len(result.history)
       2
     """
-    if config is not None and options:
-        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
-    config = config or RunConfig(**options)
-    if resume and config.run_dir is None:
-        raise ValueError("resume needs the run_dir of the run to continue.")
+    config = _settings(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
     template = programs.template(program, over)
     _check_alike(config, resume, over, template)
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = Compiler(program, over, template)
-    best = Best(config.best_by)
-    if config.best_by not in (None, "best_fitness"):  # checked by tracing, before anything is written
-        best.check(_columns(program, compiler.metrics))
+    best = _best(program, config, compiler)
     with contextlib.ExitStack() as stack:
         requests = stack.enter_context(Requests())  # handles signals until the last checkpoint is complete
         writers, start = RunWriters(Journal()), StartPoint(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
             journal = stack.enter_context(Journal(folder if sync.is_first() else None))
-            checkpoints = stack.enter_context(
-                Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
-            )
+            checkpointer = Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
+            checkpoints = stack.enter_context(checkpointer)
             if resume:
                 start = restore(folder, checkpoints, template, lambda: compiler.work)
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
@@ -157,6 +150,23 @@ def run(
         )
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
+
+
+def _settings(config: RunConfig | None, options: dict[str, Any], resume: bool) -> RunConfig:
+    if config is not None and options:
+        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
+    config = config or RunConfig(**options)
+    if resume and config.run_dir is None:
+        raise ValueError("resume needs the run_dir of the run to continue.")
+    return config
+
+
+def _best(program: Program, config: RunConfig, compiler: Compiler) -> Best:
+    """The record of the best checkpoint; its metric is checked by tracing, before anything is written."""
+    best = Best(config.best_by)
+    if config.best_by not in (None, "best_fitness"):
+        best.check(_columns(program, compiler.metrics))
+    return best
 
 
 class StartPoint(NamedTuple):

@@ -199,7 +199,7 @@ def test_agents_with_shared_parameters_learn_as_further_environments() -> None:
 @pytest.mark.parametrize("make", [multi_agent.independent, multi_agent.shared])
 def test_invalid_teams_are_errors(make: Callable) -> None:
     agent = ppo(TOGETHER, CONFIG)
-    with pytest.raises(ValueError, match=r"^test is a single-agent environment; wrap it by rookery\.as_team"):
+    with pytest.raises(ValueError, match=r"^test is a single-agent environment; wrap it by rookery\.envs\.as_team"):
         make(agent, SPEC)
     with pytest.raises(
         ValueError, match=r"^this agent is already a team; pass the agent that each member of the team uses\.$"

@@ -164,10 +164,10 @@ def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
 
 
 def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agent_case: CompiledAgent) -> None:
-    spec, seen = agent_case.case.spec, agent_case.batch.observation[0, 0]
+    spec, observed = agent_case.case.spec, agent_case.batch.observation[0, 0]
     for action, log_prob in (
-        agent_case.explore(agent_case.state, agent_case.hyper, seen, jax.random.key(0)),
-        (agent_case.act(agent_case.state.params, seen), jnp.zeros(())),
+        agent_case.explore(agent_case.state, agent_case.hyper, observed, jax.random.key(0)),
+        (agent_case.act(agent_case.state.params, observed), jnp.zeros(())),
     ):
         if agent_case.agent.memory_size:
             assert isinstance(action, ActionWithCarry)
@@ -180,10 +180,10 @@ def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agen
 
 def test_the_log_density_is_that_of_a_standard_normal_around_the_mean_in_the_available_dimensions() -> None:
     agent_case = compiled_agent("continuous")
-    seen = agent_case.batch.observation[0, 0]
-    mean = agent_case.act(agent_case.state.params, seen)  # initially near 0, so that nothing was clipped
+    observed = agent_case.batch.observation[0, 0]
+    mean = agent_case.act(agent_case.state.params, observed)  # initially near 0, so that nothing was clipped
     assert (np.abs(mean) < 0.5).all()
-    action, log_prob = agent_case.explore(agent_case.state, agent_case.hyper, seen, jax.random.key(0))
+    action, log_prob = agent_case.explore(agent_case.state, agent_case.hyper, observed, jax.random.key(0))
     expected = -0.5 * float(action[0] - mean[0]) ** 2 - 0.5 * math.log(2 * math.pi)  # the second is not available
     assert float(log_prob) == pytest.approx(expected, rel=1e-4)
 
@@ -206,15 +206,15 @@ def test_an_unavailable_action_is_never_taken() -> None:
     policy = Policy({"params": {**network["params"], "Dense_1": last}}, ())
     state = agent_case.state._replace(policy=agent_case.state.policy._replace(params=policy))
     keys = jax.random.split(jax.random.key(1), 500)
-    seen = agent_case.batch.observation[0, 0]
-    assert seen[3:].tolist() == [1.0, 0.0, 1.0]
+    observed = agent_case.batch.observation[0, 0]
+    assert observed[3:].tolist() == [1.0, 0.0, 1.0]
     draw = compiled(jax.vmap(agent_case.agent.explore, in_axes=(None, None, None, 0)))
-    action, log_prob = draw(state, PpoHyper(), seen, keys)
+    action, log_prob = draw(state, PpoHyper(), observed, keys)
     assert set(np.asarray(action).tolist()) == {0, 2}
     chances = {int(a): float(np.exp(p)) for a, p in zip(action, log_prob, strict=True)}
     assert sum(chances.values()) == pytest.approx(1.0, rel=1e-5)
-    assert int(agent_case.act(state.params, seen)) == 2
-    assert int(agent_case.act(state.params, seen.at[3:].set(jnp.asarray([1.0, 1.0, 1.0])))) == 1
+    assert int(agent_case.act(state.params, observed)) == 2
+    assert int(agent_case.act(state.params, observed.at[3:].set(jnp.asarray([1.0, 1.0, 1.0])))) == 1
 
 
 def test_actions_are_clipped_only_where_they_are_bounded() -> None:
@@ -356,19 +356,19 @@ def test_a_recurrent_update_reproduces_the_log_densities_of_the_rollout() -> Non
     def act(memory: jax.Array, step: tuple) -> tuple:
         shown, ended, key = step
         action: Any
-        seen = jnp.concatenate([shown, memory], axis=-1)
+        observed = jnp.concatenate([shown, memory], axis=-1)
         action, log_prob = jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(
-            agent_case.state, agent_case.hyper, seen, jax.random.split(key, ENVS)
+            agent_case.state, agent_case.hyper, observed, jax.random.split(key, ENVS)
         )
-        return jnp.where(ended[:, None], 0.0, action.memory), (seen, action, log_prob)
+        return jnp.where(ended[:, None], 0.0, action.memory), (observed, action, log_prob)
 
     def extras() -> Transition:
         memory = jax.random.uniform(jax.random.key(4), (ENVS, agent.memory_size))
         keys = jax.random.split(jax.random.key(5), STEPS)
-        _, (seen, action, log_prob) = jax.lax.scan(act, memory, (sensed, ended, keys))
+        _, (observed, action, log_prob) = jax.lax.scan(act, memory, (sensed, ended, keys))
         truth = jnp.ones((STEPS, ENVS), bool)
         extras = RolloutExtras(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)))
-        return Transition(seen, action, agent_case.batch.reward, seen, ended, extras)
+        return Transition(observed, action, agent_case.batch.reward, observed, ended, extras)
 
     batch = compiled(extras)()
     _, metrics = agent_case.update(batch=batch, actor_lr=0.0)

@@ -20,7 +20,7 @@ from rookery.distributed.initialize import NOT_CONNECTED, ProcessesConfig, Proce
 from rookery.signals import Interrupted
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.csv_log import read_csv
-from tests.training.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, lives
+from tests.training.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, run_events
 
 EVOLVING = (
     "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
@@ -99,7 +99,7 @@ def test_two_processes_of_two_devices_give_the_bits_of_one_device(tmp_path):
     assert "Gloo" not in first[1]
     assert second[1:] == ("", ""), "only process 0 prints"
     assert_same_run(one, run)
-    assert lives(run) == ["began", "compiled", "ended: finished"], "only process 0 writes"
+    assert run_events(run) == ["began", "compiled", "ended: finished"], "only process 0 writes"
     config = (run / "config.json").read_text()
     assert "coordinator" not in config, "the address of process 0 is no setting of the run"
 

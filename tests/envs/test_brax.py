@@ -28,13 +28,13 @@ def test_feet_are_found_by_geometry(robot: str) -> None:
 
 @pytest.mark.parametrize("robot", ["walker2d", "ant"])  # capsules, spheres
 def test_foot_height_is_the_simulators_contact_distance(robot: str) -> None:
-    world = brax.load(robot, "spring", debug=True)
-    feet = brax_feet.find_feet(world.sys, len(FEET[robot]))
-    noise = 0.3 * jax.random.normal(jax.random.key(0), (8, world.sys.q_size()))
+    environment = brax.load(robot, "spring", debug=True)
+    feet = brax_feet.find_feet(environment.sys, len(FEET[robot]))
+    noise = 0.3 * jax.random.normal(jax.random.key(0), (8, environment.sys.q_size()))
 
     def measure(noise: jax.Array) -> tuple[jax.Array, ...]:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            physics = world.pipeline_init(world.sys.init_q + noise, jnp.zeros(world.sys.qd_size()))
+            physics = environment.pipeline_init(environment.sys.init_q + noise, jnp.zeros(environment.sys.qd_size()))
         heights = brax_feet.foot_heights(feet, physics.x.pos, physics.x.rot)
         return heights, physics.contact.dist, physics.contact.link_idx[1]
 
@@ -44,12 +44,12 @@ def test_foot_height_is_the_simulators_contact_distance(robot: str) -> None:
     np.testing.assert_allclose(heights, np.stack(lowest, axis=1), atol=1e-6)
 
 
-def test_a_model_lies_where_its_process_computes() -> None:
+def test_a_model_is_on_the_device_of_its_process() -> None:
     """And not on the first device that there is, which another process may own."""
     here = jax.devices()[1]
     with jax.default_device(here):
-        world = brax.load("hopper", "spring")
-    arrays = [leaf for leaf in jax.tree.leaves(world.sys) if isinstance(leaf, jax.Array)]
+        environment = brax.load("hopper", "spring")
+    arrays = [leaf for leaf in jax.tree.leaves(environment.sys) if isinstance(leaf, jax.Array)]
     assert arrays
     assert {device for array in arrays for device in array.devices()} == {here}
 
@@ -61,7 +61,7 @@ OWN = {  # what is left of the reward without the forward term, of an action [A]
 
 
 @pytest.mark.parametrize("robot", sorted(OWN))
-def test_omni_rewards_no_direction_and_says_where_the_torso_is(robot: str) -> None:
+def test_omni_rewards_no_direction_and_describes_the_position_of_the_torso(robot: str) -> None:
     env = registry.make(f"{robot}_omni")
     actions = jax.random.uniform(jax.random.key(1), (5, env.spec.action_size), minval=-1.0)
 
@@ -118,5 +118,5 @@ def test_loading_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     monkeypatch.chdir(tmp_path)
     brax.load("halfcheetah", "spring")  # MuJoCo complains about this model, by default into a file
     assert list(tmp_path.iterdir()) == []
-    said = capfd.readouterr()
-    assert said.out == said.err == ""
+    info = capfd.readouterr()
+    assert info.out == info.err == ""

@@ -13,7 +13,7 @@ from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import bodies as brax_bodies
 from rookery.envs.suites.brax import walls as brax_walls
 
-ROBOTS = {  # links, shapes of the links, shapes of the world
+ROBOTS = {  # links, shapes of the links, shapes of the surroundings
     "hopper": (4, 4, 1),
     "walker2d": (7, 7, 1),
     "halfcheetah": (7, 8, 1),
@@ -50,7 +50,7 @@ def test_shapes_of_every_robot(robot: str) -> None:
         assert all(type(number) is float for part in shape[2:5] for number in part)
 
 
-def test_shapes_are_told_in_plain_numbers() -> None:
+def test_shapes_are_plain_numbers() -> None:
     shapes = brax_bodies.shapes(brax.load("ant", "spring").sys.mj_model)
     assert shapes[0] == Shape(-1, "plane", (40.0, 40.0), (0.0, 0.0, 0.0), NO_TURN, None)
     brown = (0.4, 0.33, 0.26, 1.0)
@@ -65,7 +65,7 @@ def test_goals_of_a_model(robot: str, link: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("task", "walls"), [("ant_trap", 3), ("ant_maze", 7)])
-def test_walls_are_seen_and_what_meets_them_is_not(task: str, walls: int) -> None:
+def test_walls_are_drawn_and_collision_shapes_are_not(task: str, walls: int) -> None:
     picture = registry.make(task).picture
     assert picture is not None
     assert [shape.link for shape in picture.shapes if shape.kind == "box"] == [-1] * walls
@@ -103,7 +103,7 @@ def test_a_robot_is_where_mujoco_has_it() -> None:
         np.testing.assert_allclose(along, data.geom_xmat[geom].reshape(3, 3)[:, 2], atol=1e-6)
 
 
-def test_a_team_that_shares_a_robot_is_seen_as_that_robot() -> None:
+def test_a_team_that_shares_a_robot_is_drawn_as_that_robot() -> None:
     env, alone = registry.make("hopper_3x1"), registry.make("hopper")
     assert env.picture is not None
     assert env.picture.bodies is not None

@@ -19,7 +19,7 @@ from rookery.envs.wrappers import time_limit
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 ROBOT = {"ant_trap": "ant", "humanoid_trap": "humanoid", "ant_maze": "ant"}
 VARIANT = {"ant_trap": brax_walls.TRAP, "humanoid_trap": brax_walls.TRAP, "ant_maze": brax_walls.MAZE}
-RADIUS = {"ant": 0.25, "humanoid": 0.2}  # of what the torso meets walls with
+RADIUS = {"ant": 0.25, "humanoid": 0.2}  # of the torso's collision spheres
 PUSHES = 10  # robots of one run; a test may use fewer
 STEPS = {"ant": 25, "humanoid": 50}  # of 0.05 and 0.015 seconds
 YIELD = 0.05  # metres; how far a robot thrown at a wall may dent it
@@ -77,20 +77,20 @@ PUSHED = {
 
 @cache
 def walled(task: str) -> Any:
-    """Brax's world with the walls of a task."""
-    world = brax.load(ROBOT[task], "spring", **VARIANT[task].options)
-    VARIANT[task].prepare(world, ROBOT[task])
-    return world
+    """Brax's system with the walls of a task."""
+    environment = brax.load(ROBOT[task], "spring", **VARIANT[task].options)
+    VARIANT[task].prepare(environment, ROBOT[task])
+    return environment
 
 
 @cache
 def rolling(task: str) -> Callable[..., tuple[Any, Step]]:
     """Compiled: coordinates `[PUSHES, ...]` and velocities -> states and steps, `[T, PUSHES, ...]`, without action."""
-    world, env = walled(task), registry.make(task)
+    environment, env = walled(task), registry.make(task)
 
     def start(q: jax.Array, qd: jax.Array) -> time_limit.TimeLimitState:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return time_limit.TimeLimitState(world.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
+            return time_limit.TimeLimitState(environment.pipeline_init(q, qd), jnp.zeros((), jnp.int32))
 
     def advance(state: Any, _: None) -> tuple[Any, tuple[Any, Step]]:
         action = jnp.zeros((PUSHES, env.spec.action_size))
@@ -105,7 +105,7 @@ def rolling(task: str) -> Callable[..., tuple[Any, Step]]:
 
 @pytest.mark.filterwarnings("ignore:Accessing `:DeprecationWarning")
 def thrown(task: str, places: list[tuple[float, ...]], speeds: list[tuple[float, ...]]) -> tuple[Any, Step]:
-    """Robots put at (x, y) or (x, y, z) with a velocity along the same axes; see `rolling`."""
+    """Robots placed at (x, y) or (x, y, z) with a velocity along the same axes; see `rolling`."""
     system = walled(task).sys
     q = np.tile(np.asarray(system.init_q), (PUSHES, 1))
     qd = np.zeros((PUSHES, system.qd_size()), np.float32)
@@ -115,7 +115,7 @@ def thrown(task: str, places: list[tuple[float, ...]], speeds: list[tuple[float,
 
 
 @pytest.mark.parametrize("task", OUTLINES)
-def test_walls_stand_where_they_should(task: str) -> None:
+def test_positions_of_walls(task: str) -> None:
     model = walled(task).sys.mj_model
     boxes = [g for g in range(model.ngeom) if model.geom_type[g] == 6]
     low, high = (model.geom_pos[boxes] + sign * model.geom_size[boxes] for sign in (-1.0, 1.0))
@@ -128,7 +128,7 @@ def test_walls_stand_where_they_should(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", OUTLINES)
-def test_only_feet_and_spheres_in_the_body_meet_walls(task: str) -> None:
+def test_only_feet_and_spheres_in_the_body_collide_with_walls(task: str) -> None:
     model = walled(task).sys.mj_model
     plain = brax.load(ROBOT[task], "spring").sys.mj_model
     feet = {plain.geom(g).name for g in brax_feet.floor_and_feet(plain)[1]}
@@ -149,16 +149,16 @@ def test_only_feet_and_spheres_in_the_body_meet_walls(task: str) -> None:
 
 @pytest.mark.parametrize("robot", sorted(brax_walls.ROBOTS))
 def test_the_robot_is_the_plain_one(robot: str) -> None:
-    plain, world = brax.load(robot, "spring"), brax.load(robot, "spring")
-    brax_walls.add_walls(world, robot, brax_walls.MAZE_WALLS)
-    assert world.sys.mj_model.ngeom > plain.sys.mj_model.ngeom
+    plain, environment = brax.load(robot, "spring"), brax.load(robot, "spring")
+    brax_walls.add_walls(environment, robot, brax_walls.MAZE_WALLS)
+    assert environment.sys.mj_model.ngeom > plain.sys.mj_model.ngeom
     for part in ("link", "dof", "actuator", "opt", "init_q", "gravity"):
-        ours, theirs = jax.tree.leaves(getattr(world.sys, part)), jax.tree.leaves(getattr(plain.sys, part))
+        ours, theirs = jax.tree.leaves(getattr(environment.sys, part)), jax.tree.leaves(getattr(plain.sys, part))
         assert len(ours) == len(theirs) > 0
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
     count = {"ant": 4, "humanoid": 2}[robot]
-    for one, other in zip(*(brax_feet.find_feet(w.sys, count) for w in (world, plain)), strict=True):
+    for one, other in zip(*(brax_feet.find_feet(w.sys, count) for w in (environment, plain)), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

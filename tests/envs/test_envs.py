@@ -1,4 +1,4 @@
-"""One contract for every world: what any environment of the registry must keep."""
+"""The contract of all environments of the registry."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +23,7 @@ STEPS = 200
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 
 
-class World(NamedTuple):
+class EnvCase(NamedTuple):
     """An environment with its compiled functions, and what came of two of it side by side."""
 
     env: Environment
@@ -59,12 +59,12 @@ def roll(env: Environment, keys: jax.Array, actions: jax.Array, step_keys: jax.A
 
 
 def agents_of(spec: EnvSpec) -> tuple[int, ...]:
-    """The axis of a team's agents, if it is one's world."""
+    """The axis of the agents, for a team's environment."""
     return (len(spec.team.names),) if spec.team else ()
 
 
 @pytest.fixture(scope="session", params=(*OWN, *BRAX))
-def world(request: pytest.FixtureRequest) -> World:
+def case(request: pytest.FixtureRequest) -> EnvCase:
     name = request.param
     env = registry.make(name, episode_length=LENGTH) if name in BRAX else registry.make(name)
     traces: Counter[str] = Counter()
@@ -77,7 +77,7 @@ def world(request: pytest.FixtureRequest) -> World:
         actions = jax.random.randint(key, each, 0, env.spec.action_size)
     starts, first, steps = jax.jit(partial(roll, env), compiler_options=FAST_COMPILE)(keys, actions, step_keys)
     reset, step = compiled(env.reset, traces, "reset"), compiled(env.step, traces, "step")
-    return World(env, reset, step, traces, keys, step_keys, actions, starts, first, steps)
+    return EnvCase(env, reset, step, traces, keys, step_keys, actions, starts, first, steps)
 
 
 def assert_trees_close(one: Any, other: Any, rtol: float, atol: float) -> None:
@@ -86,8 +86,8 @@ def assert_trees_close(one: Any, other: Any, rtol: float, atol: float) -> None:
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=atol)
 
 
-def test_shapes_and_types_are_as_declared(world: World) -> None:
-    spec = world.env.spec
+def test_shapes_and_types_are_as_declared(case: EnvCase) -> None:
+    spec = case.env.spec
     agents = agents_of(spec)
     expected = {
         "observation": ((*agents, spec.observation_size), jnp.float32),
@@ -98,88 +98,88 @@ def test_shapes_and_types_are_as_declared(world: World) -> None:
         "descriptor": ((spec.descriptor_size,), jnp.float32),
         "broken": ((), jnp.bool_),
     }
-    for state, step in (world.starts, world.first):
+    for state, step in (case.starts, case.first):
         assert step.pursued == ()
-        told = step._replace(pursued=None)._asdict()
-        assert {k: (v.shape[1:], v.dtype) for k, v in told.items() if v is not None} == expected
+        fields = step._replace(pursued=None)._asdict()
+        assert {k: (v.shape[1:], v.dtype) for k, v in fields.items() if v is not None} == expected
         assert {leaf.dtype for leaf in jax.tree.leaves(state)} <= {jnp.dtype("float32"), jnp.dtype("int32")}
 
 
-def test_a_reset_gives_nothing_and_ends_nothing(world: World) -> None:
-    _, step = world.starts
+def test_a_reset_gives_nothing_and_ends_nothing(case: EnvCase) -> None:
+    _, step = case.starts
     assert not np.any(step.reward)
     assert not np.any(step.ended)
     assert not np.any(step.broken)
     np.testing.assert_array_equal(step.observation, step.final_observation)
 
 
-def test_random_steps_stay_finite(world: World) -> None:
-    assert bool(trees.all_finite((world.starts, world.steps)))
-    assert not np.any(world.steps.broken)
+def test_random_steps_stay_finite(case: EnvCase) -> None:
+    assert bool(trees.all_finite((case.starts, case.steps)))
+    assert not np.any(case.steps.broken)
 
 
-def test_start_differs_by_key_and_only_by_key(world: World) -> None:
-    assert_trees_close(world.reset(world.keys[0]), world.reset(world.keys[0]), rtol=0, atol=0)
-    observation = world.starts[1].observation
-    if world.env.spec.name not in (*FIXED_START, "probe_observation", "probe_both"):
+def test_start_differs_by_key_and_only_by_key(case: EnvCase) -> None:
+    assert_trees_close(case.reset(case.keys[0]), case.reset(case.keys[0]), rtol=0, atol=0)
+    observation = case.starts[1].observation
+    if case.env.spec.name not in (*FIXED_START, "probe_observation", "probe_both"):
         assert not np.array_equal(observation[0], observation[1])
 
 
-def test_step_is_pure(world: World) -> None:
-    state = trees.take(world.starts[0], 0)
+def test_step_is_pure(case: EnvCase) -> None:
+    state = trees.take(case.starts[0], 0)
     before = [np.array(leaf) for leaf in jax.tree.leaves(state)]
-    arguments = state, world.actions[0, 0], world.step_keys[0, 0]
-    one, other = world.step(*arguments), world.step(*arguments)
+    arguments = state, case.actions[0, 0], case.step_keys[0, 0]
+    one, other = case.step(*arguments), case.step(*arguments)
     assert_trees_close(one, other, rtol=0, atol=0)
     for old, leaf in zip(before, jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(old, np.asarray(leaf))
 
 
-def test_vmap_equals_a_loop(world: World) -> None:
+def test_vmap_equals_a_loop(case: EnvCase) -> None:
     for i in range(2):
-        state, start = world.reset(world.keys[i])
-        assert_trees_close((state, start), trees.take(world.starts, i), rtol=1e-5, atol=1e-5)
-        after = world.step(trees.take(world.starts[0], i), world.actions[0, i], world.step_keys[0, i])
-        assert_trees_close(after, trees.take(world.first, i), rtol=1e-3, atol=1e-3)
+        state, start = case.reset(case.keys[i])
+        assert_trees_close((state, start), trees.take(case.starts, i), rtol=1e-5, atol=1e-5)
+        after = case.step(trees.take(case.starts[0], i), case.actions[0, i], case.step_keys[0, i])
+        assert_trees_close(after, trees.take(case.first, i), rtol=1e-3, atol=1e-3)
 
 
-def test_compiles_once(world: World) -> None:
-    state, _ = world.reset(world.keys[0])
-    world.reset(world.keys[1])
+def test_compiles_once(case: EnvCase) -> None:
+    state, _ = case.reset(case.keys[0])
+    case.reset(case.keys[1])
     for t in range(3):  # what a step returns must fit where a reset's result went
-        state, _ = world.step(state, world.actions[t, 0], world.step_keys[t, 0])
-    assert world.traces == {"reset": 1, "step": 1}
+        state, _ = case.step(state, case.actions[t, 0], case.step_keys[t, 0])
+    assert case.traces == {"reset": 1, "step": 1}
 
 
-def test_actions_are_clipped(world: World) -> None:
-    state, key = trees.take(world.starts[0], 0), world.step_keys[0, 0]
-    action = world.actions[0, 0]
-    if world.env.spec.discrete:
+def test_actions_are_clipped(case: EnvCase) -> None:
+    state, key = trees.take(case.starts[0], 0), case.step_keys[0, 0]
+    action = case.actions[0, 0]
+    if case.env.spec.discrete:
         pytest.skip("a number names an action, and has no bounds")
-    assert_trees_close(world.step(state, 3.0 * action, key), world.step(state, action, key), rtol=0, atol=0)
+    assert_trees_close(case.step(state, 3.0 * action, key), case.step(state, action, key), rtol=0, atol=0)
 
 
-def test_descriptor_lies_within_its_limits(world: World) -> None:
-    spec = world.env.spec
+def test_descriptor_is_within_its_limits(case: EnvCase) -> None:
+    spec = case.env.spec
     if spec.descriptor is None:
-        assert world.steps.descriptor.shape[-1] == 0
+        assert case.steps.descriptor.shape[-1] == 0
         return
-    seen = np.concatenate([world.starts[1].descriptor[None], world.steps.descriptor])
-    assert (seen >= np.asarray(spec.descriptor.lower)).all()
-    assert (seen <= np.asarray(spec.descriptor.upper)).all()
+    descriptors_seen = np.concatenate([case.starts[1].descriptor[None], case.steps.descriptor])
+    assert (descriptors_seen >= np.asarray(spec.descriptor.lower)).all()
+    assert (descriptors_seen <= np.asarray(spec.descriptor.upper)).all()
 
 
-def test_the_clock_truncates_and_never_terminates(world: World) -> None:
-    late = np.arange(1, STEPS + 1)[:, None] >= world.env.spec.episode_length
-    terminated, truncated = np.asarray(world.steps.terminated), np.asarray(world.steps.truncated)
-    late = late[..., None] if world.env.spec.team else late
+def test_the_clock_truncates_and_never_terminates(case: EnvCase) -> None:
+    late = np.arange(1, STEPS + 1)[:, None] >= case.env.spec.episode_length
+    terminated, truncated = np.asarray(case.steps.terminated), np.asarray(case.steps.truncated)
+    late = late[..., None] if case.env.spec.team else late
     np.testing.assert_array_equal(truncated, late & ~terminated)
-    if world.env.spec.name == "hopper":
+    if case.env.spec.name == "hopper":
         assert terminated.any(), "full force to and fro topples a hopper"
 
 
-def test_without_automatic_reset_the_observation_is_the_successor(world: World) -> None:
-    np.testing.assert_array_equal(world.steps.observation, world.steps.final_observation)
+def test_without_automatic_reset_the_observation_is_the_successor(case: EnvCase) -> None:
+    np.testing.assert_array_equal(case.steps.observation, case.steps.final_observation)
 
 
 def test_automatic_reset_keeps_the_true_successor() -> None:
@@ -194,24 +194,24 @@ def test_automatic_reset_keeps_the_true_successor() -> None:
     for t in range(30):
         key = jax.random.fold_in(jax.random.key(1), t)
         other, expected = plain_step(state, action, key)
-        state, said = step(state, action, key)
-        np.testing.assert_allclose(said.final_observation, expected.final_observation)
-        np.testing.assert_allclose(said.descriptor, expected.descriptor)
-        np.testing.assert_allclose(said.reward, expected.reward)
-        assert bool(said.truncated) == (t % 3 == 2)
-        if bool(said.ended):
-            rows = np.flatnonzero((np.asarray(bank[1].observation) == np.asarray(said.observation)).all(axis=-1))
+        state, step_result = step(state, action, key)
+        np.testing.assert_allclose(step_result.final_observation, expected.final_observation)
+        np.testing.assert_allclose(step_result.descriptor, expected.descriptor)
+        np.testing.assert_allclose(step_result.reward, expected.reward)
+        assert bool(step_result.truncated) == (t % 3 == 2)
+        if bool(step_result.ended):
+            rows = np.flatnonzero((np.asarray(bank[1].observation) == np.asarray(step_result.observation)).all(axis=-1))
             assert rows.size == 1, "the next episode starts from the bank"
             assert_trees_close(state, trees.take(bank[0], int(rows[0])), rtol=0, atol=0)
             chosen.add(int(rows[0]))
         else:
             assert_trees_close(state, other, rtol=1e-6, atol=1e-6)
-            np.testing.assert_array_equal(said.observation, said.final_observation)
+            np.testing.assert_array_equal(step_result.observation, step_result.final_observation)
     assert len(chosen) > 1
 
 
 def fragile(value: float) -> Environment:
-    """A world whose numbers are `value` wherever the action is above 0."""
+    """An environment whose numbers are `value` wherever the action is above 0."""
 
     def reset(key: jax.Array) -> tuple[jax.Array, Step]:
         return jnp.zeros(()), base.first_step(jnp.zeros(2), jnp.zeros(1))
@@ -237,7 +237,7 @@ def test_broken_physics_end_the_episode(value: float) -> None:
     np.testing.assert_array_equal(broken.descriptor, [0.0])
 
 
-def test_a_policy_that_is_not_finite_breaks_the_maze_and_is_told() -> None:
+def test_a_policy_that_is_not_finite_breaks_the_maze_and_is_reported() -> None:
     env = registry.make("point_maze")
     _, step = env.step(env.reset(jax.random.key(0))[0], jnp.full((2,), jnp.nan), jax.random.key(1))
     assert bool(step.broken & step.terminated)

@@ -94,7 +94,7 @@ class TestProjected:
         assert descriptor == pytest.approx([-10.24, -10.24])
         assert function(name).worst_fitness == 0.0
 
-    def test_what_lies_beyond_the_edge_counts_its_reciprocal(self, name):
+    def test_joints_beyond_the_edge_count_their_reciprocal(self, name):
         _, descriptor = score(name, 10.24, 1.0, -51.2, 5.12)
         assert descriptor == pytest.approx([0.5 + 1.0, -0.1 + 5.12])
 

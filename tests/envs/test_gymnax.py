@@ -22,7 +22,7 @@ BALANCE = np.asarray([0.1, 0.3, 1.0, 0.5], np.float32)  # a linear policy that k
 
 
 def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> Step:
-    """All steps of one episode and what comes after it, `[steps, ...]`."""
+    """All steps of one episode and those after its end, `[steps, ...]`."""
 
     def advance(carry: Any, key: jax.Array) -> Any:
         state, observation = carry
@@ -43,20 +43,20 @@ def types(tree: Any) -> Any:
 
 @pytest.mark.parametrize("name", gymnax.TASKS)
 def test_the_table_is_what_the_suite_has(name: str) -> None:
-    env, sizes, world = gymnax.make(name), gymnax.TASKS[name], gymnax.load(name)
-    assert sizes.episode_length == world.params.max_steps_in_episode
-    assert sizes.discrete == (world.lower is None)
+    env, sizes, suite_env = gymnax.make(name), gymnax.TASKS[name], gymnax.load(name)
+    assert sizes.episode_length == suite_env.params.max_steps_in_episode
+    assert sizes.discrete == (suite_env.lower is None)
     if sizes.discrete:
-        assert world.env.action_space(world.params).n == sizes.action_size
+        assert suite_env.env.action_space(suite_env.params).n == sizes.action_size
     state, start = jax.eval_shape(env.reset, jax.random.key(0))
     action = jax.ShapeDtypeStruct(*(((), jnp.int32) if sizes.discrete else ((sizes.action_size,), jnp.float32)))
     after, step = jax.eval_shape(env.step, state, action, jax.random.key(0))
     assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-    for said in (start, step):
-        assert (said.observation.shape, said.observation.dtype) == ((sizes.observation_size,), jnp.float32)
-        assert (said.reward.shape, said.reward.dtype) == ((), jnp.float32)
-        assert {flag.shape for flag in (said.terminated, said.truncated, said.broken)} == {()}
+    for suite_step in (start, step):
+        assert (suite_step.observation.shape, suite_step.observation.dtype) == ((sizes.observation_size,), jnp.float32)
+        assert (suite_step.reward.shape, suite_step.reward.dtype) == ((), jnp.float32)
+        assert {flag.shape for flag in (suite_step.terminated, suite_step.truncated, suite_step.broken)} == {()}
 
 
 def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
@@ -66,7 +66,7 @@ def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
     assert not set(gymnax.TASKS) & set(gymnax.UNSUPPORTED)
 
 
-def test_a_pole_that_stands_is_truncated_and_one_that_falls_is_terminated() -> None:
+def test_an_upright_pole_is_truncated_and_a_falling_one_is_terminated() -> None:
     env = registry.make("CartPole-v1")
     standing = rolled(env, lambda observation, _: jnp.asarray(observation @ BALANCE > 0.0, jnp.int32), 500)
     assert not np.any(standing.terminated)
@@ -92,13 +92,13 @@ def test_a_pendulum_is_never_terminated_and_its_numbers_stay_finite() -> None:
 
 @pytest.mark.parametrize(("name", "bound"), [("Pendulum-v1", 2.0), ("MountainCarContinuous-v0", 1.0)])
 @pytest.mark.parametrize("action", [-1.0, 0.25, 7.0])
-def test_actions_stand_for_the_bounds_of_the_suite(name: str, bound: float, action: float) -> None:
-    env, world = registry.make(name), gymnax.load(name)
+def test_actions_are_scaled_to_the_bounds_of_the_suite(name: str, bound: float, action: float) -> None:
+    env, suite_env = registry.make(name), gymnax.load(name)
     state, _ = env.reset(jax.random.key(0))
     _, step = env.step(state, jnp.asarray([action]), jax.random.key(1))
     with third_party.standard_promotion():
         own = jnp.asarray([bound * min(action, 1.0)])
-        observation, _, reward, _, _ = world.env.step_env(jax.random.key(1), state.inner, own, world.params)
+        observation, _, reward, _, _ = suite_env.env.step_env(jax.random.key(1), state.inner, own, suite_env.params)
     np.testing.assert_allclose(step.observation, observation, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(step.reward, reward, rtol=1e-5)
 
@@ -111,7 +111,7 @@ def test_uneven_bounds_are_scaled_dimension_by_dimension() -> None:
 
 
 def test_the_chain_ends_with_its_last_link_and_time_ends_it_before() -> None:
-    last = lambda *_: jnp.asarray(4, jnp.int32)  # noqa: E731  the reward of this action lies at the end
+    last = lambda *_: jnp.asarray(4, jnp.int32)  # noqa: E731  the reward of this action is at the end
     whole = rolled(registry.make("DiscountingChain-bsuite"), last, 100)
     np.testing.assert_array_equal(whole.terminated, np.arange(1, 101) == 100)
     assert not np.any(whole.truncated)
@@ -189,7 +189,7 @@ def frames_of(images: Any, indices: tuple[int, ...]) -> list[Any]:
     return found
 
 
-def test_a_classic_task_is_drawn_with_pygame_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_classic_task_is_drawn_with_pygame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.raises(ImportError, match=r'with pygame .*; install it: pip install "gymnax\[visualize\]"'):
         film("CartPole-v1", tmp_path / "film.gif")
@@ -206,5 +206,5 @@ assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__st
 assert "gymnax" in sys.modules
 """
     command = [sys.executable, "-W", "error", "-c", code]
-    said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    suite_step = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (suite_step.returncode, suite_step.stdout, suite_step.stderr) == (0, "", "")

@@ -27,8 +27,8 @@ STEPPED = (  # one of each kind takes a step here; the others differ by their ma
 
 
 def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> tuple[Any, Step]:
-    """All states `[steps + 1, ...]` of an episode, what comes after its end included, and all steps `[steps, I, ...]`;
-    the policy sees the observations and the time."""
+    """All states `[steps + 1, ...]` of an episode, also after its end, and all steps `[steps, I, ...]`;
+    the policy gets the observations and the time."""
 
     def advance(carry: Any, time: jax.Array) -> Any:
         state, observation = carry
@@ -38,8 +38,8 @@ def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> tuple[An
 
     def roll() -> Any:
         state, start = env.reset(jax.random.key(seed))
-        _, (states, said) = jax.lax.scan(advance, (state, start.observation), jnp.arange(steps))
-        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, states), said
+        _, (states, suite_step) = jax.lax.scan(advance, (state, start.observation), jnp.arange(steps))
+        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, states), suite_step
 
     return fast(roll)()
 
@@ -49,7 +49,7 @@ def fast(function: Any) -> Any:
 
 
 def still(env: Environment) -> Any:
-    """Action 0 for everybody, of the right shape."""
+    """Action 0 for every agent, of the right shape."""
     spec = env.spec
     assert spec.team is not None
     agents = len(spec.team.names)
@@ -61,7 +61,7 @@ def types(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_steps_are_what_the_specification_says(name: str) -> None:
+def test_steps_match_the_specification(name: str) -> None:
     env = registry.make(name)
     spec, team = env.spec, env.spec.team
     assert team is not None
@@ -70,11 +70,14 @@ def test_steps_are_what_the_specification_says(name: str) -> None:
     after, step = jax.eval_shape(env.step, state, still(env), jax.random.key(0))
     assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-    for said in (start, step):
-        assert (said.observation.shape, said.observation.dtype) == ((agents, spec.observation_size), jnp.float32)
-        assert (said.reward.shape, said.reward.dtype) == ((agents,), jnp.float32)
-        assert {flag.shape for flag in (said.terminated, said.truncated)} == {(agents,)}
-        assert (said.broken.shape, said.descriptor.shape) == ((), (0,))
+    for suite_step in (start, step):
+        assert (suite_step.observation.shape, suite_step.observation.dtype) == (
+            (agents, spec.observation_size),
+            jnp.float32,
+        )
+        assert (suite_step.reward.shape, suite_step.reward.dtype) == ((agents,), jnp.float32)
+        assert {flag.shape for flag in (suite_step.terminated, suite_step.truncated)} == {(agents,)}
+        assert (suite_step.broken.shape, suite_step.descriptor.shape) == ((), (0,))
     assert max(team.observation_sizes) == spec.sensed_size
     assert max(team.action_sizes) == spec.action_size
 
@@ -111,15 +114,15 @@ def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
 
 
 def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() -> None:
-    env, world = registry.make("MPE_simple_spread_v3"), jaxmarl.load("MPE_simple_spread_v3", 25)
+    env, suite_env = registry.make("MPE_simple_spread_v3"), jaxmarl.load("MPE_simple_spread_v3", 25)
     keys = jax.random.split(jax.random.key(3), 2)
     actions = jnp.asarray([[0, 1, 2], [3, 4, 0]], jnp.int32)
 
     def own(state: Any, action: jax.Array, key: jax.Array) -> Any:
         with third_party.standard_promotion():
-            named = dict(zip(world.agents, action, strict=True))
-            observations, _, rewards, _, _ = world.env.step_env(key, state, named)
-        return observations["agent_2"], jnp.stack([rewards[agent] for agent in world.agents])
+            named = dict(zip(suite_env.agents, action, strict=True))
+            observations, _, rewards, _, _ = suite_env.env.step_env(key, state, named)
+        return observations["agent_2"], jnp.stack([rewards[agent] for agent in suite_env.agents])
 
     def compare() -> Any:
         states, starts = jax.vmap(env.reset)(keys)
@@ -138,17 +141,17 @@ def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() ->
         np.testing.assert_allclose(then[i].reward, suite[i][1], rtol=1e-5)
 
 
-def test_unequal_actions_are_told_by_a_mask_and_continuous_ones_scaled() -> None:
+def test_unequal_actions_have_a_mask_and_continuous_ones_are_scaled() -> None:
     speaking = registry.make("MPE_simple_speaker_listener_v4")
     _, start = fast(speaking.reset)(jax.random.key(0))
     assert speaking.spec.masked
     np.testing.assert_array_equal(start.observation[:, -5:], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     assert not np.any(start.observation[0, 3:11])
-    world = jaxmarl.load("MPE_simple_world_comm_v3", 25)
-    given = jaxmarl._actions(world, jnp.full((6, 9), 5.0).at[1, :2].set(jnp.asarray([-7.0, 0.0])))
-    assert [given[agent].shape for agent in world.agents] == [(9,)] + [(5,)] * 5
+    suite_env = jaxmarl.load("MPE_simple_world_comm_v3", 25)
+    given = jaxmarl._actions(suite_env, jnp.full((6, 9), 5.0).at[1, :2].set(jnp.asarray([-7.0, 0.0])))
+    assert [given[agent].shape for agent in suite_env.agents] == [(9,)] + [(5,)] * 5
     np.testing.assert_allclose(given["adversary_0"], [0.0, 0.5, 1.0, 1.0, 1.0])
-    steered = world._replace(lower=world.lower - 3.0)  # from -3 to 1
+    steered = suite_env._replace(lower=suite_env.lower - 3.0)  # from -3 to 1
     np.testing.assert_allclose(jaxmarl._actions(steered, jnp.full((6, 9), 0.5))["agent_1"], [0.0] * 5)
 
 
@@ -164,14 +167,14 @@ def test_a_dead_unit_can_do_nothing_and_shares_the_end_of_the_battle(battle: tup
     state, _ = reset(jax.random.key(0))
     dead = []
     for t in range(60):
-        state, said = step(state, jnp.full((3,), 4, jnp.int32), jax.random.key(t))
-        dead.append((np.asarray(said.observation[:, -8:]) == [0, 0, 0, 0, 1, 0, 0, 0]).all(axis=-1))
-        assert not np.any(said.truncated)
-        assert np.asarray(said.terminated).tolist() == [bool(dead[-1].all())] * 3
-        if np.any(said.terminated):
+        state, suite_step = step(state, jnp.full((3,), 4, jnp.int32), jax.random.key(t))
+        dead.append((np.asarray(suite_step.observation[:, -8:]) == [0, 0, 0, 0, 1, 0, 0, 0]).all(axis=-1))
+        assert not np.any(suite_step.truncated)
+        assert np.asarray(suite_step.terminated).tolist() == [bool(dead[-1].all())] * 3
+        if np.any(suite_step.terminated):
             break
     assert dead[-1].all(), "three marines that only stand are shot"
-    assert any(units.any() and not units.all() for units in dead), "somebody dies before the others"
+    assert any(units.any() and not units.all() for units in dead), "one unit dies before the others"
 
 
 def test_time_truncates_a_battle(battle: tuple[Any, Any]) -> None:
@@ -179,9 +182,9 @@ def test_time_truncates_a_battle(battle: tuple[Any, Any]) -> None:
     state, _ = reset(jax.random.key(0))
     for time, expected in ((57, False), (58, False), (59, True)):
         later = state._replace(time=jnp.asarray(time, jnp.int32))
-        _, said = step(later, jnp.full((3,), 4, jnp.int32), jax.random.key(0))
-        assert np.asarray(said.truncated).tolist() == [expected] * 3
-        assert not np.any(said.terminated)
+        _, suite_step = step(later, jnp.full((3,), 4, jnp.int32), jax.random.key(0))
+        assert np.asarray(suite_step.truncated).tolist() == [expected] * 3
+        assert not np.any(suite_step.terminated)
 
 
 def test_a_dead_unit_is_paid_the_victory(battle: tuple[Any, Any]) -> None:
@@ -191,13 +194,13 @@ def test_a_dead_unit_is_paid_the_victory(battle: tuple[Any, Any]) -> None:
     health = jnp.asarray([0.0, 45.0, 45.0, 1.0, 0.0, 0.0])  # the first ally is dead, one enemy has a breath left
     inner = state.inner.state.replace(unit_positions=place, unit_health=health, unit_alive=health > 0.0)
     state = state._replace(inner=state.inner.replace(state=inner))
-    _, said = step(state, jnp.asarray([4, 5, 4], jnp.int32), jax.random.key(1))
-    assert bool(np.all(said.terminated))
-    assert float(said.reward[0]) > 1.0
-    np.testing.assert_allclose(said.reward, said.reward[0])
+    _, suite_step = step(state, jnp.asarray([4, 5, 4], jnp.int32), jax.random.key(1))
+    assert bool(np.all(suite_step.terminated))
+    assert float(suite_step.reward[0]) > 1.0
+    np.testing.assert_allclose(suite_step.reward, suite_step.reward[0])
 
 
-def test_a_kitchen_sees_its_own_clock_and_never_terminates() -> None:
+def test_a_kitchen_observes_its_time_and_never_terminates() -> None:
     name = "overcooked_cramped_room"
     _, steps = rolled(registry.make(name, episode_length=41), lambda *_: jnp.full((2,), 4, jnp.int32), 42)
     assert not np.any(steps.terminated)
@@ -207,7 +210,7 @@ def test_a_kitchen_sees_its_own_clock_and_never_terminates() -> None:
     assert not hurry[0].any()
 
 
-def test_who_speaks_too_early_ends_the_riddle_and_time_ends_it_too() -> None:
+def test_a_wrong_announcement_or_the_time_limit_ends_the_riddle() -> None:
     env = registry.make("switch_riddle")
     _, steps = rolled(env, lambda _, time: jnp.where(time == 6, 2, 0) * jnp.ones((3,), jnp.int32), 7)
     np.testing.assert_array_equal(steps.terminated[:, 0], np.arange(1, 8) == 7)
@@ -221,10 +224,10 @@ def test_a_game_of_coins_is_not_begun_anew_within_an_episode() -> None:
     np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 13) == 12)
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(states.inner.step, np.arange(13))
-    assert len(np.unique(states.inner.red_pos, axis=0)) == 1, "who stays is not put elsewhere"
+    assert len(np.unique(states.inner.red_pos, axis=0)) == 1, "an agent that remains is not moved"
 
 
-def test_only_who_is_to_move_has_moves_in_hanabi() -> None:
+def test_only_the_agent_in_turn_has_moves_in_hanabi() -> None:
     env = registry.make("hanabi")
     _, start = fast(env.reset)(jax.random.key(0))
     masks = np.asarray(start.observation[:, -21:])
@@ -278,5 +281,5 @@ assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__st
 assert "jaxmarl" in sys.modules
 """
     command = [sys.executable, "-W", "error", "-c", code]
-    said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    suite_step = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (suite_step.returncode, suite_step.stdout, suite_step.stderr) == (0, "", "")

@@ -74,16 +74,16 @@ def test_no_walk_ever_tunnels() -> None:
 def follow(env: Environment, way: tuple[tuple[float, float], ...]) -> tuple[bool, int, float, np.ndarray]:
     """Walk along waypoints: whether the episode terminated, its steps, return and last observation."""
     step = jax.jit(env.step)
-    state, said = env.reset(jax.random.key(3))
+    state, result = env.reset(jax.random.key(3))
     total, remaining = 0.0, list(way)
     for t in range(1, env.spec.episode_length + 1):
-        if len(remaining) > 1 and np.abs(np.asarray(said.observation) - remaining[0]).max() < 0.02:
+        if len(remaining) > 1 and np.abs(np.asarray(result.observation) - remaining[0]).max() < 0.02:
             remaining.pop(0)
-        action = jnp.clip((jnp.asarray(remaining[0]) - said.observation) / point_maze.STRIDE, -1.0, 1.0)
-        state, said = step(state, action, jax.random.key(t))
-        total += float(said.reward)
-        if bool(said.ended):
-            return bool(said.terminated), t, total, np.asarray(said.final_observation)
+        action = jnp.clip((jnp.asarray(remaining[0]) - result.observation) / point_maze.STRIDE, -1.0, 1.0)
+        state, result = step(state, action, jax.random.key(t))
+        total += float(result.reward)
+        if bool(result.ended):
+            return bool(result.terminated), t, total, np.asarray(result.final_observation)
     raise AssertionError("neither the goal nor the clock ended the episode")
 
 

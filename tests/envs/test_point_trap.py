@@ -26,7 +26,7 @@ def moved(position: tuple[float, float], action: tuple[float, float]) -> np.ndar
 
 
 @pytest.mark.parametrize("toward", [-1.0, 1.0])
-def test_side_walls_stop_what_comes_from_either_side_and_let_slide(toward: float) -> None:
+def test_side_walls_stop_motion_from_either_side_and_allow_sliding(toward: float) -> None:
     x, lower, upper = point_maze.TRAP_SIDES[int(toward > 0)]
     for height in (lower + 0.06, 0.5 * (lower + upper), upper - 0.06):
         for start in (x - 0.02 * toward, x + 0.02 * toward):
@@ -35,7 +35,7 @@ def test_side_walls_stop_what_comes_from_either_side_and_let_slide(toward: float
     np.testing.assert_allclose(moved((x - 0.02, lower - 0.03), (1.0, 0.0)), [x + 0.03, lower - 0.03], atol=1e-6)
 
 
-def test_nobody_leaves_through_a_corner() -> None:
+def test_no_point_leaves_through_a_corner() -> None:
     for x, sideways in ((LEFT + 0.01, -1.0), (RIGHT - 0.01, 1.0)):
         np.testing.assert_allclose(moved((x, TOP - 0.01), (sideways, 1.0)), [x, TOP - 0.01], atol=1e-6)
 
@@ -49,8 +49,8 @@ def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
         actions = jnp.clip(2.0 * jax.random.normal(action_key, (150, 2)) + jnp.asarray([[0.0, 0.4]]), -1.0, 1.0)
 
         def advance(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-            state, said = step(state, action, action_key)
-            return state, said.final_observation
+            state, result = step(state, action, action_key)
+            return state, result.final_observation
 
         state = reset(start_key)[0]._replace(inner=jax.random.uniform(start_key, (2,), minval=-0.8, maxval=0.3))
         return jax.lax.scan(advance, state, actions)[1]
@@ -67,15 +67,15 @@ def follow(way: tuple[tuple[float, float], ...]) -> tuple[bool, float, np.ndarra
     """Walk along waypoints: whether the episode terminated, its return and last observation."""
     env = registry.make("point_trap")
     step = jax.jit(env.step)
-    state, said = env.reset(jax.random.key(3))
+    state, result = env.reset(jax.random.key(3))
     total, remaining = 0.0, list(way)
-    while not bool(said.ended):
-        if len(remaining) > 1 and np.abs(np.asarray(said.observation) - remaining[0]).max() < 0.02:
+    while not bool(result.ended):
+        if len(remaining) > 1 and np.abs(np.asarray(result.observation) - remaining[0]).max() < 0.02:
             remaining.pop(0)
-        gap = jnp.asarray(remaining[0]) - said.observation
-        state, said = step(state, jnp.clip(gap / point_maze.TRAP_STRIDE, -1.0, 1.0), jax.random.key(0))
-        total += float(said.reward)
-    return bool(said.terminated), total, np.asarray(said.final_observation)
+        gap = jnp.asarray(remaining[0]) - result.observation
+        state, result = step(state, jnp.clip(gap / point_maze.TRAP_STRIDE, -1.0, 1.0), jax.random.key(0))
+        total += float(result.reward)
+    return bool(result.terminated), total, np.asarray(result.final_observation)
 
 
 def test_the_greedy_way_ends_under_the_end_wall() -> None:

@@ -1,4 +1,4 @@
-"""Predators and prey: motions, captures and rewards by hand, and what each agent sees."""
+"""Predators and prey: motions, captures and rewards computed by hand, and observations."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ KEY = jax.random.key(0)
 
 
 def begun(env: Environment, positions: Any, headings: Any = None) -> TimeLimitState:
-    """A state in which everybody stands where it is put."""
+    """A state with the given positions."""
     position = jnp.asarray(positions, jnp.float32)
     heading = jnp.zeros(len(position)) if headings is None else jnp.asarray(headings, jnp.float32)
     prey = sum(name.startswith("prey") for name in env.spec.team.names)  # pyright: ignore[reportOptionalMemberAccess]
@@ -29,12 +29,12 @@ def begun(env: Environment, positions: Any, headings: Any = None) -> TimeLimitSt
 
 
 def after(env: Environment, state: TimeLimitState, *actions: Any) -> tuple[TimeLimitState, list[Step]]:
-    """The state after these actions, one of everybody per step, and the steps."""
+    """The state after these actions, one per agent and step, and the steps."""
     step, steps = jax.jit(env.step, compiler_options=FAST_COMPILE), []
     for action in actions:
         taken = jnp.asarray(action, jnp.int32) if env.spec.discrete else jnp.asarray(action, jnp.float32)[:, None]
-        state, said = step(state, taken, KEY)
-        steps.append(said)
+        state, result = step(state, taken, KEY)
+        steps.append(result)
     return state, steps
 
 
@@ -52,7 +52,7 @@ def test_any_heading_is_one_turn_away() -> None:
     env = registry.make("pursuit_continuous")
     start = begun(env, [[0.2, 0.5], [0.7, 0.5]], [0.0, 0.75 * math.pi])
     state, _ = after(env, start, [0.5, 0.5])
-    # A quarter of the circle each: the predator goes up; the prey, at 3/4 pi before, goes down to the left.
+    # A quarter of the circle each: the predator moves up; the prey, at 3/4 pi before, moves down to the left.
     np.testing.assert_allclose(state.inner.heading, [0.5 * math.pi, -0.75 * math.pi], atol=1e-5)
     part = 0.03 / math.sqrt(2)
     np.testing.assert_allclose(state.inner.position, [[0.2, 0.51], [0.7 - part, 0.5 - part]], atol=1e-6)
@@ -88,11 +88,11 @@ def test_one_against_one_ends_with_the_catch_and_nothing_follows() -> None:
     assert [step.reward.tolist() for step in steps] == [[-1.0, 1.0], [100.0, -100.0], [0.0, 0.0]]
     assert [step.terminated.tolist() for step in steps] == [[False] * 2, [True] * 2, [True] * 2]
     assert not any(np.any(step.truncated) for step in steps)
-    np.testing.assert_allclose(state.inner.position[0], [0.505, 0.5], atol=1e-6)  # nobody moves on
+    np.testing.assert_allclose(state.inner.position[0], [0.505, 0.5], atol=1e-6)  # no agent moves
     assert state.inner.caught.tolist() == [2]
 
 
-def test_who_was_caught_is_gone_while_the_others_go_on() -> None:
+def test_caught_prey_is_inactive_while_the_others_continue() -> None:
     env = registry.make("pursuit_discrete", predators=2, prey=2, capture_radius=0.125, episode_length=3)
     names = ("predator_0", "predator_1", "prey_0", "prey_1")
     assert env.spec.team == (names, (17,) * 4, (4,) * 4, True)
@@ -101,7 +101,7 @@ def test_who_was_caught_is_gone_while_the_others_go_on() -> None:
     # The catch pays both predators; afterwards every step costs them again.
     assert [step.reward.tolist() for step in steps] == [[100, 100, -100, 1], [-1, -1, 0, 1], [-1, -1, 0, 1]]
     assert [step.terminated.tolist() for step in steps] == [[False, False, True, False]] * 3
-    # The clock truncates everybody else, and terminates nobody.
+    # The clock truncates all others, and terminates none.
     assert [step.truncated.tolist() for step in steps] == [[False] * 4] * 2 + [[True, True, False, True]]
     assert [bool(step.over) for step in steps] == [False, False, True]
     np.testing.assert_allclose(state.inner.position[2], [0.22, 0.5], atol=1e-6)
@@ -117,7 +117,7 @@ def test_two_catches_in_one_step_pay_twice() -> None:
     assert bool(step.over)
 
 
-def test_everybody_sees_itself_first_then_its_kind_then_the_others() -> None:
+def test_an_observation_has_the_agent_itself_then_its_kind_then_the_others() -> None:
     env = registry.make("pursuit_discrete", predators=2, prey=1, predator_speed=0.0, prey_speed=0.0, episode_length=4)
     start = begun(env, [[0.25, 0.5], [0.5, 0.5], [1.0, 0.0]])
     _, (step,) = after(env, start, [0, 1, 2])
@@ -130,15 +130,15 @@ def test_everybody_sees_itself_first_then_its_kind_then_the_others() -> None:
     np.testing.assert_allclose(step.observation, expected, atol=1e-6)
 
 
-def test_the_three_of_a_kind_are_seen_in_turn_and_who_was_caught_not_at_all() -> None:
+def test_agents_of_a_kind_are_observed_in_turn_and_caught_prey_is_not() -> None:
     env = registry.make("pursuit_discrete", predators=1, prey=3, capture_radius=0.1, predator_speed=0.0, prey_speed=0.0)
     start = begun(env, [[0.5, 0.5], [0.5, 0.55], [0.75, 0.5], [0.5, 1.0]])
     _, (step,) = after(env, start, [0, 0, 0, 0])
-    rows = np.asarray(step.observation)[:, 1:].reshape(4, 4, 4)  # who sees, place in the row, numbers
+    rows = np.asarray(step.observation)[:, 1:].reshape(4, 4, 4)  # observing agent, place in the row, numbers
     assert step.terminated.tolist() == [False, True, False, False]
     np.testing.assert_array_equal(rows[0, 1], 0.0)
     np.testing.assert_allclose(rows[0, 2:, :2], [[0.25, 0.0], [0.0, 0.5]], atol=1e-6)
-    # The second prey sees itself, the third, then the first, which is gone, then the predator.
+    # The second prey observes itself, the third, then the first, which is caught, then the predator.
     np.testing.assert_allclose(rows[2, :, :2], [[0.5, 0.0], [-0.25, 0.5], [0.0, 0.0], [-0.25, 0.0]], atol=1e-6)
 
 
@@ -168,7 +168,7 @@ def test_random_episodes_keep_the_contract(name: str) -> None:
     assert (flags[1:] >= flags[:-1]).all(), "the flag of an agent whose task has ended stays"
     assert (np.asarray(steps.ended)[-1]).all()
     assert not np.any(steps.broken)
-    # One of the mapped worlds is what it is alone, twice.
+    # A mapped environment gives the same as alone, twice.
     alone = reset_twice(env, keys[1], actions[0, 1])
     for position in alone:
         np.testing.assert_allclose(position, states.inner.position[1], atol=1e-6)
@@ -198,7 +198,7 @@ def test_episodes_begin_apart_and_differ() -> None:
     assert heading.max() > 3.0
 
 
-def test_where_nobody_can_stand_apart_they_stand_as_far_as_they_can() -> None:
+def test_agents_start_as_far_apart_as_possible() -> None:
     env = registry.make("pursuit_continuous", capture_radius=0.99)
     state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(4), 64))
     predator, prey = np.moveaxis(np.asarray(state.inner.position), 1, 0)
@@ -206,7 +206,7 @@ def test_where_nobody_can_stand_apart_they_stand_as_far_as_they_can() -> None:
     assert (np.linalg.norm(predator - prey, axis=-1) > 0.6 * farthest).all()
 
 
-def test_a_policy_that_is_not_finite_breaks_the_chase_and_is_told() -> None:
+def test_a_policy_that_is_not_finite_breaks_the_chase_and_is_reported() -> None:
     env = registry.make("pursuit_continuous")
     _, (step,) = after(env, begun(env, [[0.1, 0.1], [0.9, 0.9]]), [math.nan, 0.0])
     assert bool(step.broken)

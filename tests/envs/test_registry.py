@@ -13,7 +13,7 @@ from rookery.envs.tasks import functions
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_the_table_says_what_is_built(name: str) -> None:
+def test_the_table_matches_the_built_tasks(name: str) -> None:
     task, spec = registry.find(name), registry.make(name).spec
     assert spec[:8] == (
         name,
@@ -33,15 +33,15 @@ def test_the_table_says_what_is_built(name: str) -> None:
     assert row["episode_length"] == spec.episode_length
 
 
-def test_the_documentation_tells_every_task_as_it_is() -> None:
+def test_the_documentation_describes_every_task() -> None:
     text = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("### Offsets")[0].splitlines()
     ]
-    told = {cells[0].strip("`"): cells for cells in lines if cells[0].startswith("`") and len(cells) > 2}
-    assert set(told) == {row["task"] for row in registry.table()}
+    description = {cells[0].strip("`"): cells for cells in lines if cells[0].startswith("`") and len(cells) > 2}
+    assert set(description) == {row["task"] for row in registry.table()}
     for row in registry.table():
-        cells = told[row["task"]]
+        cells = description[row["task"]]
         if row["descriptor"]:
             assert float(cells[-1]) == row["qd_offset"], cells
         if row["suite"] in ("brax", "gymnax", "jaxmarl"):
@@ -69,7 +69,7 @@ def test_rows_share_their_columns() -> None:
     assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "brax,jaxmarl"}
 
 
-def test_a_scoring_function_is_told_but_not_built() -> None:
+def test_a_scoring_function_is_listed_but_not_built() -> None:
     row = registry.describe("arm")
     assert (row["suite"], row["observation_size"], row["action_size"]) == ("function", 0, 8)
     assert (row["episode_length"], row["qd_offset"], row["extra"]) == (None, 0.5, None)

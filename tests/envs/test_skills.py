@@ -1,4 +1,4 @@
-"""Skills: who is asked for what, when it changes, and what a step says of it."""
+"""Skills: their assignment to episodes, when they change, and their record in a step."""
 
 import math
 from functools import partial
@@ -22,7 +22,7 @@ SLOTS = 11
 
 
 def line(length: int = 1) -> Environment:
-    """A start in [0, 1), a step of 1 at a time; the reward is the place, the descriptor what the key says."""
+    """A start in [0, 1), a step of 1 at a time; the reward is the position, the descriptor is drawn from the key."""
     place = envs.descriptor_spec("a draw", "final", (0.0,), (1.0,))
     spec = EnvSpec("line", observation_size=1, action_size=1, episode_length=length, descriptor=place)
     return time_limit.limit_episode(Environment(_reset, _step, spec), length)
@@ -107,7 +107,7 @@ def dealt() -> Walk:
     return walk(skills(line(3), 4, balanced=True), times=48)
 
 
-# --- who is asked for what
+# --- assignment of skills
 
 
 def test_every_reset_draws_a_skill_and_all_are_equally_likely(drawn: Walk) -> None:
@@ -164,20 +164,20 @@ def test_balanced_skills_go_round(dealt: Walk) -> None:
 
 
 def test_evaluations_take_the_skills_in_turn() -> None:
-    def judged(environment: Environment, key: jax.Array) -> tuple:
+    def evaluation(environment: Environment, key: jax.Array) -> tuple:
         bank = auto_reset.start_bank(environment, key, 16)
         return bank[1].observation, rollout.start_episodes(environment, bank, 16)
 
     for environment in (skills(line(), 4, balanced=True), skills(line(), 2, "sphere")):
-        starts, lives = compiled(partial(judged, environment))(jax.random.key(0))
+        starts, rollouts = compiled(partial(evaluation, environment))(jax.random.key(0))
         assert environment.spec.skill is not None
         every = listed(environment.spec.skill)
-        np.testing.assert_array_equal(lives.observation[:, 1:], np.concatenate([every] * (16 // len(every))))
-        np.testing.assert_array_equal(lives.observation[:, 0], starts[:, 0])
-        np.testing.assert_array_equal(lives.state.skill, lives.observation[:, 1:])
+        np.testing.assert_array_equal(rollouts.observation[:, 1:], np.concatenate([every] * (16 // len(every))))
+        np.testing.assert_array_equal(rollouts.observation[:, 0], starts[:, 0])
+        np.testing.assert_array_equal(rollouts.state.skill, rollouts.observation[:, 1:])
 
 
-def test_the_skills_that_stand_for_all() -> None:
+def test_enumerated_skills() -> None:
     assert listed(SkillSpec("one-hot", 3)).tolist() == np.eye(3).tolist()
     circle, half = listed(SkillSpec("sphere", 2)), math.sqrt(0.5)
     eighths = [[1, 0], [half, half], [0, 1], [-half, half], [-1, 0], [-half, -half], [0, -1], [half, -half]]
@@ -188,7 +188,7 @@ def test_the_skills_that_stand_for_all() -> None:
     assert whole_rounds(SkillSpec("sphere", 2), 10) == 16
 
 
-# --- what a step says
+# --- the record in a step
 
 
 def test_observations_end_in_the_skill_and_true_successors_in_the_old_one(drawn: Walk) -> None:
@@ -209,9 +209,9 @@ def test_observations_end_in_the_skill_and_true_successors_in_the_old_one(drawn:
     assert (steps.final_observation[ended][:, 0] >= 3.0).all()
 
 
-def test_the_rest_of_a_step_is_the_worlds(drawn: Walk) -> None:
+def test_other_fields_of_a_step_are_those_of_the_environment(drawn: Walk) -> None:
     bare, steps = walk(line(3), times=30), jax.tree.map(lambda leaf: leaf[:30], drawn.steps)
-    # The same keys, so the same draws in the world; the starts are drawn from keys of their own.
+    # The same keys, so the same draws in the environment; the starts are drawn from keys of their own.
     np.testing.assert_array_equal(steps.descriptor, bare.steps.descriptor)
     np.testing.assert_array_equal(steps.truncated, bare.steps.truncated)
     np.testing.assert_array_equal(steps.reward, steps.final_observation[..., 0])
@@ -220,8 +220,8 @@ def test_the_rest_of_a_step_is_the_worlds(drawn: Walk) -> None:
 
 def test_an_episodes_return_adds_up_and_begins_at_zero(drawn: Walk) -> None:
     reward = drawn.steps.reward.reshape(-1, 3, SLOTS)
-    told = drawn.steps.pursued.episode_return.reshape(-1, 3, SLOTS)
-    np.testing.assert_allclose(told, reward.cumsum(axis=1), rtol=1e-6)
+    actions_taken = drawn.steps.pursued.episode_return.reshape(-1, 3, SLOTS)
+    np.testing.assert_allclose(actions_taken, reward.cumsum(axis=1), rtol=1e-6)
 
 
 def test_a_reset_shows_a_skill_and_nothing_returned() -> None:
@@ -267,13 +267,13 @@ def words(keys: jax.Array) -> set[tuple]:
 
 def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
     # A draw of integers spends its key and the two halves of it.
-    world, key = telling(), jax.random.key(1)
-    bank = jnp.arange(4), compiled(partial(auto_reset.start_bank, world, size=4))(key)[1]
-    starts, first = compiled(partial(auto_reset.begin, world, num_envs=16))(bank, key)
+    plain_env, key = telling(), jax.random.key(1)
+    bank = jnp.arange(4), compiled(partial(auto_reset.start_bank, plain_env, size=4))(key)[1]
+    starts, first = compiled(partial(auto_reset.begin, plain_env, num_envs=16))(bank, key)
     assert words(first.observation) == words(jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16)))
     assert (starts != jax.random.randint(key, (16,), 0, 4)).any()
 
-    _, step = compiled(auto_reset.auto_reset(world, bank).step)(bank[0][0], jnp.zeros(1), key)
+    _, step = compiled(auto_reset.auto_reset(plain_env, bank).step)(bank[0][0], jnp.zeros(1), key)
     spent = jax.random.split(key)[1]
     assert not words(step.observation) & words(jax.random.key_data(jax.random.split(key)))
     assert not words(step.observation) & words(jax.random.key_data(jax.random.split(spent)))
@@ -284,20 +284,20 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
     agent = sac(environment.spec, SacConfig(hidden_sizes=(4,)))
     params = compiled(agent.init)(jax.random.key(0))
     layer = params.policy["params"]["Dense_0"]
-    layer["kernel"] = layer["kernel"].at[1:].set(0.0)  # a policy that does not see what it is asked for
+    layer["kernel"] = layer["kernel"].at[1:].set(0.0)  # a policy that does not depend on the skill
     observation = jnp.concatenate([jnp.full((8, 1), 0.5), jnp.tile(jnp.eye(4), (2, 1))], axis=1)
 
     def both(params: PyTree, key: jax.Array) -> tuple:
         drawn = rollout.explore(agent, agent.start(params), agent.space.defaults, observation, key)
         return drawn, jax.vmap(agent.act, in_axes=(None, 0))(params, observation)
 
-    drawn, told = compiled(both)(params, jax.random.key(1))
-    assert len(np.unique(np.asarray(told))) == 1  # or it does see it
+    drawn, actions_taken = compiled(both)(params, jax.random.key(1))
+    assert len(np.unique(np.asarray(actions_taken))) == 1  # otherwise it depends on the skill
     assert len(np.unique(np.asarray(drawn))) == 8
 
 
-def test_the_worlds_of_a_step_draw_each_for_itself(drawn: Walk) -> None:
-    draws = drawn.steps.descriptor[:100].ravel()  # of 1,100 numbers with 23 bits one pair meets once in fourteen
+def test_environments_draw_skills_independently(drawn: Walk) -> None:
+    draws = drawn.steps.descriptor[:100].ravel()  # of 1,100 numbers with 23 bits one pair is equal once in fourteen
     assert len(np.unique(draws)) >= len(draws) - 1
 
 

@@ -1,4 +1,4 @@
-"""Worlds made for teams out of others, and worlds that keep what an agent notes."""
+"""Wrappers that make a team of a single agent, and that carry an agent's memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def both() -> tuple:
     return followed(plain, ACTION, LENGTH), followed(as_team(plain), ACTION[None], LENGTH)
 
 
-def test_a_team_of_one_lives_through_the_same(both: tuple) -> None:
+def test_a_team_of_one_gives_the_same_steps(both: tuple) -> None:
     for plain, team in zip(*both, strict=True):
         for name in ("observation", "reward", "terminated", "truncated", "final_observation"):
             alone = np.asarray(getattr(plain, name))
@@ -61,8 +61,8 @@ def test_a_team_of_one_knows_its_sizes() -> None:
     masked = counting()._replace(spec=SPY_SPEC._replace(masked=True, observation_size=4))
     assert as_team(masked).spec.team == Team(("agent",), (2,), (2,))
     assert as_team(masked).spec.sensed_size == 2
-    world = errand()
-    assert as_team(world) is world
+    plain_env = errand()
+    assert as_team(plain_env) is plain_env
 
 
 def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
@@ -76,20 +76,20 @@ def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
     assert np.isfinite(steps.observation).all()
 
 
-def test_only_a_plain_world_becomes_a_team_of_one() -> None:
+def test_only_a_plain_environment_becomes_a_team_of_one() -> None:
     for environment in (skills(registry.make("point_room"), 2), remembering(counting(), 1)):
         with pytest.raises(ValueError, match=r" has skills or a memory; apply as_team before adding them\.$"):
             as_team(environment)
 
 
-# --- who one is
+# --- index of the agent
 
 
 def test_every_observation_begins_with_the_agents_index() -> None:
     environment, action = errand(), jnp.asarray([[0.5, 0.25], [-0.5, 0.0]])
     known = identify(environment)
-    plain, told = followed(environment, action, ERRAND_LENGTH), followed(known, action, ERRAND_LENGTH)
-    for before, after in zip(plain, told, strict=True):
+    plain, reported = followed(environment, action, ERRAND_LENGTH), followed(known, action, ERRAND_LENGTH)
+    for before, after in zip(plain, reported, strict=True):
         for name in ("observation", "final_observation"):
             shown = np.asarray(getattr(after, name))
             assert shown.shape[-2:] == (2, 7)
@@ -118,9 +118,9 @@ def test_the_index_is_there_after_an_automatic_reset() -> None:
 # --- memory
 
 
-@pytest.mark.parametrize("world", [counting, errand])
-def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(world: Callable[[], Environment]) -> None:
-    environment, size = world(), world().spec.observation_size
+@pytest.mark.parametrize("plain_env", [counting, errand])
+def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(plain_env: Callable[[], Environment]) -> None:
+    environment, size = plain_env(), plain_env().spec.observation_size
     agents = (2,) if environment.spec.team else ()
     memory = jnp.arange(3.0 * (2 if agents else 1)).reshape(*agents, 3) + 1.0
     action = jnp.full((*agents, 2), 0.5)
@@ -144,7 +144,7 @@ def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(world: C
     np.testing.assert_array_equal(steps.reward, plain.reward)
 
 
-def test_a_world_without_a_memory_to_keep_stays_as_it_is() -> None:
+def test_an_environment_without_memory_is_unchanged() -> None:
     environment = counting()
     assert remembering(environment, 0) is environment
 

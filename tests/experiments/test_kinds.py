@@ -91,7 +91,7 @@ def narrow(spec: EnvSpec, config: NarrowConfig) -> Agent:
     return sac(spec, SacConfig(hidden_sizes=(config.width,)))._replace(space=NARROW_SPACE)
 
 
-ROW = AgentEntry("narrow actor-critic", "Nobody 2026", NarrowConfig, narrow, NARROW_SPACE)
+ROW = AgentEntry("narrow actor-critic", "Doe 2026", NarrowConfig, narrow, NARROW_SPACE)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_row_adds_an_agent_to_every_method(narrow_kinds):
         assert default_space(name)["policy_lr"] == (1e-4, 1e-2)
     assert KINDS["pbt-narrow"].__doc__ == (
         "Population Based Training of narrow actor-critic agents.\n\n"
-        "Sources: Jaderberg 2017 (arXiv:1711.09846), Nobody 2026."
+        "Sources: Jaderberg 2017 (arXiv:1711.09846), Doe 2026."
     )
     code, out, _ = call("train", "pbt-narrow", "--help")
     assert code == 0

@@ -1,6 +1,6 @@
-"""An on-policy agent that learns nothing and writes down what it is given.
+"""An on-policy agent that learns nothing and records its inputs.
 
-Its exploring action is three times its parameter, which lies outside of what a world takes; it is judged by the
+Its exploring action is three times its parameter, which is outside the environment's bounds; it is evaluated with the
 parameter itself.
 """
 
@@ -29,7 +29,7 @@ class SpyHyper(NamedTuple):
 SPACE = hyperparams.space(SpyHyper(), {"weight": hyperparams.LogUniform(0.1, 10.0)})
 
 
-class Heard(NamedTuple):
+class Recorded(NamedTuple):
     """A spy's state."""
 
     params: jax.Array  # [] a third of what it does
@@ -38,7 +38,7 @@ class Heard(NamedTuple):
 
 
 def spy(spec: EnvSpec, first: float | None = None) -> OnPolicyAgent:
-    """Newborns have the parameter `first`, or one drawn from [-1, 1]."""
+    """Initial members have the parameter `first`, or one drawn from [-1, 1]."""
     start, act = partial(_start, spec), partial(_act, spec)
     return OnPolicyAgent(partial(_init, first), start, partial(_explore, spec), act, _update, SPACE, minibatches=1)
 
@@ -47,21 +47,23 @@ def _init(first: float | None, key: jax.Array) -> jax.Array:
     return jnp.float32(first) if first is not None else jax.random.uniform(key, minval=-1.0, maxval=1.0)
 
 
-def _start(spec: EnvSpec, params: jax.Array) -> Heard:
+def _start(spec: EnvSpec, params: jax.Array) -> Recorded:
     each = (STEPS, ENVS)
-    seen, action = jnp.zeros((*each, spec.observation_size)), jnp.zeros((*each, spec.action_size))
+    observed, action = jnp.zeros((*each, spec.observation_size)), jnp.zeros((*each, spec.action_size))
     none, never = jnp.zeros(each), jnp.zeros(each, bool)
-    lived = RolloutExtras(none, never, never, none)
-    return Heard(params, jnp.int32(-1), Transition(seen, action, none, seen, never, lived))
+    extras = RolloutExtras(none, never, never, none)
+    return Recorded(params, jnp.int32(-1), Transition(observed, action, none, observed, never, extras))
 
 
 def _act(spec: EnvSpec, params: jax.Array, observation: jax.Array) -> jax.Array:
     return jnp.full((spec.action_size,), 1.0) * params
 
 
-def _explore(spec: EnvSpec, state: Heard, hyper: SpyHyper, observation: jax.Array, key: jax.Array) -> tuple:
+def _explore(spec: EnvSpec, state: Recorded, hyper: SpyHyper, observation: jax.Array, key: jax.Array) -> tuple:
     return jnp.full((spec.action_size,), 3.0) * state.params, jnp.float32(LOG_PROB)
 
 
-def _update(state: Heard, hyper: SpyHyper, batch: Transition, key: jax.Array, step: jax.Array) -> tuple[Heard, dict]:
+def _update(
+    state: Recorded, hyper: SpyHyper, batch: Transition, key: jax.Array, step: jax.Array
+) -> tuple[Recorded, dict]:
     return state._replace(batch=batch, step=step), {"index": step.astype(jnp.float32)}

@@ -1,4 +1,4 @@
-"""A world whose every step is known beforehand, an agent that writes a diary, and lives of the two.
+"""An environment whose every step is known, an agent that records its inputs, and rollouts of both.
 
 `counting` counts its own steps and a start state says how many it will live, so that what must stand in the buffer, and
 what an evaluation must find, can be worked out by hand. `SPY` learns nothing and writes down what it was given.
@@ -46,11 +46,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(function, compiler_options=FAST_COMPILE)
 
 
-# --- the world: observation (lifetime, time), reward 1 per step; after the end nothing is what it should be
+# --- the environment: observation (length, time), reward 1 per step; after the end all values are wrong on purpose
 
 
 def counting(descriptor: bool = True, led: bool = False) -> Environment:
-    """The world; where it is led, the descriptor is the time times the action, and 0 at every start."""
+    """The environment; with `led`, the descriptor is the time times the action, and 0 at every start."""
     spec = SPY_SPEC._replace(descriptor=DESCRIPTOR if descriptor else None)
     size = spec.descriptor_size
     environment = Environment(partial(_reset, size), partial(_step, size, led), spec)
@@ -135,18 +135,18 @@ SPY = OffPolicyAgent(
 )
 
 
-# --- an agent for worlds with skills: its action is what it is asked for
+# --- an agent for environments with skills: its action is the skill
 
 
-class Heard(NamedTuple):
+class Recorded(NamedTuple):
     params: jax.Array  # [] how much of the skill its action is
     batch: Transition  # of the last update, as it was given
 
 
 def obedient(spec: EnvSpec, rows: int) -> OffPolicyAgent:
-    """Updates come with `rows` rows; it draws no noise and has nothing to choose."""
-    start, explore, act = partial(_heard, spec, rows), partial(_obey_exploring, spec), partial(_obey, spec)
-    return OffPolicyAgent(_obedient_init, start, explore, act, _silence, _hear, hyperparams.space(NoHyper(), {}))
+    """Updates come with `rows` rows; it draws no noise and has no hyper-parameters to choose."""
+    start, explore, act = partial(_recorded, spec, rows), partial(_obey_exploring, spec), partial(_obey, spec)
+    return OffPolicyAgent(_obedient_init, start, explore, act, _silence, _record, hyperparams.space(NoHyper(), {}))
 
 
 def _obedient_init(key: jax.Array) -> jax.Array:
@@ -154,12 +154,14 @@ def _obedient_init(key: jax.Array) -> jax.Array:
     return jnp.ones(())
 
 
-def _heard(spec: EnvSpec, rows: int, params: jax.Array) -> Heard:
+def _recorded(spec: EnvSpec, rows: int, params: jax.Array) -> Recorded:
     observation, action = jnp.zeros((rows, spec.observation_size)), jnp.zeros((rows, spec.action_size))
-    return Heard(params, Transition(observation, action, jnp.zeros(rows), observation, jnp.zeros(rows, bool)))
+    return Recorded(params, Transition(observation, action, jnp.zeros(rows), observation, jnp.zeros(rows, bool)))
 
 
-def _obey_exploring(spec: EnvSpec, state: Heard, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> jax.Array:
+def _obey_exploring(
+    spec: EnvSpec, state: Recorded, hyper: NoHyper, observation: jax.Array, key: jax.Array
+) -> jax.Array:
     return _obey(spec, state.params, observation)
 
 
@@ -171,12 +173,14 @@ def _silence(key: jax.Array, batch_size: int) -> jax.Array:
     return jnp.zeros((batch_size,))
 
 
-def _hear(state: Heard, hyper: NoHyper, batch: Transition, noise: jax.Array, step: jax.Array) -> tuple[Heard, dict]:
+def _record(
+    state: Recorded, hyper: NoHyper, batch: Transition, noise: jax.Array, step: jax.Array
+) -> tuple[Recorded, dict]:
     return state._replace(batch=batch), {}
 
 
 class Life(NamedTuple):
-    """A learner with its compiled functions and a newborn."""
+    """A learner with its compiled functions and an initial member."""
 
     learner: Learner
     bank: PyTree
@@ -206,7 +210,7 @@ def life(agent: OffPolicyAgent, environment: Environment, config: OffPolicyConfi
 
 
 def stored(member: Member, num_envs: int) -> Transition:
-    """Every row in the order of its birth, `[T, E, ...]`; the buffer must not have wrapped around."""
+    """Every row in the order of insertion, `[T, E, ...]`; the buffer must not have wrapped around."""
     size = int(member.buffer.size)
     assert int(member.buffer.position) == size
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:size].reshape(-1, num_envs, *leaf.shape[1:]), member.buffer.rows)

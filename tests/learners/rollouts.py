@@ -1,4 +1,4 @@
-"""What tests of on-policy learning share: rollouts of random numbers, and a team's world whose every step is known.
+"""Shared by tests of on-policy learning: rollouts of random numbers, and a team's environment with known steps.
 
 In `errand` a walker's task ends with its second step and a sitter's never does; the clock ends both after four. Each is
 shown the time and its own last action, and is paid what it did in its first dimension, the sitter ten times that.
@@ -27,7 +27,7 @@ PARTIAL = SPEC._replace(masked=True, observation_size=5)
 def rollout(key: jax.Array, spec: EnvSpec, memory_size: int = 0, agents: tuple[int, ...] = ()) -> Transition:
     """Random numbers of `[T, E, ...]`: a termination, a truncation, one step that does not count, and masks.
 
-    Log densities are not far from a newborn policy's.
+    Log densities are close to those of an initial policy.
     """
     keys = jax.random.split(key, 8)
     each = (STEPS, ENVS, *agents)
@@ -49,7 +49,7 @@ def rollout(key: jax.Array, spec: EnvSpec, memory_size: int = 0, agents: tuple[i
     likely = -jnp.log(2.0 if spec.masked else 3.0)
     if not spec.discrete:
         likely = jnp.sum((-0.5 * action**2 - 0.5 * math.log(2 * math.pi)) * exists, axis=-1)
-    lived = RolloutExtras(
+    extras = RolloutExtras(
         log_prob=likely + 0.3 * jax.random.normal(keys[3], each),
         ended=terminated | truncated,
         counts=jnp.broadcast_to((time != 5) | (place != 0), each),
@@ -57,7 +57,7 @@ def rollout(key: jax.Array, spec: EnvSpec, memory_size: int = 0, agents: tuple[i
     )
     given: Any = ActionWithCarry(action, observation[..., -memory_size:]) if memory_size else action
     reward = jax.random.normal(keys[5], each)
-    return Transition(observation, given, reward, next_observation, terminated, lived)
+    return Transition(observation, given, reward, next_observation, terminated, extras)
 
 
 def _with_mask(mask: jax.Array, start: int, observation: jax.Array) -> jax.Array:
@@ -65,11 +65,11 @@ def _with_mask(mask: jax.Array, start: int, observation: jax.Array) -> jax.Array
     return jnp.concatenate([observation[..., :start], mask, rest], axis=-1)
 
 
-# --- a team's world: observation (time, own last action [A], mask [A]); what the walker sees after its end is nonsense
+# --- a team's environment: observation (time, own last action [A], mask [A]), wrong after the walker's end
 
 WALKER_STEPS, LENGTH = 2, 4
 PAY = (1.0, 10.0)
-ELSEWHERE = 50.0  # what the walker sees when its task is over
+ELSEWHERE = 50.0  # the walker's observation after the end of its task
 TEAM = Team(("walker", "sitter"), observation_sizes=(3, 2), action_sizes=(2, 1))
 ERRAND = EnvSpec("errand", 5, 2, LENGTH, team=TEAM, masked=True)
 EXISTS = ((1.0, 1.0), (1.0, 0.0))

@@ -1,7 +1,7 @@
-"""The life of an agent that makes its own reward: what is stored, what is rewarded at an end, how it is judged.
+"""Training with an intrinsic reward: stored extras, rewards at the end of an episode, and evaluation.
 
-In the world of `lives.counting`, led, the descriptor is the time times the action, and the agent's action is the skill
-itself: (time, 0) for the first of two, (0, time) for the other, and (0, 0) at every start.
+In the environment `recording.counting(led=True)` the descriptor is the time times the action, and the agent's action
+is the skill itself: (time, 0) for the first of two, (0, time) for the other, and (0, 0) at every start.
 """
 
 import math
@@ -35,7 +35,7 @@ from tests.learners.recording import (
     stored,
 )
 
-WORLD = skills(counting(led=True), 2)
+ENVIRONMENT = skills(counting(led=True), 2)
 ROWS = 200  # of a batch: of 48 rows that are stored, so each is among them a few times
 CONFIG = changed(TINY, batch_size=ROWS, eval_episodes=5)
 # Logits (x, y + 1.5): the second skill is always recognised, the first from time 2 on.
@@ -54,7 +54,7 @@ def at(time: np.ndarray, skill: np.ndarray) -> np.ndarray:
     return log_ratio(np.stack([np.where(skill == 0, time, 0), np.where(skill == 1, time, 0) + 1.5], axis=-1), skill)
 
 
-def judging(place: Life) -> Life:
+def evaluating(place: Life) -> Life:
     """With the hand-made discriminator, which learns nothing."""
     member: Member = place.member
     hyper = member.hyper._replace(discriminator_lr=jnp.float32(0.0))
@@ -64,12 +64,12 @@ def judging(place: Life) -> Life:
 
 @pytest.fixture(scope="module")
 def led() -> Life:
-    agent = diayn(obedient(WORLD.spec, ROWS), WORLD.spec, DiaynConfig(discriminator_hidden_sizes=()))
-    return judging(life(agent, WORLD, CONFIG))
+    agent = diayn(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, DiaynConfig(discriminator_hidden_sizes=()))
+    return evaluating(life(agent, ENVIRONMENT, CONFIG))
 
 
 @pytest.fixture(scope="module")
-def lived(led: Life) -> Member:
+def trained(led: Life) -> Member:
     return led.generations(1)[0]
 
 
@@ -77,8 +77,8 @@ def lived(led: Life) -> Member:
 def normalised() -> Life:
     """It recognises skills by the whole observation, lifetime and time, as the agent is shown them."""
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
-    agent = diayn(obedient(WORLD.spec, ROWS), WORLD.spec, config)
-    return judging(life(agent, WORLD, changed(CONFIG, normalize_observations=True)))
+    agent = diayn(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, config)
+    return evaluating(life(agent, ENVIRONMENT, changed(CONFIG, normalize_observations=True)))
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def shown(normalised: Life) -> Member:
 # --- what is stored
 
 
-def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(lived: Member) -> None:
-    rows = stored(lived, CONFIG.num_envs)
+def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(trained: Member) -> None:
+    rows = stored(trained, CONFIG.num_envs)
     time, skill = rows.next_observation[..., 1], rows.next_observation[..., 2:]
     np.testing.assert_array_equal(rows.extras, time[..., None] * skill)
     np.testing.assert_array_equal(rows.observation[..., 2:], skill)
@@ -98,7 +98,7 @@ def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(
     for ends in (rows.terminated, cut):
         assert ends.any()
         assert (rows.extras[ends].max(axis=-1) >= 2.0).all()  # and not the 0 of a start
-    # What follows an end is another episode, whose skill need not be the same.
+    # What follows an end is another episode, which may have another skill.
     ended = (rows.terminated | cut)[:-1]
     np.testing.assert_array_equal(rows.observation[1:][~ended], rows.next_observation[:-1][~ended])
     assert (rows.observation[1:][ended][:, 1] == 0.0).all()
@@ -106,22 +106,22 @@ def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(
     assert 0.0 < same < 1.0
 
 
-def test_a_sampled_row_is_one_that_was_stored(lived: Member) -> None:
-    rows, size = lived.buffer.rows, int(lived.buffer.size)
-    taken = buffers.take(lived.buffer, jnp.asarray([size - 1, 0, size - 1]))
+def test_a_sampled_row_is_one_that_was_stored(trained: Member) -> None:
+    rows, size = trained.buffer.rows, int(trained.buffer.size)
+    taken = buffers.take(trained.buffer, jnp.asarray([size - 1, 0, size - 1]))
     assert taken.extras.shape == (3, 2)
     np.testing.assert_array_equal(taken.extras, np.asarray(rows.extras)[[size - 1, 0, size - 1]])
 
 
-def test_nothing_is_kept_besides_where_the_observation_says_all(shown: Member) -> None:
+def test_no_extras_are_stored_if_the_observation_is_sufficient(shown: Member) -> None:
     assert shown.buffer.rows.extras == ()
 
 
 # --- what is rewarded
 
 
-def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Life, lived: Member) -> None:
-    given: Transition = lived.state.agent.batch
+def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Life, trained: Member) -> None:
+    given: Transition = trained.state.agent.batch
     time, skill = np.asarray(given.next_observation[:, 1]), np.asarray(given.next_observation[:, 2:]).argmax(axis=1)
     np.testing.assert_allclose(given.reward, at(time, skill), rtol=1e-5, atol=1e-6)
     cut = (time == LENGTH) & ~given.terminated
@@ -135,29 +135,29 @@ def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Life, lived: Memb
 # --- normalisation
 
 
-def test_statistics_leave_the_skill_out_and_the_agent_sees_it_as_it_is(shown: Member) -> None:
+def test_observation_statistics_exclude_the_skill(shown: Member) -> None:
     assert shown.normalizer.mean.shape == (2,)
     rows = stored(shown, CONFIG.num_envs)
-    seen = rows.observation[..., :2].reshape(-1, 2).astype(np.float64)
-    np.testing.assert_allclose(shown.normalizer.mean, seen.mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(shown.normalizer.squares / len(seen), seen.var(axis=0), rtol=1e-4)
+    observed = rows.observation[..., :2].reshape(-1, 2).astype(np.float64)
+    np.testing.assert_allclose(shown.normalizer.mean, observed.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(shown.normalizer.squares / len(observed), observed.var(axis=0), rtol=1e-4)
 
     given: Transition = shown.state.agent.batch  # of the last update, which saw these statistics
     for observation in (given.observation, given.next_observation):
         assert set(map(tuple, np.asarray(observation[:, 2:]).tolist())) == {(1.0, 0.0), (0.0, 1.0)}
-        back = np.asarray(observation[:, :2]) * seen.std(axis=0) + seen.mean(axis=0)
+        back = np.asarray(observation[:, :2]) * observed.std(axis=0) + observed.mean(axis=0)
         np.testing.assert_allclose(back, back.round(), atol=1e-3)
         assert set(back[:, 0].round()) == set(LIFETIMES)
 
 
-def test_the_whole_state_is_recognised_as_the_agent_sees_it(shown: Member) -> None:
+def test_the_discriminator_reads_the_normalised_observation(shown: Member) -> None:
     given: Transition = shown.state.agent.batch
     logits = np.asarray(given.next_observation[:, :2], np.float64) + BIAS
     expected = log_ratio(logits, np.asarray(given.next_observation[:, 2:].argmax(axis=1)))
     np.testing.assert_allclose(given.reward, expected, rtol=1e-4, atol=1e-5)
 
 
-# --- how it is judged
+# --- evaluation
 
 
 def evaluated(place: Life, member: Member) -> Evaluation:
@@ -165,79 +165,79 @@ def evaluated(place: Life, member: Member) -> Evaluation:
 
 
 def episodes(place: Life) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths and skills of six episodes: five were asked for, and the skills come in turn."""
+    """Lengths and skills of six episodes: five were requested, and the skills are assigned in turn."""
     lifetimes = np.asarray(place.bank[1].observation[:6, 0])
     assert set(lifetimes) == set(LIFETIMES)
     return np.minimum(lifetimes, LENGTH).astype(int), np.arange(6) % 2
 
 
-def test_evaluation_says_of_each_episode_how_well_its_skill_was_recognised(led: Life, lived: Member) -> None:
+def test_an_evaluation_reports_the_accuracy_of_each_episode(led: Life, trained: Member) -> None:
     # Episodes that end before the clock go on: to rewards of 1000 and descriptors of 1000, which must not count.
     lengths, skill = episodes(led)
-    judged = evaluated(led, lived)
+    evaluation = evaluated(led, trained)
     times = [np.arange(1, length + 1) for length in lengths]
     accuracy = np.where(skill == 0, (lengths - 1) / lengths, 1.0)
     diversity = [at(time, np.full_like(time, z)).sum() for time, z in zip(times, skill, strict=True)]
-    np.testing.assert_allclose(judged.episodes["accuracy"], accuracy, rtol=1e-6)
-    np.testing.assert_allclose(judged.episodes["diversity_return"], diversity, rtol=1e-5)
-    np.testing.assert_array_equal(judged.episodes["true_return"], lengths)
-    np.testing.assert_array_equal(judged.returns, lengths)
+    np.testing.assert_allclose(evaluation.episodes["accuracy"], accuracy, rtol=1e-6)
+    np.testing.assert_allclose(evaluation.episodes["diversity_return"], diversity, rtol=1e-5)
+    np.testing.assert_array_equal(evaluation.episodes["true_return"], lengths)
+    np.testing.assert_array_equal(evaluation.returns, lengths)
     reached = (lengths[:, None] + 1) / 2 * np.eye(2)[skill]  # the mean of 1..n, along the skill
-    np.testing.assert_allclose(judged.episodes["descriptors"], reached, rtol=1e-6)
-    np.testing.assert_allclose(judged.descriptor, reached.mean(axis=0), rtol=1e-6)
-    assert float(judged.fitness) == pytest.approx(accuracy.mean(), rel=1e-6)
+    np.testing.assert_allclose(evaluation.episodes["descriptors"], reached, rtol=1e-6)
+    np.testing.assert_allclose(evaluation.descriptor, reached.mean(axis=0), rtol=1e-6)
+    assert float(evaluation.fitness) == pytest.approx(accuracy.mean(), rel=1e-6)
 
 
 def test_evaluation_recognises_through_the_genotypes_own_statistics(normalised: Life, shown: Member) -> None:
     lengths, skill = episodes(normalised)
-    judged = evaluated(normalised, shown)
+    evaluation = evaluated(normalised, shown)
     lifetimes = np.asarray(normalised.bank[1].observation[:6, 0])
     for episode, length in enumerate(lengths):
         raw = np.stack([np.full(length, lifetimes[episode]), np.arange(1, length + 1)], axis=1)
-        seen = np.asarray(normalize.normalize(shown.normalizer, jnp.asarray(raw, jnp.float32)))
-        ratio = log_ratio(seen + BIAS, np.full(length, skill[episode]))
-        assert float(judged.episodes["diversity_return"][episode]) == pytest.approx(ratio.sum(), rel=1e-4)
-        assert float(judged.episodes["accuracy"][episode]) == pytest.approx((ratio > 0).mean())
+        observed = np.asarray(normalize.normalize(shown.normalizer, jnp.asarray(raw, jnp.float32)))
+        ratio = log_ratio(observed + BIAS, np.full(length, skill[episode]))
+        assert float(evaluation.episodes["diversity_return"][episode]) == pytest.approx(ratio.sum(), rel=1e-4)
+        assert float(evaluation.episodes["accuracy"][episode]) == pytest.approx((ratio > 0).mean())
 
 
-def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Life, lived: Member) -> None:
-    given = genotype(lived)
+def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Life, trained: Member) -> None:
+    given = genotype(trained)
     broken = given._replace(params=given.params._replace(agent=jnp.asarray(jnp.nan)))
-    judged = compiled(led.learner.evaluate)(broken, led.bank, jax.random.key(5))
-    assert np.isnan(judged.fitness)
+    evaluation = compiled(led.learner.evaluate)(broken, led.bank, jax.random.key(5))
+    assert np.isnan(evaluation.fitness)
 
 
 @pytest.mark.parametrize(("fitness", "expected"), [("accuracy", 0.375), ("diversity", -1.0), ("return", 15.0)])
-def test_members_are_judged_by_what_the_user_chose(fitness: Any, expected: float) -> None:
+def test_the_fitness_is_the_configured_one(fitness: Any, expected: float) -> None:
     sums = {"accuracy": jnp.asarray([2.0, 1.0]), "diversity_return": jnp.asarray([-3.0, 1.0])}
     evaluator = partial(conclude, DiaynConfig(fitness=fitness))
-    found, told = evaluator(sums, jnp.asarray([10.0, 20.0]), jnp.asarray([4, 4]))
+    found, reported = evaluator(sums, jnp.asarray([10.0, 20.0]), jnp.asarray([4, 4]))
     assert float(found) == expected
-    assert {name: values.tolist() for name, values in told.items()} == {
+    assert {name: values.tolist() for name, values in reported.items()} == {
         "accuracy": [0.5, 0.25],
         "diversity_return": [-3.0, 1.0],
         "true_return": [10.0, 20.0],
     }
 
 
-def test_an_agent_without_curiosity_is_judged_by_its_return_alone(led: Life) -> None:
+def test_without_intrinsic_reward_the_fitness_is_the_return(led: Life) -> None:
     lengths, skill = episodes(led)
-    place = life(obedient(WORLD.spec, ROWS), WORLD, CONFIG)
-    judged = compiled(place.learner.evaluate)(genotype(place.member), led.bank, jax.random.key(5))
-    assert float(judged.fitness) == pytest.approx(lengths.mean())
-    assert set(judged.episodes) == {"descriptors"}
+    place = life(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT, CONFIG)
+    evaluation = compiled(place.learner.evaluate)(genotype(place.member), led.bank, jax.random.key(5))
+    assert float(evaluation.fitness) == pytest.approx(lengths.mean())
+    assert set(evaluation.episodes) == {"descriptors"}
     reached = (lengths[:, None] + 1) / 2 * np.eye(2)[skill]
-    np.testing.assert_allclose(judged.episodes["descriptors"], reached, rtol=1e-6)
+    np.testing.assert_allclose(evaluation.episodes["descriptors"], reached, rtol=1e-6)
     assert place.member.buffer.rows.extras == ()
 
 
 @pytest.mark.parametrize(("asked", "held"), [(10, 16), (16, 16), (17, 24), (1, 8)])
-def test_every_skill_has_equally_many_episodes_and_each_a_start_state(asked: int, held: int) -> None:
-    world = skills(counting(), 8)
-    config = changed(TINY, eval_episodes=asked, start_states=max(asked, 12))
-    learner = off_policy(obedient(world.spec, TINY.batch_size), world, config)
+def test_every_skill_has_equally_many_episodes_and_each_a_start_state(requested: int, held: int) -> None:
+    environment = skills(counting(), 8)
+    config = changed(TINY, eval_episodes=requested, start_states=max(requested, 12))
+    learner = off_policy(obedient(environment.spec, TINY.batch_size), environment, config)
     bank: PyTree = jax.eval_shape(learner.start_states, jax.random.key(0))
     assert bank[1].reward.shape == (max(held, 12),)
     assert learner.evaluation_steps == held * LENGTH
-    bred = rollout.evaluator(SPY.act, world, EvaluationConfig(eval_episodes=asked, start_states=asked))
-    assert (bred.episodes, rollout.bank_size(bred)) == (held, held)
+    evolved = rollout.evaluator(SPY.act, environment, EvaluationConfig(eval_episodes=requested, start_states=requested))
+    assert (evolved.episodes, rollout.bank_size(evolved)) == (held, held)

@@ -1,4 +1,4 @@
-"""Full episodes to be judged by: what counts, what does not, and what is not a number."""
+"""Evaluation by full episodes: which steps count, and results that are not finite."""
 
 from typing import Any
 
@@ -43,11 +43,11 @@ def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
     lifetimes = np.asarray(counted.bank[1].observation[:6, 0])
     assert set(lifetimes) == set(LIFETIMES)
     expected = np.minimum(lifetimes, LENGTH)
-    judged = evaluated(counted)
-    assert judged.returns.tolist() == expected.tolist()
-    assert judged.lengths.tolist() == expected.tolist()
-    assert judged.lengths.dtype == jnp.int32
-    assert float(judged.fitness) == pytest.approx(expected.mean(), rel=1e-6)
+    evaluation = evaluated(counted)
+    assert evaluation.returns.tolist() == expected.tolist()
+    assert evaluation.lengths.tolist() == expected.tolist()
+    assert evaluation.lengths.dtype == jnp.int32
+    assert float(evaluation.fitness) == pytest.approx(expected.mean(), rel=1e-6)
 
 
 def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:
@@ -59,23 +59,23 @@ def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> N
 
 def test_a_task_without_descriptor_has_one_of_size_zero() -> None:
     plain = life(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
-    judged = evaluated(plain)
-    assert judged.descriptor.shape == (0,)
-    assert judged.returns.shape == (3,)
-    assert np.isfinite(judged.fitness)
+    evaluation = evaluated(plain)
+    assert evaluation.descriptor.shape == (0,)
+    assert evaluation.returns.shape == (3,)
+    assert np.isfinite(evaluation.fitness)
 
 
 def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Life) -> None:
-    judged = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
-    assert np.isnan(judged.fitness)
-    assert np.isfinite(judged.returns).all()  # the world did not notice
+    evaluation = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
+    assert np.isnan(evaluation.fitness)
+    assert np.isfinite(evaluation.returns).all()  # the environment's rewards stay finite
 
 
 def test_a_broken_network_is_not_taken_for_a_return_of_zero(real: Life) -> None:
     params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), real.member.state.params)
-    judged = evaluated(real, params=params)
-    assert np.isnan(judged.fitness)
-    assert np.isfinite(judged.descriptor).all()
+    evaluation = evaluated(real, params=params)
+    assert np.isnan(evaluation.fitness)
+    assert np.isfinite(evaluation.descriptor).all()
 
 
 def test_evaluation_is_deterministic_and_stores_nothing(real: Life) -> None:
@@ -88,8 +88,8 @@ def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Life
     given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
     given = given._replace(params=given.params.at[1].set(jnp.nan))
     keys = jax.random.split(jax.random.key(0), 2)
-    judged = compiled(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
+    evaluation = compiled(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
     alone = evaluated(counted)
-    assert np.isfinite(np.asarray(judged.fitness)).tolist() == [True, False]
-    assert judged.returns[0].tolist() == alone.returns.tolist()
-    assert float(judged.fitness[0]) == float(alone.fitness)
+    assert np.isfinite(np.asarray(evaluation.fitness)).tolist() == [True, False]
+    assert evaluation.returns[0].tolist() == alone.returns.tolist()
+    assert float(evaluation.fitness[0]) == float(alone.fitness)

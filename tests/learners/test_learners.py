@@ -1,6 +1,6 @@
-"""The life of an off-policy member: collect, warm up, normalise, restart, adopt.
+"""Training of an off-policy member: collect, warm up, normalise, restart, load a genotype.
 
-`lives` tells of the world and the agents. SAC stands in where real parameters matter.
+`recording` has the environment and the agents. SAC is used where real parameters matter.
 """
 
 from typing import Any
@@ -66,7 +66,7 @@ def test_stored_rows_hold_true_successors_and_true_ends(counted: Life) -> None:
     np.testing.assert_array_equal(rows.observation[1:][~ended[:-1]], rows.next_observation[:-1][~ended[:-1]])
 
 
-def test_acting_goes_on_where_the_last_generation_stopped(counted: Life) -> None:
+def test_episodes_continue_from_one_generation_to_the_next(counted: Life) -> None:
     member, _ = counted.generations(1)
     rows = stored(member, TINY.num_envs)
     last = np.asarray(member.env_state.observation)
@@ -96,7 +96,7 @@ def test_generations_share_one_compilation(real: Life) -> None:
     assert real.traces["step"] == 1
 
 
-def test_other_keys_give_other_lives_and_equal_keys_equal_ones(real: Life) -> None:
+def test_equal_keys_give_equal_members_and_other_keys_others(real: Life) -> None:
     zero = jnp.int32(0)
     one, same, other = (real.step(real.member, real.bank, jax.random.key(seed), zero)[0] for seed in (0, 0, 1))
     assert_equal(one, same)
@@ -164,7 +164,7 @@ def test_updates_begin_after_warm_up_and_count_from_zero(warmed: Life) -> None:
     assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(18)))  # not thinned by rounds of no update
 
 
-def test_warm_up_does_not_come_back_after_two_billion_steps(warmed: Life) -> None:
+def test_warm_up_does_not_restart_after_two_billion_steps(warmed: Life) -> None:
     generation = jnp.int32(45_000_000)  # x 48 = 2.16e9 steps, more than an int32 holds
     member, _ = warmed.step(warmed.member, warmed.bank, jax.random.key(0), generation)
     assert int(member.state.updates) == 24
@@ -187,10 +187,10 @@ def test_no_parameter_moves_during_warm_up(real: Life) -> None:
 
 def test_statistics_are_those_of_the_observations_collected(real: Life) -> None:
     member, _ = real.generations(2)
-    seen = stored(member, 4).observation.reshape(-1, 2).astype(np.float64)
-    assert float(member.normalizer.count) == len(seen) == 64
-    np.testing.assert_allclose(member.normalizer.mean, seen.mean(axis=0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(member.normalizer.squares / 64, seen.var(axis=0), rtol=1e-4)
+    observed = stored(member, 4).observation.reshape(-1, 2).astype(np.float64)
+    assert float(member.normalizer.count) == len(observed) == 64
+    np.testing.assert_allclose(member.normalizer.mean, observed.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(member.normalizer.squares / 64, observed.var(axis=0), rtol=1e-4)
 
 
 def test_the_agent_learns_from_normalised_observations() -> None:
@@ -208,7 +208,7 @@ def test_the_agent_learns_from_normalised_observations() -> None:
             assert not np.isclose(least[number], raw[:, number], rtol=1e-3, atol=1e-4).any()
 
 
-def test_evaluation_sees_through_the_genotypes_own_statistics(real: Life) -> None:
+def test_an_evaluation_normalises_with_the_statistics_of_the_genotype(real: Life) -> None:
     member, _ = real.generations(2)
     own = genotype(member)
     assert own.normalizer is member.normalizer
@@ -218,7 +218,7 @@ def test_evaluation_sees_through_the_genotypes_own_statistics(real: Life) -> Non
     assert (np.asarray(one) != np.asarray(other)).all()
 
 
-# --- restart and adopt
+# --- restart, and loading a genotype
 
 
 def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> None:
@@ -249,33 +249,33 @@ def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws
     assert len(np.unique(starts, axis=0)) > 4
 
 
-def test_an_adopted_genotype_lives_on_the_slots_data_with_a_fresh_start(real: Life) -> None:
+def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real: Life) -> None:
     member, _ = real.generations(2)
     donor, _ = real.step(member, real.bank, jax.random.key(77), jnp.int32(2))
     hyper = donor.hyper._replace(discount=jnp.float32(0.5))
     given = Genotype(donor.state.params, hyper, donor.normalizer)
-    adopted = real.learner.load_genotype(member, given)
-    assert_equal(adopted.state.params, donor.state.params)
-    assert_equal(adopted.state.target_critic, donor.state.params.critic)
+    loaded = real.learner.load_genotype(member, given)
+    assert_equal(loaded.state.params, donor.state.params)
+    assert_equal(loaded.state.target_critic, donor.state.params.critic)
     for part in ("policy", "critic", "log_alpha"):
-        for leaf in jax.tree.leaves(getattr(adopted.state, part).moments):
+        for leaf in jax.tree.leaves(getattr(loaded.state, part).moments):
             assert not np.asarray(leaf).any()
-    assert_equal(adopted.hyper, hyper)
-    assert_equal(adopted.normalizer, donor.normalizer)
-    assert_equal((adopted.buffer, adopted.env_state), (member.buffer, member.env_state))
+    assert_equal(loaded.hyper, hyper)
+    assert_equal(loaded.normalizer, donor.normalizer)
+    assert_equal((loaded.buffer, loaded.env_state), (member.buffer, member.env_state))
 
 
 # --- construction
 
 
-def test_what_a_learner_says_of_itself(counted: Life) -> None:
+def test_static_properties_of_a_learner(counted: Life) -> None:
     assert counted.learner.steps_per_generation == 48
     assert counted.learner.spec == counting().spec
     assert counted.member.normalizer is None
     assert (TINY.iterations, TINY.updates) == (12, 2)
 
 
-def test_a_newborn_has_no_data_and_stands_at_starts_of_the_bank(real: Life) -> None:
+def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Life) -> None:
     assert int(real.member.buffer.size) == 0
     assert_equal(real.member.normalizer, normalize.init(2))
     starts = {tuple(start) for start in np.asarray(real.bank[1].observation).tolist()}
@@ -314,7 +314,7 @@ def test_mistakes_in_the_configuration_are_answered(options: dict, message: str)
 
 
 def test_discrete_actions_are_answered() -> None:
-    world = counting()
-    world = world._replace(spec=world.spec._replace(discrete=True))
+    environment = counting()
+    environment = environment._replace(spec=environment.spec._replace(discrete=True))
     with pytest.raises(ValueError, match=r"^off-policy learning needs continuous actions, but counting has discrete"):
-        off_policy(SPY, world)
+        off_policy(SPY, environment)

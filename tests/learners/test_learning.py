@@ -14,7 +14,7 @@ def test_sac_reaches_the_goal_of_the_maze(monkeypatch):
     learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
     history = run(seeds(learner, population_size=4), generations=4, quiet=True).history
     first, last = history[0], history[-1]
-    assert (first["episode_length"] == 200).all()  # nobody has found the way yet
+    assert (first["episode_length"] == 200).all()  # no member has found the way yet
     best = last["fitness"].argmax()
     assert last["episode_length"][best] < 60  # the shortest way takes 24 steps
     assert last["fitness"][best] > -60  # either dead end costs more than 130

@@ -1,4 +1,4 @@
-"""The life of an on-policy agent in a world whose every step is known, led by one that writes down what it is given."""
+"""Training of an on-policy agent that records its inputs, in an environment whose every step is known."""
 
 import dataclasses
 from functools import cache
@@ -28,11 +28,11 @@ from tests.tiny import assert_equal
 class Life(NamedTuple):
     learner: Learner
     bank: PyTree
-    born: Member
+    initial: Member
     members: list[Member]  # after each generation
     metrics: list[dict]
 
-    def heard(self, generation: int) -> Transition:
+    def recorded(self, generation: int) -> Transition:
         """What the agents were given, `[I, T, E, ...]`."""
         return jax.tree.map(np.asarray, self.members[generation].state.batch)
 
@@ -42,43 +42,43 @@ def life() -> Life:
     """Three generations of one rollout each, in episodes of four steps."""
     learner = on_policy(multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), CONFIG)
     bank = compiled(learner.start_states)(jax.random.key(0))
-    born = compiled(learner.init)(jax.random.key(1), jax.tree.map(jnp.float32, SpyHyper()), bank)
-    born = born._replace(state=born.state._replace(params=jnp.asarray([1.0, -0.5])))
-    step, members, metrics, member = compiled(learner.step), [], [], born
+    initial = compiled(learner.init)(jax.random.key(1), jax.tree.map(jnp.float32, SpyHyper()), bank)
+    initial = initial._replace(state=initial.state._replace(params=jnp.asarray([1.0, -0.5])))
+    step, members, metrics, member = compiled(learner.step), [], [], initial
     for generation in range(3):
-        member, told = step(member, bank, jax.random.key(10 + generation), jnp.int32(generation))
+        member, reported = step(member, bank, jax.random.key(10 + generation), jnp.int32(generation))
         members.append(member)
-        metrics.append(told)
-    return Life(learner, bank, born, members, metrics)
+        metrics.append(reported)
+    return Life(learner, bank, initial, members, metrics)
 
 
 TIMES = [[0, 1, 2], [3, 0, 1], [2, 3, 0]]  # what each rollout begins its steps at, by generation
 
 
 def test_environments_go_on_where_they_were() -> None:
-    # The first rollout is seen as it is; later ones by their deviation from what had been seen, which turns no order.
-    first = life().heard(0)
+    # The first rollout is not normalised; later ones are normalised by earlier statistics, which keeps the order.
+    first = life().recorded(0)
     for env in range(ENVS):
         assert first.observation[1, :, env, 0].tolist() == TIMES[0]
         assert first.next_observation[1, :, env, 0].tolist() == [1, 2, 3]
     for generation in (1, 2):
-        seen = life().heard(generation).observation[1, :, 0, 0]
-        np.testing.assert_allclose(seen, deviations(generation, TIMES[generation]), rtol=1e-5, atol=1e-6)
+        observed = life().recorded(generation).observation[1, :, 0, 0]
+        np.testing.assert_allclose(observed, deviations(generation, TIMES[generation]), rtol=1e-5, atol=1e-6)
     # The step from time 3 ends in time 4, not in the next episode's 0.
-    after = life().heard(1).next_observation[1, :, 0, 0]
+    after = life().recorded(1).next_observation[1, :, 0, 0]
     np.testing.assert_allclose(after, deviations(1, [4, 1, 2]), rtol=1e-5, atol=1e-6)
 
 
 def deviations(generation: int, times: list[int]) -> np.ndarray:
-    """What the sitter is shown of times, by what had been seen before a generation."""
+    """The sitter's normalised times, given the statistics before a generation."""
     count, mean, squares = (np.asarray(leaf)[1] for leaf in life().members[generation - 1].normalizer)
     return (np.asarray(times) - mean[0]) / np.sqrt(squares[0] / count)
 
 
 def test_an_agents_steps_count_until_its_own_end_and_again_in_the_next_episode() -> None:
-    counts = np.concatenate([life().heard(i).extras.counts for i in range(3)], axis=1)
-    ended = np.concatenate([life().heard(i).extras.ended for i in range(3)], axis=1)
-    terminated = np.concatenate([life().heard(i).terminated for i in range(3)], axis=1)
+    counts = np.concatenate([life().recorded(i).extras.counts for i in range(3)], axis=1)
+    ended = np.concatenate([life().recorded(i).extras.ended for i in range(3)], axis=1)
+    terminated = np.concatenate([life().recorded(i).terminated for i in range(3)], axis=1)
     for env in range(ENVS):
         assert counts[0, :, env].tolist() == [True, True, False, False, True, True, False, False, True]
         assert ended[0, :, env].tolist() == [False, True, True, True, False, True, True, True, False]
@@ -88,9 +88,9 @@ def test_an_agents_steps_count_until_its_own_end_and_again_in_the_next_episode()
         assert not terminated[1].any()
 
 
-def test_the_world_is_given_what_it_takes_and_the_agent_what_it_drew() -> None:
-    # The walker draws 3, the sitter -1.5; the world sees 1 and -1, and shows it beside the time.
-    first = life().heard(0)
+def test_the_environment_gets_clipped_actions_and_the_agent_the_drawn_ones() -> None:
+    # The walker draws 3, the sitter -1.5; the environment gets 1 and -1, and observes them beside the time.
+    first = life().recorded(0)
     np.testing.assert_array_equal(first.action[0], 3.0)
     np.testing.assert_array_equal(first.action[1], -1.5)
     np.testing.assert_array_equal(first.extras.log_prob, LOG_PROB)
@@ -101,7 +101,7 @@ def test_the_world_is_given_what_it_takes_and_the_agent_what_it_drew() -> None:
 
 
 def test_returns_accumulate_within_an_episode_across_rollouts() -> None:
-    accumulated = np.concatenate([life().heard(i).extras.accumulated for i in range(3)], axis=1)
+    accumulated = np.concatenate([life().recorded(i).extras.accumulated for i in range(3)], axis=1)
     sitter = [-10.0, -15.0, -17.5, -18.75]
     for env in range(ENVS):
         np.testing.assert_allclose(accumulated[1, :, env], [*sitter, *sitter, -10.0], rtol=1e-6)
@@ -109,20 +109,22 @@ def test_returns_accumulate_within_an_episode_across_rollouts() -> None:
 
 
 def test_observations_are_normalised_by_each_agents_own_steps_that_counted() -> None:
-    first, (after, *_) = life().heard(0), life().members
+    first, (after, *_) = life().recorded(0), life().members
     assert (first.observation[0, 2, :, 0] != ELSEWHERE).all()
     for agent, rows in ((0, 2), (1, 3)):
-        seen = first.observation[agent, :rows].reshape(-1, 5)[:, :3]
+        observed = first.observation[agent, :rows].reshape(-1, 5)[:, :3]
         assert float(after.normalizer.count[agent]) == rows * ENVS
-        np.testing.assert_allclose(after.normalizer.mean[agent], seen.mean(axis=0), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(after.normalizer.squares[agent] / len(seen), seen.var(axis=0), rtol=1e-5, atol=1e-6)
-    assert life().born.normalizer.mean.shape == (2, 3)
-    assert float(jnp.sum(life().born.normalizer.count)) == 0.0
-    # In the second rollout the walker sees 50 in its steps that do not count, and these are not learned from either.
+        np.testing.assert_allclose(after.normalizer.mean[agent], observed.mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            after.normalizer.squares[agent] / len(observed), observed.var(axis=0), rtol=1e-5, atol=1e-6
+        )
+    assert life().initial.normalizer.mean.shape == (2, 3)
+    assert float(jnp.sum(life().initial.normalizer.count)) == 0.0
+    # In the second rollout the walker observes 50 in its steps that do not count; these are not learned from either.
     assert life().members[2].normalizer.count.tolist() == [5.0 * ENVS, 9.0 * ENVS]
     assert (np.asarray(life().members[2].normalizer.mean)[0] < 2.0).all()
     # What there is to do is shown as it is.
-    np.testing.assert_array_equal(life().heard(1).observation[1, ..., 3:], np.broadcast_to([1.0, 0.0], (3, 2, 2)))
+    np.testing.assert_array_equal(life().recorded(1).observation[1, ..., 3:], np.broadcast_to([1.0, 0.0], (3, 2, 2)))
 
 
 def test_updates_are_counted_through_all_generations_and_metrics_belong_to_agents() -> None:
@@ -134,23 +136,23 @@ def test_updates_are_counted_through_all_generations_and_metrics_belong_to_agent
     assert float(life().metrics[0]["reward"]) == pytest.approx((2 * 1.0 - 3 * 10.0) / 5)
 
 
-def test_a_restart_and_an_adoption_touch_what_they_should() -> None:
+def test_a_restart_and_a_loaded_genotype_change_their_parts_only() -> None:
     place = life()
     member = place.members[2]
     restart = compiled(place.learner.restart)
     fresh = restart(member, place.bank, jax.random.key(0), jnp.asarray(True))
     assert_equal(fresh._replace(env_state=()), member._replace(env_state=()))
-    assert fresh.env_state.lives.observation[:, 1, 0].tolist() == [0.0, 0.0]
+    assert fresh.env_state.rollouts_.observation[:, 1, 0].tolist() == [0.0, 0.0]
     assert fresh.env_state.counts.all()
     assert not np.asarray(fresh.env_state.accumulated).any()
     assert_equal(restart(member, place.bank, jax.random.key(0), jnp.asarray(False)), member)
-    adopted = place.learner.load_genotype(place.born, genotype(member))
-    assert_equal(genotype(adopted), genotype(member))
-    assert_equal(adopted.env_state, place.born.env_state)
-    assert adopted.state.step.tolist() == [-1, -1]
+    loaded = place.learner.load_genotype(place.initial, genotype(member))
+    assert_equal(genotype(loaded), genotype(member))
+    assert_equal(loaded.env_state, place.initial.env_state)
+    assert loaded.state.step.tolist() == [-1, -1]
 
 
-# --- judged by full episodes
+# --- evaluation by full episodes
 
 
 @cache
@@ -166,8 +168,8 @@ def evaluated(params: list[float], fitness: str | None = None) -> Any:
     return evaluator_of(fitness)(given, life().bank, jax.random.key(0))
 
 
-def test_every_agent_is_told_how_its_own_episode_went() -> None:
-    judged = evaluated([0.5, -0.25])
+def test_the_update_gets_the_extras_of_every_agent() -> None:
+    evaluation = evaluated([0.5, -0.25])
     expected = {
         "return/walker": 2 * PAY[0] * 0.5,
         "return/sitter": 4 * PAY[1] * -0.25,
@@ -178,48 +180,48 @@ def test_every_agent_is_told_how_its_own_episode_went() -> None:
         "truncated/walker": 0.0,
         "truncated/sitter": 1.0,
     }
-    assert set(judged.episodes) == {"descriptors", *expected}
+    assert set(evaluation.episodes) == {"descriptors", *expected}
     for name, value in expected.items():
-        np.testing.assert_allclose(judged.episodes[name], [value] * 2, rtol=1e-6, err_msg=name)
-    np.testing.assert_allclose(judged.roles, [1.0, -10.0], rtol=1e-6)
-    np.testing.assert_allclose(judged.returns, [-4.5, -4.5], rtol=1e-6)
-    assert float(judged.fitness) == pytest.approx(-4.5)
-    assert judged.lengths.tolist() == [4, 4]
-    assert int(judged.broken) == 0
+        np.testing.assert_allclose(evaluation.episodes[name], [value] * 2, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(evaluation.roles, [1.0, -10.0], rtol=1e-6)
+    np.testing.assert_allclose(evaluation.returns, [-4.5, -4.5], rtol=1e-6)
+    assert float(evaluation.fitness) == pytest.approx(-4.5)
+    assert evaluation.lengths.tolist() == [4, 4]
+    assert int(evaluation.broken) == 0
 
 
-def test_a_team_can_be_judged_by_one_of_its_agents() -> None:
-    judged = evaluated([0.5, -0.25], fitness="sitter")
-    assert float(judged.fitness) == pytest.approx(-10.0)
-    np.testing.assert_allclose(judged.roles, [1.0, -10.0], rtol=1e-6)
+def test_the_fitness_of_a_team_can_be_the_return_of_one_agent() -> None:
+    evaluation = evaluated([0.5, -0.25], fitness="sitter")
+    assert float(evaluation.fitness) == pytest.approx(-10.0)
+    np.testing.assert_allclose(evaluation.roles, [1.0, -10.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_one_whose_actions_are_not_finite_is_told_apart(which: int) -> None:
+def test_an_agent_whose_actions_are_not_finite_has_no_fitness(which: int) -> None:
     params = [0.5, -0.25]
     params[which] = np.nan
-    judged = evaluated(params)
-    assert np.isnan(judged.fitness)
-    assert np.isfinite(judged.roles).tolist() == [which != 0, which != 1]
-    assert float(judged.roles[1 - which]) == pytest.approx([1.0, -10.0][1 - which])
+    evaluation = evaluated(params)
+    assert np.isnan(evaluation.fitness)
+    assert np.isfinite(evaluation.roles).tolist() == [which != 0, which != 1]
+    assert float(evaluation.roles[1 - which]) == pytest.approx([1.0, -10.0][1 - which])
 
 
 # --- one agent alone
 
 
-def test_one_agent_alone_lives_the_same_life() -> None:
+def test_a_single_agent_gives_the_same_rollout() -> None:
     # Lifetimes of 2, 3 or 9 steps, the last cut short by the clock after 5; reward 1 per step.
     config = OnPolicyConfig(ENVS, STEPS, 4, eval_episodes=2, start_states=12)
     learner = on_policy(spy(SPY_SPEC, 0.3), counting(), config)
     assert learner.steps_per_generation == 4 * ENVS * STEPS
 
-    def lived(key: jax.Array) -> tuple:
+    def trained(key: jax.Array) -> tuple:
         bank = learner.start_states(key)
         member = learner.init(key, SpyHyper(), bank)
         member, metrics = learner.step(member, bank, jax.random.fold_in(key, 1), jnp.int32(2))
         return member, metrics, learner.evaluate(genotype(member), bank, key), bank
 
-    member, metrics, judged, bank = compiled(lived)(jax.random.key(0))
+    member, metrics, evaluation, bank = compiled(trained)(jax.random.key(0))
     batch, lifetimes = member.state.batch, np.asarray(member.state.batch.observation[..., 0])
     time = np.asarray(batch.next_observation[..., 1])
     np.testing.assert_array_equal(batch.next_observation[..., 0], lifetimes)
@@ -231,8 +233,8 @@ def test_one_agent_alone_lives_the_same_life() -> None:
     assert float(metrics["reward"]) == 1.0
     assert float(metrics["index"]) == pytest.approx(np.mean([8, 9, 10, 11]))
     expected = np.minimum(np.asarray(bank[1].observation)[:2, 0], 5.0)
-    np.testing.assert_array_equal(judged.returns, expected)
-    assert judged.roles == ()
+    np.testing.assert_array_equal(evaluation.returns, expected)
+    assert evaluation.roles == ()
 
 
 # --- mistakes
@@ -249,13 +251,13 @@ CONTINUOUS = ppo(ERRAND, PpoConfig(hidden_sizes=()))
             multi_agent.independent(CONTINUOUS, ERRAND),
             counting(),
             {},
-            r"^counting is a single-agent environment; wrap it by rookery\.as_team",
+            r"^counting is a single-agent environment; wrap it by rookery\.envs\.as_team",
         ),
         (
             CONTINUOUS,
             errand(),
             {},
-            r"^errand is a multi-agent environment with 2 agents; use ippo, or wrap the agent by rookery\.indep",
+            r"^errand is a multi-agent environment with 2 agents; use ippo, or wrap the agent by rookery\.agents\.",
         ),
         (
             multi_agent.shared(CONTINUOUS, ERRAND),
@@ -317,9 +319,9 @@ def test_the_sequences_and_rows_of_agents_that_share_are_everybodys() -> None:
         on_policy(own, errand(), OnPolicyConfig(num_envs=2, rollout_length=3))
 
 
-def test_agents_without_flags_of_their_own_are_an_error_that_says_how_they_may_come_and_go() -> None:
-    world = errand()
-    merged = world._replace(reset=lambda key: _with_one_flag(*world.reset(key)))
+def test_agents_without_separate_flags_are_an_error() -> None:
+    team_env = errand()
+    merged = team_env._replace(reset=lambda key: _with_one_flag(*team_env.reset(key)))
     with pytest.raises(
         ValueError, match=r"gives terminated of shape \(\) instead of \(2,\).*must stay set until the episode is over"
     ):

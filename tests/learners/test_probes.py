@@ -1,4 +1,4 @@
-"""Agents on worlds whose right answer is known: values within 5 %, actions where there is a best one.
+"""Agents on environments whose right answer is known: values within 5 %, actions where there is a best one.
 
 A new agent is one more entry of `AGENTS`. SAC's temperature is held at almost nothing, so that its values are those of
 plain returns; TD3 explores widely, so that its critics see the actions whose values are compared, and its policy and
@@ -50,9 +50,9 @@ ON_POLICY_LIFE = OnPolicyConfig(
     eval_episodes=1,
     start_states=32,
 )
-ON_POLICY_MIND = PpoConfig(
+ON_POLICY_TRAINED = PpoConfig(
     hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
-)  # whose values are of the rewards themselves
+)  # the values equal the rewards
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
 
@@ -62,12 +62,12 @@ class Case(NamedTuple):
 
     build: Callable[[EnvSpec], Any]
     hyper: Any
-    value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genome, observation [1], action [1] -> estimates
+    value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genotype, observation [1], action [1] -> estimates
     live: Callable[[Any, Environment], Learner] = partial(off_policy, config=LIFE)
     of_states: bool = False  # whether values are of states alone
 
 
-class Mind(NamedTuple):
+class TrainedAgent(NamedTuple):
     """What an agent thinks after its lifetime."""
 
     case: Case
@@ -107,7 +107,7 @@ AGENTS = {
         twin_value,
     ),
     "ppo": Case(
-        partial(ppo, config=ON_POLICY_MIND),
+        partial(ppo, config=ON_POLICY_TRAINED),
         scalars(PpoHyper(discount=DISCOUNT, actor_lr=3e-3, critic_lr=3e-3)),
         state_value,
         partial(on_policy, config=ON_POLICY_LIFE),
@@ -118,9 +118,9 @@ every_agent = pytest.mark.parametrize("agent", AGENTS)
 
 
 @cache
-def trained(name: str, world: str) -> Mind:
+def trained(name: str, probe_env: str) -> TrainedAgent:
     """An agent after one short lifetime: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
-    case, environment = AGENTS[name], registry.make(world)
+    case, environment = AGENTS[name], registry.make(probe_env)
     agent = case.build(environment.spec)
     learner = case.live(agent, environment)
 
@@ -130,12 +130,12 @@ def trained(name: str, world: str) -> Mind:
         member, _ = learner.step(learner.init(keys[1], case.hyper, bank), bank, keys[2], jnp.int32(0))
         return member.state.params
 
-    return Mind(case, agent, jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0)))
+    return TrainedAgent(case, agent, jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0)))
 
 
 @every_agent
 @pytest.mark.parametrize(
-    ("world", "observation", "expected"),
+    ("probe_env", "observation", "expected"),
     [
         ("probe_value", 0.0, 1.0),
         ("probe_discount", 0.0, DISCOUNT),
@@ -145,22 +145,24 @@ def trained(name: str, world: str) -> Mind:
         ("probe_truncation", 0.0, 1 / (1 - DISCOUNT)),  # 10; 4.1 at most if the clock were taken for an end
     ],
 )
-def test_values_that_no_action_changes(agent: str, world: str, observation: float, expected: float) -> None:
-    mind = trained(agent, world)
+def test_values_that_no_action_changes(agent: str, probe_env: str, observation: float, expected: float) -> None:
+    trained_ = trained(agent, probe_env)
     for action in TRIED:
-        np.testing.assert_allclose(mind.value(observation, action), expected, rtol=0.05)
+        np.testing.assert_allclose(trained_.value(observation, action), expected, rtol=0.05)
 
 
 @every_agent
 @pytest.mark.parametrize(
-    ("world", "observation", "best"),
+    ("probe_env", "observation", "best"),
     [("probe_action", 0.0, 0.5), ("probe_both", -1.0, -0.5), ("probe_both", 1.0, 0.5)],
 )
-def test_values_and_policies_where_the_action_counts(agent: str, world: str, observation: float, best: float) -> None:
-    mind = trained(agent, world)
-    for action in (best,) if mind.case.of_states else TRIED:  # the reward, of the order of 1, is the whole value
-        np.testing.assert_allclose(mind.value(observation, action), -((action - best) ** 2), atol=0.05)
-    assert mind.action(observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
+def test_values_and_policies_where_the_action_counts(
+    agent: str, probe_env: str, observation: float, best: float
+) -> None:
+    trained_ = trained(agent, probe_env)
+    for action in (best,) if trained_.case.of_states else TRIED:  # the reward, of the order of 1, is the whole value
+        np.testing.assert_allclose(trained_.value(observation, action), -((action - best) ** 2), atol=0.05)
+    assert trained_.action(observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
 
 
 # --- an agent that makes its own reward
@@ -169,10 +171,10 @@ def test_values_and_policies_where_the_action_counts(agent: str, world: str, obs
 def pointing() -> Environment:
     """One step, after which the descriptor is the action; the observation is always 0, and no reward is given."""
     place = envs.descriptor_spec("action", "final", (-1.0,), (1.0,))
-    return Environment(_stand, _point, EnvSpec("pointing", 1, 1, episode_length=1, descriptor=place))
+    return Environment(_final_step, _point, EnvSpec("pointing", 1, 1, episode_length=1, descriptor=place))
 
 
-def _stand(key: jax.Array) -> tuple[jax.Array, Step]:
+def _final_step(key: jax.Array) -> tuple[jax.Array, Step]:
     return jnp.zeros((1,)), envs.first_step(jnp.zeros((1,)), jnp.zeros((1,)))
 
 
@@ -194,7 +196,7 @@ def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
         def live(generation: jax.Array, member: Member) -> Member:
             return learner.step(member, bank, jax.random.fold_in(keys[2], generation), generation)[0]
 
-        # By the end of the second generation the buffer has forgotten the warm-up, whose actions nobody can tell apart.
+        # By the end of the second generation the warm-up, whose actions are indistinguishable, has left the buffer.
         member = jax.lax.fori_loop(0, 2, live, learner.init(keys[1], hyper, bank))
         shown = jnp.concatenate([jnp.zeros((2, 1)), jnp.eye(2)], axis=1)
         action = jax.vmap(agent.act, in_axes=(None, 0))(member.state.params, shown)
@@ -202,8 +204,8 @@ def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
         value = critic.apply(member.state.params.agent.critic, shown, action)
         return action[:, 0], value, learner.evaluate(genotype(member), bank, keys[3])
 
-    action, value, judged = jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0))
+    action, value, evaluation = jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0))
     assert abs(float(action[0] - action[1])) > 0.5
-    assert judged.episodes["accuracy"].tolist() == [1.0, 1.0]
-    np.testing.assert_allclose(judged.episodes["diversity_return"], np.log(2), rtol=0.05)
+    assert evaluation.episodes["accuracy"].tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(evaluation.episodes["diversity_return"], np.log(2), rtol=0.05)
     np.testing.assert_allclose(value, np.log(2), rtol=0.05)

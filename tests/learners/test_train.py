@@ -1,4 +1,4 @@
-"""Whole lives: what a memory is good for, and training as one pure function."""
+"""Whole trainings: the use of a memory, and training as one pure function."""
 
 from functools import cache
 from typing import NamedTuple
@@ -20,14 +20,14 @@ from tests.learners.fixed_agents import ENVS
 from tests.learners.rollouts import ERRAND, errand
 from tests.tiny import assert_equal
 
-# --- a world that only a memory can solve
+# --- an environment that only an agent with memory solves
 
 
 RECALL = EnvSpec("recall", observation_size=1, action_size=2, episode_length=3, discrete=True)
 
 
 def recall() -> Environment:
-    """The first observation, -1 or 1, says which action is right in the third step; the others are 0."""
+    """The first observation, -1 or 1, determines the right action of the third step; the others are 0."""
     return Environment(_cue, _answer, RECALL)
 
 
@@ -54,20 +54,20 @@ def recalling(recurrent: bool) -> Learner:
     return on_policy(ppo(RECALL, config), recall(), life)
 
 
-def test_what_was_seen_long_ago_is_acted_on_with_a_memory() -> None:
+def test_an_agent_with_memory_acts_on_an_early_observation() -> None:
     hyper = PpoHyper(actor_lr=2e-2, critic_lr=2e-2, entropy_coefficient=0.0, discount=0.9)
-    _, judged, _ = compiled(lambda key: train(recalling(True), key, hyper, 1))(jax.random.key(0))
-    assert float(judged.fitness[-1]) == 1.0
-    assert float(judged.fitness[0]) < 0.8  # a newborn only guesses
+    _, evaluated, _ = compiled(lambda key: train(recalling(True), key, hyper, 1))(jax.random.key(0))
+    assert float(evaluated.fitness[-1]) == 1.0
+    assert float(evaluated.fitness[0]) < 0.8  # the initial agent only guesses
 
 
 def test_without_a_memory_both_cues_are_answered_alike() -> None:
     learner = recalling(False)
 
-    def judged(key: jax.Array) -> tuple:
+    def evaluated(key: jax.Array) -> tuple:
         bank = learner.start_states(key)
         member = learner.init(key, PpoHyper(), bank)
-        bias = jnp.asarray([0.0, 1.0])  # whatever it has learned, what it sees last is 0
+        bias = jnp.asarray([0.0, 1.0])  # the last observation is 0 in any case
         policy = member.state.params.policy
         policy = policy._replace(
             network=jax.tree.map(lambda leaf: leaf + bias.reshape((1,) * (leaf.ndim - 1) + (2,)), policy.network)
@@ -76,7 +76,7 @@ def test_without_a_memory_both_cues_are_answered_alike() -> None:
             genotype(member)._replace(params=member.state.params._replace(policy=policy)), bank, key
         )
 
-    bank, evaluation = compiled(judged)(jax.random.key(0))
+    bank, evaluation = compiled(evaluated)(jax.random.key(0))
     share = float(np.mean(np.asarray(bank[1].observation) > 0.0))
     assert 0.2 < share < 0.8
     assert float(evaluation.fitness) == pytest.approx(share)
@@ -92,22 +92,22 @@ def small() -> Learner:
     return on_policy(agent, errand(), OnPolicyConfig(ENVS, 4, 2, eval_episodes=1, start_states=2))
 
 
-def test_lives_mapped_over_hyper_parameters_are_those_of_each_alone_and_begin_with_the_newborn() -> None:
+def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> None:
     learner, key, size = small(), jax.random.key(3), 3
     hypers = jax.tree.map(lambda value: jnp.full((size,), value), PpoHyper(critic_lr=1e-2))
     hypers = hypers._replace(actor_lr=jnp.asarray([0.0, 1e-2, 1e-1]))
-    lives = compiled(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
-    member, judged, metrics = lives(hypers)
-    assert judged.fitness.shape == (size, 3)
+    runs = compiled(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
+    member, evaluated, metrics = runs(hypers)
+    assert evaluated.fitness.shape == (size, 3)
     assert metrics["critic_loss/sitter"].shape == (size, 2)
-    assert len(set(np.asarray(judged.fitness[:, 0]).tolist())) == 1  # newborns differ in nothing that acts yet
-    np.testing.assert_array_equal(judged.fitness[0], judged.fitness[0, 0])  # a rate of 0 keeps the newborn's policy
-    finals = np.asarray(judged.fitness[:, -1])
+    assert len(set(np.asarray(evaluated.fitness[:, 0]).tolist())) == 1  # initial members have equal policies
+    np.testing.assert_array_equal(evaluated.fitness[0], evaluated.fitness[0, 0])  # a rate of 0 keeps the initial policy
+    finals = np.asarray(evaluated.fitness[:, -1])
     assert len(set(finals.tolist())) == size
     assert np.isfinite(finals).all()
     assert member.state.policy.moments.count.tolist() == [[8, 8]] * size  # 2 generations x 2 updates x 2 minibatches
-    alone, expected, _ = lives(jax.tree.map(lambda leaf: jnp.stack([leaf[1]] * size), hypers))
-    np.testing.assert_allclose(judged.fitness[1], expected.fitness[0], rtol=1e-4)
+    alone, expected, _ = runs(jax.tree.map(lambda leaf: jnp.stack([leaf[1]] * size), hypers))
+    np.testing.assert_allclose(evaluated.fitness[1], expected.fitness[0], rtol=1e-4)
     assert_equal(
         jax.tree.map(lambda leaf: leaf[0], alone.env_state.counts),
         jax.tree.map(lambda leaf: leaf[1], member.env_state.counts),

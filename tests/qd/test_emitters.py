@@ -103,22 +103,22 @@ class TestContract:
     def test_proposals_depend_on_the_key(self, case, elites):
         emitter, scoring, state, bank = case
         repertoire = repertoire_of(scoring, bank, elites)
-        asked = emitter.ask(state, repertoire, bank, KEY)
-        tiny.assert_equal(asked, emitter.ask(state, repertoire, bank, KEY))
+        requested = emitter.ask(state, repertoire, bank, KEY)
+        tiny.assert_equal(requested, emitter.ask(state, repertoire, bank, KEY))
         other = emitter.ask(state, repertoire, bank, jax.random.key(1))
-        assert not set(rows_of(asked[1])) & set(rows_of(other[1]))
+        assert not set(rows_of(requested[1])) & set(rows_of(other[1]))
 
     def test_ask_and_tell_do_not_change_their_arguments(self, case, elites):
         emitter, scoring, state, bank = case
         given = (state, repertoire_of(scoring, bank, elites), bank)
         before = jax.tree.map(np.array, given)
-        asked, proposals, _ = emitter.ask(*given, KEY)
+        requested, proposals, _ = emitter.ask(*given, KEY)
         tiny.assert_equal(given, before)
         evaluation = evaluator(scoring, proposals, bank)
-        before = jax.tree.map(np.array, (asked, evaluation))
-        after_tell = emitter.tell(asked, evaluation)
-        tiny.assert_equal((asked, evaluation), before)
-        tiny.assert_equal(after_tell, emitter.tell(asked, evaluation))
+        before = jax.tree.map(np.array, (requested, evaluation))
+        after_tell = emitter.tell(requested, evaluation)
+        tiny.assert_equal((requested, evaluation), before)
+        tiny.assert_equal(after_tell, emitter.tell(requested, evaluation))
         assert jax.tree.structure(after_tell[0]) == jax.tree.structure(state)
         assert ("fitness" in after_tell[1]) == (emitter.population_size > 0)
         if emitter.population_size:
@@ -160,7 +160,7 @@ def recording_emitter(offset: float, batch_size: int) -> Emitter:
 
     def ask(state, repertoire, bank, key):
         del repertoire, bank, key
-        return state, jnp.full((batch_size,), offset), {"asked": jnp.asarray(offset)}
+        return state, jnp.full((batch_size,), offset), {"requested": jnp.asarray(offset)}
 
     def tell(state, evaluation):
         heard = {"heard": jnp.sum(evaluation.fitness), "rows": jnp.sum(jnp.ones_like(evaluation.fitness))}
@@ -175,12 +175,12 @@ class TestMix:
         assert (emitter.batch_size, emitter.steps, emitter.population_size) == (6, 6, 0)
         state = emitter.init(KEY, ())
         assert state.shared == (1.0, 10.0, 100.0)
-        state, proposals, asked = emitter.ask(state, repertoire_of(FUNCTION, (), 0), (), KEY)
+        state, proposals, requested = emitter.ask(state, repertoire_of(FUNCTION, (), 0), (), KEY)
         assert proposals.tolist() == [1.0, 1.0, 10.0, 10.0, 10.0, 100.0]
-        assert {name: float(value) for name, value in asked.items()} == {
-            "asked": 1.0,
-            "1/asked": 10.0,
-            "2/asked": 100.0,
+        assert {name: float(value) for name, value in requested.items()} == {
+            "requested": 1.0,
+            "1/requested": 10.0,
+            "2/requested": 100.0,
         }
         fitness = jnp.asarray([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
         evaluation = Evaluation(
@@ -207,14 +207,14 @@ class TestMix:
         assert jnp.array_equal(proposals.params[6:10], positions)
 
     def test_the_tables_are_those_of_the_first_emitter_with_a_population(self):
-        alone, breeding = recording_emitter(1.0, 2), recording_emitter(10.0, 3)._replace(population_size=6)
-        emitter = mix([alone, breeding, recording_emitter(100.0, 1)._replace(population_size=4)])
+        alone, evolved = recording_emitter(1.0, 2), recording_emitter(10.0, 3)._replace(population_size=6)
+        emitter = mix([alone, evolved, recording_emitter(100.0, 1)._replace(population_size=4)])
         assert emitter.population_size == 2, "what divides both"
-        _, _, asked = emitter.ask(emitter.init(KEY, ()), repertoire_of(FUNCTION, (), 0), (), KEY)
-        assert {name: float(value) for name, value in asked.items()} == {
-            "asked": 10.0,
-            "0/asked": 1.0,
-            "2/asked": 100.0,
+        _, _, requested = emitter.ask(emitter.init(KEY, ()), repertoire_of(FUNCTION, (), 0), (), KEY)
+        assert {name: float(value) for name, value in requested.items()} == {
+            "requested": 10.0,
+            "0/requested": 1.0,
+            "2/requested": 100.0,
         }
 
     def test_equal_emitters_in_a_mixture_draw_differently(self):

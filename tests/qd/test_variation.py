@@ -94,10 +94,10 @@ def test_an_agent_keeps_the_hyper_parameters_and_the_statistics_of_the_first_par
         for params, rate in ((FIRST, 0.1), (SECOND, 0.2))
     ]
     config = VariationConfig(1.0, 1.0)
-    born = child(genotypes[0], genotypes[1], KEY, config)
-    tiny.assert_equal((born.hyper, born.normalizer), genotypes[0][1:])
-    tiny.assert_equal(born.params, iso_line(FIRST, SECOND, KEY, config))
-    assert not jnp.array_equal(born.params["kernel"], FIRST["kernel"])
+    created = child(genotypes[0], genotypes[1], KEY, config)
+    tiny.assert_equal((created.hyper, created.normalizer), genotypes[0][1:])
+    tiny.assert_equal(created.params, iso_line(FIRST, SECOND, KEY, config))
+    assert not jnp.array_equal(created.params["kernel"], FIRST["kernel"])
 
 
 def test_all_leaves_of_any_other_tree_vary():
@@ -107,10 +107,10 @@ def test_all_leaves_of_any_other_tree_vary():
 
 def test_children_of_one_pair_differ_by_their_keys():
     make = partial(iso_line, FIRST, SECOND, config=VariationConfig())
-    born = jax.vmap(make)(member_keys(KEY, 6))
+    created = jax.vmap(make)(member_keys(KEY, 6))
     for name in FLOATING:
-        assert len({leaf.tobytes() for leaf in np.asarray(born[name])}) == 6
-    np.testing.assert_allclose(born["kernel"][2], make(member_keys(KEY, 3)[2])["kernel"], rtol=1e-5, atol=1e-6)
+        assert len({leaf.tobytes() for leaf in np.asarray(created[name])}) == 6
+    np.testing.assert_allclose(created["kernel"][2], make(member_keys(KEY, 3)[2])["kernel"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["iso_sigma", "line_sigma"])

@@ -67,8 +67,8 @@ def generations(run: Path) -> int:
     return max(0, len(path.read_text().splitlines()) - 1) if path.exists() else 0
 
 
-def lives(run: Path) -> list[str]:
-    """The events of a run's journal, with the reasons of ends."""
+def run_events(run: Path) -> list[str]:
+    """The events in a run's journal, with the reason of each end."""
     return [": ".join(filter(None, (event["event"], event.get("why")))) for event in read_journal(RunFolder(run))]
 
 
@@ -169,8 +169,8 @@ def test_me_pbt_diayn_and_team_runs_continue_after_a_kill(kind, flags, tmp_path)
     code, _, err = call("resume", str(run))
     assert code == 0, err
     assert_same_run(uninterrupted, run)
-    assert lives(uninterrupted) == ["began", "compiled", "ended: finished"]
-    assert lives(run) == ["began", "compiled", "began", "compiled", "ended: finished"], "a kill leaves no end"
+    assert run_events(uninterrupted) == ["began", "compiled", "ended: finished"]
+    assert run_events(run) == ["began", "compiled", "began", "compiled", "ended: finished"], "a kill leaves no end"
     kept = [sorted(path.name for path in (one / "checkpoints").glob("*.json")) for one in (uninterrupted, run)]
     assert kept[0] == kept[1], "the best checkpoint is the same one"
 
@@ -186,7 +186,7 @@ def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(un
     assert f"rookery resume {run}" in err
     stopped = generations(run)
     assert 3 <= stopped < 16
-    assert lives(run) == ["began", "compiled", f"ended: interrupted by {signum.name}"]
+    assert run_events(run) == ["began", "compiled", f"ended: interrupted by {signum.name}"]
     code, out, err = call("resume", str(run))
     assert code == 0, err
     assert_same_run(undisturbed, run)
@@ -215,7 +215,7 @@ def test_a_damaged_checkpoint_is_skipped(undisturbed, tmp_path):
     code, _, err = call("resume", str(run), "--generations", "16")
     assert code == 0
     assert "generation 12 is damaged" in err
-    assert lives(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
+    assert run_events(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
     assert_same_run(undisturbed, run)
 
 

@@ -136,7 +136,7 @@ def test_long_episodes_are_subsampled_with_their_last_frame() -> None:
     assert animation._frames(12, 5) == [0, 3, 6, 9, 11]
 
 
-def test_many_returns_are_told_by_kind() -> None:
+def test_many_returns_are_reported_by_kind() -> None:
     bodies = ("predator",) * 3 + ("prey",) * 4
     several = {str(index): np.full(2, float(index)) for index in range(7)}
     labelled = animation._label_returns(several, bodies)
