@@ -36,11 +36,11 @@ class Pursuit:
 
     def reset_env(self, key: jax.Array, _: Any) -> tuple[jax.Array, Any]:
         state, step = self.env.reset(key)
-        return step.observation.ravel(), state
+        return step.observation.features.ravel(), state
 
     def step_env(self, key: jax.Array, state: Any, actions: jax.Array, _: Any) -> tuple:
         state, step = self.env.step(state, actions[:, None], key)
-        return step.final_observation.ravel(), state, step.reward, step.terminated.all(), {}
+        return step.final_observation.features.ravel(), state, step.reward, step.terminated.all(), {}
 
 
 class Tower(nn.Module):

@@ -78,9 +78,9 @@ def least_rewards(env: Environment, environments: int, steps: int, key: Key) -> 
         action_keys, step_keys = jax.random.split(key, (2, *shape))
         actions = jax.vmap(act, in_axes=(0, None, 0, 0))(jnp.arange(shape[0]), policies, observations, action_keys)
         states, steps_taken = jax.vmap(jax.vmap(env.step))(states, actions, step_keys)
-        return (states, steps_taken.observation, jnp.minimum(least, steps_taken.reward.min(axis=1))), None
+        return (states, steps_taken.observation.features, jnp.minimum(least, steps_taken.reward.min(axis=1))), None
 
-    carry = states, starts.observation, jnp.full((shape[0],), jnp.inf)
+    carry = states, starts.observation.features, jnp.full((shape[0],), jnp.inf)
     return jax.lax.scan(advance, carry, jax.random.split(key, steps))[0][2]
 
 

@@ -20,7 +20,7 @@ from rookery.learners.base import Learner, Member
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, off_policy
 from rookery.learners.off_policy import learn as off_policy_learn
 from rookery.populations import base
-from rookery.types import Array, Key, PyTree, Transition
+from rookery.types import Array, Key, Observation, PyTree, Transition
 
 INSTALL = "QDax is not installed; create an environment with it: benchmarks/peers.sh"
 POLICY_DELAY = 2
@@ -91,7 +91,8 @@ def members(bindings: OffPolicyBindings, shapes: Shapes, key: Key) -> Member:
 
     def init_member(key: Key) -> Member:
         agent_key, hyper_key = jax.random.split(key)
-        observation, action = jnp.zeros((shapes.observation_size,)), jnp.zeros((shapes.action_size,))
+        observation = Observation(jnp.zeros((shapes.observation_size,)))
+        action = jnp.zeros((shapes.action_size,))
         row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False))
         state = bindings.agent.start(bindings.agent.init(agent_key))
         hyper = hyperparams.sample(bindings.agent.space, hyper_key)

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.types import Array, Key, PyTree
+from rookery.types import Array, Key, Observation, PyTree
 
 
 class InitFn(Protocol):
@@ -20,9 +20,12 @@ class InitFn(Protocol):
 
 
 class ApplyFn(Protocol):
-    """Map parameters and inputs with any leading axes to outputs with the same leading axes."""
+    """Map parameters and inputs with any leading axes to outputs with the same leading axes.
 
-    def __call__(self, params: PyTree, *inputs: Array) -> Array: ...
+    An observation is one input: `[..., EnvSpec.input_size]`, see `input_vector`.
+    """
+
+    def __call__(self, params: PyTree, *inputs: Array | Observation) -> Array: ...
 
 
 class Network(NamedTuple):
@@ -30,6 +33,18 @@ class Network(NamedTuple):
 
     init: InitFn
     apply: ApplyFn
+
+
+def input_vector(observation: Array | Observation) -> Array:
+    """The vector that a network reads, `[..., EnvSpec.input_size]`: the agent's index, the features and the skill.
+
+    An array is returned unchanged.
+    """
+    if not isinstance(observation, Observation):
+        return observation
+    parts = (observation.agent, observation.features, observation.skill)
+    present = [part for part in parts if part is not None]
+    return present[0] if len(present) == 1 else jnp.concatenate(present, axis=-1)
 
 
 class Mlp(nn.Module):
@@ -101,9 +116,9 @@ class Core(NamedTuple):
 
 
 class RecurrentApplyFn(Protocol):
-    """Map parameters, memory `[..., H]` and observation `[..., O]` to the next memory `[..., H]` and outputs."""
+    """Map parameters, memory `[..., H]` and an observation to the next memory `[..., H]` and outputs."""
 
-    def __call__(self, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]: ...
+    def __call__(self, params: PyTree, memory: Array, observation: Array | Observation) -> tuple[Array, Array]: ...
 
 
 def core(
@@ -132,7 +147,7 @@ def core(
     if memory_size:
         module: nn.Module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size)
         init = partial(_init_orthogonal, module, (memory_size, input_size), gains)
-        return Core(init, module.apply, memory_size)  # pyright: ignore[reportArgumentType]
+        return Core(init, partial(_apply_with_memory, module), memory_size)
     module = Mlp(tuple(hidden_sizes), output_size, _ZEROS, _ZEROS, nn.tanh)
     return Core(partial(_init_orthogonal, module, (input_size,), gains), partial(_apply_without_memory, module), 0)
 
@@ -174,7 +189,16 @@ def _orthogonal(numbers: Array) -> Array:
     return jax.lax.scan(add_column, jnp.zeros_like(numbers), (jnp.arange(numbers.shape[1]), numbers.T))[0]
 
 
-def _apply_without_memory(module: nn.Module, params: PyTree, memory: Array, observation: Array) -> tuple[Array, Array]:
+def _apply_with_memory(
+    module: nn.Module, params: PyTree, memory: Array, observation: Array | Observation
+) -> tuple[Array, Array]:
+    memory_and_outputs: Any = module.apply(params, memory, input_vector(observation))
+    return memory_and_outputs
+
+
+def _apply_without_memory(
+    module: nn.Module, params: PyTree, memory: Array, observation: Array | Observation
+) -> tuple[Array, Array]:
     return memory, _apply(module, params, observation)
 
 
@@ -239,8 +263,8 @@ def _init(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
     return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
 
 
-def _apply(module: nn.Module, params: PyTree, *inputs: Array) -> Array:
-    return jnp.asarray(module.apply(params, *inputs))
+def _apply(module: nn.Module, params: PyTree, *inputs: Array | Observation) -> Array:
+    return jnp.asarray(module.apply(params, *map(input_vector, inputs)))
 
 
 def _twin_init(network: Network, key: Key) -> PyTree:
@@ -248,9 +272,9 @@ def _twin_init(network: Network, key: Key) -> PyTree:
     return network.init(first), network.init(second)
 
 
-def _twin_apply(network: Network, params: PyTree, *inputs: Array) -> Array:
+def _twin_apply(network: Network, params: PyTree, *inputs: Array | Observation) -> Array:
     return jnp.concatenate([network.apply(single, *inputs) for single in params], axis=-1)
 
 
-def _first_apply(network: Network, params: PyTree, *inputs: Array) -> Array:
+def _first_apply(network: Network, params: PyTree, *inputs: Array | Observation) -> Array:
     return network.apply(params[0], *inputs)

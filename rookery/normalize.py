@@ -12,7 +12,7 @@ from rookery.types import Array
 class RunningStatistics(NamedTuple):
     """Statistics of all rows processed so far (Chan 1979: parallel variance)."""
 
-    count: Array
+    count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
     """`[]` float32, number of rows."""
     mean: Array
     """`[O]`."""

@@ -7,7 +7,7 @@ transition; a leading axis over which a function is mapped is left out of its sh
     I  agents of a team that share one environment (absent in a single-agent environment)
     B  rows of a batch                  N  evaluation episodes
     T  time steps                       K  start states in a bank
-    O  observation size                 A  action size (dimensions, or number of discrete actions)
+    O  size of the observed features    A  action size (dimensions, or number of discrete actions)
     D  descriptor size                  C  cells of a repertoire, or rows of a buffer (its capacity)
     U  gradient updates in a block
 """
@@ -63,17 +63,32 @@ Metrics = Mapping[str, Array]
 """Metric name -> `[]` or `[P]`. Names that start with `hyper/` are hyper-parameters."""
 
 
+class Observation(NamedTuple):
+    """What an agent observes in one step. A part that an environment does not have is None."""
+
+    features: Array
+    """`[O]`, what describes the state of the environment; the only part that is normalised."""
+    skill: Array | None = None
+    """`[S]`, the skill of the episode, see `envs/wrappers/skills.py`."""
+    action_mask: Array | None = None
+    """`[A]` bool, the discrete actions or action dimensions that are available in this step."""
+    carry: PyTree = None
+    """The recurrent state that the agent returned in the last step, see `envs/wrappers/recurrence.py`."""
+    agent: Array | None = None
+    """`[I]`, one-hot index of the agent in its team, see `envs/wrappers/teams.py`."""
+
+
 class Transition(NamedTuple):
     """One environment step, as stored for learning."""
 
-    observation: Array
-    """`[O]`, the observation that the agent acted on."""
+    observation: Observation
+    """The observation that the agent acted on."""
     action: Array
     """`[A]` in [-1, 1], or `[]` int32 for discrete actions."""
     reward: Array
     """`[]`."""
-    next_observation: Array
-    """`[O]`, the true successor, never the observation after an automatic reset."""
+    next_observation: Observation
+    """The true successor, never the observation after an automatic reset."""
     terminated: Array
     """`[]` bool: the task ended, so nothing is bootstrapped; False at a time limit."""
     extras: PyTree = ()

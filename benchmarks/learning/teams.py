@@ -42,7 +42,7 @@ from rookery.learners.base import Member
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.report import statistics
 from rookery.report.figures import style
-from rookery.types import Array, Key, PyTree
+from rookery.types import Array, Key, Observation, PyTree
 
 SPREAD, TAG = "MPE_simple_spread_v3", "MPE_simple_tag_v3"
 SCRIPT = "baselines/IPPO/ippo_ff_mpe.py"
@@ -63,8 +63,8 @@ class Policy(NamedTuple):
     """Trained policies of a contender."""
 
     learned: PyTree  # [SEEDS, ...]
-    best: Callable[[PyTree, Array, Key], Array]  # of one seed, observation [N, I, O], key -> action [N, I]
-    drawn: Callable[[PyTree, Array, Key], Array]  # likewise, the exploring action of training
+    best: Callable[[PyTree, Observation, Key], Array]  # of one seed, observation [N, I, ...], key -> action [N, I]
+    drawn: Callable[[PyTree, Observation, Key], Array]  # likewise, the exploring action of training
 
 
 def main() -> None:
@@ -172,19 +172,19 @@ def our_run(
     return policy, {"seconds": seconds, "steps": steps.tolist(), "earned": curve.tolist()}
 
 
-def best_of_ours(agent: OnPolicyAgent, member: Member, observation: Array, key: Key) -> Array:
+def best_of_ours(agent: OnPolicyAgent, member: Member, observation: Observation, key: Key) -> Array:
     del key
     return jax.vmap(agent.act, in_axes=(None, 0))(member.state.params, observation)
 
 
-def drawn_by_ours(agent: OnPolicyAgent, member: Member, observation: Array, key: Key) -> Array:
-    keys = jax.random.split(key, observation.shape[0])
+def drawn_by_ours(agent: OnPolicyAgent, member: Member, observation: Observation, key: Key) -> Array:
+    keys = jax.random.split(key, observation.features.shape[0])
     explore = jax.vmap(agent.explore, in_axes=(None, None, 0, 0))
     return explore(member.state, member.hyper, observation, keys)[0]
 
 
 def against_random(
-    best: Callable, action_size: int, learned: np.ndarray, member: Member, observation: Array, key: Key
+    best: Callable, action_size: int, learned: np.ndarray, member: Member, observation: Observation, key: Key
 ) -> Array:
     """Actions of the trained policies for agents with `learned` `[I]`, random actions for the others."""
     chosen = best(member, observation, key)
@@ -235,13 +235,13 @@ def jaxmarl_script(checkout: Path) -> Any:
     return module
 
 
-def best_of_jaxmarl(network: Any, params: PyTree, observation: Array, key: Key) -> Array:
+def best_of_jaxmarl(network: Any, params: PyTree, observation: Observation, key: Key) -> Array:
     del key
-    return network.apply(params, observation)[0].mode().astype(jnp.int32)
+    return network.apply(params, observation.features)[0].mode().astype(jnp.int32)
 
 
-def drawn_by_jaxmarl(network: Any, params: PyTree, observation: Array, key: Key) -> Array:
-    return network.apply(params, observation)[0].sample(seed=key).astype(jnp.int32)
+def drawn_by_jaxmarl(network: Any, params: PyTree, observation: Observation, key: Key) -> Array:
+    return network.apply(params, observation.features)[0].sample(seed=key).astype(jnp.int32)
 
 
 def play(environment: rookery.Environment, act: Callable, learned: PyTree, key: Key) -> Array:

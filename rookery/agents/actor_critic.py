@@ -1,13 +1,13 @@
-"""A stochastic policy and a critic: how both split an observation, keep a memory, and define action distributions."""
+"""A stochastic policy and a critic: how both carry a memory and define action distributions."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from rookery import distributions, networks
 from rookery.envs.base import EnvSpec
-from rookery.types import Array, PyTree
+from rookery.types import Array, Observation, PyTree
 
 
 class Policy(NamedTuple):
@@ -27,62 +27,56 @@ class ActorCritic(NamedTuple):
     critic: networks.Core
     """Memory, observation -> memory, value `[..., 1]`."""
     spec: EnvSpec
-    """Spec of the environment, without the agent's memory."""
+    """Spec of the environment, without the agent's carry."""
 
 
-class ObservationParts(NamedTuple):
-    """The parts of an observation."""
-
-    sensed: Array
-    """`[..., O]`."""
-    exists: Array | None
-    """`[..., A]` bool, mask of the available actions or action dimensions; None if all are."""
-    policy_memory: Array
-    """`[..., H]`."""
-    critic_memory: Array
-    """`[..., H]`."""
+ValueT = TypeVar("ValueT")
 
 
-def split_observation(nets: ActorCritic, observation: Array) -> ObservationParts:
-    """Split an observation `[..., O]` into its parts, see `EnvSpec.sensed_size`; the policy's memory precedes the
-    critic's."""
-    spec, environment_size = nets.spec, nets.spec.observation_size
-    policy_end = environment_size + nets.policy.memory_size
-    return ObservationParts(
-        sensed=observation[..., : spec.sensed_size],
-        exists=observation[..., spec.sensed_size : environment_size] > 0.5 if spec.masked else None,
-        policy_memory=observation[..., environment_size:policy_end],
-        critic_memory=observation[..., policy_end:],
-    )
+class Memory(NamedTuple, Generic[ValueT]):
+    """The carry of a recurrent agent: the memory of each network, `[..., H]`, or its size."""
+
+    policy: ValueT
+    """Memory of the policy network."""
+    critic: ValueT
+    """Memory of the critic network."""
 
 
-def distribution(nets: ActorCritic, policy: Policy, outputs: Array, exists: Array | None) -> Array:
+def memory_of(observation: Observation) -> Memory[Array]:
+    """The memory that an observation carries; of size 0 for networks without memory."""
+    if observation.carry is not None:
+        return observation.carry
+    none = observation.features[..., :0]
+    return Memory(none, none)
+
+
+def distribution(nets: ActorCritic, policy: Policy, outputs: Array, action_mask: Array | None) -> Array:
     """Parameters of the action distribution: logits `[..., A]`, or mean and log standard deviation `[..., 2 A]`."""
     if not nets.spec.discrete:
         log_std = distributions.bounded_log_std(policy.log_std)
         return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
-    return outputs if exists is None else distributions.masked_logits(outputs, exists)
+    return outputs if action_mask is None else distributions.masked_logits(outputs, action_mask)
 
 
 def log_prob_and_entropy(
-    nets: ActorCritic, parameters: Array, action: Array, exists: Array | None
+    nets: ActorCritic, parameters: Array, action: Array, action_mask: Array | None
 ) -> tuple[Array, Array]:
     """Log density of an action `[..., A]` (or `[...]` int32) and entropy of the distribution; `[...]` each, in nats."""
     if nets.spec.discrete:
         log_prob = distributions.categorical_log_prob(parameters, action)
         return log_prob, distributions.categorical_entropy(parameters)
-    log_prob = distributions.normal_log_prob(parameters, action, exists)
-    return log_prob, distributions.normal_entropy(parameters, exists)
+    log_prob = distributions.normal_log_prob(parameters, action, action_mask)
+    return log_prob, distributions.normal_entropy(parameters, action_mask)
 
 
-def unroll(core: networks.Core, params: PyTree, memory: Array, observation: Array, begins: Array) -> Array:
+def unroll(core: networks.Core, params: PyTree, memory: Array, observation: Observation, begins: Array) -> Array:
     """Apply a network along sequences, resetting its memory where an episode begins.
 
     Args:
       core: the network.
       params: its parameters.
       memory: `[B, H]`, before the first step.
-      observation: `[L, B, O]`.
+      observation: `[L, B, ...]`.
       begins: `[L, B]` bool, True at the first step of an episode.
 
     Returns:
@@ -91,7 +85,7 @@ def unroll(core: networks.Core, params: PyTree, memory: Array, observation: Arra
     if not core.memory_size:
         return core.apply(params, memory[None], observation)[1]
 
-    def advance(memory: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+    def advance(memory: Array, step: tuple[Observation, Array]) -> tuple[Array, Array]:
         return core.apply(params, jnp.where(step[1][:, None], 0.0, memory), step[0])
 
     return jax.lax.scan(advance, memory, (observation, begins))[1]

@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 
 from rookery.envs.base import EnvSpec, Step
 from rookery.hyperparams import Space
-from rookery.types import Array, HyperT, Key, Metrics, ParamsT, PyTree, StateT, Transition
+from rookery.types import Array, HyperT, Key, Metrics, Observation, ParamsT, PyTree, StateT, Transition
 
 NoiseT = TypeVar("NoiseT", infer_variance=True)
 
@@ -55,28 +55,27 @@ class StartFn(Protocol[ParamsT, StateT]):
 
 
 class ExploreFn(Protocol[StateT, HyperT]):
-    """Return an exploratory action `[A]` for an observation `[O]`; the key is consumed."""
+    """Return an exploratory action `[A]` for an observation; the key is consumed."""
 
-    def __call__(self, state: StateT, hyper: HyperT, observation: Array, key: Key) -> Array: ...
+    def __call__(self, state: StateT, hyper: HyperT, observation: Observation, key: Key) -> Array: ...
 
 
 class SampleFn(Protocol[StateT, HyperT]):
-    """Draw an action `[A]` from the policy for an observation `[O]`; return it with its log density `[]`, in nats.
+    """Draw an action `[A]` from the policy for an observation; return it with its log density `[]`, in nats.
 
-    The key is consumed. For an agent with a memory, the observation ends in the memory, and the action is an
-    `ActionWithCarry`.
+    The key is consumed. The action of a recurrent agent is an `ActionWithCarry`.
     """
 
-    def __call__(self, state: StateT, hyper: HyperT, observation: Array, key: Key) -> tuple[PyTree, Array]: ...
+    def __call__(self, state: StateT, hyper: HyperT, observation: Observation, key: Key) -> tuple[PyTree, Array]: ...
 
 
 class ActFn(Protocol[ParamsT]):
-    """Return the deterministic action `[A]` for an observation `[O]`, for evaluation; takes parameters, not a state.
+    """Return the deterministic action `[A]` for an observation, for evaluation; takes parameters, not a state.
 
-    For an agent with a memory, the observation ends in the memory, and the action is an `ActionWithCarry`.
+    The action of a recurrent agent is an `ActionWithCarry`.
     """
 
-    def __call__(self, params: ParamsT, observation: Array) -> PyTree: ...
+    def __call__(self, params: ParamsT, observation: Observation) -> PyTree: ...
 
 
 class NoiseFn(Protocol[NoiseT]):
@@ -202,8 +201,8 @@ class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
     """The default search space; its `defaults` are the default hyper-parameters, among them `discount`."""
     minibatches: int
     """Number of minibatches that each epoch splits a rollout into, at least 1."""
-    memory_size: int = 0
-    """Size of the memory that is carried from step to step, see `envs/wrappers/recurrence.py`."""
+    carry_sizes: PyTree = None
+    """Sizes of the vectors that a recurrent agent carries from step to step, see `envs/wrappers/recurrence.py`."""
     team: str = ""
     """How the agents of a team share parameters, "independent" or "shared"; empty for a single agent."""
     normalize: bool = False

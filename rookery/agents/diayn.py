@@ -21,7 +21,7 @@ from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.hyperparams import Field, LogUniform, Space
-from rookery.types import Array, Hyper, Key, Metrics, PyTree, Scalar, Transition
+from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
@@ -193,14 +193,14 @@ def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
     return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
-def explore(bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Array, key: Key) -> Array:
+def explore(bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Observation, key: Key) -> Array:
     """Return the wrapped agent's exploratory action."""
     return bindings.agent.explore(
         state.agent, hyperparams.select(bindings.agent.space.defaults, hyper), observation, key
     )
 
 
-def act(bindings: DiaynBindings, params: DiaynParams, observation: Array) -> Array:
+def act(bindings: DiaynBindings, params: DiaynParams, observation: Observation) -> Array:
     """Return the wrapped agent's deterministic action."""
     return bindings.agent.act(params.agent, observation)
 
@@ -214,7 +214,7 @@ def update(
       bindings: skills, wrapped agent and networks.
       state: the state before the update.
       hyper: the member's hyper-parameters.
-      batch: `Transition` of `[B, ...]`; observations end in the skill, `extras` is the true successor's descriptor.
+      batch: `Transition` of `[B, ...]`; observations contain the skill, `extras` is the true successor's descriptor.
       noise: noise for the wrapped agent's update.
       step: `[]`, updates before this one; passed to the wrapped agent.
 
@@ -223,7 +223,8 @@ def update(
       `discriminator_accuracy`, `diversity_reward` (nats) and, with SMERL, `diverse`, the share of rows that are
       rewarded for diversity.
     """
-    chosen = batch.observation[:, -bindings.skill.size :]
+    chosen = batch.observation.skill
+    assert chosen is not None
     features = _features(bindings, batch.next_observation, batch.extras)
     loss = partial(discriminator_loss, bindings=bindings, features=features, chosen=chosen)
     (loss_value, guesses), gradient = jax.value_and_grad(loss, has_aux=True)(state.discriminator.params)
@@ -261,8 +262,9 @@ def keep(bindings: DiaynBindings, step: Step) -> PyTree:
 
 def measure(bindings: DiaynBindings, params: DiaynParams, step: Step) -> Mapping[str, Array]:
     """Return a step's diversity reward, in nats and independent of `add_log_p_z`, and the discriminator's accuracy."""
-    features = _features(bindings, step.final_observation, step.descriptor)
-    result = guess(bindings.skill, bindings.discriminator.apply(params.discriminator, features), step.pursued.skill)
+    features, skill = _features(bindings, step.final_observation, step.descriptor), step.final_observation.skill
+    assert skill is not None
+    result = guess(bindings.skill, bindings.discriminator.apply(params.discriminator, features), skill)
     return {"diversity_return": result.log_ratio, "accuracy": result.accuracy}
 
 
@@ -277,9 +279,9 @@ def conclude(
     return jnp.mean(episodes[name]), episodes
 
 
-def _features(bindings: DiaynBindings, next_observation: Array, descriptor: Array) -> Array:
+def _features(bindings: DiaynBindings, next_observation: Observation, descriptor: Array) -> Array:
     """Return the discriminator's input, which never contains the skill."""
-    return next_observation[..., : -bindings.skill.size] if bindings.config.descriptor_full_state else descriptor
+    return next_observation.features if bindings.config.descriptor_full_state else descriptor
 
 
 def _return_threshold(config: DiaynConfig) -> smerl.ReturnThreshold:
@@ -295,7 +297,7 @@ def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
       spec: spec of the environment with skills that the agent was built for.
       skill: `[S]`.
     """
-    return networks.freeze_inputs(params.agent, spec.sensed_size, skill)
+    return networks.freeze_inputs(params.agent, spec.observation_size, skill)
 
 
 def diayn(
@@ -304,7 +306,7 @@ def diayn(
     """Build DIAYN around an off-policy agent that was built for `spec`; with `smerl` in the config, SMERL.
 
     Args:
-      agent: SAC, TD3 or a custom agent; its observations end in the skill.
+      agent: SAC, TD3 or a custom agent; it reads the skill of an observation.
       spec: spec of an environment with skills (`rookery.skills`).
       config: discriminator, reward and fitness.
 
@@ -326,7 +328,7 @@ def diayn(
             f"{spec.name} has no descriptor to recognise skills by; choose a task that has one, or turn on "
             "descriptor_full_state (--descriptor-full-state), which uses the whole observation."
         )
-    size = spec.sensed_size if config.descriptor_full_state else spec.descriptor_size
+    size = spec.observation_size if config.descriptor_full_state else spec.descriptor_size
     bindings = DiaynBindings(
         agent=agent,
         skill=spec.skill,

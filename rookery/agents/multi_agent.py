@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from rookery.agents.base import OnPolicyAgent
 from rookery.envs.base import EnvSpec, Team
-from rookery.types import Array, Hyper, HyperT, Key, Metrics, ParamsT, PyTree, StateT, Transition
+from rookery.types import Array, Hyper, HyperT, Key, Metrics, Observation, ParamsT, PyTree, StateT, Transition
 
 AGENTS = 2  # the axis of a rollout
 
@@ -52,7 +52,7 @@ def _init(agent: OnPolicyAgent, count: int, key: Key) -> Any:
 
 
 def _explore(
-    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Array, key: Key
+    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Observation, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore)(state, _per_agent(hyper, count), observation, jax.random.split(key, count))
 
@@ -111,7 +111,7 @@ def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPo
 
 
 def _explore_shared(
-    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Array, key: Key
+    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Observation, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, jax.random.split(key, count))
 

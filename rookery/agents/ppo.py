@@ -17,17 +17,18 @@ import jax.numpy as jnp
 from rookery import distributions, gradients, networks, normalize, returns
 from rookery.agents.actor_critic import (
     ActorCritic,
+    Memory,
     Policy,
     distribution,
     log_prob_and_entropy,
-    split_observation,
+    memory_of,
     unroll,
 )
 from rookery.agents.base import OnPolicyAgent
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
-from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 REWARD_LIMIT = 10.0  # normalised rewards are clipped to +-REWARD_LIMIT
 
@@ -56,7 +57,7 @@ class PpoState(NamedTuple):
 class Rows(NamedTuple):
     """The data of one epoch: sequences in time, `[L, B, ...]`; L is 1 for networks without a memory."""
 
-    observation: Array
+    observation: Observation
     action: Array
     log_prob: Array
     """Log density of the action when it was drawn, in nats."""
@@ -123,10 +124,10 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
       share of rows whose probability ratio is clipped.
     Deviation: none.
     """
-    parts = split_observation(nets, rows.observation)
-    outputs = unroll(nets.policy, policy.network, parts.policy_memory[0], parts.sensed, rows.begins)
-    parameters = distribution(nets, policy, outputs, parts.exists)
-    log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, parts.exists)
+    observation, mask = rows.observation, rows.observation.action_mask
+    outputs = unroll(nets.policy, policy.network, memory_of(observation).policy[0], observation, rows.begins)
+    parameters = distribution(nets, policy, outputs, mask)
+    log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, mask)
     objective, metrics = surrogate(log_prob, rows.log_prob, rows.advantage, rows.counts, hyper.clip_epsilon)
     mean_entropy = normalize.mean_of(rows.counts, entropy)
     loss = -objective - hyper.entropy_coefficient * mean_entropy
@@ -151,8 +152,8 @@ def critic_loss(
     Deviation: with `clip_value`, the larger of this error and the error of a value that moves by at most
     `clip_epsilon`, as in the authors' code.
     """
-    parts = split_observation(nets, rows.observation)
-    value = unroll(nets.critic, critic, parts.critic_memory[0], parts.sensed, rows.begins)[..., 0]
+    memory = memory_of(rows.observation).critic[0]
+    value = unroll(nets.critic, critic, memory, rows.observation, rows.begins)[..., 0]
     error = (value - rows.target) ** 2
     if config.clip_value:
         clipped = rows.value + jnp.clip(value - rows.value, -hyper.clip_epsilon, hyper.clip_epsilon)
@@ -174,38 +175,40 @@ def start(params: PpoParams) -> PpoState:
     return PpoState(gradients.start(params.policy), gradients.start(params.critic), normalize.init(1))
 
 
-def explore(nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Array, key: Key) -> tuple[PyTree, Array]:
+def explore(
+    nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Observation, key: Key
+) -> tuple[PyTree, Array]:
     """Draw an action from the policy, `[A]` unbounded or `[]` int32; returns it with its log density `[]`."""
     del hyper
-    parts, policy = split_observation(nets, observation), state.policy.params
-    memory, outputs = nets.policy.apply(policy.network, parts.policy_memory, parts.sensed)
-    parameters = distribution(nets, policy, outputs, parts.exists)
+    before, mask, policy = memory_of(observation), observation.action_mask, state.policy.params
+    memory, outputs = nets.policy.apply(policy.network, before.policy, observation)
+    parameters = distribution(nets, policy, outputs, mask)
     if nets.spec.discrete:
         action = jax.random.categorical(key, parameters).astype(jnp.int32)
     else:
         mean, log_std = distributions.normal_parameters(parameters)
         action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
-    log_prob = log_prob_and_entropy(nets, parameters, action, parts.exists)[0]
+    log_prob = log_prob_and_entropy(nets, parameters, action, mask)[0]
     if not nets.critic.memory_size:
         return action, log_prob
-    critic_memory = nets.critic.apply(state.critic.params, parts.critic_memory, parts.sensed)[0]
-    return ActionWithCarry(action, jnp.concatenate([memory, critic_memory])), log_prob
+    critic_memory = nets.critic.apply(state.critic.params, before.critic, observation)[0]
+    return ActionWithCarry(action, Memory(memory, critic_memory)), log_prob
 
 
-def act(nets: ActorCritic, params: PpoParams, observation: Array) -> PyTree:
+def act(nets: ActorCritic, params: PpoParams, observation: Observation) -> PyTree:
     """Return the most probable action: `[A]` within its bounds, or `[]` int32; NaN or -1 if the outputs are not
     finite."""
-    parts = split_observation(nets, observation)
-    memory, outputs = nets.policy.apply(params.policy.network, parts.policy_memory, parts.sensed)
+    before = memory_of(observation)
+    memory, outputs = nets.policy.apply(params.policy.network, before.policy, observation)
     if nets.spec.discrete:
-        logits = distribution(nets, params.policy, outputs, parts.exists)
+        logits = distribution(nets, params.policy, outputs, observation.action_mask)
         action = jnp.where(jnp.isfinite(outputs).all(), jnp.argmax(logits), -1).astype(jnp.int32)
     else:
         bounded = outputs if nets.spec.unbounded else jnp.clip(outputs, -1.0, 1.0)
         action = jnp.where(jnp.isfinite(outputs), bounded, jnp.nan)
     if not nets.policy.memory_size:
         return action
-    return ActionWithCarry(action, jnp.concatenate([memory, parts.critic_memory]))
+    return ActionWithCarry(action, Memory(memory, before.critic))
 
 
 def update(
@@ -229,7 +232,7 @@ def update(
     acting policy exceeds `kl_threshold` is the policy's last (OpenAI's Spinning Up stops by its `target_kl`, but after
     a gradient step instead of an epoch). The critic always runs all epochs.
     """
-    chex.assert_rank([batch.reward, batch.observation], [2, 3])
+    chex.assert_rank(batch.reward, 2)
     state, rows = prepare_rows(nets, config, state, hyper, batch)
     count = rows.counts.shape[1]
     passes = resolve_defaults(config, nets.spec)
@@ -269,10 +272,9 @@ def prepare_rows(
     return state, rows
 
 
-def _value(nets: ActorCritic, critic: PyTree, observation: Array) -> Array:
-    """Values `[...]` of observations that end in the networks' memory."""
-    parts = split_observation(nets, observation)
-    return nets.critic.apply(critic, parts.critic_memory, parts.sensed)[1][..., 0]
+def _value(nets: ActorCritic, critic: PyTree, observation: Observation) -> Array:
+    """Values `[...]` of observations."""
+    return nets.critic.apply(critic, memory_of(observation).critic, observation)[1][..., 0]
 
 
 def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
@@ -293,13 +295,13 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
       >>> agent = rookery.ppo(env.spec, rookery.agents.PpoConfig(recurrent=True))
     """
     config = config or PpoConfig()
-    if spec.skill is not None or spec.memory_size:
+    if spec.skill is not None or spec.recurrent:
         raise ValueError(
             f"PPO supports no environment with skills or a memory, but {spec.name} has one; use the environment "
             "without these wrappers."
         )
     memory_size = config.memory_size if config.recurrent else 0
-    build = partial(networks.core, spec.sensed_size, config.hidden_sizes, memory_size=memory_size)
+    build = partial(networks.core, spec.input_size, config.hidden_sizes, memory_size=memory_size)
     nets = ActorCritic(
         policy=build(output_size=spec.action_size, output_gain=0.01),
         critic=build(output_size=1, output_gain=1.0),
@@ -312,7 +314,7 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
         act=partial(act, nets),
         update=partial(update, nets, config),
         space=environment_defaults(spec).space,
-        memory_size=2 * memory_size,
+        carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=resolve_defaults(config, spec).minibatches,
         normalize=environment_defaults(spec).normalize_observations,
     )

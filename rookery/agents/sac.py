@@ -15,7 +15,7 @@ from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
-from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def critic_loss(
 
 
 def policy_loss(
-    policy_params: PyTree, nets: SacNetworks, state: SacState, observation: Array, noise: Array
+    policy_params: PyTree, nets: SacNetworks, state: SacState, observation: Observation, noise: Array
 ) -> tuple[Array, Array]:
     """KL divergence of the policy from the exponentiated soft value (Haarnoja 2018, Eq. 7 and 9).
 
@@ -143,7 +143,7 @@ def policy_loss(
       policy_params: parameters of the policy being learned; critics and temperature are taken from `state`.
       nets: the networks.
       state: the member's state.
-      observation: `[B, O]`.
+      observation: `[B, ...]`.
       noise: `[B, A]`, standard normal.
 
     Returns:
@@ -177,7 +177,7 @@ def start(params: SacParams) -> SacState:
     return SacState(policy, critic, log_alpha, target_critic=jax.tree.map(jnp.copy, params.critic))
 
 
-def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Array, key: Key) -> Array:
+def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Observation, key: Key) -> Array:
     """Sample an action `[A]` from the policy; no hyper-parameter is used."""
     del hyper
     outputs = nets.policy.apply(state.policy.params, observation)
@@ -185,7 +185,7 @@ def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Ar
     return distributions.tanh_normal_sample(outputs, noise)[0]
 
 
-def act(nets: SacNetworks, params: SacParams, observation: Array) -> Array:
+def act(nets: SacNetworks, params: SacParams, observation: Observation) -> Array:
     """Return the policy's squashed mean, `[A]`."""
     return distributions.tanh_normal_mode(nets.policy.apply(params.policy, observation))
 
@@ -219,7 +219,7 @@ def update(
       The new state, and metrics `[]`: critic_loss, actor_loss, alpha_loss, alpha, entropy, value.
     """
     del step
-    chex.assert_rank([batch.observation, batch.action, batch.reward], [2, 2, 1])
+    chex.assert_rank([batch.action, batch.reward], [2, 1])
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise.next_action)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
@@ -262,7 +262,7 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacPar
     """
     config = config or SacConfig()
     check_continuous(spec, "SAC")
-    sizes = spec.observation_size, spec.action_size
+    sizes = spec.input_size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
     nets = SacNetworks(
         policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale),

@@ -51,11 +51,14 @@ def init(skill: SkillSpec) -> Returns:
 
 def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
     """Add the episodes that end in the steps `[E]`; unfinished episodes and non-finite returns are ignored."""
-    ended = steps.ended & jnp.isfinite(steps.pursued.episode_return)
-    value = jnp.where(ended, steps.pursued.episode_return, 0.0)
+    chosen = steps.final_observation.skill
+    assert steps.episode_return is not None
+    assert chosen is not None
+    ended = steps.ended & jnp.isfinite(steps.episode_return)
+    value = jnp.where(ended, steps.episode_return, 0.0)
     weight = ended[:, None].astype(jnp.float32)
     if skill.kind == "one-hot":
-        weight = weight * steps.pursued.skill  # [E, M]
+        weight = weight * chosen  # [E, M]
     count = jnp.sum(weight, axis=0)
     mean = jnp.sum(weight * value[:, None], axis=0) / jnp.maximum(count, 1.0)
     rate = 1.0 - (1.0 - RATE) ** count  # episodes that end together weigh as much as consecutive ones

@@ -15,7 +15,7 @@ from rookery import gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
-from rookery.types import Array, Key, Metrics, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,16 @@ class Td3Networks(NamedTuple):
     """Parameters of the critics, observation, action -> the first value, `[..., 1]`."""
 
 
-def smoothed_action(nets: Td3Networks, params: PyTree, hyper: Td3Hyper, observation: Array, noise: Array) -> Array:
+def smoothed_action(
+    nets: Td3Networks, params: PyTree, hyper: Td3Hyper, observation: Observation, noise: Array
+) -> Array:
     """The target policy's action with clipped noise (Fujimoto 2018, Eq. 14).
 
     Args:
       nets: the networks.
       params: parameters of the target policy.
       hyper: the member's hyper-parameters.
-      observation: `[B, O]`.
+      observation: `[B, ...]`.
       noise: `[B, A]`, standard normal.
 
     Returns:
@@ -143,14 +145,14 @@ def critic_loss(
     return loss, {"critic_loss": loss, "value": jnp.mean(twin)}
 
 
-def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree, observation: Array) -> Array:
+def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree, observation: Observation) -> Array:
     """The first critic's value of the policy's actions, negated (Fujimoto 2018, Algorithm 1).
 
     Args:
       policy_params: parameters of the policy being learned.
       nets: the networks.
       critic_params: parameters of the critics.
-      observation: `[B, O]`.
+      observation: `[B, ...]`.
 
     Returns:
       Scalar `[]` in units of scaled reward.
@@ -171,14 +173,14 @@ def start(params: Td3Params) -> Td3State:
     return Td3State(gradients.start(params.policy), gradients.start(params.critic), *targets)
 
 
-def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Array, key: Key) -> Array:
+def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Observation, key: Key) -> Array:
     """Return the policy's action with Gaussian noise, clipped to [-1, 1], `[A]`."""
     action = _action(nets, state.policy.params, observation)
     noise = hyper.exploration_noise * jax.random.normal(key, action.shape)
     return jnp.clip(action + noise, -1.0, 1.0)
 
 
-def act(nets: Td3Networks, params: Td3Params, observation: Array) -> Array:
+def act(nets: Td3Networks, params: Td3Params, observation: Observation) -> Array:
     """Return the policy's action, `[A]`."""
     return _action(nets, params.policy, observation)
 
@@ -212,7 +214,7 @@ def update(
       The new state, and metrics `[]`: critic_loss, value, and actor_loss. actor_loss is multiplied by `policy_delay`
       where it is computed and 0 elsewhere, so that its mean over all updates is the mean over the policy's updates.
     """
-    chex.assert_rank([batch.observation, batch.action, batch.reward], [2, 2, 1])
+    chex.assert_rank([batch.action, batch.reward], [2, 1])
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
@@ -225,7 +227,7 @@ def update(
 
 
 def _update_policy_and_targets(
-    nets: Td3Networks, hyper: Td3Hyper, observation: Array, state: Td3State
+    nets: Td3Networks, hyper: Td3Hyper, observation: Observation, state: Td3State
 ) -> tuple[Td3State, Array]:
     """Apply the delayed part of an update."""
     loss = partial(policy_loss, nets=nets, critic_params=state.critic.params, observation=observation)
@@ -240,7 +242,7 @@ def _update_policy_and_targets(
     return state, actor_loss
 
 
-def _action(nets: Td3Networks, params: PyTree, observation: Array) -> Array:
+def _action(nets: Td3Networks, params: PyTree, observation: Observation) -> Array:
     return jnp.tanh(nets.policy.apply(params, observation))
 
 
@@ -260,7 +262,7 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Par
     """
     config = config or Td3Config()
     check_continuous(spec, "TD3")
-    sizes = spec.observation_size, spec.action_size
+    sizes = spec.input_size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
     value = networks.mlp(sizes, critic_sizes, 1)
     nets = Td3Networks(

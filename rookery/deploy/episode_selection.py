@@ -8,7 +8,7 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import DescriptorSpec, EnvSpec
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.learners.base import genotype
@@ -51,7 +51,7 @@ def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Selection:
         assert spec.descriptor is not None  # or there would be no repertoire
         return _elites(origin, spec.descriptor, count)
     if spec.skill is not None:
-        return _skills(origin, len(listed(spec.skill)), count)
+        return _skills(origin, len(enumerate_skills(spec.skill)), count)
     return _members(origin, 1 if spec.team else count)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rookery import trees
 from rookery.distributed import programs
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import build, config_io, warm_start
 from rookery.experiments.build import Built
 from rookery.experiments.settings import AnyRun
@@ -64,7 +64,7 @@ def evaluate(
         metrics["best_member"] = np.asarray(warm_start.best_member(read))
     skill = spec.skill if spec else None
     if built.learner is not None and skill is not None:
-        metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(listed(skill))
+        metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(enumerate_skills(skill))
         columns = _trajectories(built.learner, state, metrics, evaluation_key(seed))
         if columns:
             write_table(folder.skills_file, columns)

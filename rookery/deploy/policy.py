@@ -10,17 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.agents.actor_critic import Memory
 from rookery.agents.ppo import PpoConfig
 from rookery.deploy import render
 from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec, EnvState, Step
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Elite, Repertoire
-from rookery.types import Array, Genotype, Key, PyTree
+from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 Cell = str | int | Sequence[float]
 """Choice of an elite: "best", a cell's index, or a descriptor `[D]` (`"0.2,0.8"` or numbers), for the nearest elite."""
@@ -51,11 +52,9 @@ class Policy(NamedTuple):
         return self.evaluator.environment.spec
 
     @property
-    def index_size(self) -> int:
-        """Length of the one-hot agent index in front of the agent's observation; 0 without an index."""
-        config = self.origin.config
-        identified = config.parameters == "shared" and config.identify
-        return len(self.spec.team.names) if identified and self.spec.team else 0
+    def mask_size(self) -> int:
+        """Size of the action mask at the end of an observation; 0 without a mask."""
+        return self.spec.action_size if self.spec.masked else 0
 
     @property
     def memory_size(self) -> int:
@@ -65,25 +64,21 @@ class Policy(NamedTuple):
 
     @property
     def observation_size(self) -> int:
-        """Size of the unwrapped environment's observation: without index, skill and memory."""
-        skill = self.spec.skill.size if self.spec.skill else 0
-        return self.spec.observation_size - self.index_size - skill - self.spec.memory_size
+        """Size of the input vector: the features, followed by the action mask (1 for an available action, else 0)."""
+        return self.spec.observation_size + self.mask_size
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
         """Shape of one row by name: `observation` `[O]`, and `memory` `[H]` if recurrent; for a team `[I, ...]`."""
-        shapes = {"observation": (*self._agents, self.observation_size)}
-        return shapes | ({"memory": (*self._agents, self.memory_size)} if self.memory_size else {})
+        shapes = {"observation": (*self.spec.agents, self.observation_size)}
+        return shapes | ({"memory": (*self.spec.agents, self.memory_size)} if self.memory_size else {})
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
         """Shape of one row by name: `action` `[A]`, `[]` int32 if discrete; `next_memory` `[H]` if recurrent."""
-        shapes = {"action": self._agents if self.spec.discrete else (*self._agents, self.spec.action_size)}
-        return shapes | ({"next_memory": (*self._agents, self.memory_size)} if self.memory_size else {})
-
-    @property
-    def _agents(self) -> tuple[int, ...]:
-        return (len(self.spec.team.names),) if self.spec.team else ()
+        agents = self.spec.agents
+        shapes = {"action": agents if self.spec.discrete else (*agents, self.spec.action_size)}
+        return shapes | ({"next_memory": (*agents, self.memory_size)} if self.memory_size else {})
 
 
 def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, skill: int | None = None) -> Policy:
@@ -195,19 +190,25 @@ def _act(policy: Policy, observation: Array) -> Array:
 
 
 def _act_with_memory(policy: Policy, observation: Array, memory: Array) -> tuple[Array, Array]:
-    critic_memory = jnp.zeros((*memory.shape[:-1], policy.spec.memory_size - policy.memory_size))
-    wrapped = jnp.concatenate([_wrap(policy, observation), memory, critic_memory], axis=-1)
+    carry = Memory(memory, jnp.zeros_like(memory))  # the critic's memory has no effect on actions
+    wrapped = _wrap(policy, observation)._replace(carry=carry)
     step: ActionWithCarry = rollout.act(policy.evaluator, policy.genotype, wrapped)
-    return step.action, step.memory[..., : policy.memory_size]
+    return step.action, step.carry.policy
 
 
-def _wrap(policy: Policy, observation: Array) -> Array:
-    """Add the agent index and the skill to an observation, as the run's wrappers do; the memory is not added."""
-    if policy.index_size:
-        observation = jnp.concatenate([jnp.eye(policy.index_size), observation], axis=-1)
-    if policy.spec.skill and policy.skill is not None:
-        observation = jnp.concatenate([observation, jnp.asarray(listed(policy.spec.skill)[policy.skill])], axis=-1)
-    return observation
+def _wrap(policy: Policy, vector: Array) -> Observation:
+    """The observation of the run's agent: with the agent index and the skill, as the run's wrappers add them."""
+    spec = policy.spec
+    skill = jnp.asarray(enumerate_skills(spec.skill)[policy.skill or 0]) if spec.skill else None
+    mask = vector[..., spec.observation_size :] > 0.5 if spec.masked else None
+    index = jnp.eye(spec.agents[0]) if spec.identified else None
+    return Observation(vector[..., : spec.observation_size], skill, mask, agent=index)
+
+
+def _vector(observation: Observation) -> Array:
+    """The input vector of a policy, from an observation of the run's agent."""
+    parts = (observation.features, observation.action_mask)
+    return jnp.concatenate([part.astype(jnp.float32) for part in parts if part is not None], axis=-1)
 
 
 class ReferenceEpisode(NamedTuple):
@@ -232,22 +233,22 @@ def reference_episode(policy: Policy, key: Key) -> ReferenceEpisode:
     environment = _with_observations(policy.evaluator.environment)
     roll_out = jax.jit(partial(render.roll_out, policy.evaluator.act, environment, _observation))
     trajectory = roll_out(policy.genotype, key, policy.skill or 0)
-    observations = trajectory.frames[: render.length_of(jax.device_get(trajectory.over))]  # no action on the last one
+    length = render.length_of(jax.device_get(trajectory.over))  # no action on the last observation
+    observations: Observation = jax.tree.map(lambda leaf: leaf[:length], trajectory.frames)
     actions = jax.jit(jax.vmap(partial(rollout.act, policy.evaluator, policy.genotype)))(observations)
-    end = policy.index_size + policy.observation_size
-    inputs, outputs = {"observation": observations[..., policy.index_size : end]}, {"action": actions}
+    inputs, outputs = {"observation": _vector(observations)}, {"action": actions}
     if isinstance(actions, ActionWithCarry):
-        outputs = {"action": actions.action, "next_memory": actions.memory[..., : policy.memory_size]}
-        inputs["memory"] = observations[..., end : end + policy.memory_size]
+        outputs = {"action": actions.action, "next_memory": actions.carry.policy}
+        inputs["memory"] = observations.carry.policy
     return ReferenceEpisode(*jax.device_get((inputs, outputs)))
 
 
 class _ObservedState(NamedTuple):
     inner: EnvState
-    observation: Array
+    observation: Observation
 
 
-def _observation(state: _ObservedState) -> Array:
+def _observation(state: _ObservedState) -> Observation:
     return state.observation
 
 

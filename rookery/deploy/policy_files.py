@@ -9,7 +9,7 @@ import numpy as np
 from rookery import normalize
 from rookery.deploy.policy import Policy
 from rookery.envs.base import DescriptorSpec, Team
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.storage import run_dir
 from rookery.versions import versions
 
@@ -36,11 +36,11 @@ def describe(policy: Policy) -> dict[str, Any]:
         "outputs": {name: ["batch", *shape] for name, shape in policy.outputs.items()},
         "observation": {
             "size": policy.observation_size,
-            "mask": spec.action_size if spec.masked else 0,
+            "mask": policy.mask_size,
             "normalised": _normalisation(policy),
         },
         "action": _action(policy),
-        "team": spec.team and _team(policy, spec.team),
+        "team": spec.team and _team(spec.team),
         "hidden_sizes": getattr(config.policy if config.learner is None else config.agent, "hidden_sizes", None),
     }
 
@@ -51,13 +51,12 @@ def _descriptor(spec: DescriptorSpec, value: tuple[float, ...]) -> dict[str, Any
 
 def _skill(policy: Policy) -> list[float]:
     assert policy.spec.skill is not None
-    return listed(policy.spec.skill)[policy.skill or 0].tolist()
+    return enumerate_skills(policy.spec.skill)[policy.skill or 0].tolist()
 
 
-def _team(policy: Policy, team: Team) -> dict[str, Any]:
+def _team(team: Team) -> dict[str, Any]:
     """The agents in the order of the agent axis; smaller observations and actions are padded at the end."""
-    sizes = [size - policy.index_size for size in team.observation_sizes]
-    return {"names": team.names, "observation_sizes": sizes, "action_sizes": team.action_sizes}
+    return {"names": team.names, "observation_sizes": team.observation_sizes, "action_sizes": team.action_sizes}
 
 
 def _action(policy: Policy) -> dict[str, Any]:
@@ -77,8 +76,7 @@ def _normalisation(policy: Policy) -> dict[str, Any] | None:
     if statistics is None or not (np.asarray(statistics.count) > 1.0).any():
         return None
     deviation = normalize.deviation if statistics.mean.ndim == 1 else jax.vmap(normalize.deviation)
-    unwrapped = slice(policy.index_size, None)
-    mean, std = (np.asarray(side)[..., unwrapped].tolist() for side in (statistics.mean, deviation(statistics)))
+    mean, std = (np.asarray(side).tolist() for side in (statistics.mean, deviation(statistics)))
     return {"mean": mean, "std": std, "limit": normalize.LIMIT}
 
 

@@ -13,14 +13,14 @@ from rookery import trees
 from rookery.agents.base import ActFn
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import build, warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.learners.base import genotype
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
-from rookery.types import Array, Genotype, Key, PyTree
+from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 
 class RenderedEpisode(NamedTuple):
@@ -193,11 +193,11 @@ def _advance(
     environment: Environment,
     extract: Callable[[EnvState], PyTree],
     actor: Genotype,
-    carry: tuple[EnvState, Array],
+    carry: tuple[EnvState, Observation],
     key: Key,
-) -> tuple[tuple[EnvState, Array], Trajectory]:
+) -> tuple[tuple[EnvState, Observation], Trajectory]:
     state, observation = carry
-    action = act(actor.params, rollout.view(actor.normalizer, observation))
+    action = act(actor.params, rollout.normalize_features(actor.normalizer, observation))
     step: Step
     state, step = environment.step(state, action, key)
     frames = extract(state)
@@ -264,7 +264,7 @@ def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
         if skill is not None:
             raise ValueError(f"{origin.path} has no skills to choose from; leave skill out.")
         return 0
-    count = len(listed(spec.skill))
+    count = len(enumerate_skills(spec.skill))
     if skill is not None and not 0 <= skill < count:
         raise ValueError(f"{origin.path} has {count} skills; choose one in 0..{count - 1}, got {skill}.")
     return skill or 0

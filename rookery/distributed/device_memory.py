@@ -46,7 +46,7 @@ def machine() -> int | None:
 class Used(NamedTuple):
     """A measured peak memory usage."""
 
-    count: int
+    size: int
     """Bytes."""
     meaning: str
     """The measured quantity, as a phrase for the report."""
@@ -129,4 +129,4 @@ class Usage(NamedTuple):
         planned = f"planned {size(self.held)} per device (peak {size(self.peak)} while saving)"
         if self.used is None:
             return f"{planned}; this platform reports no usage"
-        return f"{planned}, used {size(self.used.count)}: {self.used.meaning}"
+        return f"{planned}, used {size(self.used.size)}: {self.used.meaning}"

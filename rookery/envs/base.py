@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from rookery.envs import descriptors
 from rookery.envs.rendering import scene
-from rookery.types import Array, Key, PyTree
+from rookery.types import Array, Key, Observation, PyTree
 
 EnvState = PyTree
 
@@ -40,7 +40,7 @@ class DescriptorSpec(NamedTuple):
 
 
 class SkillSpec(NamedTuple):
-    """Format of the skill vector at the end of an observation, see `envs/wrappers/skills.py`."""
+    """Format of an observation's skill, see `envs/wrappers/skills.py`."""
 
     kind: str
     """One of "one-hot" and "sphere"."""
@@ -57,7 +57,7 @@ class Team(NamedTuple):
     """Sizes before the padding to a common size, `[I]`."""
     action_sizes: tuple[int, ...]
     """Sizes before the padding to a common size, `[I]`."""
-    rivals: bool = False
+    competitive: bool = False
     """Whether agents compete, so that the mean of their returns does not measure a team's performance."""
 
 
@@ -67,7 +67,7 @@ class EnvSpec(NamedTuple):
     name: str
     """Name of the task."""
     observation_size: int
-    """O, all parts of the observation included."""
+    """O, size of the features of an observation."""
     action_size: int
     """Number of dimensions, each in [-1, 1] unless `unbounded`; or the number of discrete actions."""
     episode_length: int
@@ -79,13 +79,15 @@ class EnvSpec(NamedTuple):
     qd_offset: float = 0.0
     """Reward per step, added for the QD score so that the worst known behaviour counts as 0."""
     skill: SkillSpec | None = None
-    """None: observations contain no skill."""
+    """None: observations have no skill."""
     team: Team | None = None
     """None: a single-agent environment."""
     masked: bool = False
-    """Whether observations contain a mask of the available actions, see `sensed_size`."""
-    memory_size: int = 0
-    """Length of the memory that an agent writes in each step and observes in the next, see `wrappers/recurrence.py`."""
+    """Whether observations have an action mask."""
+    recurrent: bool = False
+    """Whether observations have a carry, and actions are `ActionWithCarry`, see `wrappers/recurrence.py`."""
+    identified: bool = False
+    """Whether observations have the agent's index in its team, see `wrappers/teams.py`."""
     unbounded: bool = False
     """Whether continuous actions are arbitrary real numbers that are never clipped."""
 
@@ -95,44 +97,36 @@ class EnvSpec(NamedTuple):
         return self.descriptor.size if self.descriptor else 0
 
     @property
-    def sensed_size(self) -> int:
-        """Length of the leading part of an observation that describes the environment's state.
+    def agents(self) -> tuple[int, ...]:
+        """Shape of the agent axis: `(I,)` for a team, `()` for a single agent."""
+        return (len(self.team.names),) if self.team else ()
 
-        The rest follows in this order, each part only if the spec has it: the skill, the action mask (1 for each
-        discrete action or continuous dimension that is available to the agent in this step, else 0), and the memory.
-        """
-        appended = (self.skill.size if self.skill else 0) + (self.action_size if self.masked else 0)
-        return self.observation_size - appended - self.memory_size
-
-
-class SkillInfo(NamedTuple):
-    """Additional output of each step of an environment with skills."""
-
-    skill: Array
-    """Skill of the episode that the step belongs to, `[S]`."""
-    episode_return: Array
-    """Sum of the episode's rewards so far, `[]`."""
+    @property
+    def input_size(self) -> int:
+        """Size of a network's input: the agent's index, the features and the skill, see `networks.input_vector`."""
+        index = len(self.team.names) if self.team and self.identified else 0
+        return index + self.observation_size + (self.skill.size if self.skill else 0)
 
 
 class Step(NamedTuple):
     """Output of a reset or of one environment step."""
 
-    observation: Array
-    """Observation for the next action, `[O]`; after an automatic reset the new episode's first."""
+    observation: Observation
+    """Observation for the next action; after an automatic reset the new episode's first."""
     reward: Array
     """Reward of the step, `[]`."""
     terminated: Array
     """Whether the task ended, `[]` bool."""
     truncated: Array
     """Whether the time limit was reached, `[]` bool."""
-    final_observation: Array
-    """True successor observation, `[O]`, also when the episode ended in this step."""
+    final_observation: Observation
+    """True successor observation, also when the episode ended in this step."""
     descriptor: Array
     """State descriptor of the true successor, `[D]`; D = 0 for a task without a descriptor."""
     broken: Array
     """Whether the episode was terminated because the physics returned a non-finite number, `[]` bool."""
-    pursued: PyTree = ()
-    """`SkillInfo` in an environment with skills."""
+    episode_return: Array | None = None
+    """Sum of the episode's rewards so far, `[]`, in an environment with skills; None in others."""
 
     @property
     def ended(self) -> Array:
@@ -150,8 +144,8 @@ class ActionWithCarry(NamedTuple):
 
     action: Array
     """Action for the wrapped environment, `[A]`."""
-    memory: Array
-    """Memory that the next observation will contain, `[H]`."""
+    carry: PyTree
+    """Recurrent state that the next observation will contain."""
 
 
 class ResetFn(Protocol):
@@ -235,39 +229,44 @@ def descriptor_spec(
     return DescriptorSpec(meaning, kind, lower, upper)
 
 
-def first_step(observation: Array, descriptor: Array) -> Step:
+def first_step(features: Array, descriptor: Array, action_mask: Array | None = None) -> Step:
     """Build the step that a reset returns: reward 0 and no flag set.
 
     Args:
-      observation: `[O]`, or `[I, O]` for a team.
+      features: `[O]`, or `[I, O]` for a team.
       descriptor: `[D]`.
+      action_mask: `[A]` bool, or `[I, A]` for a team; only in an environment whose spec is `masked`.
 
     Example:
       >>> rookery.envs.first_step(jnp.zeros(3), jnp.zeros(2)).reward.shape
       ()
     """
-    agents = observation.shape[:-1]
+    observation, agents = Observation(features, action_mask=action_mask), features.shape[:-1]
     false = jnp.zeros(agents, bool)
     return Step(observation, jnp.zeros(agents), false, false, observation, descriptor, jnp.asarray(False))
 
 
-def next_step(observation: Array, reward: Array, terminated: Array, descriptor: Array) -> Step:
+def next_step(
+    features: Array, reward: Array, terminated: Array, descriptor: Array, action_mask: Array | None = None
+) -> Step:
     """Build the step of an environment without a time limit and without automatic resets.
 
     Args:
-      observation: `[O]`, or `[I, O]` for a team.
+      features: `[O]`, or `[I, O]` for a team.
       reward: `[]` or `[I]`.
       terminated: `[]` or `[I]` bool.
       descriptor: `[D]`.
+      action_mask: see `first_step`.
 
     Example:
       >>> step = rookery.envs.next_step(jnp.zeros(3), jnp.ones(()), jnp.asarray(False), jnp.zeros(2))
     """
+    observation = Observation(features, action_mask=action_mask)
     return Step(
         observation=observation,
         reward=jnp.asarray(reward, jnp.float32),
         terminated=jnp.asarray(terminated, bool),
-        truncated=jnp.zeros(observation.shape[:-1], bool),
+        truncated=jnp.zeros(features.shape[:-1], bool),
         final_observation=observation,
         descriptor=descriptor,
         broken=jnp.asarray(False),

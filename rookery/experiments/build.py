@@ -106,7 +106,7 @@ def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
         raise ValueError(
             f"with member agent each agent is selected by its individual return; leave fitness {fitness} out."
         )
-    if not config.has_separate_roles and fitness is None and spec.team.rivals and config.pbt.exploit != "none":
+    if not config.has_separate_roles and fitness is None and spec.team.competitive and config.pbt.exploit != "none":
         raise ValueError(
             f"in {spec.name} one agent wins what another loses, so the mean return of a team cannot rank members; give "
             f"--fitness {' or '.join(spec.team.names)}, or --member agent."
@@ -205,7 +205,7 @@ def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
     memory = available(mesh)
     if memory is None:
         return BUFFER_SIZE
-    row = 4 * (2 * spec.observation_size + spec.action_size + 2)  # bytes of a transition
+    row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition
     members = config.population // mesh.devices.size
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io
+from rookery.learners.base import without_data
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
 from rookery.qd.map_elites import repertoire_of
@@ -52,7 +53,8 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
     if program.table is None:
         raise ValueError(f"{opened.path} is a run of kind {opened.config['kind']}, which has no repertoire.")
     checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    state, _, _ = checkpoints.restore(programs.template(program, mesh.make_mesh(1)))
+    template = without_data(programs.template(program, mesh.make_mesh(1)))
+    state, _, _ = checkpoints.restore(template, partial=True)
     return repertoire_of(state)
 
 

@@ -15,7 +15,7 @@ from rookery.experiments.build import Built
 from rookery.experiments.kinds import agent_of
 from rookery.experiments.settings import AnyRun, MapElitesRun
 from rookery.hyperparams import Space
-from rookery.learners.base import Learner, genotype
+from rookery.learners.base import Learner, genotype, without_data
 from rookery.learners.skills import freeze_skills
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.warm_start import begin_as
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
     built: Built
     """The parts of the run, built on one device."""
     state: ProgramState
-    """The state in the checkpoint."""
+    """The state in the checkpoint, without environments and replay buffers."""
     generation: int
     """The generation of the checkpoint: the number of finished generations."""
 
@@ -76,7 +76,8 @@ def restore(folder: RunFolder, config: AnyRun, built: Built, checkpoint: str) ->
     """
     checkpoints = Checkpointer(folder.checkpoints, read_only=True)
     chosen = find(folder, checkpoints, checkpoint, config.run.best_by)
-    state, _, generation = checkpoints.restore(programs.template(built.program, built.mesh), chosen)
+    template = without_data(programs.template(built.program, built.mesh))
+    state, _, generation = checkpoints.restore(template, chosen, partial=True)
     return Origin(folder.path, config, built, state, generation)
 
 
@@ -255,7 +256,7 @@ def _check_origin(config: AnyRun, learner: Learner, origin: Origin) -> None:
     for difference, mine, other in (
         ("parameters of its agents", learner.team, origin.built.learner.team),
         ("team", here.team and here.team.names, there.team and there.team.names),
-        ("memory", here.memory_size, there.memory_size),
+        ("agent index", here.identified, there.identified),
     ):
         if mine != other:
             raise ValueError(
@@ -267,9 +268,9 @@ def _check_origin(config: AnyRun, learner: Learner, origin: Origin) -> None:
             f"{origin.path} is a run of kind {origin.config.kind} and has no skills to start from; start from a "
             "run that discovers skills."
         )
-    for size in ("sensed_size", "action_size"):
+    for size in ("observation_size", "action_size"):
         if getattr(here, size) != getattr(there, size):
-            space = "observations" if size == "sensed_size" else "actions"
+            space = "observations" if size == "observation_size" else "actions"
             raise ValueError(
                 f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {here.name} has "
                 f"{getattr(here, size)}; start from a run whose environment has the same observations and actions."

@@ -8,6 +8,7 @@ every member is evaluated on the same start states.
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
@@ -29,6 +30,15 @@ class Member(NamedTuple, Generic[StateT, HyperT]):
     """Environment states and observations, `[E, ...]`."""
     buffer: PyTree
     """The transitions that the member learns from."""
+
+
+def without_data(tree: PyTree) -> PyTree:
+    """A tree whose `Member` records have no environments and no buffers: what policies are read from."""
+
+    def strip(node: PyTree) -> PyTree:
+        return node._replace(env_state=(), buffer=()) if isinstance(node, Member) else node
+
+    return jax.tree.map(strip, tree, is_leaf=lambda node: isinstance(node, Member))
 
 
 Bank = PyTree

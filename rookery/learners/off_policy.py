@@ -106,14 +106,14 @@ class OffPolicyBindings(NamedTuple):
 def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Member[Any, HyperT]:
     """Initialise a member: new parameters, environments reset from the bank, an empty buffer."""
     agent_key, begin_key = jax.random.split(key)
-    spec = bindings.environment.spec
-    observation, action = jnp.zeros((spec.observation_size,)), jnp.zeros((spec.action_size,))
-    extras = bindings.keep(trees.take(bank[1], 0)) if bindings.keep else ()
-    row = Transition(observation, action, jnp.zeros(()), observation, jnp.asarray(False), extras)
+    spec, first = bindings.environment.spec, trees.take(bank[1], 0)
+    extras = bindings.keep(first) if bindings.keep else ()
+    action = jnp.zeros((spec.action_size,))
+    row = Transition(first.observation, action, jnp.zeros(()), first.observation, jnp.asarray(False), extras)
     return Member(
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
-        normalizer=normalize.init(spec.sensed_size) if bindings.config.normalize_observations else None,
+        normalizer=normalize.init(spec.observation_size) if bindings.config.normalize_observations else None,
         env_state=rollout.begin(bindings.environment, bank, begin_key, bindings.config.num_envs),
         buffer=bindings.buffer.init(row),
     )
@@ -137,7 +137,7 @@ def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, c
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
     learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
 
-    observation = rollout.view(member.normalizer, member.env_state.observation)
+    observation = rollout.normalize_features(member.normalizer, member.env_state.observation)
     action = rollout.explore(bindings.agent, member.state, member.hyper, observation, explore_key)
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
@@ -148,8 +148,7 @@ def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, c
         member = member._replace(state=intrinsic_reward.observe(member.state, steps))
     member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows))
     if config.normalize_observations:
-        sensed = rows.observation[:, : environment.spec.sensed_size]
-        member = member._replace(normalizer=normalize.update(member.normalizer, sensed))
+        member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation.features))
 
     first = (count - config.warmup_iterations) * config.updates
     counts = (config.updates, config.batch_size)
@@ -214,8 +213,8 @@ def _update(
     indices, noise, step = inputs
     batch = buffer.take(member.buffer, indices)
     batch = batch._replace(
-        observation=rollout.view(member.normalizer, batch.observation),
-        next_observation=rollout.view(member.normalizer, batch.next_observation),
+        observation=rollout.normalize_features(member.normalizer, batch.observation),
+        next_observation=rollout.normalize_features(member.normalizer, batch.next_observation),
     )
     return agent.update(state, member.hyper, batch, noise, step)
 

@@ -16,11 +16,11 @@ from rookery import normalize, trees
 from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
-from rookery.envs.wrappers.recurrence import remembering
+from rookery.envs.wrappers.recurrence import with_carry
 from rookery.learners import rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, HyperT, Key, Metrics, PyTree, Scalar, StateT, Transition
+from rookery.types import Array, HyperT, Key, Metrics, Observation, PyTree, Scalar, StateT, Transition
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class OnPolicyBindings(NamedTuple):
 
     agent: OnPolicyAgent
     environment: envs.Environment
-    """The environment, wrapped to carry the agent's memory."""
+    """The environment, wrapped to carry the agent's recurrent state."""
     config: OnPolicyConfig
 
 
 class Actors(NamedTuple):
     """A member's environments, each in the middle of an episode."""
 
-    lives: rollout.EnvBatchState
+    env_batch: rollout.EnvBatchState
     """Environment states and observations."""
     counts: Array
     """`[E]` bool: whether the agent's task has not ended."""
@@ -78,12 +78,13 @@ class Actors(NamedTuple):
 
 def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     """Start episodes from the bank; the key is consumed."""
-    return start_actors(rollout.begin(bindings.environment, bank, key, bindings.config.num_envs))
+    env_batch = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
+    return start_actors(env_batch, bindings.environment.spec)
 
 
-def start_actors(env_batch: rollout.EnvBatchState) -> Actors:
+def start_actors(env_batch: rollout.EnvBatchState, spec: envs.EnvSpec) -> Actors:
     """Wrap running episodes: every agent's task is active, and discounted sums start at 0."""
-    shape = env_batch.observation.shape[:-1]
+    shape = (env_batch.num_envs, *spec.agents)
     return Actors(env_batch, jnp.ones(shape, bool), jnp.zeros(shape))
 
 
@@ -107,7 +108,7 @@ def _normalizes(bindings: OnPolicyBindings) -> bool:
 def _statistics(bindings: OnPolicyBindings) -> normalize.RunningStatistics:
     """Initial observation statistics; independent agents get separate ones."""
     spec = bindings.environment.spec
-    statistics = normalize.init(spec.sensed_size)
+    statistics = normalize.init(spec.observation_size)
     if bindings.agent.team != "independent":
         return statistics
     assert spec.team is not None
@@ -131,15 +132,15 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     explore = partial(_explore, bindings, member)
     actors, (rows, broken) = collect(explore, environment, member.hyper.discount, member.env_state, keys)
     batch = rows._replace(
-        observation=rollout.view(member.normalizer, rows.observation),
-        next_observation=rollout.view(member.normalizer, rows.next_observation),
+        observation=rollout.normalize_features(member.normalizer, rows.observation),
+        next_observation=rollout.normalize_features(member.normalizer, rows.next_observation),
     )
     state, metrics = bindings.agent.update(member.state, member.hyper, batch, learn_key, count)
     counts = rows.extras.counts
     member = member._replace(
         state=state,
         env_state=actors,
-        normalizer=_update_statistics(bindings, member.normalizer, rows.observation, counts),
+        normalizer=_update_statistics(bindings, member.normalizer, rows.observation.features, counts),
     )
     return member, (metrics, normalize.mean_of(counts, rows.reward), jnp.sum(broken))
 
@@ -156,16 +157,16 @@ def summarize(log: tuple) -> Metrics:
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 
-def _explore(bindings: OnPolicyBindings, member: Member, observation: Array, key: Key) -> tuple[PyTree, Array]:
+def _explore(bindings: OnPolicyBindings, member: Member, observation: Observation, key: Key) -> tuple[PyTree, Array]:
     """Actions and log densities for all environments, with one batched forward pass of each network."""
-    observation = rollout.view(member.normalizer, observation)
+    observation = rollout.normalize_features(member.normalizer, observation)
     keys = jax.random.split(key, bindings.config.num_envs)
     explore = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
     return explore(member.state, member.hyper, observation, keys)
 
 
-ExploreBatchFn = Callable[[Array, Key], tuple[PyTree, Array]]
-"""(observations `[E, O]`, key) -> exploratory actions `[E, A]` and their log densities `[E]`."""
+ExploreBatchFn = Callable[[Observation, Key], tuple[PyTree, Array]]
+"""(observations `[E, ...]`, key) -> exploratory actions `[E, A]` and their log densities `[E]`."""
 
 
 def collect(
@@ -192,9 +193,9 @@ def _act(
 ) -> tuple[Actors, tuple[Transition, Array]]:
     """Step every environment once."""
     explore_key, env_key = jax.random.split(key)
-    action, log_prob = explore(actors.lives.observation, explore_key)
+    action, log_prob = explore(actors.env_batch.observation, explore_key)
     clipped = action if environment.spec.unbounded else _clip_action(action)
-    env_batch, rows, steps = rollout.advance(environment, actors.lives, clipped, env_key)
+    env_batch, rows, steps = rollout.advance(environment, actors.env_batch, clipped, env_key)
     accumulated = steps.reward + jnp.broadcast_to(discount, steps.reward.shape) * actors.accumulated
     ended = steps.ended | ~actors.counts
     extras = RolloutExtras(log_prob, ended, actors.counts, accumulated)
@@ -210,14 +211,13 @@ def _clip_action(action: PyTree) -> PyTree:
     return action if jnp.issubdtype(action.dtype, jnp.integer) else jnp.clip(action, -1.0, 1.0)
 
 
-def _update_statistics(bindings: OnPolicyBindings, statistics: PyTree, observation: Array, counts: Array) -> PyTree:
+def _update_statistics(bindings: OnPolicyBindings, statistics: PyTree, features: Array, counts: Array) -> PyTree:
     """Update the statistics with a rollout, `[T, E, O]`; independent agents update separate statistics."""
     if statistics is None:
         return None
-    sensed = observation[..., : bindings.environment.spec.sensed_size]
     if bindings.agent.team != "independent":
-        return normalize.update(statistics, sensed.reshape(-1, sensed.shape[-1]), counts.reshape(-1))
-    rows = sensed.reshape(-1, *sensed.shape[-2:])
+        return normalize.update(statistics, features.reshape(-1, features.shape[-1]), counts.reshape(-1))
+    rows = features.reshape(-1, *features.shape[-2:])
     return jax.vmap(normalize.update, in_axes=(0, 1, 1))(statistics, rows, counts.reshape(-1, counts.shape[-1]))
 
 
@@ -239,7 +239,7 @@ def on_policy(
     spec = environment.spec
     _check(agent, spec, config)
     _check_flags(environment)
-    environment = remembering(environment, agent.memory_size)
+    environment = with_carry(environment, agent.carry_sizes)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
     return rollout.bind_learner(
@@ -276,7 +276,7 @@ def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> 
 def _check_flags(environment: envs.Environment) -> None:
     """Check that every agent of a team has a separate reward and separate flags, of constant shape."""
     spec = environment.spec
-    agents = (len(spec.team.names),) if spec.team else ()
+    agents = spec.agents
     start = jax.eval_shape(environment.reset, jax.random.key(0))[1]
     for name in ("reward", "terminated", "truncated"):
         if getattr(start, name).shape != agents:
@@ -291,7 +291,7 @@ def _check_minibatches(agent: OnPolicyAgent, config: OnPolicyConfig, agents_per_
     """Check that minibatches are equally large and have at least two steps, as advantage normalisation requires."""
     sequences, length = config.num_envs * agents_per_policy, config.rollout_length
     unit = "sequences"
-    if not agent.memory_size:
+    if not jax.tree.leaves(agent.carry_sizes):
         sequences, length, unit = sequences * length, 1, "rows"
     valid = [count for count in range(1, sequences + 1) if sequences % count == 0 and sequences // count * length >= 2]
     if agent.minibatches not in valid:

@@ -24,7 +24,7 @@ from rookery.learners.base import (
     RestartFn,
     StepFn,
 )
-from rookery.types import Array, Evaluation, Genotype, HyperT, Key, ParamsT, PyTree, StateT, Transition
+from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Observation, ParamsT, PyTree, StateT, Transition
 
 
 class EnvBatchState(NamedTuple):
@@ -32,8 +32,13 @@ class EnvBatchState(NamedTuple):
 
     state: EnvState
     """`[E, ...]`."""
-    observation: Array
-    """`[E, O]`."""
+    observation: Observation
+    """`[E, ...]`."""
+
+    @property
+    def num_envs(self) -> int:
+        """E."""
+        return self.observation.features.shape[0]
 
 
 def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvBatchState:
@@ -57,19 +62,19 @@ class Actor(Protocol[ParamsT]):
         ...
 
 
-def act(actor: Actor[ParamsT], genotype: Genotype[ParamsT, Any], observation: Array) -> PyTree:
-    """Return a genotype's deterministic action `[A]` (or `[]` int32) for an observation `[O]`; for a team, the actions
-    `[I, A]` of all agents for `[I, O]`.
+def act(actor: Actor[ParamsT], genotype: Genotype[ParamsT, Any], observation: Observation | Array) -> PyTree:
+    """Return a genotype's deterministic action `[A]` (or `[]` int32) for an observation; for a team, the actions
+    `[I, A]` of all agents.
 
-    The observation is normalised with the genotype's statistics, if it has any. For an agent with a memory, the
-    observation ends in the memory (initially 0), and the action is an `ActionWithCarry`, which contains the memory for
-    the next step.
+    The observation is normalised with the genotype's statistics, if it has any. For a recurrent agent it contains the
+    carry (initially 0), and the action is an `ActionWithCarry`, which contains the carry for the next step.
 
     Args:
       actor: the agent that the genotype belongs to, or `policy(spec, config)` for a genotype that was evolved without
         gradients.
       genotype: parameters and statistics, e.g. `nearest(repertoire, descriptor).genotype`.
-      observation: `[O]`, or `[I, O]` for a team.
+      observation: as in a `Step`; an array stands for an observation that has only features, `[O]` (`[I, O]` for a
+        team).
 
     Example:
       >>> genotype = rookery.nearest(rookery.experiments.repertoire("runs/me-pbt-sac"), (0.2, 0.8)).genotype
@@ -79,28 +84,27 @@ def act(actor: Actor[ParamsT], genotype: Genotype[ParamsT, Any], observation: Ar
       >>> rookery.act(agent, genotype, step.observation).shape
       (2,)
     """
-    return actor.act(genotype.params, view(genotype.normalizer, observation))
+    observation = observation if isinstance(observation, Observation) else Observation(observation)
+    return actor.act(genotype.params, normalize_features(genotype.normalizer, observation))
 
 
-def view(normalizer: PyTree, observation: Array) -> Array:
-    """Normalise an observation `[..., O]`, except its skill, if the member has statistics; return it unchanged
+def normalize_features(normalizer: normalize.RunningStatistics | None, observation: Observation) -> Observation:
+    """Normalise the features `[..., O]` of an observation if the member has statistics; return it unchanged
     otherwise."""
     if normalizer is None:
         return observation
-    size = normalizer.mean.shape[-1]
     normalize_fn = normalize.normalize
     if normalizer.mean.ndim > 1:  # separate statistics for each agent of a team
         normalize_fn = jax.vmap(normalize_fn, in_axes=(0, -2), out_axes=-2)
-    sensed = normalize_fn(normalizer, observation[..., :size])
-    return jnp.concatenate([sensed, observation[..., size:]], axis=-1)
+    return observation._replace(features=normalize_fn(normalizer, observation.features))
 
 
 def explore(
-    agent: OffPolicyAgent[Any, StateT, HyperT, Any], state: StateT, hyper: HyperT, observation: Array, key: Key
+    agent: OffPolicyAgent[Any, StateT, HyperT, Any], state: StateT, hyper: HyperT, observation: Observation, key: Key
 ) -> Array:
-    """Return exploratory actions `[E, A]` for observations `[E, O]`; one matmul per layer, since parameters are not
+    """Return exploratory actions `[E, A]` for observations `[E, ...]`; one matmul per layer, since parameters are not
     mapped."""
-    keys = jax.random.split(key, observation.shape[0])
+    keys = jax.random.split(key, observation.features.shape[0])
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, keys)
 
 
@@ -123,7 +127,7 @@ def advance(
     Returns:
       The environments after the step, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
     """
-    keys = jax.random.split(key, env_batch.observation.shape[0])
+    keys = jax.random.split(key, env_batch.num_envs)
     state, step = jax.vmap(environment.step)(env_batch.state, action, keys)
     extras = jax.vmap(keep)(step) if keep else ()
     transition = Transition(env_batch.observation, action, step.reward, step.final_observation, step.terminated, extras)
@@ -168,7 +172,7 @@ class LastStep(NamedTuple):
 def evaluator(
     act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
 ) -> Evaluator:
-    """Build an `Evaluator`; with skills, the number of episodes is rounded up so that all listed skills get equally
+    """Build an `Evaluator`; with skills, the number of episodes is rounded up so that all enumerated skills get equally
     many."""
     skill, episodes = environment.spec.skill, config.eval_episodes
     return Evaluator(
@@ -242,7 +246,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
         sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
     env_batch = start_episodes(environment, bank, episodes)
     # Derived from existing arrays, so that the loop carry is varying over the same mapped axes from the start.
-    inactive = jnp.zeros_like(env_batch.observation[..., 0], bool)
+    inactive = jnp.zeros_like(env_batch.observation.features[..., 0], bool)
     zeros, false = jnp.zeros_like(inactive, jnp.float32), jnp.zeros_like(inactive.reshape(episodes, -1)[:, 0])
     start = Episodes(
         env_batch=env_batch,
@@ -338,7 +342,7 @@ def _accumulate_measures(
     intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes
 ) -> Mapping[str, Array]:
     """Add a step's measured quantities to the sums of the episodes that have not ended."""
-    normalized = step._replace(final_observation=view(genotype.normalizer, step.final_observation))
+    normalized = step._replace(final_observation=normalize_features(genotype.normalizer, step.final_observation))
     measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, normalized)
     return {name: total + jnp.where(run.active, measures[name], 0.0) for name, total in run.sums.items()}
 
@@ -347,7 +351,7 @@ def trace(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> tup
     """Record the episodes that `evaluate` runs; see `learners.base.TraceFn`. Stores a descriptor per step."""
     env_batch = start_episodes(evaluator.environment, bank, evaluator.episodes)
     start_descriptors = trees.take(bank[1].descriptor, jnp.arange(evaluator.episodes))
-    active = jnp.ones(env_batch.observation.shape[:-1], bool)
+    active = jnp.ones((evaluator.episodes, *evaluator.environment.spec.agents), bool)
     times = jnp.arange(evaluator.environment.spec.episode_length)
     _, (reached, was_active) = jax.lax.scan(partial(_trace_step, evaluator, genotype, key), (env_batch, active), times)
     descriptors_t = jnp.concatenate([start_descriptors[None], reached])
@@ -367,7 +371,7 @@ def _act_once(
     evaluator: Evaluator, genotype: Genotype, env_batch: EnvBatchState, key: Key
 ) -> tuple[EnvBatchState, Step, PyTree]:
     """Step every episode once with the genotype's actions; also returns the actions, `[N, ...]`."""
-    observation = view(genotype.normalizer, env_batch.observation)
+    observation = normalize_features(genotype.normalizer, env_batch.observation)
     action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
     env_batch, _, step = advance(evaluator.environment, env_batch, action, key)
     return env_batch, step, action

@@ -9,12 +9,12 @@ from rookery import hyperparams
 from rookery.agents.base import OffPolicyAgent
 from rookery.agents.diayn import freeze_skill
 from rookery.envs.base import EnvSpec
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.types import Genotype
 
 
 def freeze_skills(agent: OffPolicyAgent, spec: EnvSpec, genotype: Genotype) -> Genotype:
-    """Return one genotype per listed skill for the environment without skills, with equal actions and values.
+    """Return one genotype per enumerated skill for the environment without skills, with equal actions and values.
 
     Args:
       agent: the agent that DIAYN wraps.
@@ -22,8 +22,9 @@ def freeze_skills(agent: OffPolicyAgent, spec: EnvSpec, genotype: Genotype) -> G
       genotype: genotype of a DIAYN agent for this spec, e.g. `genotype(member)`.
 
     Returns:
-      `[M, ...]`, in the order of `listed(spec.skill)`; `act(sac(env.spec), take(genotypes, k), observation)` is the
-      action of skill k. All genotypes have the hyper-parameters and the observation statistics of the DIAYN genotype.
+      `[M, ...]`, in the order of `enumerate_skills(spec.skill)`; `act(sac(env.spec), take(genotypes, k), observation)`
+      is the action of skill k. All genotypes have the hyper-parameters and the observation statistics of the DIAYN
+      genotype.
 
     Raises:
       ValueError: the environment has no skills.
@@ -38,7 +39,7 @@ def freeze_skills(agent: OffPolicyAgent, spec: EnvSpec, genotype: Genotype) -> G
     """
     if spec.skill is None:
         raise ValueError(f"{spec.name} has no skills to freeze; pass the spec of an environment with skills.")
-    skills = jnp.asarray(listed(spec.skill))
+    skills = jnp.asarray(enumerate_skills(spec.skill))
     params = jax.vmap(partial(freeze_skill, genotype.params, spec))(skills)
     hyper = hyperparams.select(agent.space.defaults, genotype.hyper)
     rest = Genotype((), hyper, genotype.normalizer)

@@ -20,7 +20,7 @@ from rookery.hyperparams import Space
 from rookery.learners import rollout
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.qd.base import Bank, Scoring
-from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, PyTree, StateT
+from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
 
 def function_scoring(
@@ -148,7 +148,7 @@ def policy(spec: EnvSpec, config: PolicyConfig | None = None) -> Policy:
       >>> actor = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(32,)))
     """
     config = config or PolicyConfig()
-    network = networks.mlp((spec.observation_size,), config.hidden_sizes, spec.action_size)
+    network = networks.mlp((spec.input_size,), config.hidden_sizes, spec.action_size)
     return Policy(network.init, partial(_act, network, spec.discrete))
 
 
@@ -196,7 +196,7 @@ def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tupl
     return Genotype(evolved.init(key), (), None)
 
 
-def _act(network: networks.Network, discrete: bool, params: PyTree, observation: Array) -> Array:
+def _act(network: networks.Network, discrete: bool, params: PyTree, observation: Observation) -> Array:
     output = network.apply(params, observation)
     if not discrete:
         return jnp.tanh(output)

@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # imported on first use, since the import takes a second
     from orbax.checkpoint import StandardCheckpointer
 
 StateT = TypeVar("StateT")
+Restored = dict[str, Array | np.ndarray]
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 _RESTORE_ATTEMPTS = 10  # the running training may replace the checkpoint that is being read by a newer one
 _saves = itertools.count()
@@ -155,7 +156,9 @@ class Checkpointer:
         found = manifest.generations(self.directory)
         return next((generation for generation in found if manifest.is_complete(self.directory, generation)), None)
 
-    def restore(self, template: StateT, generation: int | None = None) -> tuple[StateT, dict[str, Any], int]:
+    def restore(
+        self, template: StateT, generation: int | None = None, partial: bool = False
+    ) -> tuple[StateT, dict[str, Any], int]:
         """Restore the newest complete checkpoint, or that of `generation`.
 
         Args:
@@ -163,6 +166,7 @@ class Checkpointer:
             the shardings, and whether an array is a NumPy array; arrays without sharding or commitment are restored
             uncommitted. Its values are not used, and its arrays may be deleted ones.
           generation: restore only this generation; None for the newest complete checkpoint.
+          partial: whether the template may be a part of the saved state; what it leaves out is not read.
 
         Returns:
           The state, bit-equal to the saved one (weak types become strong), the metadata, and the generation.
@@ -178,27 +182,31 @@ class Checkpointer:
         for _ in range(_RESTORE_ATTEMPTS if may_be_training else 0):
             found = manifest.generations(self.directory)
             try:
-                return self._restore(template, None)
+                return self._restore(template, None, partial)
             except CheckpointError:
                 if manifest.generations(self.directory) == found:
                     raise
-        return self._restore(template, generation)
+        return self._restore(template, generation, partial)
 
-    def _restore(self, template: StateT, generation: int | None) -> tuple[StateT, dict[str, Any], int]:
-        body = self._find(generation)
-        if differences := leaf_specs.differences(body["leaves"], leaf_specs.specs(template)):
+    def _restore(self, template: StateT, generation: int | None, partial: bool) -> tuple[StateT, dict[str, Any], int]:
+        body, wanted = self._find(generation), leaf_specs.specs(template)
+        saved = body["leaves"]
+        found = leaf_specs.numbers(saved, wanted) if partial else list(range(len(saved)))
+        if differences := leaf_specs.differences([saved[number] for number in found], wanted):
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} does not fit this run: "
                 f"{'; '.join(differences[:3])}{'; ...' if len(differences) > 3 else ''}. "
                 "Resume it with the configuration and the version of rookery that wrote it."
             )
-        arrays = self._read(body, leaf_specs.restore_targets(template))
-        return leaf_specs.restored(template, body["leaves"], arrays), body["metadata"], body["generation"]
+        targets = leaf_specs.restore_targets(template, found)
+        arrays = self._read(body, targets, _read_part if len(found) < len(saved) else _read_all)
+        return leaf_specs.restored(template, saved, found, arrays), body["metadata"], body["generation"]
 
-    def _read(self, body: Manifest, targets: Mapping[str, Target]) -> dict[str, Array | np.ndarray]:
+    def _read(
+        self, body: Manifest, targets: Mapping[str, Target], read: Callable[[Path, Mapping[str, Target]], Restored]
+    ) -> Restored:
         try:
-            with _checkpointer() as reader:
-                return reader.restore(self.directory / body["folder"], targets)
+            return read(self.directory / body["folder"], targets)
         except Exception as error:  # an older checkpoint would probably be unreadable too, and hide this error
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} is complete but could not be "
@@ -281,6 +289,23 @@ def _checkpointer() -> "StandardCheckpointer":
 
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
     return StandardCheckpointer()
+
+
+def _read_all(path: Path, targets: Mapping[str, Target]) -> Restored:
+    with _checkpointer() as reader:
+        return reader.restore(path, targets)
+
+
+def _read_part(path: Path, targets: Mapping[str, Target]) -> Restored:
+    """Read some of the stored arrays, which orbax's `StandardCheckpointer` cannot."""
+    from orbax import checkpoint
+
+    arguments = checkpoint.checkpoint_utils.construct_restore_args(targets)
+    logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    with checkpoint.Checkpointer(checkpoint.PyTreeCheckpointHandler()) as reader:
+        return reader.restore(
+            path, args=checkpoint.args.PyTreeRestore(targets, restore_args=arguments, partial_restore=True)
+        )
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:

@@ -186,5 +186,5 @@ def _now() -> str:
 
 
 def _memory_record(usage: Usage) -> dict[str, Any]:
-    used = {"used": usage.used.count, "meaning": usage.used.meaning} if usage.used else {"used": None, "meaning": None}
+    used = {"used": usage.used.size, "meaning": usage.used.meaning} if usage.used else {"used": None, "meaning": None}
     return {"planned": usage.held, "peak": usage.peak, **used}

@@ -76,22 +76,32 @@ def stored(tree: PyTree) -> dict[str, Stored]:
     return {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if _is_stored(leaf)}
 
 
-def restore_targets(template: PyTree) -> dict[str, Target]:
-    """The targets from which orbax restores what `stored` gave, with the shardings of the template."""
-    return {name: _target(leaf) for name, leaf in stored(template).items()}
+def numbers(saved: Sequence[LeafSpec], wanted: Sequence[LeafSpec]) -> list[int]:
+    """The numbers of the saved leaves whose paths are among the wanted ones."""
+    paths = {spec["path"] for spec in wanted}
+    return [number for number, spec in enumerate(saved) if spec["path"] in paths]
 
 
-def restored(template: Tree, saved: Sequence[LeafSpec], arrays: Mapping[str, jax.Array | np.ndarray]) -> Tree:
+def restore_targets(template: PyTree, found: Sequence[int]) -> dict[str, Target]:
+    """The targets from which orbax restores the template's leaves, by their numbers `found` in the checkpoint."""
+    leaves = zip(found, jax.tree.leaves(template), strict=True)
+    return {str(number): _target(leaf) for number, leaf in leaves if _is_stored(leaf)}
+
+
+def restored(
+    template: Tree, saved: Sequence[LeafSpec], found: Sequence[int], arrays: Mapping[str, jax.Array | np.ndarray]
+) -> Tree:
     """The state in the containers of the template.
 
     Args:
       template: the structure and the shardings.
-      saved: the specs of the saved leaves.
+      saved: the specs of all saved leaves.
+      found: the numbers of the template's leaves among them.
       arrays: what orbax restored, by the leaf's number.
     """
     leaves, structure = jax.tree.flatten(template)
     values = [
-        _restored(leaf, spec, arrays.get(str(i))) for i, (leaf, spec) in enumerate(zip(leaves, saved, strict=True))
+        _restored(leaf, saved[number], arrays.get(str(number))) for number, leaf in zip(found, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, values)
 

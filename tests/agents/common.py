@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from rookery.envs.base import EnvSpec, SkillSpec, descriptor_spec
 from rookery.envs.wrappers.skills import KINDS
-from rookery.types import Transition
+from rookery.types import Observation, Transition
 
 SPEC = EnvSpec("test", observation_size=3, action_size=2, episode_length=10)
 PLACE = descriptor_spec("place", "final", (-1.0, -1.0), (1.0, 1.0))
-SKILLED = SPEC._replace(observation_size=7, descriptor=PLACE, skill=SkillSpec("one-hot", 4))
-SPHERE = SPEC._replace(observation_size=6, skill=SkillSpec("sphere", 3))
+SKILLED = SPEC._replace(descriptor=PLACE, skill=SkillSpec("one-hot", 4))
+SPHERE = SPEC._replace(skill=SkillSpec("sphere", 3))
 BATCH = 8
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 
@@ -27,18 +27,17 @@ def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Tran
     """Rows of random numbers, the first two terminated; with skills in the form for an intrinsic reward."""
     keys = jax.random.split(key, 6)
     batch = Transition(
-        observation=jax.random.normal(keys[0], (rows, spec.observation_size)),
+        observation=Observation(jax.random.normal(keys[0], (rows, spec.observation_size))),
         action=jax.random.uniform(keys[1], (rows, spec.action_size), minval=-1.0, maxval=1.0),
         reward=jax.random.normal(keys[2], (rows,)),
-        next_observation=jax.random.normal(keys[3], (rows, spec.observation_size)),
+        next_observation=Observation(jax.random.normal(keys[3], (rows, spec.observation_size))),
         terminated=jnp.arange(rows) < 2,
     )
     if spec.skill is None:
         return batch
     chosen = jax.vmap(partial(KINDS[spec.skill.kind].draw, spec.skill.size))(jax.random.split(keys[4], rows))
     observation, next_observation = (
-        jnp.concatenate([seen[:, : spec.sensed_size], chosen], axis=1)
-        for seen in (batch.observation, batch.next_observation)
+        observation._replace(skill=chosen) for observation in (batch.observation, batch.next_observation)
     )
     extras = jax.random.normal(keys[5], (rows, spec.descriptor_size)) if spec.descriptor else ()
     return batch._replace(observation=observation, next_observation=next_observation, extras=extras)

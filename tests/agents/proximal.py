@@ -79,7 +79,9 @@ def compiled_agent(name: str) -> CompiledAgent:
         act=compiled(agent.act),
         state=compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
         hyper=PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6),
-        batch=compiled(partial(rollout, spec=case.spec, memory_size=agent.memory_size))(jax.random.key(1)),
+        batch=compiled(
+            partial(rollout, spec=case.spec, memory_size=case.config.memory_size if case.config.recurrent else 0)
+        )(jax.random.key(1)),
         traces=traces,
     )
 
@@ -99,4 +101,4 @@ def layer(kernel: list[list[float]], bias: list[float]) -> PyTree:
 
 
 def nets_of(spec: EnvSpec) -> ActorCritic:
-    return ActorCritic(linear(spec.sensed_size, spec.action_size), linear(spec.sensed_size, 1), spec)
+    return ActorCritic(linear(spec.input_size, spec.action_size), linear(spec.input_size, 1), spec)

@@ -22,6 +22,7 @@ from rookery.agents.diayn import DiaynConfig, DiaynState, diayn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
+from rookery.trees import take, where
 from rookery.types import PyTree, Transition
 from tests.agents.common import BATCH, SKILLED, SPEC, SPHERE, compiled, drawn_transitions, transitions
 from tests.tiny import assert_equal
@@ -145,7 +146,7 @@ def copied(tree: PyTree) -> PyTree:
 
 def test_actions_have_the_declared_shape_and_range(agent_case: CompiledAgent) -> None:
     for scale in (1.0, 1e3):
-        observation = scale * agent_case.batch.observation[0]
+        observation = jax.tree.map(partial(jnp.multiply, scale), take(agent_case.batch.observation, 0))
         for action in (
             agent_case.act(agent_case.state.params, observation),
             agent_case.explore(agent_case.state, agent_case.hyper, observation, jax.random.key(0)),
@@ -156,7 +157,7 @@ def test_actions_have_the_declared_shape_and_range(agent_case: CompiledAgent) ->
 
 
 def test_act_depends_on_the_observation_and_is_deterministic(agent_case: CompiledAgent) -> None:
-    first, other = agent_case.batch.observation[:2]
+    first, other = (take(agent_case.batch.observation, row) for row in (0, 1))
     assert (
         agent_case.act(agent_case.state.params, first).tolist()
         == agent_case.act(agent_case.state.params, first).tolist()
@@ -168,7 +169,7 @@ def test_act_depends_on_the_observation_and_is_deterministic(agent_case: Compile
 
 
 def test_explore_depends_on_the_key(agent_case: CompiledAgent) -> None:
-    observation = agent_case.batch.observation[0]
+    observation = take(agent_case.batch.observation, 0)
     one, same, other = (
         agent_case.explore(agent_case.state, agent_case.hyper, observation, jax.random.key(seed)).tolist()
         for seed in (0, 0, 1)
@@ -207,11 +208,11 @@ def test_updates_are_pure(agent_case: CompiledAgent) -> None:
 
 
 def test_updates_are_finite_and_keep_structure_and_types(agent_case: CompiledAgent) -> None:
-    state, spec = agent_case.state, agent_case.case.spec
-    stretch = jnp.where(jnp.arange(spec.observation_size) < spec.sensed_size, 10.0, 1.0)[None]
+    state = agent_case.state
     for step in range(10):
         batch = drawn_transitions(jax.random.key(100 + step), agent_case.case.spec)
-        batch = batch._replace(reward=100.0 * batch.reward, observation=batch.observation * stretch)
+        observation = batch.observation._replace(features=10.0 * batch.observation.features)
+        batch = batch._replace(reward=100.0 * batch.reward, observation=observation)
         noise = agent_case.agent.noise(jax.random.key(200 + step), BATCH)
         state, metrics = agent_case.update(state, agent_case.hyper, batch, noise, jnp.int32(step))
         assert np.isfinite(numbers(state)).all()
@@ -233,7 +234,7 @@ def test_every_key_is_consumed_once(agent_case: CompiledAgent) -> None:
     def train(key: jax.Array) -> Any:
         keys = jax.random.split(key, 3)
         state = agent_case.agent.start(agent_case.agent.init(keys[0]))
-        action = agent_case.agent.explore(state, agent_case.hyper, agent_case.batch.observation[0], keys[1])
+        action = agent_case.agent.explore(state, agent_case.hyper, take(agent_case.batch.observation, 0), keys[1])
         return action, agent_case.agent.update(
             state, agent_case.hyper, agent_case.batch, agent_case.agent.noise(keys[2], BATCH), jnp.int32(0)
         )
@@ -244,7 +245,7 @@ def test_every_key_is_consumed_once(agent_case: CompiledAgent) -> None:
 
 def test_every_hyper_parameter_changes_the_update_or_the_action(agent_case: CompiledAgent) -> None:
     def outcome(hyper: Any) -> np.ndarray:
-        action = agent_case.explore(agent_case.state, hyper, agent_case.batch.observation[0], jax.random.key(0))
+        action = agent_case.explore(agent_case.state, hyper, take(agent_case.batch.observation, 0), jax.random.key(0))
         return numbers((learn(agent_case, hyper), action))
 
     start = outcome(agent_case.hyper)
@@ -291,17 +292,13 @@ def test_all_leaves_of_a_donated_state_are_deleted(agent_case: CompiledAgent) ->
 
 
 def test_only_after_a_termination_the_next_observation_has_no_effect(agent_case: CompiledAgent) -> None:
-    elsewhere = agent_case.batch.next_observation + 1.0
-    terminated = agent_case.batch.terminated[:, None]
-    hidden = agent_case.batch._replace(
-        next_observation=jnp.where(terminated, elsewhere, agent_case.batch.next_observation)
-    )
+    given, terminated = agent_case.batch.next_observation, agent_case.batch.terminated
+    elsewhere = jax.tree.map(lambda leaf: leaf + 1.0, given)
+    hidden = agent_case.batch._replace(next_observation=where(terminated, elsewhere, given))
     changed = (numbers(learn(agent_case, batch=hidden)) != numbers(learn(agent_case))).any()
     assert changed == agent_case.case.reads_ends
-    seen = agent_case.batch._replace(
-        next_observation=jnp.where(terminated, agent_case.batch.next_observation, elsewhere)
-    )
-    assert (numbers(learn(agent_case, batch=seen)) != numbers(learn(agent_case))).any()
+    used = agent_case.batch._replace(next_observation=where(terminated, given, elsewhere))
+    assert (numbers(learn(agent_case, batch=used)) != numbers(learn(agent_case))).any()
 
 
 @pytest.mark.parametrize("name", AGENTS)

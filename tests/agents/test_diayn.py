@@ -17,17 +17,17 @@ from rookery.agents.diayn import space as diayn_space
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.envs.base import EnvSpec, SkillInfo, SkillSpec, first_step
-from rookery.envs.wrappers.skills import listed
+from rookery.envs.base import EnvSpec, SkillSpec, first_step
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.hyperparams import LogUniform
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, compiled, drawn_transitions
 from tests.learners.recording import SPY, obedient
 from tests.tiny import assert_equal
 
 LINEAR = DiaynConfig(discriminator_hidden_sizes=())
 WIDE = (16,)
-TWO = SPEC._replace(observation_size=5, descriptor=PLACE, skill=SkillSpec("one-hot", 2))
+TWO = SPEC._replace(descriptor=PLACE, skill=SkillSpec("one-hot", 2))
 
 
 def linear(kernel: Any, bias: Any) -> PyTree:
@@ -49,11 +49,17 @@ def diayn_update(
     return compiled(update)(params, batch)
 
 
+def with_skills(batch: Transition, chosen: Any) -> Transition:
+    """The same rows with these skills."""
+    skill = np.asarray(chosen, np.float32)
+    observations = (batch.observation._replace(skill=skill), batch.next_observation._replace(skill=skill))
+    return batch._replace(observation=observations[0], next_observation=observations[1])
+
+
 def two_skills(extras: list[list[float]], chosen: list[int]) -> Transition:
     """Four rows whose descriptors and skills are given; the rest is random."""
     batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(3), TWO, 4))
-    batch.observation[:, 3:] = batch.next_observation[:, 3:] = np.eye(2)[chosen]
-    return batch._replace(extras=np.asarray(extras, np.float32))
+    return with_skills(batch, np.eye(2)[chosen])._replace(extras=np.asarray(extras, np.float32))
 
 
 # --- the reward
@@ -85,7 +91,7 @@ def test_without_the_prior_only_the_reward_changes() -> None:
 def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
     # For every input it predicts the x axis with concentration 2: density ratio 2 cosine - log(sinh 2 / 2).
     batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(0), SPHERE, 4))
-    batch.observation[:, 3:] = [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]]
+    batch = with_skills(batch, [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]])
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=(), add_log_p_z=add_log_p_z)
     state, metrics = diayn_update(SPHERE, linear(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
     cosine = np.asarray([1.0, -1.0, 0.0, 0.6])
@@ -99,13 +105,14 @@ def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
 @pytest.mark.parametrize(("kind", "chance"), [("one-hot", 0.2), ("sphere", 0.5)])
 def test_an_initial_discriminator_gives_a_reward_of_zero(kind: str, chance: float) -> None:
     def found(key: jax.Array, size: int) -> tuple:
-        spec = SPEC._replace(observation_size=size + 5, skill=SkillSpec(kind, 5))
+        spec = SPEC._replace(observation_size=size, skill=SkillSpec(kind, 5))
         agent = diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
         assert agent.intrinsic_reward is not None
-        rows, every = jnp.arange(500), jnp.asarray(listed(SkillSpec(kind, 5)))
+        rows, every = jnp.arange(500), jnp.asarray(enumerate_skills(SkillSpec(kind, 5)))
         scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
-        step = first_step(scale * jax.random.normal(key, (500, size + 5)), jnp.zeros((500, 0)))
-        step = step._replace(pursued=SkillInfo(every[rows % len(every)], jnp.zeros(500)))
+        step = first_step(scale * jax.random.normal(key, (500, size)), jnp.zeros((500, 0)))
+        reached = step.final_observation._replace(skill=every[rows % len(every)])
+        step = step._replace(final_observation=reached)
         measured = agent.intrinsic_reward.measure(agent.init(key), step)
         return jnp.abs(measured["diversity_return"]).max(), jnp.mean(measured["accuracy"])
 
@@ -126,10 +133,10 @@ def rows_that_show_the_skill(carrier: jax.Array, spec: EnvSpec, key: jax.Array) 
         jnp.broadcast_to(sign * carrier[i], (rows, size)) for i, size in enumerate((3, 3, 2))
     )
     return Transition(
-        observation=jnp.concatenate([state, skill], axis=1),
+        observation=Observation(state, skill),
         action=jnp.zeros((rows, 2)),
         reward=jnp.zeros(rows),
-        next_observation=jnp.concatenate([successor, skill], axis=1),
+        next_observation=Observation(successor, skill),
         terminated=jnp.zeros(rows, bool),
         extras=descriptor if spec.descriptor else (),
     )
@@ -162,10 +169,10 @@ def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool
 def test_the_skill_is_no_input_of_the_discriminator() -> None:
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
     batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(1), SPHERE, 4))
-    hidden, seen = batch.next_observation.copy(), batch.next_observation.copy()
-    hidden[:, 3:] = 0.25
-    seen[:, 0] += 0.25
-    every = [batch, batch._replace(next_observation=hidden), batch._replace(next_observation=seen)]
+    features, skill = np.array(batch.next_observation.features), np.full((4, 3), 0.25, np.float32)
+    features[:, 0] += 0.25
+    hidden, changed = batch.next_observation._replace(skill=skill), batch.next_observation._replace(features=features)
+    every = [batch, batch._replace(next_observation=hidden), batch._replace(next_observation=changed)]
     known = linear(np.eye(3), np.zeros(3))
     first, same, other = (diayn_update(SPHERE, known, rows, config) for rows in every)
     assert_equal((first[0].discriminator, first[1]), (same[0].discriminator, same[1]))
@@ -179,7 +186,8 @@ def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() ->
     inner, seen = sac(SKILLED, SacConfig(hidden_sizes=(4,))), networks.mlp((2,), (4,), 4)
     agent = diayn(inner, SKILLED, DiaynConfig(discriminator_hidden_sizes=(4,)))
     batch, noise = drawn_transitions(jax.random.key(1), SKILLED), agent.noise(jax.random.key(2), BATCH)
-    skill = batch.observation[:, 3:]
+    skill = batch.observation.skill
+    assert skill is not None
 
     def both(key: jax.Array) -> tuple:
         known = seen.init(key)  # a discriminator whose predictions differ
@@ -201,8 +209,8 @@ def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() ->
     assert {name: float(metrics[name]) for name in learned} == {name: float(value) for name, value in learned.items()}
 
 
-def twin_value(params: Any, spec: EnvSpec, observation: jax.Array, action: jax.Array) -> jax.Array:
-    sizes = spec.observation_size, spec.action_size
+def twin_value(params: Any, spec: EnvSpec, observation: Observation, action: jax.Array) -> jax.Array:
+    sizes = spec.input_size, spec.action_size
     return networks.twin(networks.mlp(sizes, WIDE, 1)).apply(params.critic, observation, action)
 
 
@@ -219,9 +227,10 @@ def test_freezing_one_skill_keeps_actions_and_values(build: Callable[[EnvSpec], 
 
     def both(key: jax.Array, seen: jax.Array, action: jax.Array, skill: jax.Array) -> tuple:
         params = jax.tree.map(lambda leaf: leaf + 0.1, agent.init(key))  # initial biases are zero
-        frozen, shown = freeze_skill(params, SKILLED, skill), jnp.concatenate([seen, skill])
-        acted = bare.act(frozen, seen), agent.act(params, shown)
-        valued = twin_value(frozen, SPEC, seen, action), twin_value(params.agent, SKILLED, shown, action)
+        frozen, shown = freeze_skill(params, SKILLED, skill), Observation(seen, skill)
+        bare_observation = Observation(seen)
+        acted = bare.act(frozen, bare_observation), agent.act(params, shown)
+        valued = twin_value(frozen, SPEC, bare_observation, action), twin_value(params.agent, SKILLED, shown, action)
         rest = [leaf for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
         return *acted, *valued, rest, [frozen.log_alpha for _ in rest]
 

@@ -14,7 +14,7 @@ from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs.base import Team
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import compiled
 from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
@@ -87,6 +87,10 @@ def test_the_data_of_one_agent_leave_the_other_bit_equal(which: int, what: str) 
         after, metrics = team.update(
             extras=extras._replace(log_prob=extras.log_prob + jnp.where(own, 0.1, 0.0).reshape(1, 1, 2))
         )
+    elif what == "observation":
+        given = team.batch.observation
+        factor = jnp.where(own, 1.1, 1.0).reshape(1, 1, 2, 1)
+        after, metrics = team.update(observation=given._replace(features=given.features * factor))
     else:
         values = getattr(team.batch, what)
         shape = (2,) if what == "reward" else (2, 1)
@@ -136,10 +140,14 @@ def test_steps_after_the_end_of_an_agents_task_have_no_effect() -> None:
     extras = team.batch.extras._replace(ended=team.batch.extras.ended | over, counts=~inactive)
     given = {"terminated": team.batch.terminated | over, "extras": extras}
     before = team.update(**given)
-    wide, sensed = inactive[..., None], inactive[..., None] & (jnp.arange(5) < 3).reshape(1, 1, 1, 5)
+    wide, batch = inactive[..., None], team.batch
+
+    def hidden(observation: Observation, value: float) -> Observation:
+        return observation._replace(features=jnp.where(wide, value, observation.features))
+
     after = team.update(
-        observation=jnp.where(sensed, 50.0, team.batch.observation),
-        next_observation=jnp.where(sensed, -50.0, team.batch.next_observation),
+        observation=hidden(batch.observation, 50.0),
+        next_observation=hidden(batch.next_observation, -50.0),
         reward=jnp.where(inactive, 1e4, team.batch.reward),
         action=jnp.where(wide, 0.5, team.batch.action),
         terminated=given["terminated"],
@@ -151,7 +159,7 @@ def test_steps_after_the_end_of_an_agents_task_have_no_effect() -> None:
 def test_agents_have_separate_policies_and_separate_noise() -> None:
     team = independent_pair()
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 2), team.state)
-    seen = jnp.stack([team.batch.observation[0, 0, 0]] * 2)
+    seen = jax.tree.map(lambda leaf: jnp.stack([leaf[0, 0, 0]] * 2), team.batch.observation)
     explore, act = compiled(team.agent.explore), compiled(team.agent.act)
     action, log_prob = explore(same, HYPER, seen, jax.random.key(0))
     assert action.shape == (2, 2)
@@ -187,7 +195,7 @@ def test_agents_with_shared_parameters_learn_as_further_environments() -> None:
     batch = jax.tree.map(lambda leaf: leaf.reshape(STEPS, 2, 2, *leaf.shape[2:]), plain.batch)
     found = compiled(agent.update)(plain.state, HYPER, batch, plain.key, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(plain.update(HYPER)), rtol=1e-4, atol=1e-6)
-    seen = jnp.stack([plain.batch.observation[0, 0]] * 2)
+    seen = jax.tree.map(lambda leaf: jnp.stack([leaf[0, 0]] * 2), plain.batch.observation)
     action, log_prob = compiled(agent.explore)(plain.state, HYPER, seen, jax.random.key(0))
     assert action.shape == (2, 2)
     assert log_prob.shape == (2,)

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import hyperparams, networks, returns
-from rookery.agents.actor_critic import Policy, unroll
+from rookery import hyperparams, networks, returns, trees
+from rookery.agents.actor_critic import Memory, Policy, unroll
 from rookery.agents.base import RolloutExtras
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoParams, PpoState, Rows, ppo, prepare_rows
 from rookery.agents.ppo import act as ppo_act
 from rookery.agents.ppo_settings import SPACE
 from rookery.envs.base import ActionWithCarry, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
-from rookery.types import Transition
+from rookery.types import Observation, Transition
 from tests.agents.common import compiled
 from tests.agents.proximal import CASES, MEMORY, CompiledAgent, compiled_agent, layer, nets_of, numbers, steps_of
 from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS
@@ -76,7 +76,7 @@ def prepared_rollout() -> PreparedRollout:
     state, given = learned_from(agent_case.batch)
     kernel = np.asarray([0.5, -1.0, 0.25])
     values = [
-        np.asarray(o)[..., :3] @ kernel + 0.75
+        np.asarray(o.features) @ kernel + 0.75
         for o in (agent_case.batch.observation, agent_case.batch.next_observation)
     ]
     return PreparedRollout(agent_case, state, given, *values)
@@ -116,7 +116,8 @@ def test_normalised_rewards_are_clipped_and_their_statistics_persist() -> None:
 
 def test_the_values_of_a_row_stay_together(prepared_rollout: PreparedRollout) -> None:
     batch, extras = prepared_rollout.agent_case.batch, prepared_rollout.agent_case.batch.extras
-    np.testing.assert_array_equal(prepared_rollout.rows.observation[0], np.asarray(batch.observation).reshape(-1, 5))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), batch.observation)
+    assert_equal(prepared_rollout.rows.observation, flat)
     np.testing.assert_array_equal(prepared_rollout.rows.action[0], np.asarray(batch.action).reshape(-1, 2))
     for name in ("log_prob", "counts"):
         np.testing.assert_array_equal(
@@ -130,9 +131,9 @@ def test_the_successor_is_used_after_a_truncation_but_not_after_a_termination(ag
         (True, agent_case.batch.terminated),
         (False, agent_case.batch.extras.ended & ~agent_case.batch.terminated),
     ):
-        elsewhere = jnp.where(
-            where[..., None], agent_case.batch.next_observation + 1.0, agent_case.batch.next_observation
-        )
+        reached = agent_case.batch.next_observation
+        features = jnp.where(where[..., None], reached.features + 1.0, reached.features)
+        elsewhere = reached._replace(features=features)
         other, _ = agent_case.update(batch=agent_case.batch._replace(next_observation=elsewhere))
         assert (numbers(other) == numbers(plain)).all() == hidden
 
@@ -145,12 +146,10 @@ def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
     terminated = agent_case.batch.terminated.at[4, 0].set(True)
     over = agent_case.batch._replace(terminated=terminated, extras=extras._replace(ended=ended))
     wide = partial(jnp.where, skipped[..., None])
-    shown = wide(-over.observation, over.observation)
-    if agent_case.case.spec.masked:
-        shown = shown.at[..., 3:].set(over.observation[..., 3:])
+    features, reached = over.observation.features, over.next_observation.features
     other = over._replace(
-        observation=shown,
-        next_observation=wide(7.0 + over.next_observation, over.next_observation),
+        observation=over.observation._replace(features=wide(-features, features)),
+        next_observation=over.next_observation._replace(features=wide(7.0 + reached, reached)),
         reward=jnp.where(skipped, 99.0, over.reward),
         extras=over.extras._replace(
             log_prob=jnp.where(skipped, -9.0, extras.log_prob),
@@ -163,15 +162,19 @@ def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
 # --- actions
 
 
+def first_observation(agent_case: CompiledAgent) -> Observation:
+    return jax.tree.map(lambda leaf: leaf[0, 0], agent_case.batch.observation)
+
+
 def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agent_case: CompiledAgent) -> None:
-    spec, observed = agent_case.case.spec, agent_case.batch.observation[0, 0]
+    spec, observed = agent_case.case.spec, first_observation(agent_case)
     for action, log_prob in (
         agent_case.explore(agent_case.state, agent_case.hyper, observed, jax.random.key(0)),
         (agent_case.act(agent_case.state.params, observed), jnp.zeros(())),
     ):
-        if agent_case.agent.memory_size:
+        if agent_case.case.config.recurrent:
             assert isinstance(action, ActionWithCarry)
-            assert action.memory.shape == (2 * MEMORY,)
+            assert jax.tree.map(jnp.shape, action.carry) == Memory((MEMORY,), (MEMORY,))
         done = action.action if isinstance(action, ActionWithCarry) else action
         assert done.shape == (() if spec.discrete else (spec.action_size,))
         assert done.dtype == (jnp.int32 if spec.discrete else jnp.float32)
@@ -180,7 +183,7 @@ def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agen
 
 def test_the_log_density_is_that_of_a_standard_normal_around_the_mean_in_the_available_dimensions() -> None:
     agent_case = compiled_agent("continuous")
-    observed = agent_case.batch.observation[0, 0]
+    observed = first_observation(agent_case)
     mean = agent_case.act(agent_case.state.params, observed)  # initially near 0, so that nothing was clipped
     assert (np.abs(mean) < 0.5).all()
     action, log_prob = agent_case.explore(agent_case.state, agent_case.hyper, observed, jax.random.key(0))
@@ -193,7 +196,7 @@ def test_samples_have_the_declared_deviation_and_may_exceed_the_action_bounds() 
     state = agent.start(agent.init(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), 2_000)
     draw = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
-    action, _ = draw(state, PpoHyper(), jnp.zeros(3), keys)
+    action, _ = draw(state, PpoHyper(), Observation(jnp.zeros(3)), keys)
     np.testing.assert_allclose(np.std(action, axis=0), 2.0, rtol=0.05)
     assert (np.abs(action) > 1.0).any()
 
@@ -206,15 +209,16 @@ def test_an_unavailable_action_is_never_taken() -> None:
     policy = Policy({"params": {**network["params"], "Dense_1": last}}, ())
     state = agent_case.state._replace(policy=agent_case.state.policy._replace(params=policy))
     keys = jax.random.split(jax.random.key(1), 500)
-    observed = agent_case.batch.observation[0, 0]
-    assert observed[3:].tolist() == [1.0, 0.0, 1.0]
+    observed = first_observation(agent_case)
+    assert observed.action_mask is not None
+    assert observed.action_mask.tolist() == [True, False, True]
     draw = compiled(jax.vmap(agent_case.agent.explore, in_axes=(None, None, None, 0)))
     action, log_prob = draw(state, PpoHyper(), observed, keys)
     assert set(np.asarray(action).tolist()) == {0, 2}
     chances = {int(a): float(np.exp(p)) for a, p in zip(action, log_prob, strict=True)}
     assert sum(chances.values()) == pytest.approx(1.0, rel=1e-5)
     assert int(agent_case.act(state.params, observed)) == 2
-    assert int(agent_case.act(state.params, observed.at[3:].set(jnp.asarray([1.0, 1.0, 1.0])))) == 1
+    assert int(agent_case.act(state.params, observed._replace(action_mask=jnp.ones(3, bool)))) == 1
 
 
 def test_actions_are_clipped_only_where_they_are_bounded() -> None:
@@ -222,14 +226,14 @@ def test_actions_are_clipped_only_where_they_are_bounded() -> None:
     params = PpoParams(Policy(layer(zero, bias), jnp.zeros(2)), ())
     for unbounded, expected in ((False, [1.0, -0.5]), (True, bias)):
         nets = nets_of(SPEC._replace(unbounded=unbounded))
-        assert ppo_act(nets, params, jnp.zeros(3)).tolist() == expected
+        assert ppo_act(nets, params, Observation(jnp.zeros(3))).tolist() == expected
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_actions_of_a_policy_that_is_not_finite_are_marked(agent_case: CompiledAgent, bad: float) -> None:
     network = jax.tree.map(lambda leaf: jnp.full_like(leaf, bad), agent_case.state.params.policy.network)
     params = agent_case.state.params._replace(policy=agent_case.state.params.policy._replace(network=network))
-    action = agent_case.act(params, agent_case.batch.observation[0, 0])
+    action = agent_case.act(params, first_observation(agent_case))
     action = action.action if isinstance(action, ActionWithCarry) else action
     if agent_case.case.spec.discrete:
         assert int(action) == -1
@@ -311,7 +315,7 @@ def test_every_key_is_consumed_once() -> None:
     def train(key: jax.Array) -> Any:
         keys = jax.random.split(key, 3)
         state = agent_case.agent.start(agent_case.agent.init(keys[0]))
-        action, _ = agent_case.agent.explore(state, agent_case.hyper, agent_case.batch.observation[0, 0], keys[1])
+        action, _ = agent_case.agent.explore(state, agent_case.hyper, first_observation(agent_case), keys[1])
         return action, agent_case.agent.update(state, agent_case.hyper, agent_case.batch, keys[2], jnp.int32(0))
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
@@ -353,17 +357,17 @@ def test_a_recurrent_update_reproduces_the_log_densities_of_the_rollout() -> Non
     sensed = jax.random.normal(jax.random.key(3), (STEPS, ENVS, 3))
     ended = jnp.zeros((STEPS, ENVS), bool).at[2, 1].set(True)
 
-    def act(memory: jax.Array, step: tuple) -> tuple:
-        shown, ended, key = step
+    def act(memory: Memory, step: tuple) -> tuple:
+        features, ended, key = step
         action: Any
-        observed = jnp.concatenate([shown, memory], axis=-1)
+        observed = Observation(features, carry=memory)
         action, log_prob = jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(
             agent_case.state, agent_case.hyper, observed, jax.random.split(key, ENVS)
         )
-        return jnp.where(ended[:, None], 0.0, action.memory), (observed, action, log_prob)
+        return trees.where(ended, jax.tree.map(jnp.zeros_like, memory), action.carry), (observed, action, log_prob)
 
     def extras() -> Transition:
-        memory = jax.random.uniform(jax.random.key(4), (ENVS, agent.memory_size))
+        memory = Memory(*jax.random.uniform(jax.random.key(4), (2, ENVS, MEMORY)))
         keys = jax.random.split(jax.random.key(5), STEPS)
         _, (observed, action, log_prob) = jax.lax.scan(act, memory, (sensed, ended, keys))
         truth = jnp.ones((STEPS, ENVS), bool)
@@ -415,7 +419,7 @@ def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
 
 
 def test_an_environment_with_skills_or_a_memory_is_an_error() -> None:
-    for spec in (SPEC._replace(skill=SkillSpec("one-hot", 2)), SPEC._replace(memory_size=1)):
+    for spec in (SPEC._replace(skill=SkillSpec("one-hot", 2)), SPEC._replace(recurrent=True)):
         with pytest.raises(
             ValueError, match=r"^PPO supports no environment with skills or a memory, but test has one;"
         ):

@@ -17,7 +17,7 @@ from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, 
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows, critic_loss, policy_loss, ppo, prepare_rows
 from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import compiled
 from tests.agents.proximal import CASES, SMALL, CompiledAgent, compiled_agent, layer, nets_of, numbers, steps_of
 from tests.learners.rollouts import ENVS, MASKED, SPEC, STEPS, rollout
@@ -44,7 +44,8 @@ def rows(action: list, log_prob: list, advantage: list, counts: list, **given: l
     columns = {"observation": [[0.0]] * len(counts), "value": nothing, "target": nothing, **given}
     columns |= {"action": action, "log_prob": log_prob, "advantage": advantage, "counts": counts}
     arrays = {name: jnp.asarray(values)[None] for name, values in columns.items()}
-    return Rows(**arrays, begins=jnp.zeros((1, len(counts)), bool))
+    observation = Observation(arrays.pop("observation"))
+    return Rows(observation, **arrays, begins=jnp.zeros((1, len(counts)), bool))
 
 
 RATIOS = np.asarray([1.5, 0.5, 1.5, 0.5, 1.1, 9.0])
@@ -207,7 +208,7 @@ def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, mo
 
     def spy(trained: str, params: PyTree, *args: Any, rows: Rows, **kwargs: Any) -> tuple:
         jax.debug.callback(
-            lambda shown: seen[trained].append(np.asarray(shown)), rows.observation[..., 0], ordered=False
+            lambda shown: seen[trained].append(np.asarray(shown)), rows.observation.features[..., 0], ordered=False
         )
         zero = 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
         return zero, {"kl": zero} if trained == "actor" else {"critic_loss": zero}
@@ -217,9 +218,10 @@ def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, mo
     monkeypatch.setattr(module, "critic_loss", partial(spy, "critic"))
     config = SMALL(hidden_sizes=(), recurrent=recurrent, memory_size=1)
     agent = ppo(SPEC, config)
-    batch = rollout(jax.random.key(1), SPEC, agent.memory_size)
+    batch = rollout(jax.random.key(1), SPEC, memory_size=1 if recurrent else 0)
     names = jnp.arange(STEPS * ENVS, dtype=jnp.float32).reshape(STEPS, ENVS)
-    batch = batch._replace(observation=batch.observation.at[..., 0].set(names))
+    features = batch.observation.features.at[..., 0].set(names)
+    batch = batch._replace(observation=batch.observation._replace(features=features))
     update = compiled(lambda state, key: agent.update(state, PpoHyper(), batch, key, jnp.int32(0)))
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     shapes = {"actor": (2, 2), "critic": (3, 2)}

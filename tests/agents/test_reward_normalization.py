@@ -17,7 +17,7 @@ from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.wrappers import time_limit
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import compiled
 from tests.agents.proximal import layer, nets_of, numbers
 from tests.tiny import assert_equal
@@ -66,7 +66,8 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
             jnp.zeros((6, 3)), jnp.asarray(ended), jnp.ones((6, 3), bool), jnp.float32(np.stack(accumulated))
         )
         nothing = jnp.zeros((6, 3, 1))
-        batch = Transition(nothing, nothing, jnp.asarray(reward), nothing, jnp.asarray(ended), extras)
+        observation = Observation(nothing)
+        batch = Transition(observation, nothing, jnp.asarray(reward), observation, jnp.asarray(ended), extras)
         state, rows = learned_from(state, hyper, batch)
         expected = np.clip(reward / reference.deviation, -10.0, 10.0).reshape(1, -1)
         np.testing.assert_allclose(rows.advantage, expected, rtol=1e-5, atol=1e-7)
@@ -78,7 +79,8 @@ def test_rewards_are_unchanged_without_normalisation() -> None:
     reward = jnp.asarray([[100.0, -3.0]])
     extras = RolloutExtras(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward)
     nothing = jnp.zeros((1, 2, 1))
-    batch = Transition(nothing, nothing, reward, nothing, jnp.ones((1, 2), bool), extras)
+    observation = Observation(nothing)
+    batch = Transition(observation, nothing, reward, observation, jnp.ones((1, 2), bool), extras)
     for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
         after, rows = prepare_rows(nets, off, state, PpoHyper(), batch)
         assert (rows.advantage != reward).any() == changed
@@ -142,7 +144,7 @@ def two_rollouts() -> TwoRollouts:
 
 
 def test_returns_are_reset_at_the_end_of_an_episode_and_not_of_a_rollout(two_rollouts: TwoRollouts) -> None:
-    by_itself = two_rollouts.members[0].env_state.lives.state.inner.by_itself
+    by_itself = two_rollouts.members[0].env_state.env_batch.state.inner.by_itself
     assert by_itself.any()
     assert not by_itself.all()
     reference, plain, time = Reference(ENVS), [], 0

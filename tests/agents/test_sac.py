@@ -26,7 +26,7 @@ from rookery.agents.sac import (
 )
 from rookery.agents.sac import update as sac_update
 from rookery.hyperparams import LogUniform, OneMinusLog
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import BATCH, SPEC, compiled, transitions
 from tests.tiny import assert_equal
 
@@ -126,28 +126,28 @@ def updated(hand: Hand) -> tuple[SacState, dict]:
 
 def target_by_hand(hand: Hand) -> np.ndarray:
     """2 r + 0.9 (min of the target critics - alpha log density), the bracket only where nothing terminated."""
-    action, log_prob = squashed(hand.policy, hand.rows.next_observation, hand.draws.next_action)
-    value = twins(hand.targets, hand.rows.next_observation, action).min(axis=1) - ALPHA * log_prob
+    action, log_prob = squashed(hand.policy, hand.rows.next_observation.features, hand.draws.next_action)
+    value = twins(hand.targets, hand.rows.next_observation.features, action).min(axis=1) - ALPHA * log_prob
     target = 2.0 * hand.rows.reward + 0.9 * value
     target[1] = 2.0 * hand.rows.reward[1]
     return target
 
 
 def critic_loss_by_hand(hand: Hand, critics: list[Layers], target: np.ndarray) -> float:
-    values = twins(critics, hand.rows.observation, hand.rows.action)
+    values = twins(critics, hand.rows.observation.features, hand.rows.action)
     return float(np.mean(0.5 * ((values[:, 0] - target) ** 2 + (values[:, 1] - target) ** 2)))
 
 
 def policy_loss_by_hand(hand: Hand, policy: Layers, critics: list[Layers]) -> float:
-    action, log_prob = squashed(policy, hand.rows.observation, hand.draws.action)
-    return float(np.mean(ALPHA * log_prob - twins(critics, hand.rows.observation, action).min(axis=1)))
+    action, log_prob = squashed(policy, hand.rows.observation.features, hand.draws.action)
+    return float(np.mean(ALPHA * log_prob - twins(critics, hand.rows.observation.features, action).min(axis=1)))
 
 
 def test_critic_loss_and_its_slope_by_hand(hand: Hand, updated: tuple[SacState, dict]) -> None:
     state, metrics = updated
     target = target_by_hand(hand)
     assert float(metrics["critic_loss"]) == pytest.approx(critic_loss_by_hand(hand, hand.critics, target), rel=1e-5)
-    value = twins(hand.critics, hand.rows.observation, hand.rows.action).mean()
+    value = twins(hand.critics, hand.rows.observation.features, hand.rows.action).mean()
     assert float(metrics["value"]) == pytest.approx(value, rel=1e-4)
     for index, critic in enumerate(hand.critics):
         expected = slope(lambda: critic_loss_by_hand(hand, hand.critics, target), critic)
@@ -175,7 +175,7 @@ def test_policy_loss_and_its_slope_by_hand_use_the_updated_critics(hand: Hand, u
 
 def test_alpha_loss_by_hand(hand: Hand, updated: tuple[SacState, dict]) -> None:
     state, metrics = updated
-    log_prob = squashed(hand.policy, hand.rows.observation, hand.draws.action)[1].mean()
+    log_prob = squashed(hand.policy, hand.rows.observation.features, hand.draws.action)[1].mean()
     excess = log_prob - 0.5 * 2  # target entropy: -0.5 x two action dimensions
     assert float(metrics["entropy"]) == pytest.approx(-log_prob, rel=1e-4)
     assert float(metrics["alpha_loss"]) == pytest.approx(-ALPHA * excess, rel=1e-4)
@@ -203,7 +203,7 @@ def test_target_of_a_linear_critic_by_hand() -> None:
     state = start(SacParams(policy, critic, jnp.log(jnp.float32(0.1))))
     for terminated, target in ((False, 1.0 + 0.5 * 6.0918939), (True, 1.0)):
         one, two = jnp.ones((1, 1)), jnp.full((1, 1), 2.0)
-        batch = Transition(one, one, jnp.ones(1), two, jnp.asarray([terminated]))
+        batch = Transition(Observation(one), one, jnp.ones(1), Observation(two), jnp.asarray([terminated]))
         hyper = SacHyper(discount=jnp.float32(0.5))
         loss, _ = critic_loss(critic, nets, state, hyper, batch, jnp.zeros((1, 1)))
         # Q(1, 1) = 4 in both twins: half of twice the squared residual.

@@ -12,9 +12,9 @@ from rookery import hyperparams
 from rookery.agents import smerl
 from rookery.agents.diayn import DiaynConfig, DiaynParams, diayn
 from rookery.agents.smerl import Returns, ReturnThreshold
-from rookery.envs.base import SkillInfo, SkillSpec, Step
+from rookery.envs.base import SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
-from rookery.types import PyTree
+from rookery.types import Observation, PyTree
 from tests.agents.common import BATCH, SKILLED, compiled, drawn_transitions
 from tests.learners.recording import TINY, counting, life, obedient
 
@@ -28,9 +28,9 @@ def steps(skill: list[int], episode_return: list[float], ended: list[bool], trun
     flags, never = np.asarray(ended + [False] * rest), np.zeros(4, bool)
     returns_of_rows = np.asarray(episode_return + [99.0] * rest, np.float32)
     nothing = np.zeros((4, 1), np.float32)
-    step = Step(nothing, nothing[:, 0], flags, flags, nothing, nothing, never)  # pyright: ignore[reportArgumentType]
-    step = step._replace(terminated=never) if truncated else step._replace(truncated=never)
-    return step._replace(pursued=SkillInfo(np.eye(4, dtype=np.float32)[skill + [0] * rest], returns_of_rows))  # pyright: ignore
+    reached = Observation(jnp.zeros((4, 1)), skill=jnp.eye(4)[jnp.asarray(skill + [0] * rest)])
+    step = Step(reached, nothing[:, 0], flags, flags, reached, nothing, never, returns_of_rows)  # pyright: ignore[reportArgumentType]
+    return step._replace(terminated=never) if truncated else step._replace(truncated=never)  # pyright: ignore
 
 
 record = compiled(partial(smerl.record, FOUR))
@@ -100,7 +100,9 @@ def test_the_initial_statistics_are_finite() -> None:
 
 def test_all_skills_of_a_sphere_share_one_entry() -> None:
     step = steps([0, 1, 2], [2.0, 4.0, 50.0], [True, True, False])
-    directions = step._replace(pursued=step.pursued._replace(skill=step.pursued.skill[:, :3]))
+    reached = step.final_observation
+    assert reached.skill is not None
+    directions = step._replace(final_observation=reached._replace(skill=reached.skill[:, :3]))
     returns = smerl.record(SPHERE, smerl.init(SPHERE), directions)
     assert returns.mean.tolist() == [3.0]
     assert float(returns.best) == 3.0
@@ -163,8 +165,7 @@ def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
     hyper = hyperparams.defaults(agent.space)._replace(diversity_scale=jnp.float32(0.5))
     batch = drawn_transitions(jax.random.key(1), SKILLED)
     chosen = np.arange(BATCH) % 4
-    shown = np.concatenate([batch.observation[:, :3], np.eye(4, dtype=np.float32)[chosen]], axis=1)
-    batch = batch._replace(observation=jnp.asarray(shown))
+    batch = batch._replace(observation=batch.observation._replace(skill=jnp.eye(4)[chosen]))
     after, metrics = compiled(agent.update)(state, hyper, batch, jnp.zeros(BATCH), jnp.int32(0))
     bonus = np.log(np.asarray([0.4, 0.3, 0.2, 0.1]) * 4) * [0.5, 0.0, 0.5, 0.0]
     np.testing.assert_allclose(after.agent.batch.reward, batch.reward + bonus[chosen], rtol=1e-5, atol=1e-6)

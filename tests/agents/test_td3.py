@@ -32,7 +32,7 @@ from rookery.envs.base import EnvSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations import base
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import SPEC, compiled
 
 LN2, LN3 = np.log(2.0), np.log(3.0)  # tanh(ln 2) = (4 - 1) / (4 + 1) = 0.6 and tanh(ln 3) = (9 - 1) / (9 + 1) = 0.8
@@ -61,10 +61,10 @@ CRITICS = linear([[1.0], [2.0]], [0.0]), linear([[3.0], [-1.0]], [0.0])  # o + 2
 TARGETS = linear([[2.0], [1.0]], [0.0]), linear([[1.0], [3.0]], [0.0])  # 2 o + a and o + 3 a
 STATE = start(Td3Params(POLICY, CRITICS))._replace(target_policy=TARGET_POLICY, target_critic=TARGETS)
 ROWS = Transition(
-    observation=column(1.0, 2.0, 0.0),
+    observation=Observation(column(1.0, 2.0, 0.0)),
     action=column(0.5, -0.5, 1.0),
     reward=jnp.asarray([1.0, -1.0, 0.5]),
-    next_observation=column(1.0, 2.0, 7.0),
+    next_observation=Observation(column(1.0, 2.0, 7.0)),
     terminated=jnp.asarray([False, False, True]),
 )
 NOISE = column(0.2, 5.0, 0.0)
@@ -74,7 +74,7 @@ def test_smoothed_action_clips_the_noise_then_the_action() -> None:
     nets = NETS._replace(policy=networks.mlp([1], [], 2))
     target_policy = linear([[0.0, 0.0]], [LN3, -LN3])  # 0.8 and -0.8
     noise = jnp.asarray([[0.2, 0.4], [1.0, 1.0], [-2.0, -2.0]])  # halved: 0.1 and 0.2, then beyond +-0.3
-    action = smoothed_action(nets, target_policy, HYPER, column(1.0, 2.0, 3.0), noise)
+    action = smoothed_action(nets, target_policy, HYPER, Observation(column(1.0, 2.0, 3.0)), noise)
     np.testing.assert_allclose(action, [[0.9, -0.6], [1.0, -0.5], [0.5, -1.0]], rtol=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_critic_loss_and_its_slope_by_hand() -> None:
 
 
 def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> None:
-    observation = column(1.0, 2.0, 3.0)
+    observation = Observation(column(1.0, 2.0, 3.0))
     for second in CRITICS:
         critics = CRITICS[0], second
         loss, slope = jax.value_and_grad(policy_loss)(POLICY, NETS, critics, observation)
@@ -106,7 +106,9 @@ def test_policy_loss_computes_the_products_of_one_critic() -> None:
     value = networks.mlp([3, 2], [4], 1)
     nets = Td3Networks(networks.mlp([3], [4], 2), networks.twin(value), networks.first_twin(value))
     params = init(nets, jax.random.key(0))
-    slope = jax.grad(partial(policy_loss, nets=nets, critic_params=params.critic, observation=jnp.ones((8, 3))))
+    slope = jax.grad(
+        partial(policy_loss, nets=nets, critic_params=params.critic, observation=Observation(jnp.ones((8, 3))))
+    )
     products = jax.jit(slope).lower(params.policy).as_text().count("dot_general")
     # Two layers each: forwards 2 + 2; back through the critic 2; back through the policy 2 kernels and 1 input.
     assert products <= 9
@@ -156,7 +158,7 @@ def test_exploration_adds_noise_of_the_declared_size_and_stays_in_range() -> Non
     agent = td3(SPEC, Td3Config(hidden_sizes=(4,)))
     state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     hyper = hyperparams.defaults(agent.space)
-    observation = jnp.ones((SPEC.observation_size,))
+    observation = Observation(jnp.ones((SPEC.observation_size,)))
     quiet = agent.act(state.params, observation)
     explore = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
     keys = jax.random.split(jax.random.key(1), 4_000)

@@ -24,7 +24,7 @@ from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.storage import run_dir
-from rookery.types import Genotype
+from rookery.types import Genotype, Observation
 from tests.deploy.test_render import ENVIRONMENT, LEARNER, MAP_ELITES_RUN, SAC_RUN, save_run
 
 DIAYN_RUN = configure(
@@ -227,7 +227,7 @@ def falling(length: int, breaks: bool = False) -> Environment:
     )
 
 
-def constant(params: jax.Array, observation: jax.Array) -> jax.Array:
+def constant(params: jax.Array, observation: Observation) -> jax.Array:
     return jnp.broadcast_to(params, (1,))
 
 

@@ -15,12 +15,14 @@ import pytest
 
 import rookery
 from rookery import trees
+from rookery.agents.actor_critic import Memory
 from rookery.deploy import policy as policies
 from rookery.deploy.export import export
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
 from rookery.qd.scoring import PolicyConfig
+from rookery.types import Observation
 from tests.agents.common import compiled
 from tests.deploy.untrained_runs import (
     AGENT,
@@ -94,7 +96,9 @@ def test_an_exported_elite_acts_as_in_the_repertoire(map_elites_run: Path, tmp_p
     bare = rookery.qd.policy(rookery.make("point_room").spec, PolicyConfig(hidden_sizes=(4,)))
     observations = jax.random.normal(jax.random.key(2), (3, 2))
     actions = deserialised(exported.path)(observations)
-    np.testing.assert_allclose(actions, jax.vmap(bare.act, (None, 0))(elite.params, observations), atol=1e-6)
+    np.testing.assert_allclose(
+        actions, jax.vmap(bare.act, (None, 0))(elite.params, Observation(observations)), atol=1e-6
+    )
 
 
 def deserialised(path: Path) -> Callable[..., Any]:
@@ -136,16 +140,15 @@ def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
     )
     (state, now), carry, memory = (
         compiled(environment.reset)(jax.random.key(3)),
-        jnp.zeros((2, 6)),
+        Memory(jnp.zeros((2, 3)), jnp.zeros((2, 3))),
         jnp.zeros((1, 2, 3)),
     )
     for _ in range(4):
-        whole = jnp.concatenate([jnp.eye(2), now.observation, carry], axis=-1)
-        action, carry = reference(member, whole)
-        exported_action, memory = act(now.observation[None], memory)
+        action, carry = reference(member, now.observation._replace(agent=jnp.eye(2), carry=carry))
+        exported_action, memory = act(now.observation.features[None], memory)
         assert exported_action.dtype == jnp.int32
         np.testing.assert_array_equal(exported_action[0], action)
-        np.testing.assert_allclose(memory[0], carry[:, :3], atol=1e-6)
+        np.testing.assert_allclose(memory[0], carry.policy, atol=1e-6)
         state, now = step(state, action, jax.random.key(4))
     assert float(jnp.abs(memory).max()) > 0.0
 

@@ -31,7 +31,7 @@ from rookery.report.figures import animation
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
-from rookery.types import Genotype
+from rookery.types import Genotype, Observation
 from tests.agents.common import compiled
 
 ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
@@ -162,8 +162,8 @@ def counting_environment(lengths: tuple[int, int]) -> Environment:
     return time_limit.limit_episode(Environment(reset, step, spec), 5)
 
 
-def follow(params: jax.Array, observation: jax.Array) -> jax.Array:
-    return params * observation
+def follow(params: jax.Array, observation: Observation) -> jax.Array:
+    return params * observation.features
 
 
 @pytest.mark.parametrize(("lengths", "length"), [((2, 4), 4), ((1, 1), 1), ((9, 2), 5)])
@@ -175,9 +175,10 @@ def test_an_episode_ends_with_its_last_agent(lengths: tuple[int, int], length: i
     assert rewards.tolist() == [[0.0] * 2, *([time / 2] * 2 for time in range(length))]
 
 
-def act_by_skill(params: jax.Array, observation: jax.Array) -> jax.Array:
+def act_by_skill(params: jax.Array, observation: Observation) -> jax.Array:
     """Move right with the first skill, up with the second, not at all with the third."""
-    return params * observation[2:4]
+    assert observation.skill is not None
+    return params * observation.skill[:2]
 
 
 def test_a_slot_chooses_the_skill() -> None:

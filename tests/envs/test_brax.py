@@ -77,7 +77,7 @@ def test_omni_rewards_no_direction_and_describes_the_position_of_the_torso(robot
     np.testing.assert_allclose(step.reward, OWN[robot](np.asarray(actions)), atol=1e-4)
     np.testing.assert_array_equal(step.descriptor, q[:, :2])
     np.testing.assert_allclose(step.descriptor, positions[:, 0, :2], atol=1e-5)
-    assert step.observation.shape[-1] == registry.find(robot).observation_size
+    assert step.observation.features.shape[-1] == registry.find(robot).observation_size
 
 
 def test_omni_needs_a_robot_that_walks_wherever_it_likes() -> None:

@@ -189,9 +189,9 @@ def test_the_position_is_the_torsos_after_the_step(task: str) -> None:
         assert steps.descriptor[0, 0, 0] < spec.lower[0]  # the descriptor is not clipped
     centre, half = {"ant_maze": ([17.5, 17.5], [22.5, 22.5])}.get(task, ([15.0, 0.0], [15.0, 8.0]))
     place = (q[:, :, :2] - np.asarray(centre)) / np.asarray(half)
-    np.testing.assert_allclose(steps.observation[:, :, :2], place, atol=1e-5)
+    np.testing.assert_allclose(steps.observation.features[:, :, :2], place, atol=1e-5)
     own = np.concatenate([q[:, :, 2:], qd], axis=-1)
-    np.testing.assert_array_equal(steps.observation[:, :, 2 : 2 + own.shape[-1]], own)
+    np.testing.assert_array_equal(steps.observation.features[:, :, 2 : 2 + own.shape[-1]], own)
 
 
 def test_the_traps_reward_is_the_environments() -> None:

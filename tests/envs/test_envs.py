@@ -14,6 +14,7 @@ from rookery import trees
 from rookery.envs import base, descriptors, registry
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.wrappers import auto_reset, time_limit
+from rookery.types import Observation
 
 OWN = tuple(name for name in registry.names() if registry.find(name).suite == "rookery")
 BRAX = ("hopper", "walker2d_uni", "ant_maze")
@@ -90,17 +91,19 @@ def test_shapes_and_types_are_as_declared(case: EnvCase) -> None:
     spec = case.env.spec
     agents = agents_of(spec)
     expected = {
-        "observation": ((*agents, spec.observation_size), jnp.float32),
         "reward": (agents, jnp.float32),
         "terminated": (agents, jnp.bool_),
         "truncated": (agents, jnp.bool_),
-        "final_observation": ((*agents, spec.observation_size), jnp.float32),
         "descriptor": ((spec.descriptor_size,), jnp.float32),
         "broken": ((), jnp.bool_),
     }
     for state, step in (case.starts, case.first):
-        assert step.pursued == ()
-        fields = step._replace(pursued=None)._asdict()
+        for observation in (step.observation, step.final_observation):
+            features = observation.features
+            assert (features.shape[1:], features.dtype) == ((*agents, spec.observation_size), jnp.float32)
+            assert observation == Observation(features)  # no other part
+        assert step.episode_return is None
+        fields = step._replace(observation=None, final_observation=None)._asdict()
         assert {k: (v.shape[1:], v.dtype) for k, v in fields.items() if v is not None} == expected
         assert {leaf.dtype for leaf in jax.tree.leaves(state)} <= {jnp.dtype("float32"), jnp.dtype("int32")}
 
@@ -110,7 +113,7 @@ def test_a_reset_gives_nothing_and_ends_nothing(case: EnvCase) -> None:
     assert not np.any(step.reward)
     assert not np.any(step.ended)
     assert not np.any(step.broken)
-    np.testing.assert_array_equal(step.observation, step.final_observation)
+    np.testing.assert_array_equal(step.observation.features, step.final_observation.features)
 
 
 def test_random_steps_stay_finite(case: EnvCase) -> None:
@@ -120,7 +123,7 @@ def test_random_steps_stay_finite(case: EnvCase) -> None:
 
 def test_start_differs_by_key_and_only_by_key(case: EnvCase) -> None:
     assert_trees_close(case.reset(case.keys[0]), case.reset(case.keys[0]), rtol=0, atol=0)
-    observation = case.starts[1].observation
+    observation = case.starts[1].observation.features
     if case.env.spec.name not in (*FIXED_START, "probe_observation", "probe_both"):
         assert not np.array_equal(observation[0], observation[1])
 
@@ -179,7 +182,7 @@ def test_the_clock_truncates_and_never_terminates(case: EnvCase) -> None:
 
 
 def test_without_automatic_reset_the_observation_is_the_successor(case: EnvCase) -> None:
-    np.testing.assert_array_equal(case.steps.observation, case.steps.final_observation)
+    np.testing.assert_array_equal(case.steps.observation.features, case.steps.final_observation.features)
 
 
 def test_automatic_reset_keeps_the_true_successor() -> None:
@@ -195,18 +198,20 @@ def test_automatic_reset_keeps_the_true_successor() -> None:
         key = jax.random.fold_in(jax.random.key(1), t)
         other, expected = plain_step(state, action, key)
         state, step_result = step(state, action, key)
-        np.testing.assert_allclose(step_result.final_observation, expected.final_observation)
+        np.testing.assert_allclose(step_result.final_observation.features, expected.final_observation.features)
         np.testing.assert_allclose(step_result.descriptor, expected.descriptor)
         np.testing.assert_allclose(step_result.reward, expected.reward)
         assert bool(step_result.truncated) == (t % 3 == 2)
         if bool(step_result.ended):
-            rows = np.flatnonzero((np.asarray(bank[1].observation) == np.asarray(step_result.observation)).all(axis=-1))
+            rows = np.flatnonzero(
+                (np.asarray(bank[1].observation.features) == np.asarray(step_result.observation.features)).all(axis=-1)
+            )
             assert rows.size == 1, "the next episode starts from the bank"
             assert_trees_close(state, trees.take(bank[0], int(rows[0])), rtol=0, atol=0)
             chosen.add(int(rows[0]))
         else:
             assert_trees_close(state, other, rtol=1e-6, atol=1e-6)
-            np.testing.assert_array_equal(step_result.observation, step_result.final_observation)
+            np.testing.assert_array_equal(step_result.observation.features, step_result.final_observation.features)
     assert len(chosen) > 1
 
 
@@ -232,8 +237,8 @@ def test_broken_physics_end_the_episode(value: float) -> None:
     assert (float(sound.reward), bool(sound.terminated), bool(sound.truncated), bool(sound.broken)) == (1, 0, 1, 0)
     _, broken = env.step(state, jnp.ones(1), jax.random.key(1))
     assert (float(broken.reward), bool(broken.terminated), bool(broken.truncated), bool(broken.broken)) == (0, 1, 0, 1)
-    np.testing.assert_array_equal(broken.observation, [0.0, 2.0])
-    np.testing.assert_array_equal(broken.final_observation, [0.0, 2.0])
+    np.testing.assert_array_equal(broken.observation.features, [0.0, 2.0])
+    np.testing.assert_array_equal(broken.final_observation.features, [0.0, 2.0])
     np.testing.assert_array_equal(broken.descriptor, [0.0])
 
 

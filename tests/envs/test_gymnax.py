@@ -27,12 +27,12 @@ def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> Step:
     def advance(carry: Any, key: jax.Array) -> Any:
         state, observation = carry
         state, step = env.step(state, policy(observation, key), key)
-        return (state, step.observation), step
+        return (state, step.observation.features), step
 
     def roll() -> Step:
         state, start = env.reset(jax.random.key(seed))
         keys = jax.random.split(jax.random.key(seed + 1), steps)
-        return jax.lax.scan(advance, (state, start.observation), keys)[1]
+        return jax.lax.scan(advance, (state, start.observation.features), keys)[1]
 
     return jax.jit(roll, compiler_options=FAST_COMPILE)()
 
@@ -54,7 +54,10 @@ def test_the_table_is_what_the_suite_has(name: str) -> None:
     assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
     for suite_step in (start, step):
-        assert (suite_step.observation.shape, suite_step.observation.dtype) == ((sizes.observation_size,), jnp.float32)
+        assert (suite_step.observation.features.shape, suite_step.observation.features.dtype) == (
+            (sizes.observation_size,),
+            jnp.float32,
+        )
         assert (suite_step.reward.shape, suite_step.reward.dtype) == ((), jnp.float32)
         assert {flag.shape for flag in (suite_step.terminated, suite_step.truncated, suite_step.broken)} == {()}
 
@@ -76,7 +79,7 @@ def test_an_upright_pole_is_truncated_and_a_falling_one_is_terminated() -> None:
     end = int(np.argmax(falling.terminated))
     assert 5 < end < 12
     assert not np.any(falling.truncated)
-    assert abs(float(falling.observation[end, 2])) > 0.2094  # 12 degrees, where the suite lets it fall
+    assert abs(float(falling.observation.features[end, 2])) > 0.2094  # 12 degrees, where the suite lets it fall
     early = rolled(registry.make("CartPole-v1", episode_length=3), lambda *_: jnp.asarray(1, jnp.int32), 3)
     np.testing.assert_array_equal(early.truncated, [False, False, True])
     assert not np.any(early.terminated | standing.broken[:3])
@@ -87,7 +90,7 @@ def test_a_pendulum_is_never_terminated_and_its_numbers_stay_finite() -> None:
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(steps.truncated, np.arange(1, 201) == 200)
     assert bool(trees.all_finite(steps))
-    np.testing.assert_array_equal(steps.observation, steps.final_observation)
+    np.testing.assert_array_equal(steps.observation.features, steps.final_observation.features)
 
 
 @pytest.mark.parametrize(("name", "bound"), [("Pendulum-v1", 2.0), ("MountainCarContinuous-v0", 1.0)])
@@ -99,7 +102,7 @@ def test_actions_are_scaled_to_the_bounds_of_the_suite(name: str, bound: float, 
     with third_party.standard_promotion():
         own = jnp.asarray([bound * min(action, 1.0)])
         observation, _, reward, _, _ = suite_env.env.step_env(jax.random.key(1), state.inner, own, suite_env.params)
-    np.testing.assert_allclose(step.observation, observation, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(step.observation.features, observation, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(step.reward, reward, rtol=1e-5)
 
 
@@ -107,7 +110,7 @@ def test_uneven_bounds_are_scaled_dimension_by_dimension() -> None:
     env = registry.make("PointRobot-misc")
     state, start = env.reset(jax.random.key(0))
     _, step = env.step(state, jnp.asarray([-1.0, 0.5]), jax.random.key(1))
-    np.testing.assert_allclose(step.observation[:2] - start.observation[:2], [-0.1, 0.05], atol=1e-6)
+    np.testing.assert_allclose(step.observation.features[:2] - start.observation.features[:2], [-0.1, 0.05], atol=1e-6)
 
 
 def test_the_chain_ends_with_its_last_link_and_time_ends_it_before() -> None:
@@ -118,12 +121,12 @@ def test_the_chain_ends_with_its_last_link_and_time_ends_it_before() -> None:
     assert float(whole.reward[-1]) == float(np.sum(whole.reward)) == 1.0
     cut = rolled(registry.make("DiscountingChain-bsuite", episode_length=50), last, 50)
     assert (bool(cut.truncated[-1]), bool(cut.terminated[-1])) == (True, False)
-    np.testing.assert_allclose(cut.observation[-1, 1], 0.5)  # the time on the suite's own scale
+    np.testing.assert_allclose(cut.observation.features[-1, 1], 0.5)  # the time on the suite's own scale
 
 
 def test_a_place_is_a_one_hot_vector() -> None:
     _, start = registry.make("FrozenLake-misc").reset(jax.random.key(0))
-    np.testing.assert_array_equal(start.observation, np.eye(16)[0])
+    np.testing.assert_array_equal(start.observation.features, np.eye(16)[0])
 
 
 def test_vmap_equals_a_loop_and_keys_decide() -> None:
@@ -132,12 +135,12 @@ def test_vmap_equals_a_loop_and_keys_decide() -> None:
     states, starts = jax.vmap(env.reset)(keys)
     actions = jnp.asarray([0, 1, 0], jnp.int32)
     after, steps = jax.vmap(env.step)(states, actions, keys)
-    assert len({float(value) for value in starts.observation[:, 0]}) == 3
+    assert len({float(value) for value in starts.observation.features[:, 0]}) == 3
     for i in range(3):
         state, start = env.reset(keys[i])
-        np.testing.assert_allclose(start.observation, starts.observation[i], rtol=1e-6)
+        np.testing.assert_allclose(start.observation.features, starts.observation.features[i], rtol=1e-6)
         one, step = env.step(state, actions[i], keys[i])
-        np.testing.assert_allclose(step.observation, steps.observation[i], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(step.observation.features, steps.observation.features[i], rtol=1e-5, atol=1e-7)
         assert int(one.time) == int(after.time[i]) == 1
 
 

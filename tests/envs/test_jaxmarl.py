@@ -34,11 +34,11 @@ def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> tuple[An
         state, observation = carry
         key = jax.random.fold_in(jax.random.key(seed + 1), time)
         after, step = env.step(state, policy(observation, time), key)
-        return (after, step.observation), (after, step)
+        return (after, step.observation.features), (after, step)
 
     def roll() -> Any:
         state, start = env.reset(jax.random.key(seed))
-        _, (states, suite_step) = jax.lax.scan(advance, (state, start.observation), jnp.arange(steps))
+        _, (states, suite_step) = jax.lax.scan(advance, (state, start.observation.features), jnp.arange(steps))
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, states), suite_step
 
     return fast(roll)()
@@ -71,14 +71,15 @@ def test_steps_match_the_specification(name: str) -> None:
     assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
     for suite_step in (start, step):
-        assert (suite_step.observation.shape, suite_step.observation.dtype) == (
+        assert (suite_step.observation.features.shape, suite_step.observation.features.dtype) == (
             (agents, spec.observation_size),
             jnp.float32,
         )
         assert (suite_step.reward.shape, suite_step.reward.dtype) == ((agents,), jnp.float32)
         assert {flag.shape for flag in (suite_step.terminated, suite_step.truncated)} == {(agents,)}
         assert (suite_step.broken.shape, suite_step.descriptor.shape) == ((), (0,))
-    assert max(team.observation_sizes) == spec.sensed_size
+        assert (suite_step.observation.action_mask is not None) == spec.masked
+    assert max(team.observation_sizes) == spec.observation_size
     assert max(team.action_sizes) == spec.action_size
 
 
@@ -106,11 +107,11 @@ def test_unequal_observations_are_padded_and_the_clock_truncates() -> None:
     assert not env.spec.masked
     _, steps = rolled(env, lambda _, time: (time + jnp.arange(4)) % 5, 30)
     assert bool(trees.all_finite(steps))
-    assert not np.any(steps.observation[:, 3, 14:])
-    assert np.all(np.any(steps.observation[:, :3, 14:], axis=(0, 2)))
+    assert not np.any(steps.observation.features[:, 3, 14:])
+    assert np.all(np.any(steps.observation.features[:, :3, 14:], axis=(0, 2)))
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(steps.truncated, np.repeat(np.arange(1, 31)[:, None] >= 25, 4, axis=1))
-    np.testing.assert_array_equal(steps.observation, steps.final_observation)
+    np.testing.assert_array_equal(steps.observation.features, steps.final_observation.features)
 
 
 def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() -> None:
@@ -132,12 +133,14 @@ def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() ->
         return starts, steps, alone, then, [own(alone[i][0].inner, actions[i], keys[i]) for i in range(2)]
 
     starts, steps, alone, then, suite = fast(compare)()
-    assert not np.array_equal(starts.observation[0], starts.observation[1])
+    assert not np.array_equal(starts.observation.features[0], starts.observation.features[1])
     for i in range(2):
-        np.testing.assert_allclose(alone[i][1].observation, starts.observation[i], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(then[i].observation, steps.observation[i], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            alone[i][1].observation.features, starts.observation.features[i], rtol=1e-5, atol=1e-6
+        )
+        np.testing.assert_allclose(then[i].observation.features, steps.observation.features[i], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(then[i].reward, steps.reward[i], rtol=1e-5)
-        np.testing.assert_allclose(then[i].observation[2], suite[i][0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(then[i].observation.features[2], suite[i][0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(then[i].reward, suite[i][1], rtol=1e-5)
 
 
@@ -145,8 +148,8 @@ def test_unequal_actions_have_a_mask_and_continuous_ones_are_scaled() -> None:
     speaking = registry.make("MPE_simple_speaker_listener_v4")
     _, start = fast(speaking.reset)(jax.random.key(0))
     assert speaking.spec.masked
-    np.testing.assert_array_equal(start.observation[:, -5:], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    assert not np.any(start.observation[0, 3:11])
+    np.testing.assert_array_equal(start.observation.action_mask, np.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool))
+    assert not np.any(start.observation.features[0, 3:11])
     suite_env = jaxmarl.load("MPE_simple_world_comm_v3", 25)
     given = jaxmarl._actions(suite_env, jnp.full((6, 9), 5.0).at[1, :2].set(jnp.asarray([-7.0, 0.0])))
     assert [given[agent].shape for agent in suite_env.agents] == [(9,)] + [(5,)] * 5
@@ -168,7 +171,7 @@ def test_a_dead_unit_can_do_nothing_and_shares_the_end_of_the_battle(battle: tup
     dead = []
     for t in range(60):
         state, suite_step = step(state, jnp.full((3,), 4, jnp.int32), jax.random.key(t))
-        dead.append((np.asarray(suite_step.observation[:, -8:]) == [0, 0, 0, 0, 1, 0, 0, 0]).all(axis=-1))
+        dead.append((np.asarray(suite_step.observation.action_mask) == [0, 0, 0, 0, 1, 0, 0, 0]).all(axis=-1))
         assert not np.any(suite_step.truncated)
         assert np.asarray(suite_step.terminated).tolist() == [bool(dead[-1].all())] * 3
         if np.any(suite_step.terminated):
@@ -205,7 +208,7 @@ def test_a_kitchen_observes_its_time_and_never_terminates() -> None:
     _, steps = rolled(registry.make(name, episode_length=41), lambda *_: jnp.full((2,), 4, jnp.int32), 42)
     assert not np.any(steps.terminated)
     np.testing.assert_array_equal(steps.truncated[:, 0], np.arange(1, 43) >= 41)
-    hurry = np.asarray(steps.observation).reshape(42, 2, 20, 26)[..., 25]  # fewer than 40 steps are left
+    hurry = np.asarray(steps.observation.features).reshape(42, 2, 20, 26)[..., 25]  # fewer than 40 steps are left
     np.testing.assert_array_equal(hurry.all(axis=(1, 2)), np.arange(1, 43) >= 2)
     assert not hurry[0].any()
 
@@ -230,10 +233,11 @@ def test_a_game_of_coins_is_not_begun_anew_within_an_episode() -> None:
 def test_only_the_agent_in_turn_has_moves_in_hanabi() -> None:
     env = registry.make("hanabi")
     _, start = fast(env.reset)(jax.random.key(0))
-    masks = np.asarray(start.observation[:, -21:])
-    assert sorted(masks.sum(axis=1))[0] == 1.0, "the other can only wait"
+    masks = np.asarray(start.observation.action_mask)
+    assert masks.shape[1] == 21
+    assert sorted(masks.sum(axis=1))[0] == 1, "the other can only wait"
     assert sorted(masks.sum(axis=1))[1] > 5.0
-    assert set(np.unique(masks)) == {0.0, 1.0}
+    assert masks.dtype == bool
 
 
 def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:

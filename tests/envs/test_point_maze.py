@@ -77,13 +77,13 @@ def follow(env: Environment, way: tuple[tuple[float, float], ...]) -> tuple[bool
     state, result = env.reset(jax.random.key(3))
     total, remaining = 0.0, list(way)
     for t in range(1, env.spec.episode_length + 1):
-        if len(remaining) > 1 and np.abs(np.asarray(result.observation) - remaining[0]).max() < 0.02:
+        if len(remaining) > 1 and np.abs(np.asarray(result.observation.features) - remaining[0]).max() < 0.02:
             remaining.pop(0)
-        action = jnp.clip((jnp.asarray(remaining[0]) - result.observation) / point_maze.STRIDE, -1.0, 1.0)
+        action = jnp.clip((jnp.asarray(remaining[0]) - result.observation.features) / point_maze.STRIDE, -1.0, 1.0)
         state, result = step(state, action, jax.random.key(t))
         total += float(result.reward)
         if bool(result.ended):
-            return bool(result.terminated), t, total, np.asarray(result.final_observation)
+            return bool(result.terminated), t, total, np.asarray(result.final_observation.features)
     raise AssertionError("neither the goal nor the clock ended the episode")
 
 
@@ -119,4 +119,4 @@ def test_the_room_has_no_goal_and_costs_only_control() -> None:
     _, step = env.step(state, jnp.asarray([1.0, -0.5]), jax.random.key(1))
     assert float(step.reward) == pytest.approx(-0.0125, abs=1e-7)
     assert not bool(step.terminated)
-    np.testing.assert_allclose(step.observation, [-0.3, 0.75], atol=1e-6)
+    np.testing.assert_allclose(step.observation.features, [-0.3, 0.75], atol=1e-6)

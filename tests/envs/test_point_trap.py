@@ -22,7 +22,7 @@ def inside(position: np.ndarray) -> np.ndarray:
 def moved(position: tuple[float, float], action: tuple[float, float]) -> np.ndarray:
     env = registry.make("point_trap")
     state = env.reset(jax.random.key(0))[0]._replace(inner=jnp.asarray(position))
-    return np.asarray(env.step(state, jnp.asarray(action), jax.random.key(1))[1].final_observation)
+    return np.asarray(env.step(state, jnp.asarray(action), jax.random.key(1))[1].final_observation.features)
 
 
 @pytest.mark.parametrize("toward", [-1.0, 1.0])
@@ -50,7 +50,7 @@ def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
 
         def advance(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
             state, result = step(state, action, action_key)
-            return state, result.final_observation
+            return state, result.final_observation.features
 
         state = reset(start_key)[0]._replace(inner=jax.random.uniform(start_key, (2,), minval=-0.8, maxval=0.3))
         return jax.lax.scan(advance, state, actions)[1]
@@ -70,12 +70,12 @@ def follow(way: tuple[tuple[float, float], ...]) -> tuple[bool, float, np.ndarra
     state, result = env.reset(jax.random.key(3))
     total, remaining = 0.0, list(way)
     while not bool(result.ended):
-        if len(remaining) > 1 and np.abs(np.asarray(result.observation) - remaining[0]).max() < 0.02:
+        if len(remaining) > 1 and np.abs(np.asarray(result.observation.features) - remaining[0]).max() < 0.02:
             remaining.pop(0)
-        gap = jnp.asarray(remaining[0]) - result.observation
+        gap = jnp.asarray(remaining[0]) - result.observation.features
         state, result = step(state, jnp.clip(gap / point_maze.TRAP_STRIDE, -1.0, 1.0), jax.random.key(0))
         total += float(result.reward)
-    return bool(result.terminated), total, np.asarray(result.final_observation)
+    return bool(result.terminated), total, np.asarray(result.final_observation.features)
 
 
 def test_the_greedy_way_ends_under_the_end_wall() -> None:

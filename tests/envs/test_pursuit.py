@@ -127,14 +127,14 @@ def test_an_observation_has_the_agent_itself_then_its_kind_then_the_others() -> 
         [0.25, 0, 0, *up, -0.25, 0, *right, 0.5, -0.5, *left],
         [0.25, 1, -1, *left, -0.75, 0.5, *right, -0.5, 0.5, *up],
     ]
-    np.testing.assert_allclose(step.observation, expected, atol=1e-6)
+    np.testing.assert_allclose(step.observation.features, expected, atol=1e-6)
 
 
 def test_agents_of_a_kind_are_observed_in_turn_and_caught_prey_is_not() -> None:
     env = registry.make("pursuit_discrete", predators=1, prey=3, capture_radius=0.1, predator_speed=0.0, prey_speed=0.0)
     start = begun(env, [[0.5, 0.5], [0.5, 0.55], [0.75, 0.5], [0.5, 1.0]])
     _, (step,) = after(env, start, [0, 0, 0, 0])
-    rows = np.asarray(step.observation)[:, 1:].reshape(4, 4, 4)  # observing agent, place in the row, numbers
+    rows = np.asarray(step.observation.features)[:, 1:].reshape(4, 4, 4)  # observing agent, place in the row, numbers
     assert step.terminated.tolist() == [False, True, False, False]
     np.testing.assert_array_equal(rows[0, 1], 0.0)
     np.testing.assert_allclose(rows[0, 2:, :2], [[0.25, 0.0], [0.0, 0.5]], atol=1e-6)
@@ -159,11 +159,11 @@ def test_random_episodes_keep_the_contract(name: str) -> None:
         return (state, last), first, steps
 
     (states, last), first, steps = jax.jit(roll, compiler_options=FAST_COMPILE)(keys)
-    assert first.observation.shape == (3, 4, 17)
+    assert first.observation.features.shape == (3, 4, 17)
     assert steps.reward.shape == (20, 3, 4)
     assert steps.descriptor.shape == (20, 3, 0)
     assert {leaf.dtype for leaf in jax.tree.leaves(last)} == {jnp.dtype("float32"), jnp.dtype("int32")}
-    assert (np.abs(steps.observation) <= 1.0 + 1e-6).all()
+    assert (np.abs(steps.observation.features) <= 1.0 + 1e-6).all()
     flags = np.asarray(steps.terminated)
     assert (flags[1:] >= flags[:-1]).all(), "the flag of an agent whose task has ended stays"
     assert (np.asarray(steps.ended)[-1]).all()
@@ -211,7 +211,7 @@ def test_a_policy_that_is_not_finite_breaks_the_chase_and_is_reported() -> None:
     _, (step,) = after(env, begun(env, [[0.1, 0.1], [0.9, 0.9]]), [math.nan, 0.0])
     assert bool(step.broken)
     assert step.terminated.tolist() == [True, True]
-    assert np.isfinite(step.observation).all()
+    assert np.isfinite(step.observation.features).all()
 
 
 REFUSED = [

@@ -26,7 +26,7 @@ def test_the_table_matches_the_built_tasks(name: str) -> None:
         None,  # skills are no part of a task
     )
     assert (len(spec.team.names) if spec.team else 1) == task.agents
-    assert spec.memory_size == 0
+    assert not spec.recurrent
     row = registry.describe(name)
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
     assert row["descriptor_size"] == spec.descriptor_size
@@ -117,7 +117,7 @@ def test_probes_of_one_step(name: str, c: tuple[float, ...]) -> None:
     observations = set()
     for seed in range(8):
         state, start = env.reset(jax.random.key(seed))
-        observation = float(start.observation[0])
+        observation = float(start.observation.features[0])
         observations.add(observation)
         for action in (-1.0, 0.25, 0.5):
             _, step = env.step(state, jnp.asarray([action]), jax.random.key(0))
@@ -133,7 +133,7 @@ def test_probe_discount_pays_at_the_end() -> None:
     state, start = env.reset(jax.random.key(0))
     state, first = env.step(state, jnp.zeros(1), jax.random.key(1))
     _, second = env.step(state, jnp.zeros(1), jax.random.key(2))
-    assert [float(s.observation[0]) for s in (start, first)] == [0.0, 1.0]
+    assert [float(s.observation.features[0]) for s in (start, first)] == [0.0, 1.0]
     assert [float(s.reward) for s in (first, second)] == [0.0, 1.0]
     assert [bool(s.terminated) for s in (first, second)] == [False, True]
     assert not bool(first.truncated | second.truncated)

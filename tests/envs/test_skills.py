@@ -13,10 +13,11 @@ from rookery.agents.sac import SacConfig, sac
 from rookery.envs import base as envs
 from rookery.envs.base import Assignment, Environment, EnvSpec, SkillSpec, Step
 from rookery.envs.wrappers import auto_reset, time_limit
-from rookery.envs.wrappers.skills import SkillsConfig, listed, skills, whole_rounds
+from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills, skills, whole_rounds
 from rookery.learners import rollout
-from rookery.types import PyTree
+from rookery.types import Observation, PyTree
 from tests.agents.common import compiled
+from tests.tiny import assert_equal
 
 SLOTS = 11
 
@@ -41,13 +42,13 @@ def _step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Arra
 class Walk(NamedTuple):
     """All that happened in E environments over T steps."""
 
-    first: np.ndarray  # [E, O + S] the observations that it began from
+    first: Observation  # [E, ...] the observations that it began from
     steps: Step  # [T, E, ...]
 
     @property
     def skills(self) -> np.ndarray:
         """The number of the skill that each episode of three steps had; `[episodes, E]`."""
-        numbers = self.steps.pursued.skill.argmax(axis=-1).reshape(-1, 3, SLOTS)
+        numbers = np.asarray(self.steps.final_observation.skill).argmax(axis=-1).reshape(-1, 3, SLOTS)
         assert (numbers == numbers[:, :1]).all()
         return numbers[:, 0]
 
@@ -68,13 +69,14 @@ def walk(environment: Environment, times: int, slots: int = SLOTS, starts: int =
 
 
 def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:
-    """The first observations of many slots; `[E, O + S]`."""
+    """The skills of the first episodes of many slots; `[E, S]`."""
 
     def start(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key)
-        return auto_reset.begin(environment, auto_reset.start_bank(environment, keys[0], starts), keys[1], slots)[
-            1
-        ].observation
+        bank = auto_reset.start_bank(environment, keys[0], starts)
+        skill = auto_reset.begin(environment, bank, keys[1], slots)[1].observation.skill
+        assert skill is not None
+        return skill
 
     return np.asarray(compiled(start)(jax.random.key(0)))
 
@@ -111,7 +113,7 @@ def dealt() -> Walk:
 
 
 def test_every_reset_draws_a_skill_and_all_are_equally_likely(drawn: Walk) -> None:
-    assert (drawn.steps.pursued.skill.sum(axis=-1) == 1.0).all()
+    assert (np.asarray(drawn.steps.final_observation.skill).sum(axis=-1) == 1.0).all()
     assert drawn.skills.shape == (800, SLOTS)
     assert_uniform(np.bincount(drawn.skills.ravel(), minlength=4))
     # The bound is worth something: a prior that leaves out one of ten draws of the last skill fails it.
@@ -122,7 +124,7 @@ def test_every_reset_draws_a_skill_and_all_are_equally_likely(drawn: Walk) -> No
 
 
 def test_first_episodes_draw_as_well() -> None:
-    numbers = begun(skills(line(), 4), 4_000)[:, 1:].argmax(axis=1)
+    numbers = begun(skills(line(), 4), 4_000).argmax(axis=1)
     assert_uniform(np.bincount(numbers, minlength=4))
     assert_uniform(together(numbers[:-1], numbers[1:], count=4))
 
@@ -131,7 +133,7 @@ def test_skills_are_tied_to_no_slot_and_to_no_start_state(drawn: Walk) -> None:
     numbers = drawn.skills
     for slot in range(SLOTS):
         assert_uniform(np.bincount(numbers[:, slot], minlength=4))
-    starts = drawn.steps.final_observation[::3, :, 0] - 1.0
+    starts = drawn.steps.final_observation.features[::3, :, 0] - 1.0
     assert len(np.unique(starts.round(5))) == 4
     which = np.searchsorted(np.unique(starts.round(5)), starts.round(5))
     assert_uniform(together(which, numbers, count=4))
@@ -144,7 +146,7 @@ def test_skills_are_independent_of_those_before_and_beside_them(drawn: Walk) -> 
 
 
 def test_directions_have_length_one_and_no_preference() -> None:
-    directions = begun(skills(line(), 3, "sphere"), 8_000)[:, 1:]
+    directions = begun(skills(line(), 3, "sphere"), 8_000)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1.0, rtol=1e-5)
     assert_uniform(np.bincount((directions > 0) @ [1, 2, 4], minlength=8))
     # On a sphere in three dimensions each coordinate is uniform in [-1, 1] (Archimedes).
@@ -171,18 +173,18 @@ def test_evaluations_take_the_skills_in_turn() -> None:
     for environment in (skills(line(), 4, balanced=True), skills(line(), 2, "sphere")):
         starts, rollouts = compiled(partial(evaluation, environment))(jax.random.key(0))
         assert environment.spec.skill is not None
-        every = listed(environment.spec.skill)
-        np.testing.assert_array_equal(rollouts.observation[:, 1:], np.concatenate([every] * (16 // len(every))))
-        np.testing.assert_array_equal(rollouts.observation[:, 0], starts[:, 0])
-        np.testing.assert_array_equal(rollouts.state.skill, rollouts.observation[:, 1:])
+        every = enumerate_skills(environment.spec.skill)
+        np.testing.assert_array_equal(rollouts.observation.skill, np.concatenate([every] * (16 // len(every))))
+        np.testing.assert_array_equal(rollouts.observation.features, starts.features)
+        np.testing.assert_array_equal(rollouts.state.skill, rollouts.observation.skill)
 
 
 def test_enumerated_skills() -> None:
-    assert listed(SkillSpec("one-hot", 3)).tolist() == np.eye(3).tolist()
-    circle, half = listed(SkillSpec("sphere", 2)), math.sqrt(0.5)
+    assert enumerate_skills(SkillSpec("one-hot", 3)).tolist() == np.eye(3).tolist()
+    circle, half = enumerate_skills(SkillSpec("sphere", 2)), math.sqrt(0.5)
     eighths = [[1, 0], [half, half], [0, 1], [-half, half], [-1, 0], [-half, -half], [0, -1], [half, -half]]
     np.testing.assert_allclose(circle, eighths, atol=1e-6)
-    ends = listed(SkillSpec("sphere", 3)).tolist()
+    ends = enumerate_skills(SkillSpec("sphere", 3)).tolist()
     assert ends == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0], [0, -1, 0], [0, 0, -1]]
     assert [whole_rounds(SkillSpec("one-hot", 8), episodes) for episodes in (1, 8, 9, 10)] == [8, 8, 16, 16]
     assert whole_rounds(SkillSpec("sphere", 2), 10) == 16
@@ -191,22 +193,20 @@ def test_enumerated_skills() -> None:
 # --- the record in a step
 
 
-def test_observations_end_in_the_skill_and_true_successors_in_the_old_one(drawn: Walk) -> None:
-    steps = drawn.steps
-    chosen = steps.pursued.skill
-    assert steps.observation.shape == (2_400, SLOTS, 5)
-    np.testing.assert_array_equal(steps.final_observation[..., 1:], chosen)
-    ended = steps.truncated
+def test_observations_have_the_skill_and_true_successors_the_old_one(drawn: Walk) -> None:
+    steps, first = drawn.steps, np.asarray(drawn.first.skill)
+    chosen, following = np.asarray(steps.final_observation.skill), np.asarray(steps.observation.skill)
+    assert following.shape == (2_400, SLOTS, 4)
+    ended = np.asarray(steps.truncated)
     assert (ended == (np.arange(2_400) % 3 == 2)[:, None]).all()
-    np.testing.assert_array_equal(steps.observation[~ended][:, 1:], chosen[~ended])
-    # What is acted on next is what the next step is made under, from the first on.
-    np.testing.assert_array_equal(drawn.first[:, 1:], chosen[0])
-    np.testing.assert_array_equal(steps.observation[:-1, :, 1:], chosen[1:])
-    after = steps.observation[ended]
-    changed = (after[:, 1:] != steps.final_observation[ended][:, 1:]).any(axis=1)
+    np.testing.assert_array_equal(following[~ended], chosen[~ended])
+    # The skill of an observation is that of the next step, from the first on.
+    np.testing.assert_array_equal(first, chosen[0])
+    np.testing.assert_array_equal(following[:-1], chosen[1:])
+    changed = (following[ended] != chosen[ended]).any(axis=1)
     assert changed.mean() == pytest.approx(0.75, abs=0.02)
-    assert (after[:, 0] < 1.0).all()
-    assert (steps.final_observation[ended][:, 0] >= 3.0).all()
+    assert (steps.observation.features[ended] < 1.0).all()
+    assert (steps.final_observation.features[ended] >= 3.0).all()
 
 
 def test_other_fields_of_a_step_are_those_of_the_environment(drawn: Walk) -> None:
@@ -214,25 +214,25 @@ def test_other_fields_of_a_step_are_those_of_the_environment(drawn: Walk) -> Non
     # The same keys, so the same draws in the environment; the starts are drawn from keys of their own.
     np.testing.assert_array_equal(steps.descriptor, bare.steps.descriptor)
     np.testing.assert_array_equal(steps.truncated, bare.steps.truncated)
-    np.testing.assert_array_equal(steps.reward, steps.final_observation[..., 0])
-    assert bare.steps.pursued == ()
+    np.testing.assert_array_equal(steps.reward, steps.final_observation.features[..., 0])
+    assert bare.steps.episode_return is None
 
 
 def test_an_episodes_return_adds_up_and_begins_at_zero(drawn: Walk) -> None:
     reward = drawn.steps.reward.reshape(-1, 3, SLOTS)
-    actions_taken = drawn.steps.pursued.episode_return.reshape(-1, 3, SLOTS)
-    np.testing.assert_allclose(actions_taken, reward.cumsum(axis=1), rtol=1e-6)
+    returned = np.asarray(drawn.steps.episode_return).reshape(-1, 3, SLOTS)
+    np.testing.assert_allclose(returned, reward.cumsum(axis=1), rtol=1e-6)
 
 
 def test_a_reset_shows_a_skill_and_nothing_returned() -> None:
     environment = skills(line(), 4)
     _, step = compiled(environment.reset)(jax.random.key(0))
-    assert step.observation.tolist() == step.final_observation.tolist()
-    assert step.observation[1:].tolist() == step.pursued.skill.tolist()
-    assert float(step.pursued.episode_return) == 0.0
+    assert_equal(step.observation, step.final_observation)
+    assert np.asarray(step.observation.skill).sum() == 1.0
+    assert step.episode_return == 0.0
     spec = environment.spec
-    assert (spec.observation_size, spec.sensed_size, spec.skill) == (5, 1, SkillSpec("one-hot", 4))
-    assert (line().spec.sensed_size, line().spec.skill) == (1, None)
+    assert (spec.observation_size, spec.input_size, spec.skill) == (1, 5, SkillSpec("one-hot", 4))
+    assert (line().spec.input_size, line().spec.skill) == (1, None)
 
 
 # --- keys
@@ -254,7 +254,7 @@ def _over(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Arra
 
 def _tell_first(start: tuple, slot: jax.Array, key: jax.Array | None) -> tuple:
     assert key is not None
-    return start[0], start[1]._replace(observation=jax.random.key_data(key))
+    return start[0], start[1]._replace(observation=Observation(jax.random.key_data(key)))
 
 
 def _tell_next(start: tuple, last: PyTree, key: jax.Array) -> tuple:
@@ -270,13 +270,15 @@ def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
     plain_env, key = telling(), jax.random.key(1)
     bank = jnp.arange(4), compiled(partial(auto_reset.start_bank, plain_env, size=4))(key)[1]
     starts, first = compiled(partial(auto_reset.begin, plain_env, num_envs=16))(bank, key)
-    assert words(first.observation) == words(jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16)))
+    assert words(first.observation.features) == words(
+        jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16))
+    )
     assert (starts != jax.random.randint(key, (16,), 0, 4)).any()
 
     _, step = compiled(auto_reset.auto_reset(plain_env, bank).step)(bank[0][0], jnp.zeros(1), key)
     spent = jax.random.split(key)[1]
-    assert not words(step.observation) & words(jax.random.key_data(jax.random.split(key)))
-    assert not words(step.observation) & words(jax.random.key_data(jax.random.split(spent)))
+    assert not words(step.observation.features) & words(jax.random.key_data(jax.random.split(key)))
+    assert not words(step.observation.features) & words(jax.random.key_data(jax.random.split(spent)))
 
 
 def test_slots_explore_and_live_by_keys_of_their_own() -> None:
@@ -285,7 +287,7 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
     params = compiled(agent.init)(jax.random.key(0))
     layer = params.policy["params"]["Dense_0"]
     layer["kernel"] = layer["kernel"].at[1:].set(0.0)  # a policy that does not depend on the skill
-    observation = jnp.concatenate([jnp.full((8, 1), 0.5), jnp.tile(jnp.eye(4), (2, 1))], axis=1)
+    observation = Observation(jnp.full((8, 1), 0.5), skill=jnp.tile(jnp.eye(4), (2, 1)))
 
     def both(params: PyTree, key: jax.Array) -> tuple:
         drawn = rollout.explore(agent, agent.start(params), agent.space.defaults, observation, key)

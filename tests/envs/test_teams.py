@@ -11,10 +11,11 @@ import pytest
 from rookery.envs import registry
 from rookery.envs.base import ActionWithCarry, Environment, Team
 from rookery.envs.wrappers import auto_reset
-from rookery.envs.wrappers.recurrence import remembering
+from rookery.envs.wrappers.recurrence import with_carry
 from rookery.envs.wrappers.skills import skills
 from rookery.envs.wrappers.teams import as_team, identify
-from tests.learners.recording import LENGTH, SPY_SPEC, compiled, counting
+from rookery.types import Observation
+from tests.learners.recording import LENGTH, compiled, counting
 from tests.learners.rollouts import ERRAND, errand
 from tests.learners.rollouts import LENGTH as ERRAND_LENGTH
 from tests.tiny import assert_equal
@@ -46,10 +47,11 @@ def both() -> tuple:
 
 def test_a_team_of_one_gives_the_same_steps(both: tuple) -> None:
     for plain, team in zip(*both, strict=True):
-        for name in ("observation", "reward", "terminated", "truncated", "final_observation"):
-            alone = np.asarray(getattr(plain, name))
-            axis = alone.ndim - (1 if "observation" in name else 0)
-            np.testing.assert_array_equal(getattr(team, name), np.expand_dims(alone, axis))
+        for name in ("reward", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(team, name), np.asarray(getattr(plain, name))[..., None])
+        for name in ("observation", "final_observation"):
+            alone = np.asarray(getattr(plain, name).features)
+            assert_equal(getattr(team, name), Observation(jnp.asarray(alone[..., None, :])))
         for name in ("descriptor", "broken"):
             np.testing.assert_array_equal(getattr(team, name), getattr(plain, name))
 
@@ -58,9 +60,6 @@ def test_a_team_of_one_knows_its_sizes() -> None:
     spec = as_team(counting()).spec
     assert spec.team == Team(("agent",), (2,), (2,))
     assert spec._replace(team=None) == counting().spec
-    masked = counting()._replace(spec=SPY_SPEC._replace(masked=True, observation_size=4))
-    assert as_team(masked).spec.team == Team(("agent",), (2,), (2,))
-    assert as_team(masked).spec.sensed_size == 2
     plain_env = errand()
     assert as_team(plain_env) is plain_env
 
@@ -71,13 +70,13 @@ def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
     _, steps = followed(auto_reset.auto_reset(environment, bank), ACTION[None], 12)
     over = np.asarray(steps.terminated | steps.truncated)[:, 0]
     assert 2 <= over.sum() < 12
-    np.testing.assert_array_equal(steps.observation[over, 0, 1], 0.0)
-    assert (np.asarray(steps.final_observation)[over, 0, 1] >= 2.0).all()
-    assert np.isfinite(steps.observation).all()
+    np.testing.assert_array_equal(steps.observation.features[over, 0, 1], 0.0)
+    assert (np.asarray(steps.final_observation.features)[over, 0, 1] >= 2.0).all()
+    assert np.isfinite(steps.observation.features).all()
 
 
 def test_only_a_plain_environment_becomes_a_team_of_one() -> None:
-    for environment in (skills(registry.make("point_room"), 2), remembering(counting(), 1)):
+    for environment in (skills(registry.make("point_room"), 2), with_carry(counting(), 1)):
         with pytest.raises(ValueError, match=r" has skills or a memory; apply as_team before adding them\.$"):
             as_team(environment)
 
@@ -85,21 +84,20 @@ def test_only_a_plain_environment_becomes_a_team_of_one() -> None:
 # --- index of the agent
 
 
-def test_every_observation_begins_with_the_agents_index() -> None:
+def test_every_observation_has_the_agents_index() -> None:
     environment, action = errand(), jnp.asarray([[0.5, 0.25], [-0.5, 0.0]])
     known = identify(environment)
     plain, reported = followed(environment, action, ERRAND_LENGTH), followed(known, action, ERRAND_LENGTH)
     for before, after in zip(plain, reported, strict=True):
         for name in ("observation", "final_observation"):
-            shown = np.asarray(getattr(after, name))
-            assert shown.shape[-2:] == (2, 7)
-            np.testing.assert_array_equal(shown[..., :2], np.broadcast_to(np.eye(2), (*shown.shape[:-1], 2)))
-            np.testing.assert_array_equal(shown[..., 2:], getattr(before, name))
+            observation = getattr(after, name)
+            axes = observation.features.shape[:-1]
+            np.testing.assert_array_equal(observation.agent, np.broadcast_to(np.eye(2), (*axes, 2)))
+            assert_equal(observation._replace(agent=None), getattr(before, name))
         assert_equal(*(each._replace(observation=(), final_observation=()) for each in (after, before)))
     spec = known.spec
-    assert spec.observation_size == 7
-    assert spec.team == Team(("walker", "sitter"), (5, 4), (2, 1))
-    assert spec.sensed_size == ERRAND.sensed_size + 2
+    assert spec == ERRAND._replace(identified=True)
+    assert spec.input_size == ERRAND.input_size + 2 == 5
     with pytest.raises(
         ValueError, match=r"^counting is a single-agent environment; only a team needs the agent's index\.$"
     ):
@@ -110,50 +108,50 @@ def test_the_index_is_there_after_an_automatic_reset() -> None:
     environment = identify(errand())
     bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
     _, steps = followed(auto_reset.auto_reset(environment, bank), jnp.zeros((2, 2)), 2 * ERRAND_LENGTH)
-    np.testing.assert_array_equal(steps.observation[..., :2], np.broadcast_to(np.eye(2), (8, 2, 2)))
-    assert steps.observation[:, 1, 2].tolist() == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0]
-    assert steps.final_observation[:, 1, 2].tolist() == [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]
+    np.testing.assert_array_equal(steps.observation.agent, np.broadcast_to(np.eye(2), (8, 2, 2)))
+    assert steps.observation.features[:, 1, 0].tolist() == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0]
+    assert steps.final_observation.features[:, 1, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]
 
 
-# --- memory
+# --- carry
 
 
 @pytest.mark.parametrize("plain_env", [counting, errand])
-def test_what_is_noted_is_shown_in_the_next_step_and_nothing_at_a_start(plain_env: Callable[[], Environment]) -> None:
-    environment, size = plain_env(), plain_env().spec.observation_size
+def test_the_carry_is_in_the_next_observation_and_zero_at_a_start(plain_env: Callable[[], Environment]) -> None:
+    environment = plain_env()
     agents = (2,) if environment.spec.team else ()
-    memory = jnp.arange(3.0 * (2 if agents else 1)).reshape(*agents, 3) + 1.0
+    carry = jnp.arange(3.0 * (2 if agents else 1)).reshape(*agents, 3) + 1.0
     action = jnp.full((*agents, 2), 0.5)
-    remembers = remembering(environment, 3)
-    assert remembers.spec == environment.spec._replace(observation_size=size + 3, memory_size=3)
-    assert remembers.spec.sensed_size == environment.spec.sensed_size
-    bank = compiled(lambda key: auto_reset.start_bank(remembers, key, 2))(jax.random.key(0))
+    recurrent = with_carry(environment, 3)
+    assert recurrent.spec == environment.spec._replace(recurrent=True)
+    bank = compiled(lambda key: auto_reset.start_bank(recurrent, key, 2))(jax.random.key(0))
     plain_bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
-    first, steps = followed(auto_reset.auto_reset(remembers, bank), ActionWithCarry(action, memory), 8)
+    first, steps = followed(auto_reset.auto_reset(recurrent, bank), ActionWithCarry(action, carry), 8)
     plain_first, plain = followed(auto_reset.auto_reset(environment, plain_bank), action, 8)
-    assert not np.asarray(first.observation[..., size:]).any()
-    np.testing.assert_array_equal(first.observation[..., :size], plain_first.observation)
-    np.testing.assert_array_equal(steps.final_observation[..., size:], np.broadcast_to(memory, (8, *memory.shape)))
+    assert first.observation.carry.shape == carry.shape
+    assert not np.asarray(first.observation.carry).any()
+    assert_equal(first.observation._replace(carry=None), plain_first.observation)
+    np.testing.assert_array_equal(steps.final_observation.carry, np.broadcast_to(carry, (8, *carry.shape)))
     over = np.all(np.asarray(plain.terminated | plain.truncated).reshape(8, -1), axis=1).tolist()
     assert 1 <= sum(over) < 8
     for time in range(8):
-        shown = np.asarray(steps.observation)[time, ..., size:]
-        np.testing.assert_array_equal(shown, np.zeros_like(shown) if over[time] else memory)
-    np.testing.assert_array_equal(steps.observation[..., :size], plain.observation)
-    np.testing.assert_array_equal(steps.final_observation[..., :size], plain.final_observation)
+        shown = np.asarray(steps.observation.carry)[time]
+        np.testing.assert_array_equal(shown, np.zeros_like(shown) if over[time] else carry)
+    assert_equal(steps.observation._replace(carry=None), plain.observation)
+    assert_equal(steps.final_observation._replace(carry=None), plain.final_observation)
     np.testing.assert_array_equal(steps.reward, plain.reward)
 
 
-def test_an_environment_without_memory_is_unchanged() -> None:
+def test_an_environment_without_a_carry_is_unchanged() -> None:
     environment = counting()
-    assert remembering(environment, 0) is environment
+    assert with_carry(environment, None) is environment
 
 
 @pytest.mark.parametrize(
     ("environment", "size", "message"),
     [
-        (counting(), -1, r"^memory_size must not be negative, got -1\.$"),
-        (remembering(counting(), 2), 2, r"^counting has a memory already; pass an environment without a memory\.$"),
+        (counting(), -1, r"^the sizes of a carry must be at least 1, got -1\.$"),
+        (with_carry(counting(), 2), 2, r"^counting has a carry already; pass an environment without a carry\.$"),
         (
             skills(registry.make("point_room"), 2),
             2,
@@ -161,6 +159,6 @@ def test_an_environment_without_memory_is_unchanged() -> None:
         ),
     ],
 )
-def test_a_memory_that_cannot_be_kept_is_an_error(environment: Environment, size: int, message: str) -> None:
+def test_a_carry_that_does_not_fit_is_an_error(environment: Environment, size: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        remembering(environment, size)
+        with_carry(environment, size)

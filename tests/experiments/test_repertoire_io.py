@@ -15,7 +15,7 @@ from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.learners import base as lives
 from rookery.learners import rollout
 from rookery.qd import repertoire as repertoires
-from rookery.types import Genotype
+from rookery.types import Genotype, Observation
 from tests.tiny import LIFE, assert_equal
 
 KEY = jax.random.key(0)
@@ -160,9 +160,11 @@ class TestAct:
         member = learner.init(KEY, hyperparams.defaults(agent.space), bank)
         member, _ = jax.jit(learner.step)(member, bank, KEY, jnp.asarray(0))
         genotype = lives.genotype(member)
-        observation = jnp.asarray([0.3, -0.7])
-        normalized = normalize.normalize(genotype.normalizer, observation)
+        features = jnp.asarray([0.3, -0.7])
+        observation = Observation(features)
+        normalized = Observation(normalize.normalize(genotype.normalizer, features))
         action = rookery.act(agent, genotype, observation)
+        assert jnp.array_equal(action, rookery.act(agent, genotype, features))
         assert jnp.array_equal(action, agent.act(genotype.params, normalized))
         assert not jnp.allclose(action, agent.act(genotype.params, observation)), (
             "statistics that do nothing prove nothing"
@@ -180,7 +182,7 @@ class TestAct:
         for _ in range(3):
             state, step = env.step(state, rookery.act(policy, genotype, step.observation), KEY)
         evaluation = searched.evaluate(genotype, bank, KEY)
-        np.testing.assert_allclose(evaluation.descriptor, step.final_observation, rtol=1e-6)
+        np.testing.assert_allclose(evaluation.descriptor, step.final_observation.features, rtol=1e-6)
 
 
 def breaking_environment(after: int) -> Environment:

@@ -15,7 +15,7 @@ from rookery.agents.diayn import DiaynConfig
 from rookery.agents.sac import SacConfig
 from rookery.agents.td3 import Td3Config
 from rookery.deploy.evaluate import evaluate
-from rookery.envs.wrappers.skills import SkillsConfig, listed
+from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
@@ -106,7 +106,7 @@ def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
     with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     actions = []
-    for number, skill in enumerate(listed(spec.skill)):
+    for number, skill in enumerate(enumerate_skills(spec.skill)):
         observation = jnp.asarray([0.3, -0.7])
         expected = rookery.act(with_skill, whole, jnp.concatenate([observation, jnp.asarray(skill)]))
         actions.append(rookery.act(agent, trees.take(policies, number), observation))

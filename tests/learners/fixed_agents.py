@@ -14,7 +14,7 @@ from rookery import hyperparams
 from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs.base import EnvSpec
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.types import Transition
+from rookery.types import Observation, Transition
 
 ENVS, STEPS = 2, 3
 CONFIG = OnPolicyConfig(ENVS, STEPS, 1, normalize_observations=True, eval_episodes=2, start_states=2)
@@ -49,17 +49,19 @@ def _init(first: float | None, key: jax.Array) -> jax.Array:
 
 def _start(spec: EnvSpec, params: jax.Array) -> Recorded:
     each = (STEPS, ENVS)
-    observed, action = jnp.zeros((*each, spec.observation_size)), jnp.zeros((*each, spec.action_size))
+    action = jnp.zeros((*each, spec.action_size))
+    mask = jnp.zeros(action.shape, bool) if spec.masked else None
+    observed = Observation(jnp.zeros((*each, spec.observation_size)), action_mask=mask)
     none, never = jnp.zeros(each), jnp.zeros(each, bool)
     extras = RolloutExtras(none, never, never, none)
     return Recorded(params, jnp.int32(-1), Transition(observed, action, none, observed, never, extras))
 
 
-def _act(spec: EnvSpec, params: jax.Array, observation: jax.Array) -> jax.Array:
+def _act(spec: EnvSpec, params: jax.Array, observation: Observation) -> jax.Array:
     return jnp.full((spec.action_size,), 1.0) * params
 
 
-def _explore(spec: EnvSpec, state: Recorded, hyper: SpyHyper, observation: jax.Array, key: jax.Array) -> tuple:
+def _explore(spec: EnvSpec, state: Recorded, hyper: SpyHyper, observation: Observation, key: jax.Array) -> tuple:
     return jnp.full((spec.action_size,), 3.0) * state.params, jnp.float32(LOG_PROB)
 
 

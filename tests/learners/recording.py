@@ -1,7 +1,7 @@
 """An environment whose every step is known, an agent that records its inputs, and rollouts of both.
 
-`counting` counts its own steps and a start state says how many it will live, so that what must stand in the buffer, and
-what an evaluation must find, can be worked out by hand. `SPY` learns nothing and writes down what it was given.
+`counting` counts its own steps and a start state determines their number, so that the contents of the buffer and the
+results of an evaluation can be computed by hand. `SPY` learns nothing and records its inputs.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.wrappers import time_limit
 from rookery.learners.base import Learner, Member
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.types import PyTree, Transition
+from rookery.types import Observation, PyTree, Transition
 
 LIFETIMES = (2.0, 3.0, 9.0)  # steps until termination; the last is cut short by the clock
 LENGTH = 5
@@ -98,14 +98,14 @@ def _diary(params: jax.Array) -> Diary:
 def _spy_update(
     state: Diary, hyper: NoHyper, batch: Transition, noise: jax.Array, step: jax.Array
 ) -> tuple[Diary, dict]:
-    assert batch.observation.shape == (TINY.batch_size, 2)
+    assert batch.observation.features.shape == (TINY.batch_size, 2)
     assert noise.shape == (TINY.batch_size,)
     new = Diary(
         params=state.params,
         updates=state.updates + 1,
         in_order=state.in_order & (step == state.updates),
-        least=jnp.minimum(state.least, batch.observation.min(axis=0)),
-        least_next=jnp.minimum(state.least_next, batch.next_observation.min(axis=0)),
+        least=jnp.minimum(state.least, batch.observation.features.min(axis=0)),
+        least_next=jnp.minimum(state.least_next, batch.next_observation.features.min(axis=0)),
         noise=noise,
         fresh=state.fresh & (noise != state.noise).all(),
     )
@@ -117,13 +117,13 @@ def _spy_init(key: jax.Array) -> jax.Array:
     return jnp.full((2,), OWN_ACTION)
 
 
-def _spy_explore(state: Diary, hyper: NoHyper, observation: jax.Array, key: jax.Array) -> jax.Array:
+def _spy_explore(state: Diary, hyper: NoHyper, observation: Observation, key: jax.Array) -> jax.Array:
     del hyper, observation, key
     return state.params
 
 
-def _spy_act(params: jax.Array, observation: jax.Array) -> jax.Array:
-    return jnp.where(jnp.isfinite(observation).all(), params, jnp.nan)
+def _spy_act(params: jax.Array, observation: Observation) -> jax.Array:
+    return jnp.where(jnp.isfinite(observation.features).all(), params, jnp.nan)
 
 
 def _spy_noise(key: jax.Array, batch_size: int) -> jax.Array:
@@ -145,8 +145,9 @@ class Recorded(NamedTuple):
 
 def obedient(spec: EnvSpec, rows: int) -> OffPolicyAgent:
     """Updates come with `rows` rows; it draws no noise and has no hyper-parameters to choose."""
-    start, explore, act = partial(_recorded, spec, rows), partial(_obey_exploring, spec), partial(_obey, spec)
-    return OffPolicyAgent(_obedient_init, start, explore, act, _silence, _record, hyperparams.space(NoHyper(), {}))
+    start = partial(_recorded, spec, rows)
+    space = hyperparams.space(NoHyper(), {})
+    return OffPolicyAgent(_obedient_init, start, _obey_exploring, _obey, _silence, _record, space)
 
 
 def _obedient_init(key: jax.Array) -> jax.Array:
@@ -155,18 +156,19 @@ def _obedient_init(key: jax.Array) -> jax.Array:
 
 
 def _recorded(spec: EnvSpec, rows: int, params: jax.Array) -> Recorded:
-    observation, action = jnp.zeros((rows, spec.observation_size)), jnp.zeros((rows, spec.action_size))
+    assert spec.skill
+    observation = Observation(jnp.zeros((rows, spec.observation_size)), jnp.zeros((rows, spec.skill.size)))
+    action = jnp.zeros((rows, spec.action_size))
     return Recorded(params, Transition(observation, action, jnp.zeros(rows), observation, jnp.zeros(rows, bool)))
 
 
-def _obey_exploring(
-    spec: EnvSpec, state: Recorded, hyper: NoHyper, observation: jax.Array, key: jax.Array
-) -> jax.Array:
-    return _obey(spec, state.params, observation)
+def _obey_exploring(state: Recorded, hyper: NoHyper, observation: Observation, key: jax.Array) -> jax.Array:
+    return _obey(state.params, observation)
 
 
-def _obey(spec: EnvSpec, params: jax.Array, observation: jax.Array) -> jax.Array:
-    return params * observation[spec.sensed_size :]
+def _obey(params: jax.Array, observation: Observation) -> jax.Array:
+    assert observation.skill is not None
+    return params * observation.skill
 
 
 def _silence(key: jax.Array, batch_size: int) -> jax.Array:

@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import buffers, gradients, normalize
+from rookery import buffers, gradients, normalize, trees
 from rookery.agents.diayn import DiaynConfig, conclude, diayn
 from rookery.envs.wrappers.skills import skills
 from rookery.learners import rollout
 from rookery.learners.base import Member, genotype
 from rookery.learners.off_policy import off_policy
 from rookery.learners.rollout import EvaluationConfig
-from rookery.types import Evaluation, PyTree, Transition
+from rookery.types import Evaluation, Observation, PyTree, Transition
+from tests import tiny
 from tests.learners.recording import (
     LENGTH,
     LIFETIMES,
@@ -86,23 +87,32 @@ def shown(normalised: Life) -> Member:
     return normalised.generations(1)[0]
 
 
+def numbers(observation: Observation) -> np.ndarray:
+    """The numbers of the skills."""
+    assert observation.skill is not None
+    return np.argmax(observation.skill, axis=1)
+
+
 # --- what is stored
 
 
 def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(trained: Member) -> None:
     rows = stored(trained, CONFIG.num_envs)
-    time, skill = rows.next_observation[..., 1], rows.next_observation[..., 2:]
+    time, skill = rows.next_observation.features[..., 1], rows.next_observation.skill
+    assert skill is not None
     np.testing.assert_array_equal(rows.extras, time[..., None] * skill)
-    np.testing.assert_array_equal(rows.observation[..., 2:], skill)
+    np.testing.assert_array_equal(rows.observation.skill, skill)
     cut = (time == LENGTH) & ~rows.terminated
     for ends in (rows.terminated, cut):
         assert ends.any()
         assert (rows.extras[ends].max(axis=-1) >= 2.0).all()  # and not the 0 of a start
     # What follows an end is another episode, which may have another skill.
     ended = (rows.terminated | cut)[:-1]
-    np.testing.assert_array_equal(rows.observation[1:][~ended], rows.next_observation[:-1][~ended])
-    assert (rows.observation[1:][ended][:, 1] == 0.0).all()
-    same = (rows.observation[1:][ended][:, 2] == rows.next_observation[:-1][ended][:, 2]).mean()
+    before = jax.tree.map(lambda leaf: leaf[:-1], rows.next_observation)
+    after = jax.tree.map(lambda leaf: leaf[1:], rows.observation)
+    tiny.assert_equal(trees.take(after, ~ended), trees.take(before, ~ended))
+    assert (after.features[ended][:, 1] == 0.0).all()
+    same = (after.skill[ended] == before.skill[ended]).all(axis=-1).mean()
     assert 0.0 < same < 1.0
 
 
@@ -122,7 +132,7 @@ def test_no_extras_are_stored_if_the_observation_is_sufficient(shown: Member) ->
 
 def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Life, trained: Member) -> None:
     given: Transition = trained.state.agent.batch
-    time, skill = np.asarray(given.next_observation[:, 1]), np.asarray(given.next_observation[:, 2:]).argmax(axis=1)
+    time, skill = np.asarray(given.next_observation.features[:, 1]), numbers(given.next_observation)
     np.testing.assert_allclose(given.reward, at(time, skill), rtol=1e-5, atol=1e-6)
     cut = (time == LENGTH) & ~given.terminated
     start = at(np.zeros(ROWS), skill)
@@ -138,22 +148,22 @@ def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Life, trained: Me
 def test_observation_statistics_exclude_the_skill(shown: Member) -> None:
     assert shown.normalizer.mean.shape == (2,)
     rows = stored(shown, CONFIG.num_envs)
-    observed = rows.observation[..., :2].reshape(-1, 2).astype(np.float64)
+    observed = rows.observation.features.reshape(-1, 2).astype(np.float64)
     np.testing.assert_allclose(shown.normalizer.mean, observed.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(shown.normalizer.squares / len(observed), observed.var(axis=0), rtol=1e-4)
 
     given: Transition = shown.state.agent.batch  # of the last update, which saw these statistics
     for observation in (given.observation, given.next_observation):
-        assert set(map(tuple, np.asarray(observation[:, 2:]).tolist())) == {(1.0, 0.0), (0.0, 1.0)}
-        back = np.asarray(observation[:, :2]) * observed.std(axis=0) + observed.mean(axis=0)
+        assert set(map(tuple, np.asarray(observation.skill).tolist())) == {(1.0, 0.0), (0.0, 1.0)}
+        back = np.asarray(observation.features) * observed.std(axis=0) + observed.mean(axis=0)
         np.testing.assert_allclose(back, back.round(), atol=1e-3)
         assert set(back[:, 0].round()) == set(LIFETIMES)
 
 
 def test_the_discriminator_reads_the_normalised_observation(shown: Member) -> None:
     given: Transition = shown.state.agent.batch
-    logits = np.asarray(given.next_observation[:, :2], np.float64) + BIAS
-    expected = log_ratio(logits, np.asarray(given.next_observation[:, 2:].argmax(axis=1)))
+    logits = np.asarray(given.next_observation.features, np.float64) + BIAS
+    expected = log_ratio(logits, numbers(given.next_observation))
     np.testing.assert_allclose(given.reward, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -166,7 +176,7 @@ def evaluated(place: Life, member: Member) -> Evaluation:
 
 def episodes(place: Life) -> tuple[np.ndarray, np.ndarray]:
     """Lengths and skills of six episodes: five were requested, and the skills are assigned in turn."""
-    lifetimes = np.asarray(place.bank[1].observation[:6, 0])
+    lifetimes = np.asarray(place.bank[1].observation.features[:6, 0])
     assert set(lifetimes) == set(LIFETIMES)
     return np.minimum(lifetimes, LENGTH).astype(int), np.arange(6) % 2
 
@@ -191,7 +201,7 @@ def test_an_evaluation_reports_the_accuracy_of_each_episode(led: Life, trained: 
 def test_evaluation_recognises_through_the_genotypes_own_statistics(normalised: Life, shown: Member) -> None:
     lengths, skill = episodes(normalised)
     evaluation = evaluated(normalised, shown)
-    lifetimes = np.asarray(normalised.bank[1].observation[:6, 0])
+    lifetimes = np.asarray(normalised.bank[1].observation.features[:6, 0])
     for episode, length in enumerate(lengths):
         raw = np.stack([np.full(length, lifetimes[episode]), np.arange(1, length + 1)], axis=1)
         observed = np.asarray(normalize.normalize(shown.normalizer, jnp.asarray(raw, jnp.float32)))
@@ -231,7 +241,7 @@ def test_without_intrinsic_reward_the_fitness_is_the_return(led: Life) -> None:
     assert place.member.buffer.rows.extras == ()
 
 
-@pytest.mark.parametrize(("asked", "held"), [(10, 16), (16, 16), (17, 24), (1, 8)])
+@pytest.mark.parametrize(("requested", "held"), [(10, 16), (16, 16), (17, 24), (1, 8)])
 def test_every_skill_has_equally_many_episodes_and_each_a_start_state(requested: int, held: int) -> None:
     environment = skills(counting(), 8)
     config = changed(TINY, eval_episodes=requested, start_states=max(requested, 12))

@@ -40,7 +40,7 @@ def evaluated(place: Life, seed: int = 0, **patched: Any) -> Any:
 
 def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
     # Reward 1 per step until the lifetime or the clock; a later step would add 1000 and a NaN.
-    lifetimes = np.asarray(counted.bank[1].observation[:6, 0])
+    lifetimes = np.asarray(counted.bank[1].observation.features[:6, 0])
     assert set(lifetimes) == set(LIFETIMES)
     expected = np.minimum(lifetimes, LENGTH)
     evaluation = evaluated(counted)
@@ -52,7 +52,7 @@ def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
 
 def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:
     # Times 1..n have the mean (n + 1) / 2; then the mean over the episodes.
-    steps = np.minimum(np.asarray(counted.bank[1].observation[:6, 0]), LENGTH)
+    steps = np.minimum(np.asarray(counted.bank[1].observation.features[:6, 0]), LENGTH)
     expected = np.mean((steps + 1) / 2)
     np.testing.assert_allclose(evaluated(counted).descriptor, [expected, 2 * expected], rtol=1e-6)
 

@@ -51,10 +51,11 @@ def real() -> Life:
 
 def test_stored_rows_hold_true_successors_and_true_ends(counted: Life) -> None:
     rows = stored(counted.generations(2)[0], TINY.num_envs)
-    lifetime, time = rows.observation[..., 0], rows.observation[..., 1]
-    assert rows.observation.shape == (24, 4, 2)
+    observation, next_observation = rows.observation.features, rows.next_observation.features
+    lifetime, time = observation[..., 0], observation[..., 1]
+    assert observation.shape == (24, 4, 2)
     assert set(np.unique(lifetime)) == set(LIFETIMES)
-    np.testing.assert_array_equal(rows.next_observation, np.stack([lifetime, time + 1], axis=-1))
+    np.testing.assert_array_equal(next_observation, np.stack([lifetime, time + 1], axis=-1))
     np.testing.assert_array_equal(rows.terminated, time + 1 >= lifetime)
     assert (rows.reward == 1.0).all()
     ended = rows.terminated | (time + 1 >= LENGTH)
@@ -63,15 +64,15 @@ def test_stored_rows_hold_true_successors_and_true_ends(counted: Life) -> None:
     assert (lifetime[cut] == 9.0).all()
     # What follows an end is a start of the bank; what follows anything else is its successor, over generations too.
     np.testing.assert_array_equal(time[1:][ended[:-1]], 0.0)
-    np.testing.assert_array_equal(rows.observation[1:][~ended[:-1]], rows.next_observation[:-1][~ended[:-1]])
+    np.testing.assert_array_equal(observation[1:][~ended[:-1]], next_observation[:-1][~ended[:-1]])
 
 
 def test_episodes_continue_from_one_generation_to_the_next(counted: Life) -> None:
     member, _ = counted.generations(1)
     rows = stored(member, TINY.num_envs)
-    last = np.asarray(member.env_state.observation)
-    over = rows.terminated[-1] | (rows.next_observation[-1, :, 1] >= LENGTH)
-    np.testing.assert_array_equal(last[~over], rows.next_observation[-1][~over])
+    last, reached = np.asarray(member.env_state.observation.features), rows.next_observation.features[-1]
+    over = rows.terminated[-1] | (reached[:, 1] >= LENGTH)
+    np.testing.assert_array_equal(last[~over], reached[~over])
     np.testing.assert_array_equal(last[over, 1], 0.0)
     np.testing.assert_array_equal(last[:, 1], member.env_state.state.time)
 
@@ -187,7 +188,7 @@ def test_no_parameter_moves_during_warm_up(real: Life) -> None:
 
 def test_statistics_are_those_of_the_observations_collected(real: Life) -> None:
     member, _ = real.generations(2)
-    observed = stored(member, 4).observation.reshape(-1, 2).astype(np.float64)
+    observed = stored(member, 4).observation.features.reshape(-1, 2).astype(np.float64)
     assert float(member.normalizer.count) == len(observed) == 64
     np.testing.assert_allclose(member.normalizer.mean, observed.mean(axis=0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(member.normalizer.squares / 64, observed.var(axis=0), rtol=1e-4)
@@ -199,8 +200,9 @@ def test_the_agent_learns_from_normalised_observations() -> None:
     member, _ = life(SPY, counting(), config).generations(1)
     assert int(member.state.updates) == 1
     rows = jax.tree.map(lambda leaf: leaf.reshape(48, -1).astype(np.float64), stored(member, 4))
-    mean, std = rows.observation.mean(axis=0), rows.observation.std(axis=0)
-    pairs = (rows.observation, member.state.least), (rows.next_observation, member.state.least_next)
+    observation, next_observation = rows.observation.features, rows.next_observation.features
+    mean, std = observation.mean(axis=0), observation.std(axis=0)
+    pairs = (observation, member.state.least), (next_observation, member.state.least_next)
     for raw, least in pairs:
         shown = np.clip((raw - mean) / std, -5.0, 5.0)
         for number in range(2):
@@ -230,7 +232,7 @@ def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> 
     assert after.buffer.size.tolist() == [48, 0]
     assert after.buffer.position.tolist() == [48, 0]
     assert_equal(jax.tree.map(lambda leaf: leaf[0], after), member)
-    assert after.env_state.observation[1, :, 1].tolist() == [0.0] * 4
+    assert after.env_state.observation.features[1, :, 1].tolist() == [0.0] * 4
     assert after.env_state.state.time[1].tolist() == [0] * 4
     for old, new in zip(
         jax.tree.leaves(both._replace(env_state=None, buffer=None)),
@@ -238,13 +240,14 @@ def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> 
         strict=True,
     ):
         np.testing.assert_array_equal(old, new)
-    assert (np.asarray(both.env_state.observation[1, :, 1]) > 0).any()  # or there was nothing to begin anew
+    assert (np.asarray(both.env_state.observation.features[1, :, 1]) > 0).any()  # or there was nothing to begin anew
 
 
 def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws(counted: Life) -> None:
     keys = jax.random.split(jax.random.key(6), 8)
     restart = compiled(jax.vmap(counted.learner.restart, in_axes=(None, None, 0, None)))
-    starts = np.asarray(restart(counted.member, counted.bank, keys, jnp.asarray(True)).env_state.observation[..., 0])
+    after = restart(counted.member, counted.bank, keys, jnp.asarray(True))
+    starts = np.asarray(after.env_state.observation.features[..., 0])
     assert set(np.unique(starts)) == set(LIFETIMES)
     assert len(np.unique(starts, axis=0)) > 4
 
@@ -278,8 +281,8 @@ def test_static_properties_of_a_learner(counted: Life) -> None:
 def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Life) -> None:
     assert int(real.member.buffer.size) == 0
     assert_equal(real.member.normalizer, normalize.init(2))
-    starts = {tuple(start) for start in np.asarray(real.bank[1].observation).tolist()}
-    assert {tuple(now) for now in np.asarray(real.member.env_state.observation).tolist()} <= starts
+    starts = {tuple(start) for start in np.asarray(real.bank[1].observation.features).tolist()}
+    assert {tuple(now) for now in np.asarray(real.member.env_state.observation.features).tolist()} <= starts
 
 
 @pytest.mark.parametrize(

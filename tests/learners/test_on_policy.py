@@ -59,13 +59,13 @@ def test_environments_go_on_where_they_were() -> None:
     # The first rollout is not normalised; later ones are normalised by earlier statistics, which keeps the order.
     first = life().recorded(0)
     for env in range(ENVS):
-        assert first.observation[1, :, env, 0].tolist() == TIMES[0]
-        assert first.next_observation[1, :, env, 0].tolist() == [1, 2, 3]
+        assert first.observation.features[1, :, env, 0].tolist() == TIMES[0]
+        assert first.next_observation.features[1, :, env, 0].tolist() == [1, 2, 3]
     for generation in (1, 2):
-        observed = life().recorded(generation).observation[1, :, 0, 0]
+        observed = life().recorded(generation).observation.features[1, :, 0, 0]
         np.testing.assert_allclose(observed, deviations(generation, TIMES[generation]), rtol=1e-5, atol=1e-6)
     # The step from time 3 ends in time 4, not in the next episode's 0.
-    after = life().recorded(1).next_observation[1, :, 0, 0]
+    after = life().recorded(1).next_observation.features[1, :, 0, 0]
     np.testing.assert_allclose(after, deviations(1, [4, 1, 2]), rtol=1e-5, atol=1e-6)
 
 
@@ -94,8 +94,8 @@ def test_the_environment_gets_clipped_actions_and_the_agent_the_drawn_ones() -> 
     np.testing.assert_array_equal(first.action[0], 3.0)
     np.testing.assert_array_equal(first.action[1], -1.5)
     np.testing.assert_array_equal(first.extras.log_prob, LOG_PROB)
-    np.testing.assert_array_equal(first.next_observation[0, :2, :, 1], 1.0)
-    np.testing.assert_array_equal(first.next_observation[1, :, :, 1], -1.0)
+    np.testing.assert_array_equal(first.next_observation.features[0, :2, :, 1], 1.0)
+    np.testing.assert_array_equal(first.next_observation.features[1, :, :, 1], -1.0)
     assert first.reward[0, :, 0].tolist() == [1.0, 1.0, 0.0]
     assert first.reward[1, :, 0].tolist() == [-10.0] * 3
 
@@ -110,9 +110,9 @@ def test_returns_accumulate_within_an_episode_across_rollouts() -> None:
 
 def test_observations_are_normalised_by_each_agents_own_steps_that_counted() -> None:
     first, (after, *_) = life().recorded(0), life().members
-    assert (first.observation[0, 2, :, 0] != ELSEWHERE).all()
+    assert (first.observation.features[0, 2, :, 0] != ELSEWHERE).all()
     for agent, rows in ((0, 2), (1, 3)):
-        observed = first.observation[agent, :rows].reshape(-1, 5)[:, :3]
+        observed = first.observation.features[agent, :rows].reshape(-1, 3)
         assert float(after.normalizer.count[agent]) == rows * ENVS
         np.testing.assert_allclose(after.normalizer.mean[agent], observed.mean(axis=0), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(
@@ -123,8 +123,10 @@ def test_observations_are_normalised_by_each_agents_own_steps_that_counted() -> 
     # In the second rollout the walker observes 50 in its steps that do not count; these are not learned from either.
     assert life().members[2].normalizer.count.tolist() == [5.0 * ENVS, 9.0 * ENVS]
     assert (np.asarray(life().members[2].normalizer.mean)[0] < 2.0).all()
-    # What there is to do is shown as it is.
-    np.testing.assert_array_equal(life().recorded(1).observation[1, ..., 3:], np.broadcast_to([1.0, 0.0], (3, 2, 2)))
+    # Action masks are not normalised.
+    mask = life().recorded(1).observation.action_mask
+    assert mask is not None
+    np.testing.assert_array_equal(mask[1], np.broadcast_to([True, False], (3, 2, 2)))
 
 
 def test_updates_are_counted_through_all_generations_and_metrics_belong_to_agents() -> None:
@@ -142,7 +144,7 @@ def test_a_restart_and_a_loaded_genotype_change_their_parts_only() -> None:
     restart = compiled(place.learner.restart)
     fresh = restart(member, place.bank, jax.random.key(0), jnp.asarray(True))
     assert_equal(fresh._replace(env_state=()), member._replace(env_state=()))
-    assert fresh.env_state.rollouts_.observation[:, 1, 0].tolist() == [0.0, 0.0]
+    assert fresh.env_state.env_batch.observation.features[:, 1, 0].tolist() == [0.0, 0.0]
     assert fresh.env_state.counts.all()
     assert not np.asarray(fresh.env_state.accumulated).any()
     assert_equal(restart(member, place.bank, jax.random.key(0), jnp.asarray(False)), member)
@@ -222,9 +224,9 @@ def test_a_single_agent_gives_the_same_rollout() -> None:
         return member, metrics, learner.evaluate(genotype(member), bank, key), bank
 
     member, metrics, evaluation, bank = compiled(trained)(jax.random.key(0))
-    batch, lifetimes = member.state.batch, np.asarray(member.state.batch.observation[..., 0])
-    time = np.asarray(batch.next_observation[..., 1])
-    np.testing.assert_array_equal(batch.next_observation[..., 0], lifetimes)
+    batch, lifetimes = member.state.batch, np.asarray(member.state.batch.observation.features[..., 0])
+    time = np.asarray(batch.next_observation.features[..., 1])
+    np.testing.assert_array_equal(batch.next_observation.features[..., 0], lifetimes)
     np.testing.assert_array_equal(batch.terminated, time >= lifetimes)
     np.testing.assert_array_equal(batch.extras.ended, (time >= lifetimes) | (time >= 5))
     assert batch.extras.counts.all()
@@ -232,7 +234,7 @@ def test_a_single_agent_gives_the_same_rollout() -> None:
     assert int(member.state.step) == 2 * 4 + 3
     assert float(metrics["reward"]) == 1.0
     assert float(metrics["index"]) == pytest.approx(np.mean([8, 9, 10, 11]))
-    expected = np.minimum(np.asarray(bank[1].observation)[:2, 0], 5.0)
+    expected = np.minimum(np.asarray(bank[1].observation.features)[:2, 0], 5.0)
     np.testing.assert_array_equal(evaluation.returns, expected)
     assert evaluation.roles == ()
 

@@ -28,7 +28,7 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.types import PyTree
+from rookery.types import Observation, PyTree
 
 DISCOUNT = 0.9
 HIDDEN = (64,)
@@ -68,7 +68,7 @@ class Case(NamedTuple):
 
 
 class TrainedAgent(NamedTuple):
-    """What an agent thinks after its lifetime."""
+    """The parameters of an agent after training."""
 
     case: Case
     agent: Agent
@@ -78,7 +78,7 @@ class TrainedAgent(NamedTuple):
         return np.asarray(self.case.value(self.params, jnp.asarray([observation]), jnp.asarray([action])))
 
     def action(self, observation: float) -> float:
-        return float(self.agent.act(self.params, jnp.asarray([observation]))[0])
+        return float(self.agent.act(self.params, Observation(jnp.asarray([observation])))[0])
 
 
 def twin_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
@@ -198,7 +198,7 @@ def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
 
         # By the end of the second generation the warm-up, whose actions are indistinguishable, has left the buffer.
         member = jax.lax.fori_loop(0, 2, live, learner.init(keys[1], hyper, bank))
-        shown = jnp.concatenate([jnp.zeros((2, 1)), jnp.eye(2)], axis=1)
+        shown = Observation(jnp.zeros((2, 1)), skill=jnp.eye(2))
         action = jax.vmap(agent.act, in_axes=(None, 0))(member.state.params, shown)
         critic = networks.twin(networks.mlp((3, 1), HIDDEN, 1))
         value = critic.apply(member.state.params.agent.critic, shown, action)

@@ -77,7 +77,7 @@ def test_without_a_memory_both_cues_are_answered_alike() -> None:
         )
 
     bank, evaluation = compiled(evaluated)(jax.random.key(0))
-    share = float(np.mean(np.asarray(bank[1].observation) > 0.0))
+    share = float(np.mean(np.asarray(bank[1].observation.features) > 0.0))
     assert 0.2 < share < 0.8
     assert float(evaluation.fitness) == pytest.approx(share)
 

@@ -23,7 +23,7 @@ from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, 
 from rookery.qd.variation import VariationConfig
 from rookery.storage.csv_log import read_csv
 from rookery.training.loop import Diverged
-from rookery.types import Genotype
+from rookery.types import Genotype, Observation
 from tests import tiny, walks
 
 NAN = np.nan
@@ -267,11 +267,14 @@ class TestScoring:
         config = EvaluationConfig(eval_episodes=3, start_states=3, eval_descriptor=summary)
         (_, time), step = auto_reset.start_bank(environment, jax.random.key(0), 3)
         places = jnp.asarray([[5.0], [0.0], [1.0]])
-        bank = (time_limit.TimeLimitState(places, time), step._replace(observation=places, descriptor=places))
+        bank = (
+            time_limit.TimeLimitState(places, time),
+            step._replace(observation=Observation(places), descriptor=places),
+        )
 
         def act(params, observation):
             del params
-            return (observation[0] > 0.5).astype(jnp.int32)
+            return (observation.features[0] > 0.5).astype(jnp.int32)
 
         evaluation = rollout.evaluate(
             rollout.evaluator(act, environment, config), Genotype((), (), None), bank, jax.random.key(0)

@@ -146,6 +146,21 @@ def test_a_different_template_is_rejected(two, change, message):
         Checkpointer(two).restore(make_state(0)._replace(**change))
 
 
+@pytest.mark.parametrize("left_out", [{"params": ()}, {"keys": (), "empty": ()}, {"flags": (), "python": ()}])
+def test_a_part_of_a_state_is_restored_without_the_rest(two, left_out):
+    part = make_state(0)._replace(**left_out)
+    state, metadata, _ = Checkpointer(two).restore(part, partial=True)
+    assert metadata == {"made": 2}
+    assert_same(state, make_state(2)._replace(**left_out))
+    with pytest.raises(CheckpointError, match=r"does not fit this run: .* and absent in the run"):
+        Checkpointer(two).restore(part)
+
+
+def test_a_part_that_was_not_saved_is_an_error(two):
+    with pytest.raises(CheckpointError, match=r"\.params\['more'\] is absent in the checkpoint"):
+        Checkpointer(two).restore(make_state(0)._replace(params={"more": jnp.ones(2)}), partial=True)
+
+
 def test_an_unreadable_complete_checkpoint_is_an_error_without_fallback(two, monkeypatch):
     def fail(*_: Any) -> None:
         raise ValueError("a format of the future\nand pages more")
@@ -243,12 +258,12 @@ def test_temporary_folders_of_killed_runs_are_removed_by_writers_only(two):
 def test_a_reader_takes_the_next_checkpoint_if_one_is_deleted_meanwhile(two, monkeypatch):
     read = Checkpointer._read
 
-    def read_too_late(self: Checkpointer, body: Any, targets: Any) -> Any:
+    def read_too_late(self: Checkpointer, body: Any, *rest: Any) -> Any:
         if body["generation"] == 2:
             save_all(two, 3)
             shutil.rmtree(two / body["folder"], ignore_errors=True)
             manifest.retire(two, 3, keep=1)
-        return read(self, body, targets)
+        return read(self, body, *rest)
 
     monkeypatch.setattr(Checkpointer, "_read", read_too_late)
     with Checkpointer(two, read_only=True) as reader:

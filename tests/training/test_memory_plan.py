@@ -188,7 +188,7 @@ class TestCompiled:
         assert usage is not None
         assert (usage.held, usage.peak) == (planned.held, planned.peak)
         assert usage.used is not None
-        assert usage.used.count >= 2 * planned.held
+        assert usage.used.size >= 2 * planned.held
 
     def test_an_unknown_metric_is_rejected(self, made):
         program, over, _ = made
@@ -303,7 +303,7 @@ class TestMemory:
         more = np.ones(10_000_000)
         used = gauge.read()
         assert used is not None
-        assert more.nbytes + 7_000_000 - 2**20 <= used.count <= more.nbytes + 7_000_000 + 2**24
+        assert more.nbytes + 7_000_000 - 2**20 <= used.size <= more.nbytes + 7_000_000 + 2**24
         assert used.meaning == "the state plus the peak growth of the process with its 2 devices beyond it"
 
     def test_compilation_is_included_and_reported_if_the_peak_cannot_be_reset(self, monkeypatch, tmp_path):

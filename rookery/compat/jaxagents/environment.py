@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.compat.records import Record, check_counts, per_agent
 from rookery.envs import base as envs
-from rookery.envs.suites.third_party import firm
+from rookery.envs.suites.third_party import strongly_typed
 from rookery.envs.wrappers.time_limit import count_step
-from rookery.types import Array, Key, PyTree
+from rookery.types import Array, Key, Observation, PyTree
 
 
 class GymnaxEnvironment(Protocol):
@@ -50,7 +50,7 @@ class TruncationWrapper:
     def reset(self, rng: Key, params: PyTree) -> tuple[Array, TruncationEnvState]:
         """Return the first observation and state of an episode."""
         obs, envstate = self.env.reset_env(rng, params)
-        return obs, TruncationEnvState(firm(envstate), jnp.zeros((), jnp.int32))
+        return obs, TruncationEnvState(strongly_typed(envstate), jnp.zeros((), jnp.int32))
 
     reset_env = reset
 
@@ -60,7 +60,7 @@ class TruncationWrapper:
         terminated = jnp.asarray(terminated, bool).reshape(())
         time, truncated = count_step(envstate.step, terminated, self.max_steps)
         info = {**info, "terminated": terminated, "truncated": truncated}
-        return obs, TruncationEnvState(firm(inner), time), reward, terminated | truncated, info
+        return obs, TruncationEnvState(strongly_typed(inner), time), reward, terminated | truncated, info
 
     def step(self, rng: Key, envstate: TruncationEnvState, action: Array, params: PyTree) -> tuple:
         """Step with automatic reset at the end of an episode."""
@@ -102,19 +102,20 @@ def observation_shape(environment: TruncationWrapper, params: PyTree) -> jax.Sha
     return jax.eval_shape(lambda key: environment.reset(key, params)[0], jax.random.key(0))
 
 
-def shared_observation(count: int, obs: Array) -> Array:
+def shared_features(count: int, obs: Array) -> Array:
     """Copy the flattened observation to every agent, `[I, O]`."""
     return jnp.broadcast_to(jnp.ravel(obs), (count, obs.size))
 
 
-def joint_observation(shape: tuple[int, ...], observation: Array) -> Array:
+def joint_observation(shape: tuple[int, ...], observation: Observation) -> Array:
     """The user-defined environment's observation of this shape, `[..., *]`, from those of all agents, `[..., I, O]`."""
-    return observation[..., 0, :].reshape(*observation.shape[:-2], *shape)
+    features = observation.features
+    return features[..., 0, :].reshape(*features.shape[:-2], *shape)
 
 
 def _reset(environment: TruncationWrapper, params: PyTree, key: Key) -> tuple[TruncationEnvState, envs.Step]:
     obs, envstate = environment.reset(key, params)
-    return envstate, envs.first_step(shared_observation(environment.env.n_actors, obs), jnp.zeros((0,)))
+    return envstate, envs.first_step(shared_features(environment.env.n_actors, obs), jnp.zeros((0,)))
 
 
 def _step(
@@ -128,6 +129,6 @@ def _step(
     obs, envstate, reward, _, info = environment.step_env(key, envstate, action.reshape(shape), params)
     reward = per_agent("the reward of step_env", environment.env.n_actors, reward)
     terminated, truncated = (jnp.broadcast_to(info[name], reward.shape) for name in ("terminated", "truncated"))
-    observation = shared_observation(environment.env.n_actors, obs)
-    step = envs.next_step(observation, reward, terminated, jnp.zeros((0,)))
+    features = shared_features(environment.env.n_actors, obs)
+    step = envs.next_step(features, reward, terminated, jnp.zeros((0,)))
     return envstate, step._replace(truncated=truncated)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from rookery.agents.minibatch import UpdateSpec, train_both
-from rookery.compat.jaxagents.environment import joint_observation, shared_observation
+from rookery.compat.jaxagents.environment import joint_observation, shared_features
 from rookery.compat.jaxagents.hooks import Hooks
 from rookery.compat.jaxagents.records import HyperParameters, Runner, TrainState, Transition
 from rookery.compat.records import per_agent, typed_key
@@ -22,7 +22,7 @@ from rookery.envs.wrappers.auto_reset import auto_reset, start_bank
 from rookery.learners import rollout
 from rookery.learners.on_policy import collect as on_policy_collect
 from rookery.learners.on_policy import start_actors
-from rookery.types import Array, Genotype, Key, Metrics, PyTree
+from rookery.types import Array, Genotype, Key, Metrics, Observation, PyTree
 from rookery.types import Transition as Rows
 
 
@@ -74,7 +74,7 @@ def evaluate(agent: Hooks, episodes: int, rng: Key, training: TrainState) -> dic
     }
 
 
-def _act(agent: Hooks, params: TrainState, observation: Array) -> Array:
+def _act(agent: Hooks, params: TrainState, observation: Observation) -> Array:
     """Deterministic actions `[I, A]` of all actors for their observations `[I, O]`."""
     action = agent.policy(params, joint_observation(agent._observation.shape, observation))
     agent._check_actions("policy", action)
@@ -118,17 +118,17 @@ def _add_update(agent: Hooks, _: Array, runner: Runner) -> Runner:
 def collect(agent: Hooks, runner: Runner, bank_key: Key, rollout_key: Key) -> tuple[Runner, Transition]:
     """Collect one rollout, with automatic resets to new start states; the keys are consumed."""
     environment = auto_reset(agent._environment, start_bank(agent._environment, bank_key, agent.config.batch_size))
-    observations = jax.vmap(partial(shared_observation, agent.n_actors))(runner.obs)
-    actors = start_actors(rollout.EnvBatchState(runner.envstate, observations))
+    features = jax.vmap(partial(shared_features, agent.n_actors))(runner.obs)
+    actors = start_actors(rollout.EnvBatchState(runner.envstate, Observation(features)), environment.spec)
     keys = jax.random.split(rollout_key, agent.config.rollout_length)
     explore = partial(_explore, agent, runner.actor_training)
     actors, (rows, _) = on_policy_collect(explore, environment, runner.hyperparams.gamma, actors, keys)
-    obs = joint_observation(agent._observation.shape, actors.lives.observation)
-    runner = runner.replace(envstate=actors.lives.state, obs=obs)
+    obs = joint_observation(agent._observation.shape, actors.env_batch.observation)
+    runner = runner.replace(envstate=actors.env_batch.state, obs=obs)
     return runner, transitions(agent, runner, rows)
 
 
-def _explore(agent: Hooks, training: TrainState, observation: Array, key: Key) -> tuple[Array, Array]:
+def _explore(agent: Hooks, training: TrainState, observation: Observation, key: Key) -> tuple[Array, Array]:
     """Sampled actions `[E, I, A]` for observations `[E, I, O]`, and their log densities `[E, I]`."""
     obs = joint_observation(agent._observation.shape, observation)
     keys = jax.random.split(key, agent.config.batch_size)

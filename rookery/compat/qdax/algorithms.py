@@ -19,14 +19,22 @@ from rookery.compat.qdax.configs import DiaynConfig, PBTSacConfig, PBTTD3Config,
 from rookery.compat.qdax.environments import Batch
 from rookery.compat.qdax.environments import BatchState as State
 from rookery.compat.qdax.loops import PlayFn, RowT, first_episodes, unroll
-from rookery.compat.qdax.records import DiaynTrainingState, QDTransition, ReplayBuffer, TrainingState, Transition
+from rookery.compat.qdax.records import (
+    DiaynTrainingState,
+    QDTransition,
+    ReplayBuffer,
+    TrainingState,
+    Transition,
+    observation_of,
+)
 from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
 from rookery.envs import base as envs
 from rookery.gradients import Learned
 from rookery.learners import rollout
 from rookery.learners.off_policy import learn
+from rookery.networks import input_vector
 from rookery.qd.scoring import descriptor_of
-from rookery.types import Array, Hyper, Key, Metrics, PyTree
+from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree
 from rookery.types import Transition as CoreTransition
 
 __all__ = ["DIAYN", "SAC", "TD3"]
@@ -60,14 +68,17 @@ class Learner:
         self, config: SacConfig | PBTSacConfig | TD3Config | PBTTD3Config | DiaynConfig, action_size: int
     ) -> None:
         self._config, self._action_size = config, action_size
+        self._num_skills = getattr(config, "num_skills", 0)
         counts = {name: vars(config).get(name, 1) for name in ("batch_size", "episode_length", "num_skills")}
         check_counts(action_size=action_size, **counts)
-        self._agent(1 + getattr(config, "num_skills", 0))  # raises errors of the configuration at construction
+        self._agent(1 + self._num_skills)  # raises errors of the configuration at construction
 
     def _agent(self, observation_size: int, descriptor_size: int = 1) -> OffPolicyAgent:
-        """Build the agent: SAC, TD3, or DIAYN with SAC."""
-        config = self._config
-        spec = envs.EnvSpec(type(self).__name__, observation_size, self._action_size, config.episode_length)
+        """Build the agent: SAC, TD3, or DIAYN with SAC; `observation_size` includes the skill."""
+        config, features = self._config, observation_size - self._num_skills
+        spec = envs.EnvSpec(type(self).__name__, features, self._action_size, config.episode_length)
+        if isinstance(config, DiaynConfig):
+            spec = spec._replace(skill=envs.SkillSpec("one-hot", config.num_skills))
         sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
         if isinstance(config, TD3Config | PBTTD3Config):
             agent = td3(spec, Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
@@ -76,8 +87,11 @@ class Learner:
         if isinstance(config, DiaynConfig):
             limits = (0.0,) * descriptor_size, (1.0,) * descriptor_size
             descriptor = envs.descriptor_spec("descriptor of the buffer", "mean", *limits)
-            spec = spec._replace(descriptor=descriptor, skill=envs.SkillSpec("one-hot", config.num_skills))
-            agent = diayn(agent, spec, diayn_DiaynConfig(config.descriptor_full_state, True, sizes[1]))
+            agent = diayn(
+                agent,
+                spec._replace(descriptor=descriptor),
+                diayn_DiaynConfig(config.descriptor_full_state, True, sizes[1]),
+            )
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
     def _init_state(self, key: Key, action_size: int, observation_size: int, agent: OffPolicyAgent) -> TrainingState:
@@ -93,8 +107,8 @@ class Learner:
 
     def _select_action(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
         agent, policy = self._agent(obs.shape[-1]), policy_params if deterministic else Learned(policy_params, ())
-        policy_state = PolicyState(policy, PolicyState(policy))
-        return agent.act(policy_state, obs) if deterministic else _explore(agent, policy_state, hyper, obs, key)
+        policy_state, inputs = PolicyState(policy, PolicyState(policy)), observation_of(self._num_skills, obs)
+        return agent.act(policy_state, inputs) if deterministic else _explore(agent, policy_state, hyper, inputs, key)
 
     def _play(
         self, before: State, state: StateT, env: Batch, deterministic: bool, evaluation: bool, skills: Array
@@ -104,7 +118,8 @@ class Learner:
         The observations end in `skills` `[E, S]`; S may be 0. An evaluation adds none to the running statistics.
         """
         observation = jnp.concatenate([before.obs, skills], axis=-1)
-        agent, inputs = self._agent(observation.shape[-1]), rollout.view(state.normalizer, observation)
+        agent = self._agent(observation.shape[-1])
+        inputs = rollout.normalize_features(state.normalizer, observation_of(self._num_skills, observation))
         key, explore_key = split_key(state.key)
         if deterministic:
             action = agent.act(state.learned.params, inputs)
@@ -133,7 +148,7 @@ class Learner:
         agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
         member, (key, learn_key) = state.member(buffer=replay_buffer.state), split_key(state.key)
         once = {"first": shared_count(state.steps), "updates": 1, "batch_size": self._config.batch_size}
-        learned, metrics = learn(agent, replay_buffer.functions, member, learn_key, **once)
+        learned, metrics = learn(agent, replay_buffer.functions(self._num_skills), member, learn_key, **once)
         return state.replace(learned=learned, key=key, steps=state.steps + 1), replay_buffer, metrics
 
     def _unroll(
@@ -144,18 +159,19 @@ class Learner:
         return rows, *first_episodes(rows.rewards, rows.dones, rows.actions)
 
 
-def _explore(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Array, key: Key) -> Array:
+def _explore(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Observation, key: Key) -> Array:
     """Exploring actions `[..., A]` for observations `[..., O]`; the key is consumed."""
-    rows = observation.reshape(-1, observation.shape[-1])
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), observation)
     action = rollout.explore(agent, state, hyper, rows, typed_key(key))
-    return action.reshape(*observation.shape[:-1], action.shape[-1])
+    return action.reshape(*observation.features.shape[:-1], action.shape[-1])
 
 
 def _update_and_measure(
     update: UpdateFn, state: PyTree, hyper: Hyper, batch: CoreTransition, noise: PyTree, step: Array
 ) -> tuple[PyTree, Metrics]:
     state, metrics = update(state, hyper, batch, noise, step)
-    return state, {**metrics, "obs_mean": jnp.mean(batch.observation), "obs_std": jnp.std(batch.observation)}
+    inputs = input_vector(batch.observation)
+    return state, {**metrics, "obs_mean": jnp.mean(inputs), "obs_std": jnp.std(inputs)}
 
 
 class SingleAgent(Learner):
@@ -318,7 +334,9 @@ class DIAYN(Learner):
         count = eval_env_first_state.reward.shape[0]
         check_equal("env_batch_size", env_batch_size, count, "eval_env_first_state has {} environments")
         rows, returns, after = self._unroll(play_step_fn, eval_env_first_state, training_state)
-        normalized = rows.replace(next_obs=rollout.view(training_state.normalizer, rows.next_obs))
+        next_observation = observation_of(self._num_skills, rows.next_obs)
+        next_inputs = rollout.normalize_features(training_state.normalizer, next_observation)
+        normalized = rows.replace(next_obs=input_vector(next_inputs))
         rewards = self._compute_diversity_reward(normalized, training_state.discriminator_params)
         diverse, _ = first_episodes(rewards, rows.dones, rows.actions)
         last = jnp.minimum(jnp.arange(after.shape[0])[:, None], jnp.sum(~after, axis=0)[None] - 1)
@@ -334,8 +352,8 @@ class DIAYN(Learner):
         """
         config, obs = self._config, transition.next_obs
         agent = self._agent(obs.shape[-1], transition.next_state_desc.shape[-1])
-        skill = obs[..., -config.num_skills :]
-        step = envs.first_step(obs, transition.next_state_desc)._replace(pursued=envs.SkillInfo(skill, jnp.zeros(())))
+        reached = observation_of(self._num_skills, obs)
+        step = envs.first_step(obs, transition.next_state_desc)._replace(final_observation=reached)
         assert agent.intrinsic_reward is not None
         reward = agent.intrinsic_reward.measure(DiaynParams((), discriminator_params), step)["diversity_return"]
         return reward if add_log_p_z else reward + log_prior(envs.SkillSpec("one-hot", config.num_skills))

@@ -15,7 +15,8 @@ from rookery.compat.qdax.records import QDTransition
 from rookery.compat.records import Record, check, split_key, typed_key
 from rookery.envs import base, descriptors, registry
 from rookery.envs.wrappers.auto_reset import auto_reset, start_bank
-from rookery.types import Array, Key
+from rookery.networks import input_vector
+from rookery.types import Array, Key, Observation
 
 
 class DescribedState(NamedTuple):
@@ -58,7 +59,7 @@ class BatchState(Record):
     def restarted(self, needed: Array) -> "BatchState":
         """Reset the states `[P, E, ...]` of the members where `needed` `[P]` to the start states of their batch."""
         env_state, step = self.info["first"]
-        return trees.where(needed, self.moved_to(env_state, step.observation), self)
+        return trees.where(needed, self.moved_to(env_state, step.observation.features), self)
 
 
 class EvalMetrics(NamedTuple):
@@ -93,7 +94,10 @@ class Batch:
         fits = not spec.discrete and spec.team is None
         check(fits, f"{spec.name} has discrete actions or a team; use a task with one agent and continuous actions.")
         check(batch_size is None or batch_size >= 1, f"batch_size must be at least 1, or None, got {batch_size}.")
-        self.environment = environment._replace(reset=partial(_reset, environment), step=partial(_step, environment))
+        spec = spec._replace(observation_size=spec.input_size, skill=None)
+        self.environment = environment._replace(
+            reset=partial(_reset, environment), step=partial(_step, environment), spec=spec
+        )
         self.auto_reset, self.eval_metrics, self.fixed_init_state = auto_reset, eval_metrics, fixed_init_state
         self.batch_size, self.name, self.episode_length = batch_size, spec.name, spec.episode_length
         self.observation_size, self.action_size = spec.observation_size, spec.action_size
@@ -116,7 +120,7 @@ class Batch:
         info = {"rng": keys, "first": first, **_info(env_state, step)}
         if self.eval_metrics:
             info["completed_eval_metrics"] = EvalMetrics({"reward": zeros}, {"reward": zeros}, zeros, zeros, zeros)
-        state = BatchState(env_state, step.observation, step.reward, zeros, {}, info)
+        state = BatchState(env_state, step.observation.features, step.reward, zeros, {}, info)
         return state if self.batch_size else trees.take(state, 0)
 
     def step(self, state: BatchState, action: Array) -> BatchState:
@@ -141,7 +145,7 @@ class Batch:
         info = {**state.info, "rng": next_keys, **_info(env_state, step)}
         if self.eval_metrics:
             info["completed_eval_metrics"] = _update_eval_metrics(info["completed_eval_metrics"], step.reward, done)
-        return BatchState(env_state, step.observation, step.reward, done, {}, info)
+        return BatchState(env_state, step.observation.features, step.reward, done, {}, info)
 
 
 _WRITTEN = {"anttrap": "ant_trap", "humanoidtrap": "humanoid_trap", "antmaze": "ant_maze", "pointmaze": "point_maze"}
@@ -183,16 +187,22 @@ def create(
 
 def _reset(environment: base.Environment, key: Key) -> StartStates:
     inner, step = environment.reset(key)
-    return DescribedState(inner, step.descriptor), step
+    return DescribedState(inner, step.descriptor), _as_vectors(step)
 
 
 def _step(environment: base.Environment, env_state: DescribedState, action: Array, key: Key) -> StartStates:
     inner, step = environment.step(env_state.inner, action, key)
-    return DescribedState(inner, step.descriptor), step
+    return DescribedState(inner, step.descriptor), _as_vectors(step)
+
+
+def _as_vectors(step: base.Step) -> base.Step:
+    """A step whose observations are vectors, which end in the skill if there are skills."""
+    observation, final = (Observation(input_vector(part)) for part in (step.observation, step.final_observation))
+    return step._replace(observation=observation, final_observation=final)
 
 
 def _info(env_state: DescribedState, step: base.Step) -> dict[str, Array]:
-    output = {"truncation": step.truncated.astype(jnp.float32), "final_obs": step.final_observation}
+    output = {"truncation": step.truncated.astype(jnp.float32), "final_obs": step.final_observation.features}
     if not step.descriptor.shape[-1]:
         return output
     return {**output, "state_descriptor": env_state.descriptor, "final_state_descriptor": step.descriptor}

@@ -38,7 +38,7 @@ from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import WHOLE, Shares, moved
 from rookery.qd.pbt_emitter import Counts, origins
 from rookery.qd.scoring import descriptor_of
-from rookery.types import Array, Evaluation, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Key, Metrics, Observation, PyTree
 
 __all__ = ["PBT", "PBTSAC", "PBTTD3"]
 
@@ -177,17 +177,17 @@ def _train(
     bank = env.start_states(keys[0, 1], config.start_states)
     done = jax.vmap(shared_count, out_axes=None)(states.steps) // config.updates
     config = dataclasses.replace(config, normalize_observations=states.normalizer is not None)
-    bindings = OffPolicyBindings(agent, env.environment, replay_buffers.functions, config, _truncated)
+    bindings = OffPolicyBindings(agent, env.environment, replay_buffers.functions(), config, _truncated)
 
     def train_member(member: Member, key: Key) -> tuple[Member, tuple]:
         inputs = jax.random.split(key, config.iterations), done + jnp.arange(config.iterations)
         return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, inputs)
 
-    playing = rollout.EnvBatchState(env_states.pipeline_state, env_states.obs)
+    playing = rollout.EnvBatchState(env_states.pipeline_state, Observation(env_states.obs))
     members = states.member(playing, replay_buffers.state)
     members, (_, metrics, reward, broken) = jax.vmap(train_member)(members, keys[:, 0])
     states = states.of_member(members, key=next_keys, steps=states.steps + config.iterations * config.updates)
-    env_states = env_states.moved_to(members.env_state.state, members.env_state.observation)
+    env_states = env_states.moved_to(members.env_state.state, members.env_state.observation.features)
     trained = states, env_states, replay_buffers.replace(state=members.buffer)
     return trained, {**metrics, "reward": reward, "broken_steps": broken}
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
@@ -18,7 +19,7 @@ from rookery.compat.records import Record, check, split_key, static_field, typed
 from rookery.gradients import Learned
 from rookery.hyperparams import Space
 from rookery.learners.base import Member
-from rookery.types import Array, Hyper, Key, PyTree
+from rookery.types import Array, Hyper, Key, Observation, PyTree
 
 __all__ = ["DiaynTrainingState", "PBTSacTrainingState", "PBTTD3TrainingState", "PBTTrainingState", "QDTransition"]
 __all__ += ["ReplayBuffer", "SacTrainingState", "TD3TrainingState", "Transition"]
@@ -148,25 +149,31 @@ class ReplayBuffer(Record):
         """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed."""
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
-    @property
-    def functions(self) -> buffers.Buffer:
-        """The functions by which Rookery's learners read and write this buffer."""
-        return buffers.ring(self.buffer_size)._replace(add=_add, take=_take)
+    def functions(self, num_skills: int = 0) -> buffers.Buffer:
+        """The functions by which Rookery's learners read and write this buffer; see `observation_of`."""
+        return buffers.ring(self.buffer_size)._replace(add=_add, take=partial(_take, num_skills))
+
+
+def observation_of(num_skills: int, obs: Array) -> Observation:
+    """The observation of an array `[..., O + num_skills]` that ends in a skill."""
+    size = obs.shape[-1] - num_skills
+    return Observation(obs[..., :size], skill=obs[..., size:] if num_skills else None)
 
 
 def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferState:
     """Write Rookery's transitions, with `extras` the truncation flags."""
     dones, truncations = (flags.astype(jnp.float32) for flags in (rows.terminated | rows.extras, rows.extras))
-    fields = rows.observation, rows.next_observation, rows.reward, dones, truncations, rows.action
-    return buffers.add(state, Transition(*fields))
+    obs, next_obs = rows.observation.features, rows.next_observation.features
+    return buffers.add(state, Transition(obs, next_obs, rows.reward, dones, truncations, rows.action))
 
 
-def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
+def _take(num_skills: int, state: buffers.BufferState, indices: Array) -> types.Transition:
     """Read rows as Rookery's transitions, with `extras` the descriptors for the discriminator."""
     rows = buffers.take(state, indices)
     terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
     reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
-    return types.Transition(rows.obs, rows.actions, rows.rewards, rows.next_obs, terminated, reached)
+    obs, next_obs = (observation_of(num_skills, obs) for obs in (rows.obs, rows.next_obs))
+    return types.Transition(obs, rows.actions, rows.rewards, next_obs, terminated, reached)
 
 
 def _paths(

@@ -159,7 +159,9 @@ def _import() -> Any:
 def _reset(suite_env: GymnaxEnvironment, key: Key) -> tuple[EnvState, Step]:
     with third_party.standard_promotion():
         observation, state = suite_env.env.reset_env(key, suite_env.params)
-    return third_party.firm(state), base.first_step(_flat(suite_env, observation), jnp.zeros((0,), jnp.float32))
+    return third_party.strongly_typed(state), base.first_step(
+        _flat(suite_env, observation), jnp.zeros((0,), jnp.float32)
+    )
 
 
 def _step(suite_env: GymnaxEnvironment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
@@ -169,7 +171,7 @@ def _step(suite_env: GymnaxEnvironment, state: EnvState, action: Array, key: Key
         observation, state, reward, terminated, _ = suite_env.env.step_env(key, state, action, suite_env.params)
         if suite_env.name == CHAIN:
             terminated = terminated | (state.time >= suite_env.params.max_steps_in_episode)
-    state = third_party.firm(state)
+    state = third_party.strongly_typed(state)
     return state, base.next_step(_flat(suite_env, observation), reward, terminated, jnp.zeros((0,), jnp.float32))
 
 

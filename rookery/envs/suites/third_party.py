@@ -66,11 +66,11 @@ def environment_variables(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def firm(state: EnvState) -> EnvState:
+def strongly_typed(state: EnvState) -> EnvState:
     """Make the types of a state's leaves strong (not weak types), so that resets and steps return the same types."""
-    return jax.tree.map(_firm, state)
+    return jax.tree.map(_strongly_typed, state)
 
 
-def _firm(leaf: object) -> jax.Array:
+def _strongly_typed(leaf: object) -> jax.Array:
     array = jnp.asarray(leaf)
     return jax.lax.convert_element_type(array, array.dtype)

@@ -153,7 +153,7 @@ def _environment(name: str, rules: _Rules, action_size: int) -> Environment:
         action_size=action_size,
         episode_length=rules.episode_length,
         discrete=action_size > 1,
-        team=Team(names, (size,) * len(names), (action_size,) * len(names), rivals=True),
+        team=Team(names, (size,) * len(names), (action_size,) * len(names), competitive=True),
     )
     picture = Picture(partial(_scene, rules), _scenery(rules))
     environment = Environment(partial(_reset, rules), partial(_step, rules), spec, picture=picture)

@@ -58,4 +58,4 @@ def _auto_reset_step(
     if environment.assignment is not None:
         start_state, start = environment.assignment.next((start_state, start), state, next_key)
     state = trees.where(step.over, start_state, state)
-    return state, step._replace(observation=jnp.where(step.over, start.observation, step.observation))
+    return state, step._replace(observation=trees.where(step.over, start.observation, step.observation))

@@ -1,4 +1,4 @@
-"""Recurrence: a wrapper that stores the memory that an agent outputs and appends it to the next observation.
+"""Recurrence: a wrapper that stores the carry that an agent outputs and adds it to the next observation.
 
 With it, the action of a recurrent agent remains a function of parameters and observation, so the code that runs,
 evaluates and resets episodes supports recurrent agents without changes.
@@ -7,63 +7,69 @@ evaluates and resets episodes supports recurrent agents without changes.
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from rookery.envs.base import ActionWithCarry, Environment, EnvState, Step
 from rookery.envs.rendering import scene
-from rookery.types import Array, Key
+from rookery.types import Key, PyTree
 
 
-class MemoryState(NamedTuple):
-    """State of the wrapped environment, and the memory."""
+class CarryState(NamedTuple):
+    """State of the wrapped environment, and the agent's recurrent state."""
 
     inner: EnvState
     """State of the wrapped environment."""
-    memory: Array
-    """`[H]`, or `[I, H]` for a team."""
+    carry: PyTree
+    """Leaves `[H]`, or `[I, H]` for a team."""
 
 
-def remembering(environment: Environment, memory_size: int) -> Environment:
-    """Wrap an environment so that its actions are `ActionWithCarry` and its observations `[O + H]` end with the memory.
+def with_carry(environment: Environment, carry_sizes: PyTree) -> Environment:
+    """Wrap an environment so that its actions are `ActionWithCarry` and its observations contain the carry.
 
-    The memory is 0 in the first step of an episode.
+    The carry is 0 in the first step of an episode.
 
     Args:
-      environment: without skills and without memory; in a team each agent has a separate memory.
-      memory_size: H; with 0 the environment is returned unchanged.
+      environment: without skills and without a carry; in a team each agent has a separate carry.
+      carry_sizes: sizes of the vectors of the carry, H each; without a leaf the environment is returned unchanged.
 
     Raises:
-      ValueError: the environment has a memory already, or has skills, or `memory_size` is negative.
+      ValueError: the environment has a carry already, or has skills, or a size is below 1.
     """
-    spec = environment.spec
-    if memory_size < 0:
-        raise ValueError(f"memory_size must not be negative, got {memory_size}.")
-    if spec.memory_size or environment.assignment is not None:
-        present = "a memory" if spec.memory_size else "skills"
+    spec, sizes = environment.spec, jax.tree.leaves(carry_sizes)
+    if min(sizes, default=1) < 1:
+        raise ValueError(f"the sizes of a carry must be at least 1, got {carry_sizes}.")
+    if spec.recurrent or environment.assignment is not None:
+        present = "a carry" if spec.recurrent else "skills"
         raise ValueError(f"{spec.name} has {present} already; pass an environment without {present}.")
-    if not memory_size:
+    if not sizes:
         return environment
     return environment._replace(
-        reset=partial(_reset, environment, memory_size),
+        reset=partial(_reset, environment, carry_sizes),
         step=partial(_step, environment),
-        spec=spec._replace(observation_size=spec.observation_size + memory_size, memory_size=memory_size),
+        spec=spec._replace(recurrent=True),
         picture=scene.inside(environment.picture, "inner"),
     )
 
 
-def _reset(environment: Environment, memory_size: int, key: Key) -> tuple[MemoryState, Step]:
+def _reset(environment: Environment, carry_sizes: PyTree, key: Key) -> tuple[CarryState, Step]:
     state, step = environment.reset(key)
-    memory = jnp.zeros((*step.reward.shape, memory_size))
-    return MemoryState(state, memory), _append_memory(step, memory)
+    carry = initial_carry(carry_sizes, step.reward.shape)
+    return CarryState(state, carry), _with_carry(step, carry)
 
 
-def _step(environment: Environment, state: MemoryState, action: ActionWithCarry, key: Key) -> tuple[MemoryState, Step]:
+def initial_carry(carry_sizes: PyTree, axes: tuple[int, ...] = ()) -> PyTree:
+    """The carry in the first step of an episode: zeros `[*axes, H]` for every size."""
+    return jax.tree.map(lambda size: jnp.zeros((*axes, size)), carry_sizes)
+
+
+def _step(environment: Environment, state: CarryState, action: ActionWithCarry, key: Key) -> tuple[CarryState, Step]:
     inner, step = environment.step(state.inner, action.action, key)
-    return MemoryState(inner, action.memory), _append_memory(step, action.memory)
+    return CarryState(inner, action.carry), _with_carry(step, action.carry)
 
 
-def _append_memory(step: Step, memory: Array) -> Step:
+def _with_carry(step: Step, carry: PyTree) -> Step:
     return step._replace(
-        observation=jnp.concatenate([step.observation, memory], axis=-1),
-        final_observation=jnp.concatenate([step.final_observation, memory], axis=-1),
+        observation=step.observation._replace(carry=carry),
+        final_observation=step.final_observation._replace(carry=carry),
     )

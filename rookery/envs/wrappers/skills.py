@@ -1,4 +1,4 @@
-"""Skills: a wrapper that appends a skill vector to the observation, drawn anew for each episode.
+"""Skills: a wrapper that adds a skill vector to the observation, drawn anew for each episode.
 
 An agent that observes the skill learns one policy per skill; `agents/diayn.py` has the reward that makes them differ.
 The true successor observation of a step contains the skill of that step's episode, also when the next episode has
@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.envs.base import Assignment, Environment, EnvState, SkillInfo, SkillSpec, Step
+from rookery.envs.base import Assignment, Environment, EnvState, SkillSpec, Step
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -60,7 +60,7 @@ class Kind(NamedTuple):
 
     draw: Callable[[int, Key], Array]
     """S and a key -> a skill `[S]` from the uniform prior."""
-    listed: Callable[[int], np.ndarray]
+    enumerate: Callable[[int], np.ndarray]
     """S -> the enumerated skills `[M, S]`, which represent all skills."""
 
 
@@ -80,10 +80,10 @@ class SkillState(NamedTuple):
 def skills(
     environment: Environment, num_skills: int = 5, skill_kind: str = "one-hot", balanced: bool = False
 ) -> Environment:
-    """Wrap an environment so that its observations `[O + S]` end with the skill of the episode.
+    """Wrap an environment so that its observations contain the skill of the episode, `[S]`.
 
     Each episode has a separate skill, also when several episodes begin from the same start state. Evaluations take the
-    skills in turn: episode i has skill `listed(spec.skill)[i % M]`.
+    skills in turn: episode i has skill `enumerate_skills(spec.skill)[i % M]`.
 
     Args:
       environment: with a time limit (`time_limit.limit_episode`) and without skills.
@@ -105,11 +105,11 @@ def skills(
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
     skill = SkillSpec(skill_kind, num_skills)
     draw = partial(KINDS[skill_kind].draw, num_skills)
-    skill_of_turn = partial(_skill_of_turn, jnp.asarray(listed(skill)))
+    skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
     return Environment(
         reset=partial(_reset, environment, draw),
         step=partial(_step, environment),
-        spec=spec._replace(observation_size=spec.observation_size + num_skills, skill=skill),
+        spec=spec._replace(skill=skill),
         assignment=Assignment(
             partial(_first, draw, skill_of_turn, balanced), partial(_next, draw, skill_of_turn, balanced)
         ),
@@ -117,18 +117,18 @@ def skills(
     )
 
 
-def listed(skill: SkillSpec) -> np.ndarray:
+def enumerate_skills(skill: SkillSpec) -> np.ndarray:
     """Enumerate the skills `[M, S]` of evaluations; row k is the skill with index k.
 
     One-hot skills are enumerated completely. A circle is represented by eight evenly spread directions, a sphere of
     higher dimension by the positive and negative unit vector of each axis.
     """
-    return KINDS[skill.kind].listed(skill.size)
+    return KINDS[skill.kind].enumerate(skill.size)
 
 
 def whole_rounds(skill: SkillSpec, episodes: int) -> int:
     """Round a number of episodes up to a multiple of the number of enumerated skills."""
-    count = len(listed(skill))
+    count = len(enumerate_skills(skill))
     return -(-episodes // count) * count
 
 
@@ -184,25 +184,24 @@ def _next(
 def _restart_with_skill(start: tuple[SkillState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
     """Replace the skill of a start state."""
     state, step = start
-    observation = step.observation[: -skill.shape[0]]
-    return _start((state.inner, step._replace(observation=observation, final_observation=observation)), skill, turn)
+    return _start((state.inner, step), skill, turn)
 
 
 def _start(start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
     inner, step = start
     state = SkillState(inner, skill, turn, jnp.zeros(()))
-    return state, _append_skill(step, state)
+    return state, _with_skill(step, state)
 
 
 def _step(environment: Environment, state: SkillState, action: Array, key: Key) -> tuple[SkillState, Step]:
     inner, step = environment.step(state.inner, action, key)
     state = state._replace(inner=inner, episode_return=state.episode_return + step.reward)
-    return state, _append_skill(step, state)
+    return state, _with_skill(step, state)
 
 
-def _append_skill(step: Step, state: SkillState) -> Step:
+def _with_skill(step: Step, state: SkillState) -> Step:
     return step._replace(
-        observation=jnp.concatenate([step.observation, state.skill]),
-        final_observation=jnp.concatenate([step.final_observation, state.skill]),
-        pursued=SkillInfo(state.skill, state.episode_return),
+        observation=step.observation._replace(skill=state.skill),
+        final_observation=step.final_observation._replace(skill=state.skill),
+        episode_return=state.episode_return,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step, Team
@@ -38,10 +39,9 @@ def as_team(environment: Environment) -> Environment:
     spec = environment.spec
     if spec.team is not None:
         return environment
-    if spec.skill is not None or spec.memory_size:
+    if spec.skill is not None or spec.recurrent:
         raise ValueError(f"{spec.name} has skills or a memory; apply as_team before adding them.")
-    mask = spec.action_size if spec.masked else 0
-    team = Team((AGENT,), (spec.observation_size - mask,), (spec.action_size,))
+    team = Team((AGENT,), (spec.observation_size,), (spec.action_size,))
     return environment._replace(
         reset=partial(_reset, environment, _add_agent_axis),
         step=partial(_step_single, environment),
@@ -50,7 +50,7 @@ def as_team(environment: Environment) -> Environment:
 
 
 def identify(environment: Environment) -> Environment:
-    """Prepend the agent's one-hot index `[I]` to every observation of a team: `[I, I + O]`.
+    """Add the agent's one-hot index, `[I, I]`, to the observations of a team.
 
     Agents with shared parameters can then behave differently.
 
@@ -59,20 +59,16 @@ def identify(environment: Environment) -> Environment:
 
     Example:
       >>> env = rookery.make("pursuit_continuous")
-      >>> rookery.envs.identify(env).spec.observation_size - env.spec.observation_size  # two agents
-      2
+      >>> rookery.envs.identify(env).reset(jax.random.key(0))[1].observation.agent.shape  # two agents
+      (2, 2)
     """
     spec = environment.spec
     if spec.team is None:
         raise ValueError(f"{spec.name} is a single-agent environment; only a team needs the agent's index.")
-    count = len(spec.team.names)
-    sizes = tuple(size + count for size in spec.team.observation_sizes)
     return environment._replace(
-        reset=partial(_reset, environment, _prepend_index),
+        reset=partial(_reset, environment, _add_index),
         step=partial(_step_with_index, environment),
-        spec=spec._replace(
-            observation_size=spec.observation_size + count, team=spec.team._replace(observation_sizes=sizes)
-        ),
+        spec=spec._replace(identified=True),
     )
 
 
@@ -88,17 +84,17 @@ def _step_single(environment: Environment, state: EnvState, action: Array, key: 
 
 def _step_with_index(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action, key)
-    return state, _prepend_index(step)
+    return state, _add_index(step)
 
 
 def _add_agent_axis(step: Step) -> Step:
     names = ("observation", "reward", "terminated", "truncated", "final_observation")
-    return step._replace(**{name: getattr(step, name)[None] for name in names})
+    return step._replace(**{name: jax.tree.map(lambda leaf: leaf[None], getattr(step, name)) for name in names})
 
 
-def _prepend_index(step: Step) -> Step:
-    index = jnp.eye(step.observation.shape[0])
+def _add_index(step: Step) -> Step:
+    index = jnp.eye(step.reward.shape[0])
     return step._replace(
-        observation=jnp.concatenate([index, step.observation], axis=-1),
-        final_observation=jnp.concatenate([index, step.final_observation], axis=-1),
+        observation=step.observation._replace(agent=index),
+        final_observation=step.final_observation._replace(agent=index),
     )

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from rookery import trees
@@ -74,7 +75,7 @@ def guard_physics(environment: Environment) -> Environment:
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action, key)
     broken = ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
-    clean = partial(jnp.nan_to_num, nan=0.0, posinf=0.0, neginf=0.0)
+    clean = partial(jax.tree.map, _replace_nonfinite)
     return state, step._replace(
         observation=clean(step.observation),
         reward=jnp.where(broken, 0.0, step.reward),
@@ -83,3 +84,7 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
         descriptor=clean(step.descriptor),
         broken=broken,
     )
+
+
+def _replace_nonfinite(values: Array) -> Array:
+    return jnp.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)

@@ -24,6 +24,7 @@ from rookery.compat.jaxagents import (
     hooks,
     training,
 )
+from rookery.types import Observation
 from rookery.types import Transition as Rows
 from tests.compat.jaxagents.goals import CONFIG, EVAL_KEY, HYPER, Actor, Continuous, Critic, Goals, Params, numbers
 from tests.tiny import assert_equal
@@ -258,7 +259,9 @@ def test_rollouts_have_the_documented_axes():
     terminated = jnp.zeros(size, bool).at[0, 1].set(True)
     number = jax.random.normal(jax.random.key(2), size)
     extras = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
-    batch = Rows(observations[0], number[..., None], number + 2.0, observations[1], terminated, extras)
+    batch = Rows(
+        Observation(observations[0]), number[..., None], number + 2.0, Observation(observations[1]), terminated, extras
+    )
     traj = training.transitions(shared(), runner, batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], observations[0, 2, 5, 0])
@@ -389,10 +392,12 @@ def test_a_step_that_terminates_at_the_time_limit_is_not_truncated():
 def test_the_team_environment_returns_true_successors_and_accepts_unbounded_actions():
     environment = shared()._environment
     state, start = environment.reset(jax.random.key(0))
-    assert start.observation.shape == (2, 2)
+    assert start.observation.features.shape == (2, 2)
     state, step = environment.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
-    np.testing.assert_allclose(step.reward, -jnp.abs(jnp.asarray([7.0, -3.0]) - start.observation[0]), rtol=1e-6)
-    np.testing.assert_array_equal(step.final_observation, np.stack([state.envstate.goals] * 2))
+    np.testing.assert_allclose(
+        step.reward, -jnp.abs(jnp.asarray([7.0, -3.0]) - start.observation.features[0]), rtol=1e-6
+    )
+    np.testing.assert_array_equal(step.final_observation.features, np.stack([state.envstate.goals] * 2))
     assert environment.spec.unbounded
     assert not environment.spec.discrete
     assert shared()._action.shape == (2,)

@@ -215,6 +215,6 @@ def test_the_point_environments_draw_their_walls_goals_and_point(name: str) -> N
     assert env.picture.scenery.goals == GOALS[name]
     state, step = env.reset(jax.random.key(0))
     scene = env.picture.scene(state)
-    assert scene.position.tolist() == [step.observation.tolist()]
+    assert scene.position.tolist() == [step.observation.features.tolist()]
     assert scene.visible.tolist() == [True]
     assert math.isnan(float(scene.heading[0]))

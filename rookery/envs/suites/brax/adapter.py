@@ -87,7 +87,7 @@ def make(
     start = jax.eval_shape(reset, jax.random.key(0))[1]
     spec = EnvSpec(
         name=name,
-        observation_size=start.observation.shape[0],
+        observation_size=start.observation.features.shape[0],
         action_size=brax_env.action_size,
         episode_length=episode_length,
         descriptor=variant.descriptor,

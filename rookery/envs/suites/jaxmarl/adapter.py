@@ -51,7 +51,7 @@ class JaxmarlEnvironment(NamedTuple):
     discrete: bool
     """Whether actions are discrete."""
     masked: bool
-    """Whether observations end with the mask of the available actions."""
+    """Whether observations have a mask of the available actions."""
     done_is_time_limit: bool
     """Whether `done` means only that the suite's time limit was reached."""
     existing: Array
@@ -65,8 +65,8 @@ class JaxmarlEnvironment(NamedTuple):
 def make(name: str, episode_length: int | None = None) -> Environment:
     """Build a JaxMARL environment.
 
-    Observations are `[I, O]` float32, flattened and padded with zeros at the end. An action mask follows if the agents'
-    action sizes differ or the suite reports available actions (see `EnvSpec.sensed_size`). Discrete actions are int32
+    Features are `[I, O]` float32, flattened and padded with zeros at the end. Observations have an action mask if the
+    agents' action sizes differ or the suite reports available actions. Discrete actions are int32
     `[I]`; continuous actions `[I, A]` are clipped to [-1, 1] and rescaled to the suite's bounds. Call this function
     outside of any traced function.
 
@@ -90,7 +90,7 @@ def make(name: str, episode_length: int | None = None) -> Environment:
     step = jax.jit(partial(_step, suite_env))
     spec = EnvSpec(
         name=name,
-        observation_size=max(suite_env.team.observation_sizes) + (action_size if suite_env.masked else 0),
+        observation_size=max(suite_env.team.observation_sizes),
         action_size=action_size,
         episode_length=length,
         discrete=suite_env.discrete,
@@ -126,7 +126,7 @@ def load(name: str, episode_length: int) -> JaxmarlEnvironment:
         names=tuple(agent if isinstance(agent, str) else f"agent_{agent}" for agent in agents),
         observation_sizes=tuple(sum(leaf.size for leaf in jax.tree.leaves(start)) for start in starts),
         action_sizes=action_sizes,
-        rivals=len({any(word in str(agent) for word in _ADVERSARY_NAMES) for agent in agents}) > 1,
+        competitive=len({any(word in str(agent) for word in _ADVERSARY_NAMES) for agent in agents}) > 1,
     )
     existing = np.arange(max(action_sizes)) < np.asarray(action_sizes)[:, None]
     lower, upper = np.zeros(existing.shape, np.float32), np.zeros(existing.shape, np.float32)
@@ -208,26 +208,26 @@ def _available_actions(suite_env: JaxmarlEnvironment, state: EnvState) -> Array:
 def _reset(suite_env: JaxmarlEnvironment, key: Key) -> tuple[EnvState, Step]:
     with third_party.standard_promotion():
         observations, state = suite_env.env.reset(key)
-        observation = _observe(suite_env, observations, state)
-    return third_party.firm(state), base.first_step(observation, jnp.zeros((0,), jnp.float32))
+        features, mask = _observe(suite_env, observations, state)
+    return third_party.strongly_typed(state), base.first_step(features, jnp.zeros((0,), jnp.float32), mask)
 
 
 def _step(suite_env: JaxmarlEnvironment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     with third_party.standard_promotion():
         observations, state, rewards, dones, _ = suite_env.env.step_env(key, state, _actions(suite_env, action))
-        observation = _observe(suite_env, observations, state)
+        features, mask = _observe(suite_env, observations, state)
         reward = jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in suite_env.agents])
         ended = jnp.asarray(False) if suite_env.done_is_time_limit else jnp.asarray(dones["__all__"], bool)
     terminated = jnp.broadcast_to(ended, reward.shape)
-    return third_party.firm(state), base.next_step(observation, reward, terminated, jnp.zeros((0,), jnp.float32))
+    none = jnp.zeros((0,), jnp.float32)
+    return third_party.strongly_typed(state), base.next_step(features, reward, terminated, none, mask)
 
 
-def _observe(suite_env: JaxmarlEnvironment, observations: PyTree, state: EnvState) -> Array:
+def _observe(suite_env: JaxmarlEnvironment, observations: PyTree, state: EnvState) -> tuple[Array, Array | None]:
+    """Features `[I, O]` of all agents, and their action masks `[I, A]`, or None."""
     longest = max(suite_env.team.observation_sizes)
-    observation = jnp.stack([_flat(observations[agent], longest) for agent in suite_env.agents])
-    if not suite_env.masked:
-        return observation
-    return jnp.concatenate([observation, _available_actions(suite_env, state).astype(jnp.float32)], axis=-1)
+    features = jnp.stack([_flat(observations[agent], longest) for agent in suite_env.agents])
+    return features, _available_actions(suite_env, state) if suite_env.masked else None
 
 
 def _flat(observation: PyTree, size: int) -> Array:

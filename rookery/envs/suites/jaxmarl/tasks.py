@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     """Sizes of an environment for the registry; a test compares them with the suite."""
 
     observation_size: int
-    """Of the agent with the largest observation, the action mask included."""
+    """Features of the agent with the largest observation, without the action mask."""
     action_size: int
     """Number of dimensions or of discrete actions, of the agent with the most."""
     agents: int
@@ -45,10 +45,10 @@ class Sizes(NamedTuple):
 TASKS = {
     "MPE_simple_v3": Sizes(4, 5, 1, 25),
     "MPE_simple_tag_v3": Sizes(16, 5, 4, 25),
-    "MPE_simple_world_comm_v3": Sizes(43, 9, 6, 25, discrete=False),
+    "MPE_simple_world_comm_v3": Sizes(34, 9, 6, 25, discrete=False),
     "MPE_simple_spread_v3": Sizes(18, 5, 3, 25),
     "MPE_simple_crypto_v3": Sizes(8, 4, 3, 25),
-    "MPE_simple_speaker_listener_v4": Sizes(16, 5, 2, 25),
+    "MPE_simple_speaker_listener_v4": Sizes(11, 5, 2, 25),
     "MPE_simple_push_v3": Sizes(19, 5, 2, 25),
     "MPE_simple_adversary_v3": Sizes(10, 5, 3, 25),
     "MPE_simple_reference_v3": Sizes(21, 50, 2, 25),
@@ -56,20 +56,20 @@ TASKS = {
     "MPE_simple_facmac_3a_v1": Sizes(16, 5, 4, 25, discrete=False),
     "MPE_simple_facmac_6a_v1": Sizes(28, 5, 8, 25, discrete=False),
     "MPE_simple_facmac_9a_v1": Sizes(40, 5, 12, 25, discrete=False),
-    "SMAX_3m": Sizes(83, 8, 3, 100),
-    "SMAX_2s3z": Sizes(137, 10, 5, 100),
-    "SMAX_25m": Sizes(677, 30, 25, 100),
-    "SMAX_3s5z": Sizes(218, 13, 8, 100),
-    "SMAX_8m": Sizes(218, 13, 8, 100),
-    "SMAX_5m_vs_6m": Sizes(151, 11, 5, 100),
-    "SMAX_10m_vs_11m": Sizes(286, 16, 10, 100),
-    "SMAX_27m_vs_30m": Sizes(773, 35, 27, 100),
-    "SMAX_3s5z_vs_3s6z": Sizes(232, 14, 8, 100),
-    "SMAX_3s_vs_5z": Sizes(111, 10, 3, 100),
-    "SMAX_6h_vs_8z": Sizes(192, 13, 6, 100),
-    "SMAX_smacv2_5_units": Sizes(137, 10, 5, 100),
-    "SMAX_smacv2_10_units": Sizes(272, 15, 10, 100),
-    "SMAX_smacv2_20_units": Sizes(542, 25, 20, 100),
+    "SMAX_3m": Sizes(75, 8, 3, 100),
+    "SMAX_2s3z": Sizes(127, 10, 5, 100),
+    "SMAX_25m": Sizes(647, 30, 25, 100),
+    "SMAX_3s5z": Sizes(205, 13, 8, 100),
+    "SMAX_8m": Sizes(205, 13, 8, 100),
+    "SMAX_5m_vs_6m": Sizes(140, 11, 5, 100),
+    "SMAX_10m_vs_11m": Sizes(270, 16, 10, 100),
+    "SMAX_27m_vs_30m": Sizes(738, 35, 27, 100),
+    "SMAX_3s5z_vs_3s6z": Sizes(218, 14, 8, 100),
+    "SMAX_3s_vs_5z": Sizes(101, 10, 3, 100),
+    "SMAX_6h_vs_8z": Sizes(179, 13, 6, 100),
+    "SMAX_smacv2_5_units": Sizes(127, 10, 5, 100),
+    "SMAX_smacv2_10_units": Sizes(257, 15, 10, 100),
+    "SMAX_smacv2_20_units": Sizes(517, 25, 20, 100),
     "overcooked_cramped_room": Sizes(520, 6, 2, 400),
     "overcooked_asymm_advantages": Sizes(1170, 6, 2, 400),
     "overcooked_coord_ring": Sizes(650, 6, 2, 400),
@@ -102,11 +102,11 @@ TASKS = {
     "coin_game": Sizes(36, 5, 2, 10),
     "storm_2p": Sizes(256, 5, 2, 152),
     "storm_np": Sizes(350, 8, 2, 152),
-    "hanabi": Sizes(679, 21, 2, 100),
+    "hanabi": Sizes(658, 21, 2, 100),
     "jaxnav": Sizes(205, 2, 2, 500, discrete=False),
     "ant_4x2": Sizes(18, 2, 4, 1000, discrete=False),
     "halfcheetah_6x1": Sizes(9, 1, 6, 1000, discrete=False),
     "hopper_3x1": Sizes(9, 1, 3, 1000, discrete=False),
-    "humanoid_9_8": Sizes(257, 9, 2, 1000, discrete=False),
+    "humanoid_9_8": Sizes(248, 9, 2, 1000, discrete=False),
     "walker2d_2x3": Sizes(10, 3, 2, 1000, discrete=False),
 }
