@@ -156,7 +156,7 @@ def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
     filled = jax.tree.map(lambda leaf: leaf[0], work.fill(population, fill_key))
     drawn = draw_skills(skill_key, filled.rows.reward.shape[0])
     with_skills = {
-        name: getattr(filled.rows, name).at[:, -SKILLS:].set(drawn) for name in ("observation", "next_observation")
+        name: getattr(filled.rows, name)._replace(skill=drawn) for name in ("observation", "next_observation")
     }
     return filled._replace(rows=filled.rows._replace(**with_skills))
 

@@ -29,7 +29,7 @@ from benchmarks.peers_map_elites import scores
 from benchmarks.qdax_me_pbt import QUICK, Settings
 from rookery.envs.wrappers import auto_reset
 from rookery.learners import rollout
-from rookery.types import Array, Genotype, Key, PyTree
+from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 
 class Elites(NamedTuple):
@@ -165,9 +165,9 @@ def elites_of(state: State) -> Elites:
     return Elites(found.genotypes, fitnesses, np.asarray(found.descriptors), np.asarray(found.centroids))
 
 
-def act(agent: Any, params: PyTree, observation: Array) -> Array:
+def act(agent: Any, params: PyTree, observation: Observation) -> Array:
     """QDax's deterministic action `[A]`; its key argument is unused."""
-    return agent.select_action(observation, params, None, deterministic=True)
+    return agent.select_action(observation.features, params, None, deterministic=True)
 
 
 def reevaluate(

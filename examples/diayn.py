@@ -15,7 +15,7 @@ import rookery
 def main(small: bool, run_dir: str) -> None:
     """Discover skills, print where each ends, and act with one of them."""
     room = rookery.make("point_room", episode_length=20 if small else 100)
-    env = rookery.skills(room, num_skills=4 if small else 8)  # appends the skill to the observations
+    env = rookery.skills(room, num_skills=4 if small else 8)  # adds the skill to the observations
     hidden_sizes = (8,) if small else (64, 64)
     config = rookery.agents.SacConfig(hidden_sizes=hidden_sizes)
     discovery = rookery.agents.DiaynConfig(discriminator_hidden_sizes=hidden_sizes)

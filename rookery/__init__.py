@@ -17,6 +17,8 @@ from rookery.agents.sac import sac
 from rookery.agents.td3 import td3
 from rookery.deploy.export import export
 from rookery.envs.base import Environment
+from rookery.envs.check import check_environment
+from rookery.envs.custom import register
 from rookery.envs.registry import make
 from rookery.envs.wrappers.skills import skills
 from rookery.hyperparams import choose
@@ -42,6 +44,7 @@ __all__ = [
     "Program",
     "Result",
     "act",
+    "check_environment",
     "choose",
     "diayn",
     "export",
@@ -54,6 +57,7 @@ __all__ = [
     "on_policy",
     "pbt",
     "ppo",
+    "register",
     "run",
     "sac",
     "seeds",

@@ -240,11 +240,23 @@ def check_output_scale(output_scale: float) -> None:
         raise ValueError(f"output_scale must be above 0, got {output_scale}.")
 
 
-def check_continuous(spec: EnvSpec, agent: str) -> None:
-    """Check that the environment has continuous actions.
+def check_spec(spec: EnvSpec, agent: str) -> None:
+    """Check that an agent is built from a spec, not from an environment.
 
     Raises:
-      ValueError: the actions are discrete; the message names the agent and the environment.
+      ValueError: it is something else; the message names the agent.
     """
+    if not isinstance(spec, EnvSpec):
+        remedy = "pass its spec: env.spec" if hasattr(spec, "spec") else "pass the spec of an environment: env.spec"
+        raise ValueError(f"{agent} is built from an EnvSpec, got {type(spec).__name__}; {remedy}.")
+
+
+def check_continuous(spec: EnvSpec, agent: str) -> None:
+    """Check that the spec is one of an environment with continuous actions.
+
+    Raises:
+      ValueError: it is not; the message names the agent and the environment.
+    """
+    check_spec(spec, agent)
     if spec.discrete:
         raise ValueError(f"{agent} needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")

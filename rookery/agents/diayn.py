@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
-from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -297,7 +297,7 @@ def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
       spec: spec of the environment with skills that the agent was built for.
       skill: `[S]`.
     """
-    return networks.freeze_inputs(params.agent, spec.observation_size, skill)
+    return networks.freeze_inputs(params.agent, spec.input_size - skill.shape[0], skill)
 
 
 def diayn(
@@ -321,6 +321,7 @@ def diayn(
     config = config or DiaynConfig()
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("DIAYN needs an agent that learns from stored transitions, such as rookery.sac(spec).")
+    check_spec(spec, "DIAYN")
     if spec.skill is None:
         raise ValueError(f"DIAYN needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not config.descriptor_full_state:

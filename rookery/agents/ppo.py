@@ -24,7 +24,7 @@ from rookery.agents.actor_critic import (
     memory_of,
     unroll,
 )
-from rookery.agents.base import OnPolicyAgent
+from rookery.agents.base import OnPolicyAgent, check_spec
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
@@ -295,6 +295,7 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
       >>> agent = rookery.ppo(env.spec, rookery.agents.PpoConfig(recurrent=True))
     """
     config = config or PpoConfig()
+    check_spec(spec, "PPO")
     if spec.skill is not None or spec.recurrent:
         raise ValueError(
             f"PPO supports no environment with skills or a memory, but {spec.name} has one; use the environment "

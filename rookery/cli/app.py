@@ -27,6 +27,7 @@ from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
 from rookery.distributed.sync import check_alike, connect, is_first
+from rookery.envs import custom
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
@@ -215,8 +216,10 @@ def train(command: Train, group: ProcessGroup) -> None:
         schedule = lineage(config.replay_schedule).schedule()
         check_agent(schedule, agent_of(name))
         config, name = without_population_method(config), f"replay-{agent_of(name)}"
-    run_dir = config.run.run_dir or f"runs/{name}-{config.environment.env}-{config.run.seed}"
-    config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=run_dir))
+    run_dir = config.run.run_dir or f"runs/{name}-{custom.label(config.environment.env)}-{config.run.seed}"
+    environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
+    run = dataclasses.replace(config.run, run_dir=run_dir)
+    config = dataclasses.replace(config, environment=environment, run=run)
     if command.plan:
         _plan(config, schedule)
     else:
@@ -252,7 +255,8 @@ def _plan(config: AnyRun, schedule: Schedule | None) -> None:
 
 def _run_title(config: AnyRun, built: build.Built) -> str:
     timing = f", {built.program.timing}" if built.program.timing else ""
-    return f"{config.kind} on {config.environment.env}: {_population_title(config)} on {describe(built.mesh)}{timing}"
+    task, population = custom.label(config.environment.env), _population_title(config)
+    return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 
 def _run(config: AnyRun, schedule: Schedule | None, group: ProcessGroup, resume: bool = False) -> None:

@@ -1,24 +1,30 @@
 """Environments: the interface, the task registry, the wrappers, and the adapters of other suites."""
 
-from rookery.envs.base import Environment, EnvSpec, Step, descriptor_spec, first_step, next_step
+from rookery.envs.base import Environment, EnvSpec, Step, Team, descriptor_spec, first_step, next_step
+from rookery.envs.check import check_environment
+from rookery.envs.custom import register
 from rookery.envs.registry import make
 from rookery.envs.tasks.functions import function
 from rookery.envs.wrappers.skills import SkillsConfig, skills
 from rookery.envs.wrappers.teams import as_team, identify
-from rookery.envs.wrappers.time_limit import limit_episode
+from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
 
 __all__ = [
     "EnvSpec",
     "Environment",
     "SkillsConfig",
     "Step",
+    "Team",
     "as_team",
+    "check_environment",
     "descriptor_spec",
     "first_step",
     "function",
+    "guard_physics",
     "identify",
     "limit_episode",
     "make",
     "next_step",
+    "register",
     "skills",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from rookery.envs import custom
 from rookery.envs.base import DescriptorSpec, Environment
 from rookery.envs.suites import gymnax
 from rookery.envs.suites.brax import adapter as brax
@@ -49,12 +50,13 @@ class Task(NamedTuple):
 
 
 def make(name: str, **overrides: Any) -> Environment:
-    """Build a task's environment, with the task's name in its spec.
+    """Build a task's environment, with the task's name in its spec, or a user-defined environment.
 
     Args:
-      name: one of `names()`.
+      name: one of `names()`; or of a user-defined environment: `package.module:factory`, `path/to/file.py:factory`, or
+        a name that was registered (`rookery.register`).
       **overrides: the task's options, `Task.overrides`: `episode_length` (steps), `backend` for Brax tasks, and the
-        parameters of the pursuit tasks.
+        parameters of the pursuit tasks; for a user-defined environment the keyword arguments of its factory.
 
     Raises:
       ImportError: the task's suite is not installed; the message contains the command that installs it.
@@ -64,6 +66,8 @@ def make(name: str, **overrides: Any) -> Environment:
       >>> rookery.make("point_room", episode_length=20).spec.action_size
       2
     """
+    if custom.is_custom(name):
+        return custom.make(name, **overrides)
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))
     if unknown:
@@ -95,8 +99,10 @@ def find(name: str) -> Task:
             f"{name!r} is a scoring function for MAP-Elites, not an environment; "
             f"use `rookery train map-elites --env {name}`."
         )
-    near = difflib.get_close_matches(name, (*_TASKS, *functions.names()), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, (*_TASKS, *functions.names(), *custom.names()), n=3, cutoff=0.5)
     remedy = f"did you mean {', '.join(near)}?" if near else "`rookery envs` lists them all."
+    if name.endswith(".py") or "/" in name:
+        remedy = f"give the factory in the file too, as in {name.removesuffix('.py')}.py:make."
     raise ValueError(f"there is no task {name!r}; {remedy}")
 
 

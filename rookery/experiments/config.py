@@ -13,13 +13,15 @@ class EnvironmentConfig:
     """The task and the devices of a run."""
 
     env: str = "hopper"
-    """Name of the task; `rookery envs` lists all tasks."""
+    """Name of the task (`rookery envs` lists all), or a user-defined factory of an environment:
+    package.module:factory or path/to/file.py:factory."""
     episode_length: int | None = None
     """Environment steps after which an episode is truncated (at least 1); by default the task's standard length."""
     backend: str | None = None
     """Physics engine of a Brax task: spring (the default), positional, generalized or mjx."""
     option: tuple[str, ...] = ()
-    """Further options of the task, each as name=value, such as predator_speed=3; docs/tasks.md lists them."""
+    """Further options of the task, each as name=value, such as predator_speed=3; docs/tasks.md lists them. For a
+    user-defined factory, its parameters."""
     devices: int | None = None
     """Number of devices to shard the population over (at least 1; it must divide the population, or for map-elites the
     batch). By default the largest number available that divides it; on a CPU, each core is a device."""

@@ -235,6 +235,7 @@ def off_policy(
       1000
     """
     config = config or OffPolicyConfig()
+    rollout.check_arguments("off_policy", agent, environment)
     spec = environment.spec
     if spec.discrete:
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")

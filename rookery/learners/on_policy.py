@@ -236,9 +236,9 @@ def on_policy(
       20480
     """
     config = config or OnPolicyConfig()
+    rollout.check_arguments("on_policy", agent, environment)
     spec = environment.spec
     _check(agent, spec, config)
-    _check_flags(environment)
     environment = with_carry(environment, agent.carry_sizes)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
@@ -271,20 +271,6 @@ def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> 
             )
         raise ValueError(f"fitness must name one of the agents {', '.join(names)}; got {config.fitness!r}.")
     _check_minibatches(agent, config, len(names) if agent.team == "shared" else 1)
-
-
-def _check_flags(environment: envs.Environment) -> None:
-    """Check that every agent of a team has a separate reward and separate flags, of constant shape."""
-    spec = environment.spec
-    agents = spec.agents
-    start = jax.eval_shape(environment.reset, jax.random.key(0))[1]
-    for name in ("reward", "terminated", "truncated"):
-        if getattr(start, name).shape != agents:
-            raise ValueError(
-                f"{spec.name} gives {name} of shape {getattr(start, name).shape} instead of {agents}: every "
-                "agent needs one in every step, and the flags of an agent that ends before the others must stay set "
-                "until the episode is over."
-            )
 
 
 def _check_minibatches(agent: OnPolicyAgent, config: OnPolicyConfig, agents_per_policy: int) -> None:

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from rookery import normalize, trees
-from rookery.agents.base import ActFn, Agent, IntrinsicReward, KeepFn, OffPolicyAgent
+from rookery.agents.base import ActFn, Agent, IntrinsicReward, KeepFn, OffPolicyAgent, OnPolicyAgent
 from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvState, Step, Team
+from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset, skills
 from rookery.learners.base import (
     SUMMARIES,
@@ -183,6 +184,18 @@ def evaluator(
 def bank_size(evaluator: Evaluator) -> int:
     """K, start states per generation: as configured, and at least one for each episode of an evaluation."""
     return max(evaluator.config.start_states, evaluator.episodes)
+
+
+def check_arguments(learner: str, agent: Agent, environment: Environment) -> None:
+    """Check an agent and an environment before a learner binds them.
+
+    Raises:
+      ValueError: the arguments are swapped or of another type, or `check_interface` finds something wrong.
+    """
+    if not isinstance(agent, OffPolicyAgent | OnPolicyAgent):
+        found = "an environment" if isinstance(agent, Environment) else f"an object of type {type(agent).__name__}"
+        raise ValueError(f"{learner} takes the agent first, then the environment; got {found} as the agent.")
+    check_interface(environment)
 
 
 def bind_learner(

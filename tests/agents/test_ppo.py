@@ -125,15 +125,20 @@ def test_the_values_of_a_row_stay_together(prepared_rollout: PreparedRollout) ->
         )
 
 
+def scale_and_shift(observation: Observation, where: jax.Array, scale: float, offset: float) -> Observation:
+    """Change the features and the carry of the rows `[T, E]` where `where` is True; the action mask stays."""
+    numeric = observation._replace(action_mask=None)
+    changed = trees.where(where, jax.tree.map(lambda leaf: scale * leaf + offset, numeric), numeric)
+    return changed._replace(action_mask=observation.action_mask)
+
+
 def test_the_successor_is_used_after_a_truncation_but_not_after_a_termination(agent_case: CompiledAgent) -> None:
     plain, _ = agent_case.update()
     for hidden, where in (
         (True, agent_case.batch.terminated),
         (False, agent_case.batch.extras.ended & ~agent_case.batch.terminated),
     ):
-        reached = agent_case.batch.next_observation
-        features = jnp.where(where[..., None], reached.features + 1.0, reached.features)
-        elsewhere = reached._replace(features=features)
+        elsewhere = scale_and_shift(agent_case.batch.next_observation, where, 1.0, 1.0)
         other, _ = agent_case.update(batch=agent_case.batch._replace(next_observation=elsewhere))
         assert (numbers(other) == numbers(plain)).all() == hidden
 
@@ -145,11 +150,9 @@ def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
     ended = extras.ended.at[4, 0].set(True)
     terminated = agent_case.batch.terminated.at[4, 0].set(True)
     over = agent_case.batch._replace(terminated=terminated, extras=extras._replace(ended=ended))
-    wide = partial(jnp.where, skipped[..., None])
-    features, reached = over.observation.features, over.next_observation.features
     other = over._replace(
-        observation=over.observation._replace(features=wide(-features, features)),
-        next_observation=over.next_observation._replace(features=wide(7.0 + reached, reached)),
+        observation=scale_and_shift(over.observation, skipped, -1.0, 0.0),
+        next_observation=scale_and_shift(over.next_observation, skipped, 1.0, 7.0),
         reward=jnp.where(skipped, 99.0, over.reward),
         extras=over.extras._replace(
             log_prob=jnp.where(skipped, -9.0, extras.log_prob),
@@ -168,11 +171,13 @@ def first_observation(agent_case: CompiledAgent) -> Observation:
 
 def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agent_case: CompiledAgent) -> None:
     spec, observed = agent_case.case.spec, first_observation(agent_case)
+    recurrent = agent_case.case.config.recurrent
+    assert agent_case.agent.carry_sizes == (Memory(MEMORY, MEMORY) if recurrent else None)
     for action, log_prob in (
         agent_case.explore(agent_case.state, agent_case.hyper, observed, jax.random.key(0)),
         (agent_case.act(agent_case.state.params, observed), jnp.zeros(())),
     ):
-        if agent_case.case.config.recurrent:
+        if recurrent:
             assert isinstance(action, ActionWithCarry)
             assert jax.tree.map(jnp.shape, action.carry) == Memory((MEMORY,), (MEMORY,))
         done = action.action if isinstance(action, ActionWithCarry) else action

@@ -29,6 +29,7 @@ from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, read_csv
+from rookery.types import Observation
 from tests.agents.common import compiled
 from tests.tiny import assert_equal
 
@@ -107,8 +108,8 @@ def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     actions = []
     for number, skill in enumerate(enumerate_skills(spec.skill)):
-        observation = jnp.asarray([0.3, -0.7])
-        expected = rookery.act(with_skill, whole, jnp.concatenate([observation, jnp.asarray(skill)]))
+        observation = Observation(jnp.asarray([0.3, -0.7]))
+        expected = rookery.act(with_skill, whole, observation._replace(skill=jnp.asarray(skill)))
         actions.append(rookery.act(agent, trees.take(policies, number), observation))
         np.testing.assert_allclose(actions[-1], expected, atol=1e-6)
     assert not np.allclose(actions[0], actions[1], atol=1e-6)

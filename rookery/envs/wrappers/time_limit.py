@@ -68,6 +68,9 @@ def guard_physics(environment: Environment) -> Environment:
 
     That step has `broken` set, reward 0, and its non-finite numbers replaced by 0. The environment's state keeps its
     non-finite numbers until the next reset.
+
+    Example:
+      >>> env = rookery.envs.limit_episode(rookery.envs.guard_physics(rookery.make("point_room")), 10)
     """
     return environment._replace(step=partial(_guarded_step, environment))
 

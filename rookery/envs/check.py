@@ -1,0 +1,269 @@
+"""Checks of user-defined environments, which report what is wrong in sentences."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from rookery import trees
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.types import Array, Key, Observation, PyTree
+
+_IN_A_TEAM = (
+    "Every agent of a team needs one in every step, and the flags of an agent that ends before the others must "
+    "stay set until the episode is over."
+)
+SEEDS = 3
+"""Episodes that `check_environment` runs at once."""
+
+
+class EnvironmentWarning(UserWarning):
+    """An environment can be trained, but has a property that is rarely intended."""
+
+
+def check_environment(environment: Environment, seed: int = 0) -> None:
+    """Check that an environment can be trained: its shapes and types, time limit, start states and numbers.
+
+    It is reset and stepped under `jit` and `vmap` with random actions, for one step more than an episode.
+
+    Args:
+      environment: the environment, without automatic resets.
+      seed: seed of the start states and the actions.
+
+    Raises:
+      ValueError: something is wrong; one sentence for each problem, each on its own line.
+
+    Warns:
+      EnvironmentWarning: every episode starts in the same state, which may be intended.
+
+    Example:
+      >>> rookery.check_environment(rookery.make("point_room", episode_length=5))
+    """
+    check_interface(environment)
+    _report(environment.spec, _behaviour(environment, jax.random.key(seed)))
+
+
+def check_interface(environment: Environment) -> None:
+    """The cheap part of `check_environment`, which learners run: shapes, types, and whether episodes end.
+
+    The environment is traced only, unless no step can set `truncated`: then random episodes show whether they end.
+
+    Raises:
+      ValueError: as `check_environment`.
+    """
+    if not isinstance(environment, Environment):
+        raise ValueError(
+            f"an environment must be a rookery.Environment, got {type(environment).__name__}; the agent is built from "
+            "environment.spec, and the learner from the agent and the environment: off_policy(sac(env.spec), env)."
+        )
+    spec = environment.spec
+    if not isinstance(spec, EnvSpec):
+        raise ValueError(f"environment.spec must be a rookery.envs.EnvSpec, got {type(spec).__name__}.")
+    _report(spec, _size_problems(spec))
+    state, first = _traced(spec, "reset(key)", "first_step", environment.reset, jax.random.key(0))
+    _report(spec, _step_problems(spec, "reset", first))
+    action = jax.ShapeDtypeStruct(*_action_type(spec))
+    inputs = state, action, jax.random.key(0)
+    after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
+    _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after)])
+    if not _may_truncate(environment, *inputs):
+        _report(spec, _time_limit_problems(spec, _random_episodes(environment, jax.random.key(0))))
+
+
+def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
+    if found := list(problems):
+        raise ValueError(f"the environment {spec.name} is wrong: " + "\n".join(found))
+
+
+def _size_problems(spec: EnvSpec) -> Iterator[str]:
+    for name in ("observation_size", "action_size", "episode_length"):
+        value = getattr(spec, name)
+        if not isinstance(value, int) or value < 1:
+            yield f"spec.{name} must be a whole number of at least 1, got {value!r}."
+
+
+def _traced(
+    spec: EnvSpec, call: str, builder: str, function: Callable[..., Any], *inputs: PyTree
+) -> tuple[PyTree, Step]:
+    """Shapes of the state and the step that `reset` or `step` returns."""
+    try:
+        result = jax.eval_shape(function, *inputs)
+    except Exception as error:
+        shape = f" for an action of shape {inputs[1].shape} and type {inputs[1].dtype}" if len(inputs) > 1 else ""
+        _report(spec, [f"{call} raised {type(error).__name__}{shape}: {_first_line(error)}."])
+        raise
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Step)):
+        text = f"{call} must return (state, step), with step from rookery.envs.{builder}, got {_kind(result)}."
+        _report(spec, [text])
+    return result
+
+
+def _action_type(spec: EnvSpec) -> tuple[tuple[int, ...], Any]:
+    return (spec.agents, jnp.int32) if spec.discrete else ((*spec.agents, spec.action_size), jnp.float32)
+
+
+def _step_problems(spec: EnvSpec, where: str, step: Step) -> Iterator[str]:
+    """Wrong shapes and types of one step, as shapes."""
+    for name in ("observation", "final_observation"):
+        observation = getattr(step, name)
+        if not isinstance(observation, Observation):
+            yield f"{where} gives {name} as {_kind(observation)}; build steps by first_step and next_step."
+            continue
+        expected = (*spec.agents, spec.observation_size)
+        if found := list(
+            _array_problems(f"{where} gives {name}.features", observation.features, expected, jnp.floating)
+        ):
+            yield from (f"{problem} (spec.observation_size is {spec.observation_size})" for problem in found)
+            return
+        mask = observation.action_mask
+        if (mask is not None) != spec.masked:
+            yield f"{where} gives {'no' if mask is None else 'a'} mask, but spec.masked is {spec.masked}."
+        elif mask is not None:
+            expected = (*spec.agents, spec.action_size)
+            yield from _array_problems(f"{where} gives {name}.action_mask", mask, expected, jnp.bool_)
+    own = [("reward", jnp.floating), ("terminated", jnp.bool_), ("truncated", jnp.bool_)]
+    for name, kind in own:
+        for problem in _array_problems(f"{where} gives {name}", getattr(step, name), spec.agents, kind):
+            yield problem if spec.team is None else f"{problem} {_IN_A_TEAM}"
+    yield from _array_problems(f"{where} gives broken", step.broken, (), jnp.bool_)
+    yield from _array_problems(f"{where} gives descriptor", step.descriptor, (spec.descriptor_size,), jnp.floating)
+
+
+def _array_problems(what: str, array: Any, shape: tuple[int, ...], kind: Any) -> Iterator[str]:
+    found = getattr(array, "shape", None)
+    if found != shape:
+        yield f"{what} of shape {found} instead of {shape}."
+    elif not jnp.issubdtype(array.dtype, kind):
+        yield f"{what} of type {array.dtype} instead of {'bool' if kind is jnp.bool_ else 'float32'}."
+
+
+def _state_problems(before: PyTree, after: PyTree) -> Iterator[str]:
+    """Differences of shape or type between the state of a reset and that of a step."""
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        yield "step returns a state of another structure than reset; both must return the same containers."
+        return
+    for (path, old), new in zip(jax.tree_util.tree_flatten_with_path(before)[0], jax.tree.leaves(after), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            name = jax.tree_util.keystr(path) or "the state"
+            yield f"{name} of the state is {old.dtype} {old.shape} after reset and {new.dtype} {new.shape} after step."
+
+
+def _may_truncate(environment: Environment, *inputs: PyTree) -> bool:
+    """Whether `truncated` depends on the inputs of a step, so that a time limit may exist."""
+
+    def truncated(state: EnvState, action: Array, key: Key) -> Array:
+        return environment.step(state, action, key)[1].truncated
+
+    return _depends(jax.make_jaxpr(truncated)(*inputs).jaxpr)[0]
+
+
+def _depends(jaxpr: Any) -> list[bool]:
+    """Whether each output of a jaxpr depends on its inputs; the bodies of jitted functions are followed."""
+    dependent = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        inner = equation.params.get("jaxpr")
+        if equation.primitive.name in ("jit", "pjit") and inner is not None:
+            outputs = _depends(inner.jaxpr)
+        else:
+            outputs = [True] * len(equation.outvars)
+        if any(not isinstance(atom, jax.extend.core.Literal) and atom in dependent for atom in equation.invars):
+            dependent.update(out for out, depends in zip(equation.outvars, outputs, strict=True) if depends)
+    return [not isinstance(out, jax.extend.core.Literal) and out in dependent for out in jaxpr.outvars]
+
+
+def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
+    """Problems that show in episodes with random actions."""
+    spec, length = environment.spec, environment.spec.episode_length
+    yield from _start_problems(environment, key)
+    steps, again = (_random_episodes(environment, key) for _ in range(2))
+    if not _equal(steps, again):
+        yield "the same states, actions and keys give different steps; step must be a pure function."
+    active = np.concatenate([np.ones((1, SEEDS), bool), ~np.cumsum(_over(spec, steps), axis=0).astype(bool)[:-1]])
+    for name, values in (("reward", steps.reward), ("observation", steps.final_observation.features)):
+        finite = np.isfinite(np.asarray(values)).reshape(length, SEEDS, -1).all(axis=-1) | ~active
+        if not finite.all():
+            when = int(np.argmax(~finite.all(axis=1))) + 1
+            yield (
+                f"step {when} gives {name} that is not finite; rookery.envs.guard_physics(environment) ends such an "
+                "episode."
+            )
+    yield from _time_limit_problems(spec, steps)
+
+
+def _time_limit_problems(spec: EnvSpec, steps: Step) -> Iterator[str]:
+    if not _over(spec, steps).any(axis=0).all():
+        length = spec.episode_length
+        yield (
+            f"an episode did not end within spec.episode_length = {length} steps; wrap the environment: "
+            f"rookery.envs.limit_episode(environment, {length})."
+        )
+
+
+def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
+    keys = jax.random.split(key, SEEDS)
+    (state, first), again = (jax.jit(jax.vmap(environment.reset))(keys) for _ in range(2))
+    if not _equal((state, first), again):
+        yield "the same key gives different start states; reset must be a pure function of its key."
+    if _equal(trees.take((state, first), 0), trees.take((state, first), 1)):
+        text = f"reset of {environment.spec.name} ignores its key: every episode starts in the same state"
+        warnings.warn(text, EnvironmentWarning, stacklevel=5)
+    if np.any(first.reward) or np.any(first.terminated) or np.any(first.truncated):
+        yield "reset gives a reward or sets a flag; the first step of an episode has reward 0 and no flag."
+    if not trees.all_finite((state, first)):
+        yield "reset gives numbers that are not finite."
+    if not _equal(first.observation, first.final_observation):
+        yield "reset gives a final_observation that differs from its observation; build the step by first_step."
+
+
+def _inputs(spec: EnvSpec, action_key: Key, step_key: Key) -> tuple[Array, Key]:
+    """Random actions and keys of one step of all episodes."""
+    shape, kind = _action_type(spec)
+    keys = jax.random.split(step_key, SEEDS)
+    if spec.discrete:
+        return jax.random.randint(action_key, (SEEDS, *shape), 0, spec.action_size), keys
+    return jax.random.uniform(action_key, (SEEDS, *shape), kind, -1.0, 1.0), keys
+
+
+def _random_episodes(environment: Environment, key: Key) -> Step:
+    """The steps `[T, SEEDS, ...]` of episodes with random actions, of the spec's length and without resets."""
+    reset_key, action_key, step_key = jax.random.split(key, 3)
+    state = jax.jit(jax.vmap(environment.reset))(jax.random.split(reset_key, SEEDS))[0]
+
+    def advance(state: PyTree, time: Array) -> tuple[PyTree, Step]:
+        inputs = _inputs(environment.spec, jax.random.fold_in(action_key, time), jax.random.fold_in(step_key, time))
+        return jax.vmap(environment.step)(state, *inputs)
+
+    times = jnp.arange(environment.spec.episode_length)
+    return jax.jit(partial(jax.lax.scan, advance))(state, times)[1]
+
+
+def _over(spec: EnvSpec, steps: Step) -> Any:
+    """Whether episodes are over in each step, `[T, SEEDS]`."""
+    ended = np.asarray(steps.terminated | steps.truncated)
+    return np.all(ended, axis=-1) if spec.team else ended
+
+
+def _equal(one: PyTree, other: PyTree) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(_numbers(a), _numbers(b), equal_nan=True) for a, b in pairs)
+
+
+def _numbers(leaf: Array) -> np.ndarray:
+    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    values = np.asarray(jax.random.key_data(leaf) if keys else leaf)
+    return values.astype(np.float64) if values.dtype.kind == "f" else values
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return f"a tuple of {len(value)}"
+    return f"{type(value).__name__}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")

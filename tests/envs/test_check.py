@@ -1,0 +1,158 @@
+"""Checks of user-defined environments: each mistake is reported in one sentence."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rookery
+from rookery.agents.ppo import ppo
+from rookery.agents.sac import sac
+from rookery.envs import registry
+from rookery.envs.base import Environment, EnvSpec, first_step, next_step
+from rookery.envs.check import EnvironmentWarning, check_environment, check_interface
+from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
+from rookery.learners.off_policy import off_policy
+from rookery.learners.on_policy import on_policy
+from rookery.types import Observation
+
+LENGTH = 6
+WRONG = r"^the environment line is wrong: "
+
+
+def line(mistake: str = "", **spec: Any) -> Environment:
+    """A point on a line with one mistake."""
+    described = EnvSpec("line", **{"observation_size": 2, "action_size": 1, "episode_length": LENGTH, **spec})
+
+    def reset(key: jax.Array) -> Any:
+        state = jnp.zeros(2) if mistake == "same start" else jax.random.uniform(key, (2,))
+        first = first_step(state, jnp.zeros(0))
+        if mistake == "reward at start":
+            first = first._replace(reward=jnp.ones(()))
+        if mistake == "other final observation":
+            first = first._replace(final_observation=Observation(state + 1.0))
+        return first if mistake == "no pair" else (state, first)
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
+        state = state + (action if mistake != "needs two actions" else action[1:] + action[:1] @ jnp.ones((2, 1)))
+        if mistake == "growing state":
+            state = jnp.concatenate([state, state])
+        reward = {"long reward": jnp.ones(1), "nan": jnp.float32(jnp.nan), "int reward": jnp.int32(1)}.get(
+            mistake, jnp.ones(())
+        )
+        return state, next_step(state[:2], jnp.ones(()), jnp.asarray(False), jnp.zeros(0))._replace(reward=reward)
+
+    environment = Environment(reset, step, described)
+    return environment if mistake in ("no time limit", "no pair") else limit_episode(environment, LENGTH)
+
+
+@pytest.mark.parametrize("name", ["point_room", "pursuit_discrete", "probe_both", "inverted_pendulum"])
+def test_shipped_environments_pass(name: str) -> None:
+    check_environment(registry.make(name, episode_length=LENGTH))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "spec", "message"),
+    [
+        (
+            "no pair",
+            {},
+            r"reset\(key\) must return \(state, step\), with step from rookery\.envs\.first_step, got Step",
+        ),
+        (
+            "",
+            {"observation_size": 3},
+            r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec\.observation_size is 3\)$",
+        ),
+        ("", {"observation_size": 0}, r"spec\.observation_size must be a whole number of at least 1, got 0\.$"),
+        ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
+        ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
+        ("growing state", {}, r"\.inner of the state is float32 \(2,\) after reset and float32 \(4,\) after step\.$"),
+        ("long reward", {}, r"step gives reward of shape \(1,\) instead of \(\)\.$"),
+        ("int reward", {}, r"step gives reward of type int32 instead of float32\.$"),
+        (
+            "no time limit",
+            {},
+            r"an episode did not end within spec\.episode_length = 6 steps; wrap the environment: "
+            r"rookery\.envs\.limit_episode\(environment, 6\)\.$",
+        ),
+    ],
+)
+def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str, spec: dict, message: str) -> None:
+    environment = line(mistake, **spec)
+    for check in (check_environment, check_interface, lambda e: off_policy(sac(line().spec), e)):
+        with pytest.raises(ValueError, match=WRONG + message):
+            check(environment)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (
+            "reward at start",
+            r"reset gives a reward or sets a flag; the first step of an episode has reward 0 and no flag",
+        ),
+        (
+            "other final observation",
+            r"reset gives a final_observation that differs from its observation; build the step",
+        ),
+        ("nan", r"step 1 gives reward that is not finite; rookery\.envs\.guard_physics\(environment\) ends such an"),
+    ],
+)
+def test_wrong_behaviour_is_an_error(mistake: str, message: str) -> None:
+    with pytest.raises(ValueError, match=WRONG + message):
+        check_environment(line(mistake))
+
+
+def test_broken_physics_that_end_the_episode_are_accepted() -> None:
+    broken = line("nan")
+    check_environment(limit_episode(guard_physics(broken), LENGTH))
+
+
+def test_impure_functions_are_errors() -> None:
+    calls = []
+
+    def reset(key: jax.Array) -> Any:
+        calls.append(0)
+        start = jax.random.uniform(key, (2,)) + len(calls)
+        return start, first_step(start, jnp.zeros(0))
+
+    impure = limit_episode(line("no time limit")._replace(reset=reset), LENGTH)
+    with pytest.raises(ValueError, match=r"the same key gives different start states; reset must be a pure function"):
+        check_environment(impure)
+
+
+def test_an_ignored_key_is_a_warning() -> None:
+    with pytest.warns(
+        EnvironmentWarning, match=r"^reset of line ignores its key: every episode starts in the same state$"
+    ):
+        check_environment(line("same start"))
+
+
+def test_an_environment_that_always_terminates_needs_no_time_limit() -> None:
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
+        return state, next_step(state, jnp.ones(()), jnp.asarray(True), jnp.zeros(0))
+
+    check_environment(line("no time limit")._replace(step=step))
+
+
+def test_swapped_arguments_are_errors_that_name_the_order() -> None:
+    environment = line()
+    for build in (sac, ppo):
+        with pytest.raises(
+            ValueError, match=r" is built from an EnvSpec, got Environment; pass its spec: env\.spec\.$"
+        ):
+            build(environment)  # pyright: ignore[reportArgumentType]
+    for learner, agent in ((off_policy, sac), (on_policy, ppo)):
+        message = (
+            rf"^{learner.__name__} takes the agent first, then the environment; got an environment as the agent\.$"
+        )
+        with pytest.raises(ValueError, match=message):
+            learner(environment, agent(environment.spec))  # pyright: ignore
+        with pytest.raises(ValueError, match=r"^an environment must be a rookery\.Environment, got EnvSpec; "):
+            learner(agent(environment.spec), environment.spec)  # pyright: ignore
+
+
+def test_the_check_is_public() -> None:
+    assert rookery.check_environment is check_environment

@@ -1,0 +1,123 @@
+"""User-defined environments by name: references, registered names, and what goes wrong."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import rookery
+from rookery.envs import custom, registry
+from rookery.envs.base import Environment
+
+FILE = """
+import rookery
+
+def make(episode_length: int = 7) -> rookery.Environment:
+    return rookery.make("point_room", episode_length=episode_length)
+
+def raises():
+    return 1 / 0
+
+def nothing():
+    return None
+
+def needs(mass):
+    return make()
+"""
+
+
+def short_room(episode_length: int = 3) -> Environment:
+    return rookery.make("point_room", episode_length=episode_length)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "own_task.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_factory_in_a_file_is_a_task_with_its_parameters_as_options(file: Path) -> None:
+    assert registry.make(f"{file}:make").spec.episode_length == 7
+    assert registry.make(f"{file}:make", episode_length=9).spec.episode_length == 9
+
+
+def test_a_factory_in_a_module_is_found_from_the_working_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(file.parent))])
+    monkeypatch.chdir(file.parent)
+    (file.parent / "own_package").mkdir()
+    (file.parent / "own_package" / "tasks.py").write_text(FILE)
+    assert registry.make("own_package.tasks:make").spec.episode_length == 7
+    assert custom.canonical("own_task.py:make") == f"{file}:make"
+
+
+def test_registered_names_and_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom, "_FACTORIES", {})
+    rookery.register("my_room", short_room)
+    assert rookery.make("my_room").spec.episode_length == 3
+    assert "my_room" in custom.names()
+    assert custom.canonical("my_room") == f"{__name__}:short_room"
+    rookery.register("my_room", f"{__name__}:short_room")
+    assert rookery.make("my_room", episode_length=4).spec.episode_length == 4
+    rookery.register("nameless", lambda: rookery.make("point_room"))
+    with pytest.raises(
+        ValueError, match=r"^'nameless' is registered for .*lambda>, which another process cannot import"
+    ):
+        custom.canonical("nameless")
+
+
+def test_packages_declare_environments_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = metadata.EntryPoint("declared_room", f"{__name__}:short_room", custom.ENTRY_POINTS)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == custom.ENTRY_POINTS else [])
+    assert rookery.make("declared_room").spec.episode_length == 3
+    assert custom.canonical("declared_room") == "declared_room"
+    with pytest.raises(ValueError, match=r"did you mean declared_room"):
+        rookery.make("declared_rom")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("hopper", "hopper"), ("./a/mass.py:make", "mass"), ("lab.tasks:mass", "tasks-mass"), ("lab.mass:build", "mass")],
+)
+def test_labels_have_no_separators(name: str, label: str) -> None:
+    assert custom.label(name) == label
+
+
+@pytest.mark.parametrize(
+    ("attribute", "options", "message"),
+    [
+        ("mak", {}, r" has no function 'mak'; did you mean make\?$"),
+        ("raises", {}, r" raised ZeroDivisionError: division by zero \(.*own_task\.py, line 8\)$"),
+        ("nothing", {}, r" returned None, not a rookery\.Environment; build one by rookery\.Environment\(reset, step"),
+        ("make", {"mass": 2}, r" has no option mass; it has episode_length\.$"),
+        ("needs", {}, r" needs mass; give --option mass=VALUE\.$"),
+    ],
+)
+def test_a_wrong_factory_is_an_error(file: Path, attribute: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.make(f"{file}:{attribute}", **options)
+
+
+def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^there is no file .*absent\.py; give the path of a Python file, such as"):
+        registry.make(f"{tmp_path}/absent.py:make")
+    with pytest.raises(ValueError, match=r"^there is no module 'no_such_package'; run the command in its folder"):
+        registry.make("no_such_package.tasks:make")
+    with pytest.raises(ValueError, match=r"give the factory in the file too, as in \./mass\.py:make\.$"):
+        registry.make("./mass.py")
+    (tmp_path / "broken.py").write_text("import json\njson.loads('{')\n")
+    with pytest.raises(ValueError, match=r"broken\.py raised JSONDecodeError: "):
+        registry.make(f"{tmp_path}/broken.py:make")
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "message"),
+    [
+        ("a:b", short_room, r"^the name of an environment must be a word without ':' and '/', got 'a:b'\.$"),
+        ("room", 3, r"^the factory of 'room' must be a function or 'package\.module:factory', got 3"),
+    ],
+)
+def test_a_wrong_registration_is_an_error(name: str, factory: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rookery.register(name, factory)  # pyright: ignore[reportArgumentType]
