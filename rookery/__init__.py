@@ -26,6 +26,7 @@ from rookery.learners.base import Learner, genotype
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
 from rookery.learners.rollout import act
+from rookery.loading import LoadedRun, load
 from rookery.populations.base import Program
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
@@ -39,6 +40,7 @@ __all__ = [
     "Agent",
     "Environment",
     "Learner",
+    "LoadedRun",
     "OffPolicyAgent",
     "OnPolicyAgent",
     "Program",
@@ -49,6 +51,7 @@ __all__ = [
     "diayn",
     "export",
     "genotype",
+    "load",
     "make",
     "map_elites",
     "me_pbt",

@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 GROUPS = [["signals", "versions", "types"], ["trees"], ["hyperparams"]]
 GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
-GROUPS += [["training"], ["deploy"], ["report"], ["compat"], ["cli"]]
+GROUPS += [["training"], ["deploy"], ["report"], ["loading"], ["compat"], ["cli"]]
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},

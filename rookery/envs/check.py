@@ -72,7 +72,9 @@ def check_interface(environment: Environment) -> None:
     after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
     _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after)])
     if not _may_truncate(environment, *inputs):
-        _report(spec, _time_limit_problems(spec, _random_episodes(environment, jax.random.key(0))))
+        with jax.ensure_compile_time_eval():  # also where a learner is built in a traced function
+            steps = jax.device_get(_random_episodes(environment, jax.random.key(0)))
+        _report(spec, _time_limit_problems(spec, steps))
 
 
 def _report(spec: EnvSpec, problems: Iterable[str]) -> None:

@@ -277,6 +277,7 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
         return folder
     from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
     from_python |= {"environment": {"env": program.task}} if program.task else {}
+    from_python |= {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
     return create(run_dir, {**(record or from_python), **described}, config.overwrite)
 
 

@@ -1,0 +1,93 @@
+"""A recorded run as a Python object, from the command line and from Python."""
+
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery.deploy import evaluate
+from tests.tiny import assert_equal
+
+
+def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
+    run = rookery.load(short_runs["pbt-sac"])
+    assert repr(run) == f"LoadedRun({str(run.path)!r})"
+    assert run.config["kind"] == "pbt-sac"
+    assert run.generation == len(run.metrics["generation"]) == int(run.config["run"]["generations"])
+    assert run.lineage.parents.shape == (run.generation, run.config["population"])
+    state = run.state()
+    assert state.members.hyper.discount.shape == (run.config["population"],)
+
+    act, genotype = run.policy(), run.best()
+    env = rookery.make(run.config["environment"]["env"])
+    agent = rookery.sac(env.spec, rookery.agents.SacConfig(tuple(run.config["agent"]["hidden_sizes"])))
+    observation = jnp.linspace(-0.5, 0.5, env.spec.observation_size)
+    np.testing.assert_allclose(act(observation), rookery.act(agent, genotype, observation), atol=1e-6)
+    member = run.policy(member=0)
+    first = rookery.genotype(jax.tree.map(lambda leaf: leaf[0], state.members))
+    np.testing.assert_allclose(member(observation), rookery.act(agent, first, observation), atol=1e-6)
+
+    found = run.evaluate(episodes=2, seed=3)
+    assert_equal(found, evaluate.evaluate(run.path, 2, 3)[1])
+
+
+def test_a_repertoire(short_runs: dict[str, Path]) -> None:
+    run = rookery.load(short_runs["me-pbt-sac"])
+    cell = rookery.qd.best(run.repertoire()).cell
+    observation = jnp.asarray([0.1, 0.2])
+    np.testing.assert_array_equal(run.policy()(observation), run.policy(cell=cell)(observation))
+    with pytest.raises(ValueError, match="has a repertoire; choose by cell"):
+        run.policy(member=0)
+
+
+def program() -> rookery.Program:
+    env = rookery.make("point_room", episode_length=6)
+    config = rookery.learners.OffPolicyConfig(2, 8, 0.5, 4, 32, 4, eval_episodes=2, start_states=2)
+    return rookery.pbt(
+        rookery.off_policy(rookery.sac(env.spec, rookery.agents.SacConfig((4,))), env, config), population_size=2
+    )
+
+
+def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path) -> None:
+    made = program()
+    rookery.run(made, seed=7, generations=2, run_dir=tmp_path / "run", quiet=True)
+    run = rookery.load(tmp_path / "run", made)
+    assert (run.config["run"]["seed"], run.config["run"]["generations"]) == (7, 2)
+    assert run.generation == 2
+    again = run.resume(3, quiet=True)
+    whole = rookery.run(made, seed=7, generations=3, quiet=True)
+    assert_equal(again.state, whole.state)
+    assert_equal(rookery.load(run.path, made).state(), whole.state)
+    assert Path(run.report()).is_file()
+    for method in (run.policy, run.evaluate, run.export, run.render):
+        with pytest.raises(ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; it supports"):
+            method()
+    with pytest.raises(ValueError, match=r"was started from Python, so state cannot rebuild .*program=program"):
+        rookery.load(run.path).state()
+
+
+def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(short_runs["pbt-sac"], tmp_path / "copy")
+    run = rookery.load(copy)
+    before = run.generation
+    result = run.resume(before + 1, quiet=True)
+    assert len(result.history) == 1
+    assert rookery.load(copy).generation == before + 1
+    assert len(rookery.load(copy).metrics["generation"]) == before + 1
+
+
+def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is (no|not a) run"):
+        rookery.load(tmp_path)
+
+
+def test_tables_convert_to_pandas(short_runs: dict[str, Path]) -> None:
+    pandas = pytest.importorskip("pandas")
+    metrics = rookery.load(short_runs["pbt-sac"]).metrics
+    table = metrics.to_pandas()
+    assert isinstance(table, pandas.DataFrame)
+    assert list(table.columns) == list(metrics)
