@@ -13,6 +13,7 @@ from rich.console import Console
 from rookery.deploy import evaluate
 from rookery.deploy import render as rendering
 from rookery.envs import registry
+from rookery.envs.custom import is_custom
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.storage import run_dir
@@ -55,7 +56,10 @@ class Render:
 
 @dataclass(frozen=True)
 class Envs:
-    """List all tasks."""
+    """List all tasks, those that match a word, or everything about one."""
+
+    name: tyro.conf.Positional[str] = ""
+    """A task, or package.module:factory, to describe; or a part of the names to list (ant, gymnax). By default all."""
 
 
 @dataclass(frozen=True)
@@ -253,10 +257,24 @@ def export(command: Export) -> None:
     console.print(f"policy            {exported.path}", highlight=False, soft_wrap=True)
 
 
-def envs(_: Envs) -> None:
-    """`rookery envs`."""
-    wide = Console(width=max(Console().width, 128))  # a narrower table would leave out the descriptors
-    wide.print(tables.tasks_table(list(registry.table())))
+def envs(command: Envs) -> None:
+    """`rookery envs [NAME]`."""
+    console, word = Console(), command.name.lower()
+    if is_custom(command.name):
+        console.print(tables.task_table(registry.describe_environment(registry.make(command.name))))
+        return
+    chosen = [row for row in registry.table() if word in row["task"].lower() or word == row["suite"]]
+    if not chosen:
+        registry.find(command.name)  # raises with the nearest names
+    for suite in dict.fromkeys(row["suite"] for row in chosen if len(chosen) > 1):
+        console.print(tables.tasks_table(suite, [row for row in chosen if row["suite"] == suite]))
+    for row in chosen:
+        if row["task"] == command.name or len(chosen) == 1:
+            console.print(tables.task_table(row))
+    if len(chosen) > 1:
+        console.print(
+            f"{len(chosen)} tasks (act d: discrete actions); `rookery envs NAME` describes one", highlight=False
+        )
 
 
 COMMANDS = {

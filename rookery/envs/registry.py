@@ -116,7 +116,10 @@ def describe(name: str) -> dict[str, Any]:
     Raises:
       ValueError: there is no such task.
     """
-    task = _function(name) if name in functions.names() else find(name)
+    return _row(_function(name) if name in functions.names() else find(name))
+
+
+def _row(task: Task) -> dict[str, Any]:
     descriptor = task.descriptor
     return {
         "task": task.name,
@@ -132,7 +135,17 @@ def describe(name: str) -> dict[str, Any]:
         "episode_length": task.episode_length or None,
         "qd_offset": task.qd_offset if descriptor else None,
         "extra": task.extra,
+        "options": task.overrides,
     }
+
+
+def describe_environment(environment: Environment) -> dict[str, Any]:
+    """Describe a user-defined environment as one row of a table, as `describe` does."""
+    spec = environment.spec
+    sizes = spec.observation_size, spec.action_size, spec.episode_length
+    task = Task(spec.name, "user-defined", None, partial(make, spec.name), *sizes, ())
+    task = task._replace(descriptor=spec.descriptor, qd_offset=spec.qd_offset, discrete=spec.discrete)
+    return _row(task._replace(agents=len(spec.team.names) if spec.team else 1))
 
 
 def table() -> tuple[dict[str, Any], ...]:

@@ -1,12 +1,13 @@
 """Tables that the commands print: summaries of runs, evaluations, the registry of environments, memory plans."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from rookery.distributed.device_memory import size
 from rookery.report.formatting import Settings, counted, equal_decimals, limits_text, number
@@ -258,20 +259,46 @@ def _descriptor_texts(descriptors: np.ndarray) -> list[str]:
     return [" ".join(text.rjust(width) for text in row) for row in texts]
 
 
-def tasks_table(rows: Iterable[Settings]) -> Table:
-    """The registered environments; only the descriptor's column wraps."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("task", "suite", "obs", "act", "agents", "steps"):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("task", "suite") else "right")
-    table.add_column("descriptor (size, limits)", overflow="fold")
-    table.add_column("QD offset", no_wrap=True, justify="right")
-    table.add_column("extra", no_wrap=True)
+def tasks_table(suite: str, rows: Sequence[Settings]) -> Table:
+    """The registered environments of a suite: sizes of observation and action ("d": discrete), agents, steps of an
+    episode, and descriptor, the only column that wraps."""
+    described = any(row["descriptor"] for row in rows)
+    table = Table(title=suite, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("task", "obs", "act", "agents", "steps"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "task" else "right")
+    if described:
+        table.add_column("descriptor", overflow="fold")
     for row in rows:
-        actions = f"{row['action_size']}{' discrete' if row['actions'] == 'discrete' else ''}"
+        actions = f"{row['action_size']}{' d' if row['actions'] == 'discrete' else ''}"
         counts = (str(row[name] or "") for name in ("agents", "episode_length"))
-        offset = "" if row["qd_offset"] is None else f"{row['qd_offset']:g}"
-        start = (row["task"], row["suite"], str(row["observation_size"] or ""), actions)
-        table.add_row(*start, *counts, _descriptor(row), offset, row["extra"] or "")
+        cells = [row["task"], str(row["observation_size"] or ""), actions, *counts]
+        table.add_row(*cells, *([row["descriptor"] or ""] if described else []))
+    return table
+
+
+def task_table(row: Settings) -> Table:
+    """Everything about one environment."""
+    table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    install = f'pip install "rookery[{row["extra"]}]"' if row["extra"] else ""
+    flags = {"episode_length": "--episode-length", "backend": "--backend"}
+    options = [flags.get(name, f"--option {name}=...") for name in row["options"]]
+    lines = {
+        "task": row["task"],
+        "suite": row["suite"],
+        "observation size": row["observation_size"] or "",
+        "action size": f"{row['action_size']}, {row['actions']}",
+        "agents": row["agents"],
+        "episode length": row["episode_length"] or "",
+        "descriptor": _descriptor(row),
+        "QD offset per step": "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",
+        "options": ", ".join(options),
+        "needs": install,
+    }
+    for name, value in lines.items():
+        if value != "":
+            table.add_row(name, Text(str(value)))
     return table
 
 

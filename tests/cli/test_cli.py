@@ -416,6 +416,21 @@ def test_envs_lists_every_task(rookery_command):
         assert name in out
 
 
+def test_envs_filters_and_describes(rookery_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = rookery_command("envs", "ant")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for text in ("ant_maze", "ant_uni", "observation size   27", 'pip install "rookery[brax]"'):
+        assert text in out
+    assert "walker2d" not in out
+    code, out, _ = rookery_command("envs", "pursuit_discrete")
+    assert code == 0
+    assert "--option predators=..." in out
+    code, _, error = rookery_command("envs", "antt")
+    assert (code, error) == (1, "error: there is no task 'antt'; did you mean ant, ant_trap, ant_uni?\n")
+
+
 @pytest.mark.parametrize(
     "command",
     [
