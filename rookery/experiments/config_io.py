@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
+from rookery.envs.custom import label
 from rookery.experiments.kinds import KINDS, as_flags, choices
 from rookery.experiments.settings import AnyRun
 
@@ -35,6 +36,16 @@ def are_independent(record: Mapping[str, Any]) -> bool:
       record: the content of the run's `config.json`.
     """
     return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
+
+
+def environment_label(record: Mapping[str, Any]) -> str:
+    """A short name of the run's environment for titles: a task, or `mass` for `path/mass.py:make`; "" if unknown.
+
+    Args:
+      record: the content of the run's `config.json`.
+    """
+    environment = record.get("environment")
+    return label(str(environment.get("env", ""))) if isinstance(environment, Mapping) else ""
 
 
 def to_record(config: AnyRun) -> dict[str, Any]:

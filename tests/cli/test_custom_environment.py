@@ -27,6 +27,8 @@ def test_the_factory_and_its_options_are_recorded(run: Path) -> None:
     environment = json.loads((run / "config.json").read_text())["config"]["environment"]
     assert environment["env"] == f"{FILE}:make"
     assert environment["option"] == ["mass=2"]
+    assert "<title>" in (page := (run / "report.html").read_text())
+    assert '"env": "own_environment"' in page or '"env":"own_environment"' in page
 
 
 @pytest.mark.parametrize(

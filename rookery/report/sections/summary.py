@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rookery.experiments.config import FLAG
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, to_record
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, environment_label, to_record
 from rookery.experiments.kinds import KINDS, default_space
 from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
 from rookery.report.page_json import JsonObject
@@ -42,7 +42,7 @@ def head(record: RunRecord) -> JsonObject:
     return {
         "name": record.path.name,
         "kind": config.get("kind", "run"),
-        "env": part(config, "environment").get("env", ""),
+        "env": environment_label(config),
         "result": result(config, metrics, seeds),
         "state": state(config, journal, metrics),
         "command": command(config, journal),
