@@ -19,7 +19,7 @@ from rookery.experiments.lineage import Lineage, schedule_of
 from rookery.experiments.warm_start import Origin
 from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
-from rookery.report.figures.animation import animate
+from rookery.report.figures.animation import draw_episode
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
 from rookery.storage.checkpoint import Checkpointer
@@ -137,12 +137,7 @@ class LoadedRun:
         """Write a film of one deterministic episode, by default `episode.gif` in the run directory."""
         self._check_recorded("render")
         target = Path(path) if path is not None else self.path / "episode.gif"
-        played = rendering.render(self.path, member, skill, seed)
-        scenery, scenes = played.scenery, played.scenes
-        if scenery is None or scenes is None:
-            return rendering.film(played, target)
-        animate(scenery, scenes, played.returns, target, title=played.title)
-        return target
+        return draw_episode(rendering.render(self.path, member, skill, seed), target)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page of the run, by default `report.html` in the run directory."""
@@ -193,8 +188,7 @@ class LoadedRun:
         if self.config.get("kind") != config_io.PYTHON:
             return
         remedy = "it supports state, metrics, lineage, repertoire, report and resume with load(run, program=program)"
-        if self._program is None or method in ("evaluate", "render", "export", "policy"):
-            raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
+        raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
 
 
 def load(run_dir: str | Path, program: Program | None = None) -> LoadedRun:

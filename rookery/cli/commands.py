@@ -154,15 +154,11 @@ def evaluator(command: Evaluate) -> None:
 
 def render(command: Render) -> None:
     """`rookery render RUN`."""
-    from rookery.report.figures.animation import animate
+    from rookery.report.figures.animation import draw_episode
 
     path = command.picture or command.run / "episode.gif"
     played = rendering.render(command.run, command.member, command.skill, command.seed, command.checkpoint)
-    scenery, scenes = played.scenery, played.scenes
-    if scenery is None or scenes is None:
-        rendering.film(played, path)
-    else:
-        animate(scenery, scenes, played.returns, path, title=played.title)
+    draw_episode(played, path)
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
     member = "the best" if played.member is None else f"member {played.member}"
     console, steps = Console(), len(played.rewards) - 1

@@ -29,7 +29,7 @@ class EnvironmentWarning(UserWarning):
 def check_environment(environment: Environment, seed: int = 0) -> None:
     """Check that an environment can be trained: its shapes and types, time limit, start states and numbers.
 
-    It is reset and stepped under `jit` and `vmap` with random actions, for one step more than an episode.
+    It is reset and stepped under `jit` and `vmap` with random actions, for the length of an episode.
 
     Args:
       environment: the environment, without automatic resets.

@@ -4,14 +4,13 @@ A factory is a function that returns an `Environment`; its keyword parameters ar
 declare factories in the entry-point group `rookery.environments`.
 """
 
-import contextlib
 import difflib
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -149,20 +148,20 @@ def _load(name: str) -> Factory:
 
 
 def _from_package(name: str) -> ModuleType:
-    with _working_directory_importable():
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-                raise ValueError(
-                    f"there is no module {error.name!r}; run the command in its folder, install its package, or give "
-                    "the path of a file, such as ./mass.py:make."
-                ) from error
-            raise
-        except ImportError:
-            raise
-        except Exception as error:
-            raise ValueError(f"the module {name} raised {_described(error)}") from error
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ValueError(
+                f"there is no module {error.name!r}; run the command in its folder, install its package, or give "
+                "the path of a file, such as ./mass.py:make."
+            ) from error
+        raise
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"the module {name} raised {_described(error)}") from error
 
 
 def _from_file(where: str) -> ModuleType:
@@ -172,8 +171,7 @@ def _from_file(where: str) -> ModuleType:
         return _MODULES[path]
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give the path of a Python file, such as ./mass.py:make.")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    _make_importable(path.parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -189,15 +187,10 @@ def _from_file(where: str) -> ModuleType:
     return module
 
 
-@contextlib.contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    """Import from the working directory too, as `python -m` does."""
-    folder = str(Path.cwd())
-    if folder in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.append(folder)
-    yield  # stays importable: the module may import others on first use
+def _make_importable(folder: Path) -> None:
+    """Let imports find the modules of a folder, after all others; for good, since modules may import on first use."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None:

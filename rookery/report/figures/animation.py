@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rookery.deploy.render import RenderedEpisode, film
 from rookery.report.figures.style import INK, PALETTE, QUIET, colour_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ class _Return(NamedTuple):
     values: np.ndarray
     """Cumulative, `[T]`."""
     colour: str
+
+
+def draw_episode(episode: RenderedEpisode, path: Path) -> Path:
+    """Write the film of an episode: its scenes in the plane, or the film of the environment's suite; returns `path`."""
+    scenery, scenes = episode.scenery, episode.scenes
+    if scenery is None or scenes is None:
+        return film(episode, path)
+    animate(scenery, scenes, episode.returns, path, title=episode.title)
+    return path
 
 
 def animate(
