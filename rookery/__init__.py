@@ -20,6 +20,9 @@ from rookery.envs.base import Environment
 from rookery.envs.check import check_environment
 from rookery.envs.custom import register
 from rookery.envs.registry import make
+from rookery.envs.suites.brax.adapter import from_brax
+from rookery.envs.suites.gymnax import from_gymnax
+from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
 from rookery.envs.wrappers.skills import skills
 from rookery.hyperparams import choose
 from rookery.learners.base import Learner, genotype
@@ -50,6 +53,9 @@ __all__ = [
     "choose",
     "diayn",
     "export",
+    "from_brax",
+    "from_gymnax",
+    "from_jaxmarl",
     "genotype",
     "load",
     "make",

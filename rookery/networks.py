@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.features import Shape, as_floats, unflatten_features
 from rookery.types import Array, Key, Observation, PyTree
 
 
@@ -42,7 +43,7 @@ def input_vector(observation: Array | Observation) -> Array:
     """
     if not isinstance(observation, Observation):
         return observation
-    parts = (observation.agent, observation.features, observation.skill)
+    parts = (observation.agent, as_floats(observation.features), observation.skill)
     present = [part for part in parts if part is not None]
     return present[0] if len(present) == 1 else jnp.concatenate(present, axis=-1)
 
@@ -163,7 +164,7 @@ def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dic
     sizes = [leaf.size if leaf.ndim == 2 else 0 for _, leaf in paths]
     numbers = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
     leaves = [
-        gains.get(path[1].key, 1.0) * _orthogonal(kernel_numbers.reshape(leaf.shape))
+        gains.get(path[1].key, 1.0) * orthogonal(kernel_numbers.reshape(leaf.shape))
         if leaf.ndim == 2
         else jnp.zeros(leaf.shape, leaf.dtype)
         for (path, leaf), kernel_numbers in zip(paths, numbers, strict=True)
@@ -171,14 +172,14 @@ def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dic
     return jax.tree.unflatten(structure, leaves)
 
 
-def _orthogonal(numbers: Array) -> Array:
+def orthogonal(numbers: Array) -> Array:
     """Return a matrix `[M, N]` with orthonormal columns (rows if M < N), uniformly distributed for normal `numbers`.
 
     Uses Gram-Schmidt with every column orthogonalised twice, which suffices for rounding errors (Giraud 2005). LAPACK's
     factorisation is avoided because it occasionally hangs where CPU cores are used as devices.
     """
     if numbers.shape[0] < numbers.shape[1]:
-        return _orthogonal(numbers.T).T
+        return orthogonal(numbers.T).T
 
     def add_column(basis: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
         index, vector = column
@@ -200,6 +201,69 @@ def _apply_without_memory(
     module: nn.Module, params: PyTree, memory: Array, observation: Array | Observation
 ) -> tuple[Array, Array]:
     return memory, _apply(module, params, observation)
+
+
+class EncodeFn(Protocol):
+    """Map parameters and features with any leading axes to vectors `[..., F]`.
+
+    Features are float32, `[..., *EnvSpec.observation_shape]`, or a pytree of them; `[..., O]` without a shape.
+    """
+
+    def __call__(self, params: PyTree, features: PyTree, /) -> Array: ...
+
+
+class Encoder(NamedTuple):
+    """A network that reads the features of an observation, in front of the networks of an agent."""
+
+    init: Callable[[Key], PyTree]
+    """Initialises parameters; the key is consumed."""
+    apply: EncodeFn
+    """Encodes features."""
+
+
+class Encoded(NamedTuple):
+    """Parameters of a network with an encoder."""
+
+    encoder: PyTree
+    """Parameters of the encoder."""
+    head: PyTree
+    """Parameters of the network that reads the encoder's output."""
+
+
+NetworkT = TypeVar("NetworkT", Network, Core)
+
+
+def with_encoder(network: NetworkT, encoder: Encoder, shape: Shape | None) -> NetworkT:
+    """Encode the features of the observations that a network reads; the encoder has separate parameters.
+
+    Args:
+      network: reads observations whose features are the encoder's output `[..., F]`.
+      encoder: reads the features.
+      shape: of the features, `EnvSpec.observation_shape`; None: a vector.
+    """
+    return network._replace(
+        init=partial(_init_encoded, network, encoder), apply=partial(_apply_encoded, network, encoder, shape)
+    )
+
+
+def _init_encoded(network: Network | Core, encoder: Encoder, key: Key) -> Encoded:
+    encoder_key, head_key = jax.random.split(key)
+    return Encoded(encoder.init(encoder_key), network.init(head_key))
+
+
+def _apply_encoded(
+    network: Network | Core, encoder: Encoder, shape: Shape | None, params: Encoded, *inputs: Any
+) -> Any:
+    return network.apply(params.head, *(_encode(encoder, shape, params.encoder, value) for value in inputs))
+
+
+def _encode(encoder: Encoder, shape: Shape | None, params: PyTree, value: Array | Observation) -> Any:
+    if not isinstance(value, Observation):
+        return value
+    features = as_floats(value.features)
+    if shape is not None:
+        features = unflatten_features(shape, features)
+    return value._replace(features=encoder.apply(params, features))
 
 
 def twin(network: Network) -> Network:
@@ -226,7 +290,8 @@ def freeze_inputs(params: PyTree, start: int, values: Array) -> PyTree:
     layer's bias.
 
     Args:
-      params: parameters of any number of networks, each with at least `start + S` inputs; other leaves are unchanged.
+      params: parameters of any number of networks, each with at least `start + S` inputs; other leaves, among them
+        those of encoders, are unchanged.
       start: index of the first constant input.
       values: `[S]`, the constants.
 
@@ -237,6 +302,8 @@ def freeze_inputs(params: PyTree, start: int, values: Array) -> PyTree:
 
 
 def _is_network(tree: PyTree) -> bool:
+    if isinstance(tree, Encoded):
+        return True
     layers = tree.get("params") if isinstance(tree, dict) else None
     return isinstance(layers, dict) and _FIRST_LAYER in layers
 
@@ -247,6 +314,8 @@ _FIRST_LAYER = "Dense_0"
 def _freeze(start: int, values: Array, params: PyTree) -> PyTree:
     if not _is_network(params):
         return params
+    if isinstance(params, Encoded):
+        return params._replace(head=_freeze(start, values, params.head))
     layer, end = params["params"][_FIRST_LAYER], start + values.shape[0]
     kernel, bias = layer["kernel"], layer["bias"]
     if kernel.shape[0] < end:

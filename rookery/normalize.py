@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rookery.features import as_floats
 from rookery.types import Array
 
 
@@ -29,7 +30,7 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
     """Update with `rows` `[B, O]` where `counts` (`[B]` bool) is True; rows that are not finite are ignored."""
     chex.assert_shape(rows, (None, statistics.mean.shape[0]))
     valid = counts & jnp.isfinite(rows).all(axis=1)
-    rows = jnp.where(valid[:, None], rows, 0.0)
+    rows = jnp.where(valid[:, None], as_floats(rows), 0.0)
     added = jnp.sum(valid.astype(jnp.float32))
     count = jnp.maximum(statistics.count + added, 1.0)
     batch_mean = jnp.sum(rows, axis=0) / jnp.maximum(added, 1.0)
@@ -55,6 +56,7 @@ def normalize(statistics: RunningStatistics, observation: Array, limit: float = 
     """Return `(observation - mean) / std` clipped to +-`limit`, `[..., O]`; the identity for fewer than two rows."""
     # The barrier stops XLA from fusing this with preceding operations, so that every device layout gives equal bits.
     statistics, observation = jax.lax.optimization_barrier((statistics, observation))
+    observation = as_floats(observation)
     initialized, shape = statistics.count > 1.0, (1,) * (observation.ndim - 1) + (-1,)
     mean = jnp.where(initialized, statistics.mean, 0.0).reshape(shape)
     bound = jnp.where(initialized, limit, jnp.inf)

@@ -67,7 +67,8 @@ class Observation(NamedTuple):
     """What an agent observes in one step. A part that an environment does not have is None."""
 
     features: Array
-    """`[O]`, what describes the state of the environment; the only part that is normalised."""
+    """`[O]`, what describes the state of the environment, float32, or uint8 for pixels; the only part that is
+    normalised. Features of another shape are flattened, see `features.py`."""
     skill: Array | None = None
     """`[S]`, the skill of the episode, see `envs/wrappers/skills.py`."""
     action_mask: Array | None = None

@@ -2,14 +2,17 @@
 
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
 from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.encoders import reader
 from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
+from rookery.networks import Encoder
 
 __all__ = [
     "Agent",
     "DiaynConfig",
+    "Encoder",
     "OffPolicyAgent",
     "OnPolicyAgent",
     "PpoConfig",
@@ -18,6 +21,7 @@ __all__ = [
     "diayn",
     "independent",
     "ppo",
+    "reader",
     "sac",
     "shared",
     "td3",

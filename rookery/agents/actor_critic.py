@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rookery import distributions, networks
 from rookery.envs.base import EnvSpec
+from rookery.features import as_floats
 from rookery.types import Array, Observation, PyTree
 
 
@@ -46,7 +47,7 @@ def memory_of(observation: Observation) -> Memory[Array]:
     """The memory that an observation carries; of size 0 for networks without memory."""
     if observation.carry is not None:
         return observation.carry
-    none = observation.features[..., :0]
+    none = as_floats(observation.features[..., :0])
     return Memory(none, none)
 
 

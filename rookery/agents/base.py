@@ -187,6 +187,8 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """The default search space; its `defaults` are the default hyper-parameters."""
     intrinsic_reward: IntrinsicReward[ParamsT, StateT] | None = None
     """None: the agent learns from the environment's reward, and its return is the fitness."""
+    encoded_size: int | None = None
+    """Size of the encoder's output; None if the networks read the features as they are."""
 
 
 class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):

@@ -20,6 +20,7 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
+from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
 
@@ -281,14 +282,14 @@ def conclude(
 
 def _features(bindings: DiaynBindings, next_observation: Observation, descriptor: Array) -> Array:
     """Return the discriminator's input, which never contains the skill."""
-    return next_observation.features if bindings.config.descriptor_full_state else descriptor
+    return as_floats(next_observation.features) if bindings.config.descriptor_full_state else descriptor
 
 
 def _return_threshold(config: DiaynConfig) -> smerl.ReturnThreshold:
     return smerl.ReturnThreshold(config.smerl_target, config.smerl_fraction, config.smerl_margin)
 
 
-def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
+def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array, encoded_size: int | None = None) -> PyTree:
     """Return the wrapped agent's parameters for one skill, for the environment without skills: equal actions and
     values.
 
@@ -296,8 +297,11 @@ def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array) -> PyTree:
       params: parameters of a DIAYN agent.
       spec: spec of the environment with skills that the agent was built for.
       skill: `[S]`.
+      encoded_size: of the wrapped agent.
     """
-    return networks.freeze_inputs(params.agent, spec.input_size - skill.shape[0], skill)
+    features = spec.observation_size if encoded_size is None else encoded_size
+    start = spec.input_size - skill.shape[0] - spec.observation_size + features
+    return networks.freeze_inputs(params.agent, start, skill)
 
 
 def diayn(
@@ -348,4 +352,5 @@ def diayn(
         intrinsic_reward=IntrinsicReward(
             partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
         ),
+        encoded_size=agent.encoded_size,
     )

@@ -25,9 +25,11 @@ from rookery.agents.actor_critic import (
     unroll,
 )
 from rookery.agents.base import OnPolicyAgent, check_spec
+from rookery.agents.encoders import reader
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
+from rookery.features import has_image
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 REWARD_LIMIT = 10.0  # normalised rewards are clipped to +-REWARD_LIMIT
@@ -277,7 +279,9 @@ def _value(nets: ActorCritic, critic: PyTree, observation: Observation) -> Array
     return nets.critic.apply(critic, memory_of(observation).critic, observation)[1][..., 0]
 
 
-def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
+def ppo(
+    spec: EnvSpec, config: PpoConfig | None = None, encoder: networks.Encoder | None = None
+) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
     """Build PPO for an environment with continuous or discrete actions.
 
     For a team's environment, the result is the agent of one role; `rookery.agents.independent` or
@@ -286,9 +290,12 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
     Args:
       spec: sizes of the observation and the action.
       config: widths, epochs and minibatches.
+      encoder: a user-defined network that reads the features, see `rookery.agents.reader`; the policy and the critic
+        have separate parameters of it.
 
     Raises:
-      ValueError: the environment has skills or a memory, which PPO does not support.
+      ValueError: the environment has skills or a memory, which PPO does not support, or the encoder cannot read the
+        features.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -302,10 +309,11 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
             "without these wrappers."
         )
     memory_size = config.memory_size if config.recurrent else 0
-    build = partial(networks.core, spec.input_size, config.hidden_sizes, memory_size=memory_size)
+    read = reader(spec, config.encoder, encoder)
+    build = partial(networks.core, read.size, config.hidden_sizes, memory_size=memory_size)
     nets = ActorCritic(
-        policy=build(output_size=spec.action_size, output_gain=0.01),
-        critic=build(output_size=1, output_gain=1.0),
+        policy=read.network(build(output_size=spec.action_size, output_gain=0.01)),
+        critic=read.network(build(output_size=1, output_gain=1.0)),
         spec=spec,
     )
     return OnPolicyAgent(
@@ -317,5 +325,5 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
         space=environment_defaults(spec).space,
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=resolve_defaults(config, spec).minibatches,
-        normalize=environment_defaults(spec).normalize_observations,
+        normalize=environment_defaults(spec).normalize_observations and not has_image(spec.observation_shape),
     )

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 from rookery import distributions, hyperparams
 from rookery.agents.base import check_hidden_sizes
+from rookery.agents.encoders import EncoderName
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Scalar
@@ -32,6 +33,9 @@ class PpoConfig:
     minibatches: int | None = None
     """Minibatches per epoch (at least 1); must divide the rows of a rollout. By default 32 for continuous actions, 16
     for discrete actions, and 4 in a team or with a memory."""
+    encoder: EncoderName = "auto"
+    """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
+    2019); none, as a vector; auto, by the size of the image, and none for vectors."""
     recurrent: bool = False
     """Give the policy and the critic a memory, a gated recurrent unit each; minibatches then contain whole
     sequences."""

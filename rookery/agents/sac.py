@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -39,6 +40,9 @@ class SacConfig:
     output_scale: float = 0.01
     """Initial variance scale of the policy's last layer (above 0): a small value starts the policy near the middle of
     the action range, 1 makes the initial policies of a repertoire diverse."""
+    encoder: EncoderName = "auto"
+    """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
+    2019); none, as a vector; auto, by the size of the image, and none for vectors."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -245,15 +249,19 @@ def update(
     }
 
 
-def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacParams, SacState, SacHyper, SacNoise]:
+def sac(
+    spec: EnvSpec, config: SacConfig | None = None, encoder: networks.Encoder | None = None
+) -> OffPolicyAgent[SacParams, SacState, SacHyper, SacNoise]:
     """Build soft actor-critic for an environment with continuous actions.
 
     Args:
       spec: sizes of the observation and the action.
       config: widths and temperature; the paper's by default.
+      encoder: a user-defined network that reads the features, see `rookery.agents.reader`; the policy and each critic
+        have separate parameters of it.
 
     Raises:
-      ValueError: the actions are discrete.
+      ValueError: the actions are discrete, or the encoder cannot read the features.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -262,11 +270,14 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacPar
     """
     config = config or SacConfig()
     check_continuous(spec, "SAC")
-    sizes = spec.input_size, spec.action_size
+    read = reader(spec, config.encoder, encoder)
+    sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
     nets = SacNetworks(
-        policy=networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale),
-        critic=networks.twin(networks.mlp(sizes, critic_sizes, 1)),
+        policy=read.network(
+            networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale)
+        ),
+        critic=networks.twin(read.network(networks.mlp(sizes, critic_sizes, 1))),
     )
     return OffPolicyAgent(
         init=partial(init, nets, config),
@@ -276,4 +287,5 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacPar
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
         space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
+        encoded_size=read.encoded_size,
     )

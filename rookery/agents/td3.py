@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -35,6 +36,9 @@ class Td3Config:
     output_scale: float = 0.01
     """Initial variance scale of the policy's last layer (above 0): a small value starts the policy near the middle of
     the action range, 1 makes the initial policies of a repertoire diverse."""
+    encoder: EncoderName = "auto"
+    """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
+    2019); none, as a vector; auto, by the size of the image, and none for vectors."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -246,15 +250,18 @@ def _action(nets: Td3Networks, params: PyTree, observation: Observation) -> Arra
     return jnp.tanh(nets.policy.apply(params, observation))
 
 
-def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Params, Td3State, Td3Hyper, Array]:
+def td3(
+    spec: EnvSpec, config: Td3Config | None = None, encoder: networks.Encoder | None = None
+) -> OffPolicyAgent[Td3Params, Td3State, Td3Hyper, Array]:
     """Build TD3 for an environment with continuous actions.
 
     Args:
       spec: sizes of the observation and the action.
       config: widths and the delay; the paper's delay by default.
+      encoder: as in `sac`.
 
     Raises:
-      ValueError: the actions are discrete.
+      ValueError: the actions are discrete, or the encoder cannot read the features.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -262,11 +269,14 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Par
     """
     config = config or Td3Config()
     check_continuous(spec, "TD3")
-    sizes = spec.input_size, spec.action_size
+    read = reader(spec, config.encoder, encoder)
+    sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
-    value = networks.mlp(sizes, critic_sizes, 1)
+    value = read.network(networks.mlp(sizes, critic_sizes, 1))
     nets = Td3Networks(
-        policy=networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale),
+        policy=read.network(
+            networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale)
+        ),
         critic=networks.twin(value),
         first_critic=networks.first_twin(value),
     )
@@ -278,4 +288,5 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Par
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
         space=SPACE,
+        encoded_size=read.encoded_size,
     )

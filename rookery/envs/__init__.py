@@ -4,10 +4,15 @@ from rookery.envs.base import Environment, EnvSpec, Step, Team, descriptor_spec,
 from rookery.envs.check import check_environment
 from rookery.envs.custom import register
 from rookery.envs.registry import make
+from rookery.envs.suites.brax.adapter import from_brax
+from rookery.envs.suites.gymnax import from_gymnax
+from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
 from rookery.envs.tasks.functions import function
+from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.skills import SkillsConfig, skills
 from rookery.envs.wrappers.teams import as_team, identify
 from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
+from rookery.features import feature_size, flatten_features
 
 __all__ = [
     "EnvSpec",
@@ -18,7 +23,12 @@ __all__ = [
     "as_team",
     "check_environment",
     "descriptor_spec",
+    "feature_size",
     "first_step",
+    "flatten_features",
+    "from_brax",
+    "from_gymnax",
+    "from_jaxmarl",
     "function",
     "guard_physics",
     "identify",
@@ -27,4 +37,5 @@ __all__ = [
     "next_step",
     "register",
     "skills",
+    "stack_frames",
 ]

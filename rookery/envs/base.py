@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from rookery.envs import descriptors
 from rookery.envs.rendering import scene
+from rookery.features import Shape
 from rookery.types import Array, Key, Observation, PyTree
 
 EnvState = PyTree
@@ -90,6 +91,9 @@ class EnvSpec(NamedTuple):
     """Whether observations have the agent's index in its team, see `wrappers/teams.py`."""
     unbounded: bool = False
     """Whether continuous actions are arbitrary real numbers that are never clipped."""
+    observation_shape: Shape | None = None
+    """Shape of the features before `flatten_features`, such as (10, 10, 4) for an image, or a pytree of shapes; None:
+    they are a vector."""
 
     @property
     def descriptor_size(self) -> int:
@@ -233,7 +237,7 @@ def first_step(features: Array, descriptor: Array, action_mask: Array | None = N
     """Build the step that a reset returns: reward 0 and no flag set.
 
     Args:
-      features: `[O]`, or `[I, O]` for a team.
+      features: `[O]`, or `[I, O]` for a team; other shapes by `flatten_features`.
       descriptor: `[D]`.
       action_mask: `[A]` bool, or `[I, A]` for a team; only in an environment whose spec is `masked`.
 
@@ -252,7 +256,7 @@ def next_step(
     """Build the step of an environment without a time limit and without automatic resets.
 
     Args:
-      features: `[O]`, or `[I, O]` for a team.
+      features: `[O]`, or `[I, O]` for a team; other shapes by `flatten_features`.
       reward: `[]` or `[I]`.
       terminated: `[]` or `[I]` bool.
       descriptor: `[D]`.

@@ -12,6 +12,7 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
 _IN_A_TEAM = (
@@ -87,6 +88,20 @@ def _size_problems(spec: EnvSpec) -> Iterator[str]:
         value = getattr(spec, name)
         if not isinstance(value, int) or value < 1:
             yield f"spec.{name} must be a whole number of at least 1, got {value!r}."
+            return
+    yield from _observation_shape_problems(spec)
+
+
+def _observation_shape_problems(spec: EnvSpec) -> Iterator[str]:
+    shape: Shape = spec.observation_shape
+    leaves = jax.tree.leaves(shape, is_leaf=is_shape)
+    if not all(is_shape(leaf) and all(size >= 1 for size in leaf) for leaf in leaves):
+        yield f"spec.observation_shape must be a tuple of whole numbers above 0, or a pytree of tuples, got {shape}."
+    elif shape is not None and feature_size(shape) != spec.observation_size:
+        yield (
+            f"spec.observation_shape {shape} has {feature_size(shape)} numbers, but spec.observation_size is "
+            f"{spec.observation_size}; use observation_size=rookery.envs.feature_size(shape)."
+        )
 
 
 def _traced(
@@ -116,11 +131,8 @@ def _step_problems(spec: EnvSpec, where: str, step: Step) -> Iterator[str]:
         if not isinstance(observation, Observation):
             yield f"{where} gives {name} as {_kind(observation)}; build steps by first_step and next_step."
             continue
-        expected = (*spec.agents, spec.observation_size)
-        if found := list(
-            _array_problems(f"{where} gives {name}.features", observation.features, expected, jnp.floating)
-        ):
-            yield from (f"{problem} (spec.observation_size is {spec.observation_size})" for problem in found)
+        if found := list(_features_problems(spec, f"{where} gives {name}.features", observation.features)):
+            yield from found
             return
         mask = observation.action_mask
         if (mask is not None) != spec.masked:
@@ -134,6 +146,18 @@ def _step_problems(spec: EnvSpec, where: str, step: Step) -> Iterator[str]:
             yield problem if spec.team is None else f"{problem} {_IN_A_TEAM}"
     yield from _array_problems(f"{where} gives broken", step.broken, (), jnp.bool_)
     yield from _array_problems(f"{where} gives descriptor", step.descriptor, (spec.descriptor_size,), jnp.floating)
+
+
+def _features_problems(spec: EnvSpec, what: str, features: Any) -> Iterator[str]:
+    expected, remedy = (*spec.agents, spec.observation_size), ""
+    if spec.observation_shape is not None:
+        remedy = f"; flatten them: rookery.envs.flatten_features(features{', leading=1' if spec.team else ''})"
+    if not hasattr(features, "shape"):
+        yield f"{what} as {_kind(features)} instead of an array of shape {expected}{remedy}."
+        return
+    kind = jnp.uint8 if features.dtype == jnp.uint8 else jnp.floating
+    for problem in _array_problems(what, features, expected, kind):
+        yield f"{problem} (spec.observation_size is {spec.observation_size}{remedy})"
 
 
 def _array_problems(what: str, array: Any, shape: tuple[int, ...], kind: Any) -> Iterator[str]:

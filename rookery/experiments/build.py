@@ -15,6 +15,7 @@ from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, me
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks import functions
+from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.skills import skills
 from rookery.envs.wrappers.teams import as_team, check_alone, identify
 from rookery.experiments.agents import AgentEntry
@@ -205,7 +206,7 @@ def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
     memory = available(mesh)
     if memory is None:
         return BUFFER_SIZE
-    row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition
+    row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition; less for pixels of 8 bits
     members = config.population // mesh.devices.size
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
 
@@ -280,7 +281,8 @@ def scoring(config: MapElitesRun) -> Scoring:
         environment = _environment(config.environment)
         check_alone(environment.spec)
         return policy_scoring(environment, config.policy, config.evaluation)
-    if chosen := _overrides(config.environment):
+    stacked = {"frame_stack": config.environment.frame_stack} if config.environment.frame_stack != 1 else {}
+    if chosen := _overrides(config.environment) | stacked:
         raise ValueError(f"{config.environment.env} is a function and has no {', '.join(chosen)}; leave it out.")
     if config.dimensions is not None and config.dimensions < 1:
         raise ValueError(f"dimensions must be at least 1, got {config.dimensions}.")
@@ -288,7 +290,7 @@ def scoring(config: MapElitesRun) -> Scoring:
 
 
 def _environment(environment: EnvironmentConfig) -> Environment:
-    return registry.make(environment.env, **_overrides(environment))
+    return stack_frames(registry.make(environment.env, **_overrides(environment)), environment.frame_stack)
 
 
 def _overrides(environment: EnvironmentConfig) -> dict[str, object]:

@@ -22,6 +22,8 @@ class EnvironmentConfig:
     option: tuple[str, ...] = ()
     """Further options of the task, each as name=value, such as predator_speed=3; docs/tasks.md lists them. For a
     user-defined factory, its parameters."""
+    frame_stack: int = 1
+    """Number of latest observations that the agent reads in each step, images joined by their channels (at least 1)."""
     devices: int | None = None
     """Number of devices to shard the population over (at least 1; it must divide the population, or for map-elites the
     batch). By default the largest number available that divides it; on a CPU, each core is a device."""

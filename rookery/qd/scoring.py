@@ -11,6 +11,7 @@ import numpy as np
 
 from rookery import hyperparams, networks
 from rookery.agents.base import ActFn, check_hidden_sizes
+from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
@@ -124,6 +125,9 @@ class PolicyConfig:
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the policy's hidden layers (at least 1)."""
+    encoder: EncoderName = "auto"
+    """How the policy reads observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
+    2019); none, as a vector; auto, by the size of the image, and none for vectors."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -138,17 +142,18 @@ class Policy(NamedTuple):
     act: ActFn
 
 
-def policy(spec: EnvSpec, config: PolicyConfig | None = None) -> Policy:
+def policy(spec: EnvSpec, config: PolicyConfig | None = None, encoder: networks.Encoder | None = None) -> Policy:
     """Create a policy network. The action is tanh of its output, or its argmax if actions are discrete.
 
-    A discrete action is -1 if the output is not finite.
+    A discrete action is -1 if the output is not finite. A user-defined `encoder` reads the features, as in `sac`.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> actor = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(32,)))
     """
     config = config or PolicyConfig()
-    network = networks.mlp((spec.input_size,), config.hidden_sizes, spec.action_size)
+    read = reader(spec, config.encoder, encoder)
+    network = read.network(networks.mlp((read.size,), config.hidden_sizes, spec.action_size))
     return Policy(network.init, partial(_act, network, spec.discrete))
 
 
@@ -156,6 +161,7 @@ def policy_scoring(
     environment: Environment,
     config: PolicyConfig | None = None,
     evaluation: EvaluationConfig | None = None,
+    encoder: networks.Encoder | None = None,
 ) -> Scoring[Genotype[PyTree, tuple[()]]]:
     """Search problem of deterministic policies of an environment, evolved without gradients.
 
@@ -165,19 +171,20 @@ def policy_scoring(
       environment: a task with a descriptor.
       config: the network of the policy.
       evaluation: the episodes of an evaluation.
+      encoder: a user-defined network that reads the features, as in `sac`.
 
     Returns:
       The scoring.
 
     Raises:
-      ValueError: the task has no descriptor.
+      ValueError: the task has no descriptor, or the encoder cannot read the features.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> scoring = rookery.qd.policy_scoring(env)
     """
     evaluation, spec = evaluation or EvaluationConfig(), environment.spec
-    evolved = policy(spec, config)
+    evolved = policy(spec, config, encoder)
     evaluator = rollout.evaluator(evolved.act, environment, evaluation)
     return Scoring(
         name=spec.name,

@@ -2,7 +2,7 @@
 
 gymnax's `step_env` reports termination without the time limit. The adapter uses neither the time limit nor the
 automatic reset of gymnax: `time_limit.limit_episode` truncates, with the suite's limit as the default length.
-Observations are flattened to one float vector, whatever their shape.
+Observations are flattened to one vector; the spec keeps their shape, so that images are read by convolutions.
 
 Deviation: an integer observation that denotes a position (`FrozenLake-misc`) becomes a one-hot vector.
 `DiscountingChain-bsuite` *terminates* after its 100 steps, because the chain ends there and pays its last reward in
@@ -28,6 +28,7 @@ from rookery.envs.rendering import frames as films
 from rookery.envs.rendering import scene
 from rookery.envs.suites import third_party
 from rookery.envs.wrappers import time_limit
+from rookery.features import Shape, flatten_features, is_shape
 from rookery.types import Array, Key, PyTree
 
 INSTALL = 'pip install "rookery[gymnax]"'
@@ -98,6 +99,8 @@ class GymnaxEnvironment(NamedTuple):
     """Lower bounds of continuous actions, `[A]`; None if actions are discrete."""
     upper: Array | None
     """Upper bounds of continuous actions, `[A]`; None if actions are discrete."""
+    shape: Shape | None
+    """Shape of the observations, or a pytree of shapes; None if they are integers or vectors."""
 
 
 def make(name: str, episode_length: int | None = None) -> Environment:
@@ -120,14 +123,49 @@ def make(name: str, episode_length: int | None = None) -> Environment:
         )
     if name not in TASKS:
         raise ValueError(f"gymnax has no environment {name!r}; `rookery envs` lists the supported ones.")
-    suite_env, sizes = load(name), TASKS[name]
+    length = TASKS[name].episode_length if episode_length is None else episode_length
+    return _environment(load(name), length)
+
+
+def from_gymnax(env: Any, params: Any = None, episode_length: int | None = None) -> Environment:
+    """Adapt an environment object of gymnax, or a user-defined one of its class `Environment`.
+
+    Observations, actions and the time limit are converted as by `make`: `step_env` must report termination without the
+    time limit.
+
+    Args:
+      env: the environment.
+      params: its parameters; by default `env.default_params`.
+      episode_length: steps until truncation, at least 1; by default `params.max_steps_in_episode`.
+
+    Raises:
+      ValueError: the object has no `reset_env` and `step_env`, its actions are neither discrete nor a box, or it has no
+        time limit and `episode_length` is None.
+
+    Example:
+      >>> env = rookery.from_gymnax(gymnax.make("CartPole-v1")[0])
+    """
+    if not (hasattr(env, "reset_env") and hasattr(env, "step_env")):
+        raise ValueError(f"from_gymnax takes an environment of gymnax, got {type(env).__name__}; for a task use make.")
+    params = env.default_params if params is None else params
+    length = getattr(params, "max_steps_in_episode", None) if episode_length is None else episode_length
+    if length is None:
+        raise ValueError(f"{env.name} has no time limit of its own; give episode_length.")
+    return _environment(_with_properties(env, params, str(env.name)), int(length))
+
+
+def _environment(suite_env: GymnaxEnvironment, episode_length: int) -> Environment:
     # Jitted separately, so that training and evaluation trace the environment once, whatever their batch sizes.
     reset = jax.jit(partial(_reset, suite_env))
     step = jax.jit(partial(_step, suite_env))
-    spec = EnvSpec(name, sizes.observation_size, sizes.action_size, sizes.episode_length, sizes.discrete)
-    picture = scene.Picture(film=partial(_film, suite_env)) if name in DRAWN else None
+    actions = suite_env.env.action_space(suite_env.params)
+    discrete, features = suite_env.lower is None, jax.eval_shape(reset, jax.random.key(0))[1].observation.features
+    action_size = int(actions.n) if discrete else int(actions.shape[0])
+    sizes = features.shape[0], action_size, episode_length
+    spec = EnvSpec(suite_env.name, *sizes, discrete, observation_shape=suite_env.shape)
+    picture = scene.Picture(film=partial(_film, suite_env)) if suite_env.name in DRAWN else None
     environment = time_limit.guard_physics(Environment(reset, step, spec, picture=picture))
-    return time_limit.limit_episode(environment, sizes.episode_length if episode_length is None else episode_length)
+    return time_limit.limit_episode(environment, episode_length)
 
 
 def load(name: str) -> GymnaxEnvironment:
@@ -135,13 +173,21 @@ def load(name: str) -> GymnaxEnvironment:
     suite = _import()
     with third_party.standard_promotion():
         env, params = suite.make(name)
-        actions, observations = env.action_space(params), env.observation_space(params)
-        num_positions = getattr(observations, "n", None)
-        if hasattr(actions, "n"):
-            return GymnaxEnvironment(env, params, name, num_positions, None, None)
-        lower = np.broadcast_to(np.asarray(actions.low, np.float32), actions.shape)
-        upper = np.broadcast_to(np.asarray(actions.high, np.float32), actions.shape)
-    return GymnaxEnvironment(env, params, name, num_positions, jnp.asarray(lower), jnp.asarray(upper))
+    return _with_properties(env, params, name)
+
+
+def _with_properties(env: Any, params: Any, name: str) -> GymnaxEnvironment:
+    with third_party.standard_promotion():
+        actions, num_positions = env.action_space(params), getattr(env.observation_space(params), "n", None)
+        first = jax.eval_shape(env.reset_env, jax.random.key(0), params)[0]
+    shape = jax.tree.map(lambda leaf: tuple(leaf.shape), first)
+    shape = None if num_positions is not None or (is_shape(shape) and len(shape) <= 1) else shape
+    if hasattr(actions, "n"):
+        return GymnaxEnvironment(env, params, name, num_positions, None, None, shape)
+    if len(getattr(actions, "shape", ())) != 1:
+        raise ValueError(f"the actions of {name} must be discrete or a vector, got {type(actions).__name__}.")
+    limits = [np.broadcast_to(np.asarray(side, np.float32), actions.shape) for side in (actions.low, actions.high)]
+    return GymnaxEnvironment(env, params, name, num_positions, jnp.asarray(limits[0]), jnp.asarray(limits[1]), shape)
 
 
 def _import() -> Any:
@@ -178,7 +224,7 @@ def _step(suite_env: GymnaxEnvironment, state: EnvState, action: Array, key: Key
 def _flat(suite_env: GymnaxEnvironment, observation: PyTree) -> Array:
     if suite_env.num_positions is not None:
         return jax.nn.one_hot(observation, suite_env.num_positions, dtype=jnp.float32)
-    return jnp.ravel(jnp.asarray(observation, jnp.float32))
+    return flatten_features(observation)
 
 
 def _film(suite_env: GymnaxEnvironment, states: PyTree, rewards: Array, path: str) -> None:

@@ -20,8 +20,11 @@ import jax.numpy as jnp
 
 from rookery.envs import base
 from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, Step
+from rookery.envs.rendering import scene
+from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import bodies as brax_bodies
 from rookery.envs.wrappers import time_limit
+from rookery.features import feature_size, flatten_features, is_shape
 from rookery.types import Array, Key
 
 EPISODE_LENGTH = 1000
@@ -40,6 +43,15 @@ class StateReaders(NamedTuple):
     """-> `[]` float32."""
     descriptor: Callable[[Any], Array]
     """-> `[D]` float32."""
+
+
+class Descriptor(NamedTuple):
+    """The descriptor of a user-defined environment."""
+
+    spec: DescriptorSpec
+    """Meaning and limits."""
+    function: Callable[[Any], Array]
+    """Brax's `State` -> `[D]`."""
 
 
 class Variant(NamedTuple):
@@ -94,6 +106,65 @@ def make(
     )
     environment = Environment(reset, step, spec, picture=brax_bodies.picture(brax_env, variant.goal))
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
+
+
+def from_brax(
+    env: Any, episode_length: int = EPISODE_LENGTH, name: str | None = None, descriptor: Descriptor | None = None
+) -> Environment:
+    """Adapt an environment object of Brax, or a user-defined one of its class `Env`, without Brax's wrappers.
+
+    Actions are clipped to [-1, 1]. The whole state of Brax is kept between steps, with its `info` and `metrics`.
+    Non-finite physics terminate the episode. Call this function outside of any traced function.
+
+    Args:
+      env: the environment, whose `done` means that the task ended.
+      episode_length: steps until truncation, at least 1.
+      name: name of the task; by default that of the class.
+      descriptor: for quality diversity; its function maps Brax's `State` to `[D]` float32.
+
+    Raises:
+      ValueError: the object has no `reset`, `step` and `action_size`.
+
+    Example:
+      >>> env = rookery.from_brax(brax.envs.get_environment("ant"))
+    """
+    if not all(hasattr(env, attribute) for attribute in ("reset", "step", "action_size")):
+        raise ValueError(f"from_brax takes an environment of Brax, got {type(env).__name__}; for a task use make.")
+    name = name or type(env).__name__.lower()
+    read_descriptor = no_descriptor if descriptor is None else descriptor.function
+    reset = jax.jit(partial(_reset_object, env, read_descriptor))
+    step = jax.jit(partial(_step_object, env, read_descriptor))
+    with _standard_promotion():
+        shape = jax.tree.map(lambda leaf: tuple(leaf.shape), jax.eval_shape(env.reset, jax.random.key(0)).obs)
+    spec = EnvSpec(
+        name=name,
+        observation_size=feature_size(shape),
+        action_size=env.action_size,
+        episode_length=episode_length,
+        descriptor=None if descriptor is None else descriptor.spec,
+        observation_shape=None if is_shape(shape) and len(shape) == 1 else shape,
+    )
+    picture = scene.inside(brax_bodies.picture(env, None), "pipeline_state") if hasattr(env, "sys") else None
+    environment = Environment(reset, step, spec, picture=picture)
+    return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
+
+
+def _reset_object(env: Any, descriptor: Callable[[Any], Array], key: Key) -> tuple[EnvState, Step]:
+    with _standard_promotion():
+        state = third_party.strongly_typed(env.reset(key))
+        return state, base.first_step(flatten_features(state.obs), jnp.asarray(descriptor(state), jnp.float32))
+
+
+def _step_object(
+    env: Any, descriptor: Callable[[Any], Array], state: EnvState, action: Array, key: Key
+) -> tuple[EnvState, Step]:
+    del key  # the state of an environment that draws random numbers contains its key
+    # Environments write into these dictionaries, which must not change the state of the caller.
+    before = state.replace(info=dict(state.info), metrics=dict(state.metrics))
+    with _standard_promotion():
+        after = third_party.strongly_typed(env.step(before, jnp.clip(action, -1.0, 1.0)))
+        done, reached = jnp.asarray(after.done, jnp.float32) > 0.5, jnp.asarray(descriptor(after), jnp.float32)
+        return after, base.next_step(flatten_features(after.obs), native_reward(after), done, reached)
 
 
 def default_backend(name: str) -> str:

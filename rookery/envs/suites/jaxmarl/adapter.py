@@ -16,6 +16,7 @@ In the same way a robot of `jaxnav` that has arrived or crashed waits for the ot
 and return, or appear later, are not supported.
 """
 
+import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -83,7 +84,52 @@ def make(name: str, episode_length: int | None = None) -> Environment:
     if name not in TASKS:
         raise ValueError(f"JaxMARL has no environment {name!r}; `rookery envs` lists the supported ones.")
     length = TASKS[name].episode_length if episode_length is None else episode_length
-    suite_env = load(name, length)
+    return _environment(name, load(name, length), length)
+
+
+def from_jaxmarl(env: Any, episode_length: int | None = None) -> Environment:
+    """Adapt an environment object of JaxMARL, or a user-defined one of its class `MultiAgentEnv`.
+
+    Observations and actions are converted as by `make`. The task ends for all agents when `dones["__all__"]` is true.
+    An environment with the attribute `max_steps` is copied, and the copy's limit set to a number that is never reached.
+
+    Args:
+      env: the environment.
+      episode_length: steps until truncation, at least 1; by default `env.max_steps`.
+
+    Raises:
+      ValueError: the object has no `agents` and `step_env`, or no time limit while `episode_length` is None.
+
+    Example:
+      >>> env = rookery.from_jaxmarl(jaxmarl.make("MPE_simple_spread_v3"))
+    """
+    if not (hasattr(env, "agents") and hasattr(env, "step_env")):
+        raise ValueError(
+            f"from_jaxmarl takes an environment of JaxMARL, got {type(env).__name__}; for a task use make."
+        )
+    name, limit = str(env.name), getattr(env, "max_steps", None)
+    length = limit if episode_length is None else episode_length
+    if length is None:
+        raise ValueError(f"{name} has no attribute max_steps; give episode_length.")
+    if limit is not None:
+        env = copy.copy(env)
+        env.max_steps = UNREACHED_LIMIT
+    return _environment(name, _with_properties(env, masked=_reports_available_actions(env)), int(length))
+
+
+def _reports_available_actions(env: Any) -> bool:
+    """Whether an environment implements `get_legal_moves` or `get_avail_actions`, which the base class does not."""
+    if hasattr(env, "get_legal_moves"):
+        return True
+    try:
+        with third_party.standard_promotion():
+            jax.eval_shape(lambda key: env.get_avail_actions(env.reset(key)[1]), jax.random.key(0))
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _environment(name: str, suite_env: JaxmarlEnvironment, length: int) -> Environment:
     action_size = max(suite_env.team.action_sizes)
     # Jitted separately, so that training and evaluation trace the environment once, whatever their batch sizes.
     reset = jax.jit(partial(_reset, suite_env))
@@ -117,6 +163,11 @@ def load(name: str, episode_length: int) -> JaxmarlEnvironment:
     suite = _import()
     with third_party.standard_promotion():
         env = _build(suite, name, episode_length)
+    return _with_properties(env, _has_legal_actions(name), done_is_time_limit=name.startswith(OVERCOOKED))
+
+
+def _with_properties(env: Any, masked: bool, done_is_time_limit: bool = False) -> JaxmarlEnvironment:
+    with third_party.standard_promotion():
         agents = tuple(env.agents)
         spaces = [env.action_space(agent) for agent in agents]
         starts = jax.eval_shape(partial(_first_observations, env, agents), jax.random.key(0))
@@ -132,11 +183,9 @@ def load(name: str, episode_length: int) -> JaxmarlEnvironment:
     lower, upper = np.zeros(existing.shape, np.float32), np.zeros(existing.shape, np.float32)
     for i, space in enumerate(spaces if not discrete else ()):
         lower[i, : action_sizes[i]], upper[i, : action_sizes[i]] = space.low, space.high
-    masked = len(set(action_sizes)) > 1 or _has_legal_actions(name)
+    masked = masked or len(set(action_sizes)) > 1
     bounds = jnp.asarray(lower), jnp.asarray(upper)
-    return JaxmarlEnvironment(
-        env, agents, team, discrete, masked, name.startswith(OVERCOOKED), jnp.asarray(existing), *bounds
-    )
+    return JaxmarlEnvironment(env, agents, team, discrete, masked, done_is_time_limit, jnp.asarray(existing), *bounds)
 
 
 def _import() -> Any:

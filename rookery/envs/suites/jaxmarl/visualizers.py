@@ -27,7 +27,7 @@ def film(name: str, env: Any) -> FilmFn | None:
       name: name of the task.
       env: JaxMARL's environment object.
     """
-    if name.startswith("MPE"):
+    if any(base.__module__.startswith("jaxmarl.environments.mpe") for base in type(env).__mro__):
         return partial(_mpe, env)
     if name.startswith(SMAX):
         return partial(_smax, env)

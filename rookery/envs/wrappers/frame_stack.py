@@ -1,0 +1,100 @@
+"""Frame stacking: a wrapper that shows an agent the features of the latest steps at once (Mnih 2015)."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.envs.rendering import scene
+from rookery.features import Shape, flatten_features, is_shape, unflatten_features
+from rookery.types import Array, Key
+
+
+class FrameStackState(NamedTuple):
+    """State of the wrapped environment, and the features of the latest steps."""
+
+    inner: EnvState
+    """State of the wrapped environment."""
+    frames: Array
+    """`[F, O]`, or `[F, I, O]` for a team; the latest one is last."""
+
+
+def stack_frames(environment: Environment, count: int) -> Environment:
+    """Wrap an environment so that its features are those of the latest `count` steps, the latest one last.
+
+    Features are joined along their last axis: images of (10, 10, 4) become (10, 10, 4 count), vectors `[O]` become
+    `[count O]`. In the first step of an episode all are those of the reset.
+
+    Args:
+      environment: without skills and without a carry, which are added after this wrapper.
+      count: number of steps (at least 1); 1 returns the environment unchanged.
+
+    Raises:
+      ValueError: `count` is below 1, or the environment has skills, a carry or the agents' indices already.
+
+    Example:
+      >>> rookery.envs.stack_frames(rookery.make("point_room"), 4).spec.observation_size
+      8
+    """
+    spec = environment.spec
+    if count < 1:
+        raise ValueError(f"frame_stack must be at least 1, got {count}.")
+    if environment.assignment is not None or spec.recurrent or spec.identified:
+        raise ValueError(f"{spec.name} has skills, a carry or an agent index; apply stack_frames before adding them.")
+    if count == 1:
+        return environment
+    return environment._replace(
+        reset=partial(_reset, environment, count),
+        step=partial(_step, environment),
+        spec=_stacked_spec(spec, count),
+        picture=scene.inside(environment.picture, "inner"),
+    )
+
+
+def _stacked_spec(spec: EnvSpec, count: int) -> EnvSpec:
+    shape = spec.observation_shape
+    if shape is not None:
+        shape = jax.tree.map(lambda leaf: (*leaf[:-1], count * leaf[-1]) if leaf else (count,), shape, is_leaf=is_shape)
+    padded = (count - 1) * spec.observation_size  # only the last step's padding is at the end
+    team = spec.team and spec.team._replace(
+        observation_sizes=tuple(padded + size for size in spec.team.observation_sizes)
+    )
+    return spec._replace(observation_size=count * spec.observation_size, observation_shape=shape, team=team)
+
+
+def _reset(environment: Environment, count: int, key: Key) -> tuple[FrameStackState, Step]:
+    state, step = environment.reset(key)
+    features = step.observation.features
+    frames = jnp.broadcast_to(features, (count, *features.shape))
+    return FrameStackState(state, frames), _with_frames(environment.spec.observation_shape, step, frames)
+
+
+def _step(environment: Environment, state: FrameStackState, action: Array, key: Key) -> tuple[FrameStackState, Step]:
+    inner, step = environment.step(state.inner, action, key)
+    frames = jnp.concatenate([state.frames[1:], step.observation.features[None]])
+    return FrameStackState(inner, frames), _with_frames(environment.spec.observation_shape, step, frames)
+
+
+def _with_frames(shape: Shape | None, step: Step, frames: Array) -> Step:
+    """The step with the features of all frames; its observation and final observation are the same without resets."""
+    features = _join(shape, frames)
+    return step._replace(
+        observation=step.observation._replace(features=features),
+        final_observation=step.final_observation._replace(features=features),
+    )
+
+
+def _join(shape: Shape | None, frames: Array) -> Array:
+    """Join frames `[F, ..., O]` along the last axis of each array of their shape, `[..., F O]`."""
+    if shape is None:
+        return jnp.concatenate(list(frames), axis=-1)
+    arrays = unflatten_features(shape, frames)
+    leading = frames.ndim - 2
+    joined = [_join_leaf(leaf, scalar=leaf.ndim == frames.ndim - 1) for leaf in jax.tree.leaves(arrays)]
+    return flatten_features(joined, leading)
+
+
+def _join_leaf(leaf: Array, scalar: bool) -> Array:
+    return jnp.moveaxis(leaf, 0, -1) if scalar else jnp.concatenate(list(leaf), axis=-1)

@@ -1,0 +1,140 @@
+"""Environment objects of other suites: shipped ones equal the tasks of their names, user-defined ones can be trained."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step, descriptor_spec
+from rookery.envs.check import check_environment
+from rookery.envs.suites import third_party
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax.adapter import Descriptor, from_brax
+from rookery.envs.suites.gymnax import from_gymnax
+from rookery.envs.suites.gymnax import load as load_gymnax
+from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
+from rookery.envs.wrappers.frame_stack import stack_frames
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+STEPS = 3
+
+
+def steps_of(environment: Environment) -> Step:
+    """The steps `[STEPS + 1, ...]` of an episode with random actions, the first one from the reset."""
+    spec = environment.spec
+    shape = spec.agents if spec.discrete else (*spec.agents, spec.action_size)
+
+    def advance(state: Any, key: jax.Array) -> Any:
+        if spec.discrete:
+            return environment.step(state, jax.random.randint(key, shape, 0, spec.action_size), key)
+        return environment.step(state, jax.random.uniform(key, shape, minval=-1.0, maxval=1.0), key)
+
+    def roll() -> Step:
+        state, first = environment.reset(jax.random.key(0))
+        steps = jax.lax.scan(advance, state, jax.random.split(jax.random.key(1), STEPS))[1]
+        return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, steps)
+
+    return jax.jit(roll, compiler_options=FAST_COMPILE)()
+
+
+def jaxmarl_object(name: str) -> Any:
+    with third_party.quiet_import():
+        import jaxmarl
+
+        return jaxmarl.make(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("CartPole-v1", lambda: from_gymnax(load_gymnax("CartPole-v1").env)),
+        ("Breakout-MinAtar", lambda: from_gymnax(load_gymnax("Breakout-MinAtar").env)),
+        ("MPE_simple_tag_v3", lambda: from_jaxmarl(jaxmarl_object("MPE_simple_tag_v3"))),
+        ("MPE_simple_crypto_v3", lambda: from_jaxmarl(jaxmarl_object("MPE_simple_crypto_v3"))),  # masked actions
+        ("inverted_pendulum", lambda: from_brax(brax.load("inverted_pendulum", "spring"))),
+    ],
+)
+def test_an_object_of_a_suite_equals_its_task(name: str, build: Any) -> None:
+    task, environment = registry.make(name), build()
+    assert environment.spec._replace(name=name) == task.spec
+    expected, found = steps_of(task), steps_of(environment)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for (path, one), other in zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(found), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype), path
+        np.testing.assert_allclose(other, one, atol=1e-6, err_msg=str(path))
+    assert (environment.picture is None) == (task.picture is None)
+
+
+class Counting:
+    """A user-defined environment in the format of Brax, whose info and metrics it reads and writes in every step."""
+
+    action_size = 1
+
+    def reset(self, rng: jax.Array) -> Any:
+        from brax.envs import State
+
+        start, zero = jax.random.uniform(rng, (2,)), jnp.zeros(())
+        return State(None, {"position": start}, zero, zero, {"steps": zero}, {"rng": rng})
+
+    def step(self, state: Any, action: jax.Array) -> Any:
+        state.metrics["steps"] = state.metrics["steps"] + 1.0
+        state.info["rng"], key = jax.random.split(state.info["rng"])
+        position = state.obs["position"] + 0.1 * action + 0.01 * jax.random.normal(key, (2,))
+        return state.replace(obs={"position": position}, reward=-position[0], done=jnp.float32(position[0] > 2.0))
+
+
+def test_an_environment_of_ones_own_in_the_format_of_brax_keeps_its_info_and_metrics() -> None:
+    place = Descriptor(
+        descriptor_spec("position", "final", (-2.0, -2.0), (2.0, 2.0)), lambda state: state.obs["position"]
+    )
+    environment = from_brax(Counting(), episode_length=5, descriptor=place)
+    assert environment.spec.name == "counting"
+    assert environment.spec.observation_shape == {"position": (2,)}
+    check_environment(environment)
+    state, _ = environment.reset(jax.random.key(0))
+    before = jax.device_get((state.inner.metrics["steps"], jax.random.key_data(state.inner.info["rng"])))
+    after, step = environment.step(state, jnp.zeros(1), jax.random.key(0))
+    assert float(after.inner.metrics["steps"]) == 1.0
+    np.testing.assert_array_equal(step.descriptor, after.inner.obs["position"])
+    again = state.inner.metrics["steps"], jax.random.key_data(state.inner.info["rng"])
+    np.testing.assert_array_equal(again[0], before[0])  # the caller's state is not changed
+    np.testing.assert_array_equal(again[1], before[1])
+
+
+def test_images_of_an_object_can_be_stacked() -> None:
+    environment = stack_frames(from_gymnax(load_gymnax("Breakout-MinAtar").env, episode_length=5), 2)
+    assert environment.spec.observation_shape == (10, 10, 8)
+    check_environment(environment)
+
+
+class Nothing:
+    """An object that is no environment."""
+
+    name = "nothing"
+    default_params = ()
+
+
+@pytest.mark.parametrize(
+    ("adapt", "message"),
+    [
+        (from_brax, "from_brax takes an environment of Brax, got Nothing; for a task use make."),
+        (from_gymnax, "from_gymnax takes an environment of gymnax, got Nothing; for a task use make."),
+        (from_jaxmarl, "from_jaxmarl takes an environment of JaxMARL, got Nothing; for a task use make."),
+    ],
+)
+def test_another_object_is_an_error(adapt: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        adapt(Nothing())
+
+
+def test_an_object_without_a_time_limit_needs_one() -> None:
+    cartpole = load_gymnax("CartPole-v1").env
+    with pytest.raises(ValueError, match="CartPole-v1 has no time limit of its own; give episode_length"):
+        from_gymnax(cartpole, params=cartpole.default_params.replace(max_steps_in_episode=None))
+    endless = jaxmarl_object("MPE_simple_v3")
+    endless.max_steps = None
+    with pytest.raises(ValueError, match="has no attribute max_steps; give episode_length"):
+        from_jaxmarl(endless)
