@@ -10,7 +10,8 @@ result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
 from rookery import agents, deploy, envs, experiments, hyperparams, learners, populations, qd, report, training, types
-from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
+from rookery.agents.base import Agent
+from rookery.agents.check import check_agent
 from rookery.agents.diayn import diayn
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import sac
@@ -29,26 +30,22 @@ from rookery.learners.base import Learner, genotype
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
 from rookery.learners.rollout import act
-from rookery.loading import LoadedRun, load
+from rookery.loading import load
 from rookery.populations.base import Program
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.repertoire import nearest
-from rookery.report.page import write_report
-from rookery.training.loop import Result, run
+from rookery.training.loop import run
 
 __all__ = [
     "Agent",
     "Environment",
     "Learner",
-    "LoadedRun",
-    "OffPolicyAgent",
-    "OnPolicyAgent",
     "Program",
-    "Result",
     "act",
+    "check_agent",
     "check_environment",
     "choose",
     "diayn",
@@ -72,7 +69,6 @@ __all__ = [
     "seeds",
     "skills",
     "td3",
-    "write_report",
 ]
 
 

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import rookery
+from rookery.envs.suites import third_party
 
 PACKAGES = ("agents", "deploy", "envs", "experiments", "learners", "populations", "qd", "report", "training")
 MODULES = [rookery, *(importlib.import_module(f"rookery.{name}") for name in PACKAGES)]
@@ -22,6 +24,17 @@ FUNCTIONS = {
     for name, value in ((name, getattr(module, name)) for name in module.__all__)
     if inspect.isfunction(value)
 }
+
+
+SUITES = {"brax": "brax.envs", "gymnax": "gymnax", "jaxmarl": "jaxmarl"}
+"""Package that an example uses -> module to import."""
+
+
+def suites_of(source: str) -> dict[str, object]:
+    """The packages of other suites that the source of an example uses."""
+    with third_party.quiet_import():
+        used = [name for name in SUITES if re.search(rf"(?<![._]){name}\.", source)]
+        return {name: (importlib.import_module(SUITES[name]), importlib.import_module(name))[1] for name in used}
 
 
 @pytest.fixture
@@ -39,5 +52,7 @@ def test_example_of_a_public_function(name: str):
     names = {"rookery": rookery, "jax": jax, "jnp": jnp, "NamedTuple": NamedTuple}
     (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=names)
     assert example.examples, f"{name} has no example"
+    example.globs |= suites_of("".join(line.source for line in example.examples))
     messages: list[str] = []
-    assert not doctest.DocTestRunner().run(example, out=messages.append).failed, "".join(messages)
+    with third_party.ignored_warning("Brax System"):  # a notice of deprecation whenever Brax loads a model
+        assert not doctest.DocTestRunner().run(example, out=messages.append).failed, "".join(messages)

@@ -79,7 +79,7 @@ GOOD = 0.9  # accuracy
 class Contender(NamedTuple):
     """Components of a contender."""
 
-    agent: rookery.OffPolicyAgent
+    agent: rookery.agents.OffPolicyAgent
     environment: rookery.Environment
     learner: rookery.Learner
     program: rookery.Program

@@ -1,6 +1,7 @@
 """Learning algorithms. An agent is built from an `EnvSpec` and never calls an environment."""
 
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
+from rookery.agents.check import check_agent
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.encoders import reader
 from rookery.agents.multi_agent import independent, shared
@@ -18,6 +19,7 @@ __all__ = [
     "PpoConfig",
     "SacConfig",
     "Td3Config",
+    "check_agent",
     "diayn",
     "independent",
     "ppo",

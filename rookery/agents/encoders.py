@@ -160,8 +160,13 @@ def reader(spec: EnvSpec, name: EncoderName, encoder: Encoder | None = None) -> 
       encoder: a user-defined encoder.
 
     Raises:
-      ValueError: the name is unknown, the encoder has no image to read, or it does not map the features of one
-        observation to a vector, and those of two to two vectors.
+      ValueError: the name is unknown, the encoder has no image to read, or it does not map the features of each
+        observation to a vector.
+
+    Example:
+      >>> env = rookery.envs.stack_frames(rookery.make("point_room"), 3)
+      >>> rookery.agents.reader(env.spec, "auto").size
+      6
     """
     encoder = encoder or _built_in(spec, name)
     if encoder is None:

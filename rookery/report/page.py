@@ -37,7 +37,7 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None,
         page cannot be written.
 
     Example:
-      >>> page = rookery.write_report(["runs/pbt-sac"])
+      >>> page = rookery.report.write_report(["runs/pbt-sac"])
       >>> page.name
       'report.html'
     """

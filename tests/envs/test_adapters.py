@@ -1,4 +1,4 @@
-"""Environment objects of other suites: shipped ones equal the tasks of their names, user-defined ones can be trained."""
+"""Environment objects of other suites: shipped ones equal their tasks, user-defined ones can be trained."""
 
 from typing import Any
 

@@ -126,7 +126,7 @@ def from_brax(
       ValueError: the object has no `reset`, `step` and `action_size`.
 
     Example:
-      >>> env = rookery.from_brax(brax.envs.get_environment("ant"))
+      >>> env = rookery.from_brax(brax.envs.get_environment("inverted_pendulum"))
     """
     if not all(hasattr(env, attribute) for attribute in ("reset", "step", "action_size")):
         raise ValueError(f"from_brax takes an environment of Brax, got {type(env).__name__}; for a task use make.")

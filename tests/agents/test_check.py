@@ -1,0 +1,144 @@
+"""Checks of user-defined agents: shipped agents pass, and each mistake is reported in one sentence."""
+
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rookery import gradients
+from rookery.agents.base import OffPolicyAgent
+from rookery.agents.check import check_agent
+from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.multi_agent import independent, shared
+from rookery.agents.ppo import PpoConfig, ppo
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import Td3Config, td3
+from rookery.envs.base import EnvSpec, Team
+from rookery.hyperparams import Space, Uniform
+from rookery.types import Observation, Transition
+from tests.agents.common import SKILLED, SPEC
+
+SMALL: dict[str, Any] = {"hidden_sizes": (4,)}
+DISCRETE = SPEC._replace(discrete=True)
+TEAM = DISCRETE._replace(team=Team(("a", "b"), (3, 3), (2, 2)), masked=True)
+DIAYN = DiaynConfig(discriminator_hidden_sizes=(4,))
+PPO = PpoConfig(minibatches=2, actor_epochs=2, critic_epochs=2, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("build", "spec"),
+    [
+        (lambda spec: sac(spec, SacConfig(**SMALL)), SPEC),
+        (lambda spec: td3(spec, Td3Config(**SMALL)), SPEC),
+        (lambda spec: diayn(sac(spec, SacConfig(**SMALL)), spec, DIAYN), SKILLED),
+        (lambda spec: ppo(spec, PPO), SPEC),
+        (lambda spec: ppo(spec, PpoConfig(recurrent=True, memory_size=3, minibatches=2, **SMALL)), DISCRETE),
+        (lambda spec: independent(ppo(spec, PPO), spec), TEAM),
+        (lambda spec: shared(ppo(spec, PPO), spec), TEAM._replace(identified=True)),
+    ],
+    ids=["sac", "td3", "diayn", "ppo", "recurrent", "independent", "shared"],
+)
+def test_shipped_agents_pass(build: Any, spec: EnvSpec) -> None:
+    check_agent(build(spec), spec)
+
+
+class OwnHyper(NamedTuple):
+    """Hyper-parameters of a user-defined agent."""
+
+    learning_rate: Any = 1e-2
+    noise: Any = 0.1
+
+
+class OwnState(NamedTuple):
+    """State of a user-defined agent."""
+
+    learned: gradients.Learned
+    key: Any = ()
+
+    @property
+    def params(self) -> Any:
+        return self.learned.params
+
+
+def own(mistake: str = "") -> OffPolicyAgent:  # noqa: C901
+    """A linear policy that imitates the actions of the batch, with one mistake."""
+
+    def init(key: jax.Array) -> Any:
+        return jax.random.normal(key, (3, 2)) * (jnp.nan if mistake == "nan" else 0.1)
+
+    def start(params: Any) -> Any:
+        if mistake == "no params":
+            return {"weights": params}
+        keys = {"typed key": jax.random.key(0), "raw key": jnp.zeros(2, jnp.uint32)}
+        return OwnState(gradients.start(params[:2] if mistake == "other params" else params), keys.get(mistake, ()))
+
+    def act(params: Any, observation: Observation) -> jax.Array:
+        if mistake == "wrong call":
+            return observation @ params  # pyright: ignore[reportOperatorIssue]
+        action = observation.features @ params
+        return {"unbounded": action * 100.0, "wide action": jnp.ones(3)}.get(mistake, jnp.tanh(action))
+
+    def explore(state: Any, hyper: OwnHyper, observation: Observation, key: jax.Array) -> jax.Array:
+        if mistake == "impure":
+            CALLS.append(1)
+            return act(state.params, observation) * (0.5 / len(CALLS))
+        noise = 0.1 if mistake == "unread" else hyper.noise
+        return jnp.clip(act(state.params, observation) + noise * jax.random.normal(key, (2,)), -1.0, 1.0)
+
+    def loss(params: Any, batch: Transition) -> jax.Array:
+        return jnp.mean((batch.observation.features @ params - batch.action) ** 2)
+
+    def update(state: Any, hyper: OwnHyper, batch: Transition, noise: Any, step: jax.Array) -> Any:
+        rate = 0.0 if mistake == "no learning" else hyper.learning_rate
+        learned = gradients.adam(state.learned, jax.grad(loss)(state.params, batch), rate)
+        metrics = {"loss": loss(state.params, batch) * (jnp.ones(2) if mistake == "wide metric" else 1.0)}
+        if mistake == "other state":
+            return OwnState(learned, jnp.zeros(1)), metrics
+        return OwnState(learned, state.key) if mistake == "no metrics" else (OwnState(learned, state.key), metrics)
+
+    space = Space(OwnHyper(), {"learning_rate": Uniform(1e-3, 1e-1), "noise": Uniform(0.0, 0.3)})
+    return OffPolicyAgent(init, start, explore, act, no_noise, update, space)
+
+
+def no_noise(key: jax.Array, batch_size: int) -> Any:
+    return ()
+
+
+CALLS: list[int] = []
+
+
+def test_an_agent_of_ones_own_passes() -> None:
+    check_agent(own(), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("nan", "start(init(key)) has numbers that are not finite."),
+        ("no params", "the state, dict, has no attribute params."),
+        ("other params", "state.params after start(params) has an array of float32 (2, 2) instead of float32 (3, 2)."),
+        ("typed key", "the state has a random key, .key; functions get the keys that they need as arguments"),
+        ("raw key", "the state has a random key, .key;"),
+        ("wrong call", "act(params, observation) raised TypeError"),
+        ("unbounded", "act returns actions outside of [-1, 1]."),
+        ("wide action", "act must return an action of float32 (2,), got float32 (3,)."),
+        ("impure", "two calls of explore(state, hyper, observation, key) with equal arguments differ"),
+        ("unread", "the hyper-parameter noise changes neither 8 updates nor an exploratory action; read it from hyper"),
+        ("no learning", "8 updates change no parameters."),
+        ("wide metric", "update returns the metric loss of shape (2,) instead of ()."),
+        ("other state", "the state after update has another structure"),
+        ("no metrics", "update must return (state, metrics), got OwnState."),
+    ],
+)
+def test_each_mistake_is_a_sentence(mistake: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^the agent is wrong: (.*\n)*{re.escape(message)}"):
+        check_agent(own(mistake), SPEC)
+
+
+def test_other_objects_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be a rookery.agents.OffPolicyAgent or OnPolicyAgent, got function"):
+        check_agent(sac, SPEC)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"takes the spec of an environment, env.spec, got function"):
+        check_agent(own(), sac)  # pyright: ignore[reportArgumentType]
