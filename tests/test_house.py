@@ -17,7 +17,7 @@ ROOT = Path(rookery.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # A package imports only from itself and from those before it; the members of a group do not import each other.
-GROUPS = [["signals", "versions", "types"], ["trees"], ["hyperparams"]]
+GROUPS = [["signals", "versions", "types", "factories"], ["trees"], ["hyperparams"]]
 GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
 GROUPS += [["training"], ["deploy"], ["report"], ["loading"], ["compat"], ["cli"]]

@@ -348,4 +348,5 @@ def diayn(
         intrinsic_reward=IntrinsicReward(
             partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
         ),
+        settings={**agent.settings, "diayn": vars(config)},
     )

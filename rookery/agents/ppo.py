@@ -28,7 +28,7 @@ from rookery.agents.base import OnPolicyAgent, check_spec
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
-from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 REWARD_LIMIT = 10.0  # normalised rewards are clipped to +-REWARD_LIMIT
 
@@ -318,4 +318,5 @@ def ppo(spec: EnvSpec, config: PpoConfig | None = None) -> OnPolicyAgent[PpoPara
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=resolve_defaults(config, spec).minibatches,
         normalize=environment_defaults(spec).normalize_observations,
+        settings={"agent": named("ppo", config)},
     )

@@ -15,7 +15,7 @@ from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
-from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 
 @dataclass(frozen=True)
@@ -276,4 +276,5 @@ def sac(spec: EnvSpec, config: SacConfig | None = None) -> OffPolicyAgent[SacPar
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
         space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
+        settings={"agent": named("sac", config)},
     )

@@ -15,7 +15,7 @@ from rookery import gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
-from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 
 @dataclass(frozen=True)
@@ -278,4 +278,5 @@ def td3(spec: EnvSpec, config: Td3Config | None = None) -> OffPolicyAgent[Td3Par
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
         space=SPACE,
+        settings={"agent": named("td3", config)},
     )

@@ -22,6 +22,7 @@ import jax
 import tyro
 from rich.console import Console
 
+from rookery import factories
 from rookery.cli import commands, flags
 from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
@@ -216,7 +217,7 @@ def train(command: Train, group: ProcessGroup) -> None:
         schedule = lineage(config.replay_schedule).schedule()
         check_agent(schedule, agent_of(name))
         config, name = without_population_method(config), f"replay-{agent_of(name)}"
-    run_dir = config.run.run_dir or f"runs/{name}-{custom.label(config.environment.env)}-{config.run.seed}"
+    run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.environment.env)}-{config.run.seed}"
     environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
     run = dataclasses.replace(config.run, run_dir=run_dir)
     config = dataclasses.replace(config, environment=environment, run=run)
@@ -255,7 +256,7 @@ def _plan(config: AnyRun, schedule: Schedule | None) -> None:
 
 def _run_title(config: AnyRun, built: build.Built) -> str:
     timing = f", {built.program.timing}" if built.program.timing else ""
-    task, population = custom.label(config.environment.env), _population_title(config)
+    task, population = factories.label(config.environment.env), _population_title(config)
     return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from rookery.envs.custom import label
 from rookery.experiments.kinds import KINDS, as_flags, choices
 from rookery.experiments.settings import AnyRun
+from rookery.factories import label
 
 SCHEDULE = "schedule"
 """Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""

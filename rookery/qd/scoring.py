@@ -15,7 +15,6 @@ from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks.functions import Function
-from rookery.envs.wrappers import auto_reset
 from rookery.hyperparams import Space
 from rookery.learners import rollout
 from rookery.learners.base import EvaluationConfig, Learner, genotype
@@ -82,7 +81,8 @@ def named_scoring(function: Function) -> Scoring[Array]:
     score, descriptor = partial(_without_key, function.score), function.descriptor
     limits = descriptor.lower, descriptor.upper
     scoring = function_scoring(score, function.init, *limits, function.worst_fitness, function.bounds, function.name)
-    return scoring._replace(descriptor=descriptor)  # the function's descriptor also states its meaning
+    # The function's descriptor also states its meaning.
+    return scoring._replace(descriptor=descriptor, settings={"dimensions": function.size})
 
 
 def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array, key: Key) -> tuple[Array, Array]:
@@ -182,12 +182,11 @@ def policy_scoring(
     return Scoring(
         name=spec.name,
         init_genotype=partial(_init_policy, evolved),
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
-        evaluate=partial(rollout.evaluate, evaluator),
+        **rollout.evaluation_of(evaluator),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
-        steps=evaluator.episodes * spec.episode_length,
-        evaluator=evaluator,
+        steps=evaluator.steps,
+        settings={**environment.settings, "policy": vars(config or PolicyConfig()), "evaluation": vars(evaluation)},
     )
 
 
@@ -234,6 +233,7 @@ def learner_scoring(
         qd_offset=worst_return(learner.spec),
         steps=learner.evaluation_steps,
         evaluator=learner.evaluator,
+        settings=learner.settings,
     )
 
 
