@@ -34,7 +34,8 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.repertoire import nearest
 from rookery.report.page import write_report
-from rookery.training.loop import Result, run
+from rookery.running import run
+from rookery.training.loop import Result
 
 __all__ = [
     "Agent",

@@ -109,7 +109,9 @@ def _from_file(where: str, product: Product) -> ModuleType:
     if path in _MODULES:
         return _MODULES[path]
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; give the path of a Python file, such as {product.example}.")
+        recorded = ", or put the file back if a run recorded it" if Path(where).is_absolute() else ""
+        remedy = f"give the path of a Python file, such as {product.example}{recorded}."
+        raise ValueError(f"there is no file {path}; {remedy}")
     _make_importable(path.parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -18,6 +18,7 @@ from rookery.envs.tasks.functions import Function
 from rookery.hyperparams import Space
 from rookery.learners import rollout
 from rookery.learners.base import EvaluationConfig, Learner, genotype
+from rookery.learners.episodes import more_episodes
 from rookery.qd.base import Bank, Scoring
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
@@ -188,6 +189,14 @@ def policy_scoring(
         steps=evaluator.steps,
         settings={**environment.settings, "policy": vars(config or PolicyConfig()), "evaluation": vars(evaluation)},
     )
+
+
+def with_episodes(scoring: Scoring[GenotypeT], episodes: int) -> Scoring[GenotypeT]:
+    """The same scoring with another number of evaluation episodes; unchanged if it runs none."""
+    if scoring.evaluator is None:
+        return scoring
+    evaluator = more_episodes(scoring.evaluator, episodes)
+    return scoring._replace(**rollout.evaluation_of(evaluator), steps=evaluator.steps)
 
 
 def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tuple[()]]:
