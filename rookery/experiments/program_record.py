@@ -34,7 +34,7 @@ def changes(recorded: Mapping[str, Any], program: Program) -> list[str]:
 
 def method_of(record: Mapping[str, Any]) -> str:
     """The population method and the agent of a run that was started from Python, such as `pbt-sac`; "" if unknown."""
-    parts = record.get("method"), agent_name(record)
+    parts = record.get("population_method"), agent_name(record)
     return "-".join(str(part) for part in parts if part)
 
 

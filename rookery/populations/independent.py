@@ -38,5 +38,5 @@ def seeds(
     if not draw_hyper:
         space = space._replace(domains={})
     program = pbt(learner, space, population_size, PbtConfig(exploit="none"), placement)
-    own = {"method": "seeds", "population": population_size, "draw_hyper": draw_hyper}
+    own = {"population_method": "seeds", "population": population_size, "draw_hyper": draw_hyper}
     return program._replace(settings={**learner.settings, **own})

@@ -349,5 +349,5 @@ def as_program(
 
 def settings_of(method: str, bindings: PbtBindings) -> dict[str, Any]:
     """The settings of a program, to record."""
-    own = {"method": method, "population": bindings.population_size, "pbt": vars(bindings.config)}
+    own = {"population_method": method, "population": bindings.population_size, "pbt": vars(bindings.config)}
     return {**bindings.learner.settings, **own}

@@ -379,4 +379,10 @@ def map_elites(
 def _settings(scoring: Scoring, centroids: Array, emitter: Emitter) -> dict[str, Any]:
     """The settings of a program, to record."""
     cells = {"cells": {"cells": centroids.shape[0], "centroids": centroids}}
-    return {**scoring.settings, "method": "map_elites", "batch_size": emitter.batch_size, **emitter.settings, **cells}
+    return {
+        **scoring.settings,
+        "population_method": "map_elites",
+        "batch_size": emitter.batch_size,
+        **emitter.settings,
+        **cells,
+    }

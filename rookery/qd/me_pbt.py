@@ -53,7 +53,7 @@ def me_pbt(
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)
     program = map_elites(scoring, centroids, emitter, placement)
-    settings = {**program.settings, "method": "me_pbt", "population": population_size}
+    settings = {**program.settings, "population_method": "me_pbt", "population": population_size}
     program = program._replace(space=space or learner.space, learner=learner, settings=settings)
     again = (centroids, space, population_size, ga_population, config, variation)
     return rebuild.with_recipe(program, lambda learner, place: me_pbt(learner, *again, place), placement)
