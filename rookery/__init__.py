@@ -37,7 +37,7 @@ from rookery.populations.pbt import pbt
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.repertoire import nearest
-from rookery.training.loop import run
+from rookery.running import run
 
 __all__ = [
     "Agent",

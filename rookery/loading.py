@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rookery import running
 from rookery.deploy import evaluate as evaluation
 from rookery.deploy import render as rendering
 from rookery.deploy.export import Exported, export
@@ -128,16 +129,16 @@ class LoadedRun:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""
-        self._check_recorded("evaluate")
-        return evaluation.evaluate(self.path, episodes, seed, checkpoint)[1]
+        self._check_program("evaluate")
+        return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._program)[1]
 
     def render(
         self, path: str | Path | None = None, member: int | None = None, skill: int | None = None, seed: int = 0
     ) -> Path:
         """Write a film of one deterministic episode, by default `episode.gif` in the run directory."""
-        self._check_recorded("render")
+        self._check_program("render")
         target = Path(path) if path is not None else self.path / "episode.gif"
-        return draw_episode(rendering.render(self.path, member, skill, seed), target)
+        return draw_episode(rendering.render(self.path, member, skill, seed, program=self._program), target)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page of the run, by default `report.html` in the run directory."""
@@ -152,8 +153,8 @@ class LoadedRun:
         checkpoint: str = "last",
     ) -> Exported:
         """Write one policy for use without this library; see `rookery.export`."""
-        self._check_recorded("export")
-        return export(self.path, to, cell, member, skill, checkpoint)
+        self._check_program("export")
+        return export(self.path, to, cell, member, skill, checkpoint, self._program)
 
     def resume(self, generations: int, **options: Any) -> loop.Result:
         """Continue the run in this process, up to generation `generations`.
@@ -164,31 +165,31 @@ class LoadedRun:
         """
         if self._program is not None:
             settings = {"seed": int(self.config.get("run", {}).get("seed", 0)), **options}
-            return loop.run(self._program, resume=True, run_dir=self.path, generations=generations, **settings)
+            return running.run(self._program, resume=True, run_dir=str(self.path), generations=generations, **settings)
         config = self._config("resume")
         run = dataclasses.replace(config.run, generations=generations, run_dir=str(self.path), **options)
         built = build.build(dataclasses.replace(config, run=run), schedule_of(self.config))
-        return loop.run(built.program, run, built.mesh, resume=True, record=self.config)
+        record = {**self.config, "run": dataclasses.asdict(run)}
+        return running.train(built.program, run, built.mesh, resume=True, record=record)
 
     def _checkpoints(self) -> Checkpointer:
         return Checkpointer(self._record.folder.checkpoints, read_only=True)
 
     def _config(self, method: str) -> Any:
-        self._check_recorded(method)
+        self._check_program(method)
         return config_io.from_record(self.config)
 
     def _built_program(self) -> Program:
         return self._program or build.on_one_device(self._config("state")).program
 
     def _origin(self, checkpoint: str) -> Origin:
-        self._check_recorded("policy")
-        return warm_start.open_origin(self.path, checkpoint)
+        self._check_program("policy")
+        return warm_start.open_origin(self.path, checkpoint, self._program)
 
-    def _check_recorded(self, method: str) -> None:
-        if self.config.get("kind") != config_io.PYTHON:
-            return
-        remedy = "it supports state, metrics, lineage, repertoire, report and resume with load(run, program=program)"
-        raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
+    def _check_program(self, method: str) -> None:
+        if self._program is None and self.config.get("kind") == config_io.PYTHON:
+            remedy = "give its program, rookery.load(run, program=program), or train it by `rookery train program`"
+            raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
 
 
 def load(run_dir: str | Path, program: Program | None = None) -> LoadedRun:
@@ -196,7 +197,8 @@ def load(run_dir: str | Path, program: Program | None = None) -> LoadedRun:
 
     Args:
       run_dir: the run directory.
-      program: the program of a run that was started from Python, to read its states and to resume it.
+      program: the program of a run that was started from Python, which its record cannot rebuild. A run of `rookery
+        train program` is rebuilt by its recorded factory.
 
     Raises:
       ValueError: the folder is no run directory.

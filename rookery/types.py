@@ -13,6 +13,7 @@ transition; a leading axis over which a function is mapped is left out of its sh
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, Self
 
 import jax
@@ -26,6 +27,15 @@ Scalar = jax.Array | float
 """A `[]` array, or a Python float where a default is declared."""
 
 PyTree = Any
+
+Settings = Mapping[str, Any]
+"""How an object was made: section, such as "agent", -> names and configs, which a run records in `config.json`."""
+NO_SETTINGS: Settings = MappingProxyType({})
+
+
+def named(name: str, config: Any) -> dict[str, Any]:
+    """A section of `Settings`: the name of a factory, and the fields of the config that it was given."""
+    return {"name": name, **vars(config)}
 
 
 class Hyper(Protocol):

@@ -17,10 +17,10 @@ ROOT = Path(rookery.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # A package imports only from itself and from those before it; the members of a group do not import each other.
-GROUPS = [["signals", "versions", "types"], ["trees", "features"], ["hyperparams"]]
+GROUPS = [["signals", "versions", "types", "factories"], ["trees", "features"], ["hyperparams"]]
 GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
-GROUPS += [["training"], ["deploy"], ["report"], ["loading"], ["compat"], ["cli"]]
+GROUPS += [["training"], ["deploy"], ["report"], ["running"], ["loading"], ["compat"], ["cli"]]
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
@@ -30,7 +30,14 @@ ONLY_IN = {
     "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
     "gymnax": {"envs/suites/gymnax.py"},
     "jaxmarl": {"envs/suites/jaxmarl/adapter.py", "envs/suites/jaxmarl/visualizers.py"},
-    "rich": {"training/progress.py", "report/tables.py", "report/compare.py", "cli/commands.py", "cli/app.py"},
+    "rich": {
+        "training/progress.py",
+        "report/tables.py",
+        "report/compare.py",
+        "cli/commands.py",
+        "cli/app.py",
+        "running.py",
+    },
     "tinygp": {"populations/pb2.py"},
     "jax2onnx": {"deploy/onnx.py"},
     "onnxruntime": {"deploy/onnx.py"},

@@ -24,7 +24,19 @@ from typing_extensions import TypeVar
 
 from rookery.envs.base import EnvSpec, Step
 from rookery.hyperparams import Space
-from rookery.types import Array, HyperT, Key, Metrics, Observation, ParamsT, PyTree, StateT, Transition
+from rookery.types import (
+    NO_SETTINGS,
+    Array,
+    HyperT,
+    Key,
+    Metrics,
+    Observation,
+    ParamsT,
+    PyTree,
+    Settings,
+    StateT,
+    Transition,
+)
 
 NoiseT = TypeVar("NoiseT", infer_variance=True)
 
@@ -189,6 +201,8 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """None: the agent learns from the environment's reward, and its return is the fitness."""
     encoded_size: int | None = None
     """Size of the encoder's output; None if the networks read the features as they are."""
+    settings: Settings = NO_SETTINGS
+    """Its name and config, recorded in the run directory."""
 
 
 class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
@@ -209,6 +223,8 @@ class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
     """How the agents of a team share parameters, "independent" or "shared"; empty for a single agent."""
     normalize: bool = False
     """Whether the agent normalises observations by default."""
+    settings: Settings = NO_SETTINGS
+    """Its name and config, recorded in the run directory."""
 
 
 Agent = OffPolicyAgent | OnPolicyAgent

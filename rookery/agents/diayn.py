@@ -353,4 +353,5 @@ def diayn(
             partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
         ),
         encoded_size=agent.encoded_size,
+        settings={**agent.settings, "diayn": vars(config)},
     )

@@ -143,6 +143,12 @@ class Reader(NamedTuple):
     """None: the features are read as they are."""
     encoded_size: int | None = None
     """F, size of the encoder's output; None without an encoder."""
+    name: str | None = None
+    """Name of a user-defined encoder; None for a built-in one."""
+
+    def described(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings of an agent with the name of a user-defined encoder, for the record of a run."""
+        return settings if self.name is None else {**settings, "encoder": self.name}
 
     def network(self, network: NetworkT) -> NetworkT:
         """Add the encoder to a network, in front of its first layer."""
@@ -168,11 +174,12 @@ def reader(spec: EnvSpec, name: EncoderName, encoder: Encoder | None = None) -> 
       >>> rookery.agents.reader(env.spec, "auto").size
       6
     """
+    own = None if encoder is None else getattr(encoder.apply, "__qualname__", type(encoder.apply).__qualname__)
     encoder = encoder or _built_in(spec, name)
     if encoder is None:
         return Reader(spec.input_size, spec)
     size = _encoded_size(spec, encoder)
-    return Reader(spec.input_size - spec.observation_size + size, spec, encoder, size)
+    return Reader(spec.input_size - spec.observation_size + size, spec, encoder, size, own)
 
 
 def _built_in(spec: EnvSpec, name: EncoderName) -> Encoder | None:

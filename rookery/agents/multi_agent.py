@@ -44,6 +44,7 @@ def independent(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) ->
         act=vmap_agents(agent.act),
         update=partial(_update, agent, team),
         team="independent",
+        settings={**agent.settings, "parameters": "independent"},
     )
 
 
@@ -107,6 +108,7 @@ def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPo
         act=jax.vmap(agent.act, in_axes=(None, 0)),
         update=partial(_update_shared, agent),
         team="shared",
+        settings={**agent.settings, "parameters": "shared"},
     )
 
 

@@ -30,7 +30,7 @@ from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.features import has_image
-from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 REWARD_LIMIT = 10.0  # normalised rewards are clipped to +-REWARD_LIMIT
 
@@ -326,4 +326,5 @@ def ppo(
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=resolve_defaults(config, spec).minibatches,
         normalize=environment_defaults(spec).normalize_observations and not has_image(spec.observation_shape),
+        settings={"agent": read.described(named("ppo", config))},
     )

@@ -16,7 +16,7 @@ from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_s
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
-from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 
 @dataclass(frozen=True)
@@ -288,4 +288,5 @@ def sac(
         update=partial(update, nets, config),
         space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
         encoded_size=read.encoded_size,
+        settings={"agent": read.described(named("sac", config))},
     )

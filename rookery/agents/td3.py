@@ -16,7 +16,7 @@ from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_s
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
-from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition
+from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 
 @dataclass(frozen=True)
@@ -289,4 +289,5 @@ def td3(
         update=partial(update, nets, config),
         space=SPACE,
         encoded_size=read.encoded_size,
+        settings={"agent": read.described(named("td3", config))},
     )

@@ -4,7 +4,6 @@ tyro derives it from the config dataclasses. `commands.py` has the commands for 
 for invalid flags.
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -22,23 +21,21 @@ import jax
 import tyro
 from rich.console import Console
 
+from rookery import factories, running
 from rookery.cli import commands, flags
 from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs import custom
-from rookery.experiments import build, warm_start
+from rookery.experiments import build, programs, warm_start
 from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
 from rookery.experiments.kinds import KINDS, agent_of, with_space
 from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
-from rookery.experiments.settings import AnyRun
+from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.report import tables
-from rookery.report.figures import curves
-from rookery.report.figures.repertoire import draw_repertoire
-from rookery.report.page import write_report
 from rookery.signals import Interrupted
 from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
@@ -51,7 +48,7 @@ from rookery.training.memory_plan import remedy
 class Train:
     """Train a population; all results are written to one run directory."""
 
-    config: AnyRun
+    config: RecordedRun
     """The kind of run."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
@@ -77,6 +74,16 @@ class Resume:
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
 
 
+_PROGRAM_RUN = dataclasses.make_dataclass(
+    "ProgramRun",
+    [("factory", Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.py:FUNCTION|MODULE:FUNCTION")])],
+    bases=(ProgramRun,),
+    frozen=True,
+)
+_PROGRAM_RUN.__doc__ = ProgramRun.__doc__
+_KINDS: dict[str, type] = {**KINDS, ProgramRun.kind: ProgramRun}
+
+
 def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
     """The union type of all commands, from which tyro derives the parser.
 
@@ -84,6 +91,7 @@ def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
       defaults: gives the default config of a kind of run.
     """
     kinds = [Annotated[kind, tyro.conf.subcommand(name, default=defaults(kind))] for name, kind in KINDS.items()]
+    kinds.append(Annotated[_PROGRAM_RUN, tyro.conf.subcommand(ProgramRun.kind)])
     train = dataclasses.make_dataclass(
         "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
     )
@@ -106,7 +114,7 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
         if place < len(words) and not words[place].startswith("-"):
             record = open_existing(words[place]).config
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
-            return functools.partial(defaults, run)
+            return functools.partial(defaults, None if isinstance(run, ProgramRun) else run)
     return lambda kind: kind()
 
 
@@ -114,8 +122,8 @@ def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The command in a command line, such as `rookery train sac`, and its flags; {} if the command is incomplete."""
     known = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
     name = "".join(words[:1])
-    if name == "train" and (kind := next((word for word in words if word in KINDS), "")):
-        return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(KINDS[kind])
+    if name == "train" and (kind := next((word for word in words if word in _KINDS), "")):
+        return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(_KINDS[kind])
     if name == "train":
         return "rookery train", {}
     return (f"rookery {name}", flags.flags_of(known[name])) if name in known else ("rookery", {})
@@ -147,7 +155,7 @@ def parse(arguments: Sequence[str]) -> Any:
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words = _without_alias(arguments)
     command, found = _command_and_flags(words)
-    for place, label, known in ((0, "command", ["train", "resume", *commands.COMMANDS]), (1, "kind of run", [*KINDS])):
+    for place, label, known in ((0, "command", ["train", "resume", *commands.COMMANDS]), (1, "kind of run", [*_KINDS])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
             flags.check_name(label, words[place], known)
     if found and not {"-h", "--help"} & {*words}:
@@ -212,14 +220,25 @@ def keep_compiled_programs() -> None:
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
     config, schedule, name = command.config, None, command.config.kind
+    if isinstance(config, ProgramRun):
+        run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.factory)}-{config.run.seed}"
+        run = dataclasses.replace(config.run, run_dir=run_dir)
+        _run_or_plan(
+            command, dataclasses.replace(config, factory=factories.canonical(config.factory), run=run), None, group
+        )
+        return
     if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
         schedule = lineage(config.replay_schedule).schedule()
         check_agent(schedule, agent_of(name))
         config, name = without_population_method(config), f"replay-{agent_of(name)}"
-    run_dir = config.run.run_dir or f"runs/{name}-{custom.label(config.environment.env)}-{config.run.seed}"
+    run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.environment.env)}-{config.run.seed}"
     environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
     run = dataclasses.replace(config.run, run_dir=run_dir)
     config = dataclasses.replace(config, environment=environment, run=run)
+    _run_or_plan(command, config, schedule, group)
+
+
+def _run_or_plan(command: Train, config: RecordedRun, schedule: Schedule | None, group: ProcessGroup) -> None:
     if command.plan:
         _plan(config, schedule)
     else:
@@ -241,7 +260,7 @@ def resume(command: Resume, group: ProcessGroup) -> None:
     _run(config, schedule_of(record), group, resume=True)
 
 
-def _plan(config: AnyRun, schedule: Schedule | None) -> None:
+def _plan(config: RecordedRun, schedule: Schedule | None) -> None:
     built = build.build(config, schedule)  # turns CPU cores into devices, so JAX must not be initialised before
     console = Console(quiet=config.run.quiet or not is_first())
     built = built._replace(program=warm_start.begin(config, built))
@@ -253,64 +272,32 @@ def _plan(config: AnyRun, schedule: Schedule | None) -> None:
         raise ValueError(message)
 
 
-def _run_title(config: AnyRun, built: build.Built) -> str:
+def _run_title(config: RecordedRun, built: build.Built) -> str:
+    if isinstance(config, ProgramRun):
+        return running.title(built.program, built.mesh)
     timing = f", {built.program.timing}" if built.program.timing else ""
-    task, population = custom.label(config.environment.env), _population_title(config)
+    task, population = factories.label(config.environment.env), _population_title(config)
     return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 
-def _run(config: AnyRun, schedule: Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
+def _run(config: RecordedRun, schedule: Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
     group.set_run_dir(str(config.run.run_dir))
     check_alike({**to_record(config), **record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
     connect(built.mesh)
-    console = Console(quiet=config.run.quiet or not is_first())
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=warm_start.begin(config, built))
-    console.print(f"{_run_title(config, built)}, in {config.run.run_dir}", highlight=False, soft_wrap=True)
-    record = to_record(with_space(built.config or config, built.space)) | record_of(schedule)
-    words, after_save = events.command_line(), _write_live_report if config.run.live else None
-    try:
-        result = loop.run(built.program, config.run, built.mesh, resume, record, words, after_save)
-    except (Exception, Interrupted) as error:  # after a signal or a full disk, the report shows the progress so far
-        if is_first() and not isinstance(error, ValueError):  # raised before there is any progress
-            with contextlib.suppress(Exception):
-                write_report([str(config.run.run_dir)])
-        raise
-    assert result.run_dir is not None
-    group.finish()
-    if not is_first():
-        return
-    outputs: dict[str, Path | str] = {"run": result.run_dir, "curves": curves.draw_curves(result.run_dir)}
-    if page := _write_final_report(result.run_dir):
-        outputs["report"] = page
-    if built.program.table is not None:
-        outputs["repertoire"] = draw_repertoire(result.run_dir)
-        console.print(tables.repertoire_summary(result.run_dir))
-    outputs["evaluate"] = f"rookery evaluate {result.run_dir}"
-    if (result.run_dir / "lineage.csv").exists():
-        console.print(tables.summary(result.run_dir))
-    if result.memory is not None:
-        outputs["memory"] = str(result.memory)
-    for name, value in outputs.items():
-        console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
+    running.show(config.run, f"{_run_title(config, built)}, in {config.run.run_dir}")
+    if isinstance(config, ProgramRun):
+        record = programs.record_of(config, built.program)
+    else:
+        filled = built.config if isinstance(built.config, AnyRun) else config
+        record = to_record(with_space(filled, built.space)) | record_of(schedule)
+    words = events.command_line()
+    running.train(built.program, config.run, built.mesh, group.finish, resume=resume, record=record, command=words)
 
 
-def _write_live_report(run_dir: Path) -> None:
-    """Write the report of a run in progress, which the browser reloads every 10 seconds."""
-    write_report([run_dir], refresh=10)
-
-
-def _write_final_report(run_dir: Path) -> Path | None:
-    """Write the report of a finished run; a failure is only a warning, since the run itself is saved."""
-    try:
-        return write_report([run_dir])
-    except Exception as error:
-        print(f"warning: no report.html was written ({type(error).__name__}: {error})", file=sys.stderr)
-        return None
-
-
-def _has_checkpoint(config: AnyRun) -> bool:
+def _has_checkpoint(config: RecordedRun) -> bool:
     """Whether a run can be resumed from a checkpoint, so that the run in `init_from` is not needed any more."""
     run_folder = open_existing(str(config.run.run_dir))
     return not all(
@@ -335,7 +322,9 @@ def _population_title(config: AnyRun) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print rookery's warnings to the user as one line, without the position in the source code."""
-    if issubclass(category, CheckpointWarning | device_memory.MemoryWarning | run_writer.AfterSaveWarning):
+    if issubclass(
+        category, CheckpointWarning | device_memory.MemoryWarning | run_writer.AfterSaveWarning | running.ProgramWarning
+    ):
         if not is_first():
             return
         print(f"warning: {message}", file=sys.stderr)

@@ -47,7 +47,7 @@ def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Selection:
     Raises:
       ValueError: the repertoire is empty.
     """
-    if origin.config.has_repertoire:
+    if origin.built.has_repertoire:
         assert spec.descriptor is not None  # or there would be no repertoire
         return _elites(origin, spec.descriptor, count)
     if spec.skill is not None:

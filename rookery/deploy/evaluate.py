@@ -1,8 +1,7 @@
 """Evaluate the members or elites of a run on fresh start states."""
 
-import dataclasses
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,16 @@ import numpy as np
 
 from rookery import trees
 from rookery.distributed import programs
+from rookery.distributed.mesh import Mesh, here
 from rookery.envs.wrappers.skills import enumerate_skills
-from rookery.experiments import build, config_io, warm_start
-from rookery.experiments.build import Built
-from rookery.experiments.settings import AnyRun
+from rookery.experiments import config_io, warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.learners.base import Learner, genotype
-from rookery.populations.base import ProgramState, member_keys
+from rookery.learners.episodes import with_episodes
+from rookery.populations.base import Program, ProgramState, member_keys
+from rookery.populations.rebuild import rebuild
 from rookery.qd import repertoire as repertoires
+from rookery.qd import scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
@@ -26,7 +27,11 @@ from rookery.types import Genotype, Key
 
 
 def evaluate(
-    run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
+    run_dir: str | Path,
+    episodes: int = 100,
+    seed: int = 0,
+    checkpoint: str = "last",
+    program: Program | None = None,
 ) -> tuple[int, dict[str, np.ndarray]]:
     """Evaluate every member of a checkpoint, or every elite of its repertoire.
 
@@ -36,6 +41,8 @@ def evaluate(
       seed: seed of the start states; they differ from those of a training run with the same seed, see
         `evaluation_key`.
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
+      program: the program of a run that was started from Python. A program without a learner that has an evaluator is
+        evaluated as it is built, on its number of episodes.
 
     Returns:
       The checkpoint's generation, and the metrics of `Program.evaluate`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
@@ -47,19 +54,19 @@ def evaluate(
       the trajectories of `best_member`; the number of episodes is rounded up to a multiple of the number of skills.
 
     Raises:
-      ValueError: the folder is not a run, the run was started from Python, `episodes` is below 1, or `checkpoint` is
-        none of the three.
+      ValueError: the folder is not a run, the run was started from Python and no program is given, `episodes` is below
+        1, or `checkpoint` is none of the three.
       CheckpointError: the run has no complete checkpoint.
     """
     folder = open_existing(run_dir)
-    read = _restore(folder, episodes, checkpoint, build.build)
+    read = _restore(folder, episodes, checkpoint, None, program)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
     metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
     spec = built.learner.spec if built.learner else None
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
-    if not (read.config.has_repertoire or read.config.has_separate_roles):
+    if not (built.has_repertoire or built.has_separate_roles) and folder.lineage_file.is_file():
         metrics["independent"] = np.asarray(config_io.are_independent(folder.config))
         metrics["best_member"] = np.asarray(warm_start.best_member(read))
     skill = spec.skill if spec else None
@@ -110,13 +117,14 @@ def fresh_fitness(
     """
     check_fresh(run_dir)
     folder = open_existing(run_dir)
-    read = _restore(folder, episodes, checkpoint, build.on_one_device)
+    read = _restore(folder, episodes, checkpoint, here())
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key, config_io.are_independent(folder.config))
-    scoring = build.scoring(read.config) if read.config.learner is None else read.built.learner
-    assert scoring is not None
-    bank = jax.jit(scoring.start_states)(bank_key)
-    evaluation = jax.jit(jax.vmap(scoring.evaluate, in_axes=(0, None, 0)))(genotypes, bank, keys)
+    problem = read.built.program.learner or read.built.program.scoring
+    if problem is None:
+        raise ValueError(f"the program of {folder.path} has no learner to run fresh episodes with; leave the run out.")
+    bank = jax.jit(problem.start_states)(bank_key)
+    evaluation = jax.jit(jax.vmap(problem.evaluate, in_axes=(0, None, 0)))(genotypes, bank, keys)
     fitness = np.asarray(jax.device_get(evaluation.fitness), np.float64)
     return read.generation, np.where(np.isfinite(fitness), fitness, np.nan)
 
@@ -134,7 +142,7 @@ def check_fresh(run_dir: str | Path) -> None:
             f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "
             "be run; leave it out, or compare the evaluations recorded in training."
         )
-    if config_io.from_record(opened.config).has_separate_roles:
+    if opened.config.get("member") == "agent":
         raise ValueError(
             f"{opened.path} evolves the roles of a team separately, so that no member has a fitness without the "
             "others; leave it out, or compare the runs by a role's return, such as --score return/prey."
@@ -146,22 +154,32 @@ def check_fresh(run_dir: str | Path) -> None:
         )
 
 
-def _restore(folder: RunFolder, episodes: int, checkpoint: str, make: Callable[[AnyRun], Built]) -> Origin:
-    """The run at a checkpoint, with the requested number of evaluation episodes; `make` builds it."""
-    recorded = config_io.from_record(folder.config)
-    part, settings = ("evaluation", recorded.evaluation) if recorded.learner is None else ("learner", recorded.learner)
-    requested = dataclasses.replace(settings, eval_episodes=episodes, start_states=max(episodes, settings.start_states))
-    environment = dataclasses.replace(recorded.environment, devices=None)  # use this machine's devices
-    config = dataclasses.replace(recorded, environment=environment, **{part: requested})
-    return warm_start.restore(folder, config, make(config), checkpoint)
+def _restore(
+    folder: RunFolder, episodes: int, checkpoint: str, over: Mesh | None, program: Program | None = None
+) -> Origin:
+    """The run at a checkpoint, with the requested number of evaluation episodes; see `warm_start.opened_on`."""
+    if episodes < 1:
+        raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
+    config, built = warm_start.opened_on(folder, over, program)
+    requested = _with_episodes(built.program, episodes)
+    return warm_start.restore(folder, config, built._replace(program=requested, learner=requested.learner), checkpoint)
+
+
+def _with_episodes(program: Program, episodes: int) -> Program:
+    """The program with another number of evaluation episodes; unchanged if it cannot be built again with one."""
+    problem: Any = program.learner or program.scoring
+    if problem is None or problem.evaluator is None:
+        return program
+    more = with_episodes if program.learner else scoring.with_episodes
+    return rebuild(program, problem=more(problem, episodes)) or program
 
 
 def _scored(read: Origin, key: Key, independent: bool) -> tuple[Genotype, Key]:
     """The genotypes `[N, ...]` that determine a run's score, and their evaluation keys `[N]`."""
-    if read.config.has_repertoire:
+    if read.built.has_repertoire:
         best = repertoires.best(repertoire_of(read.state)).genotype
         return jax.tree.map(lambda leaf: leaf[None], best), member_keys(key, 1)
-    members = jax.vmap(genotype)(read.state.members), member_keys(key, read.config.population)
+    members = jax.vmap(genotype)(read.state.members), member_keys(key, read.built.program.population_size)
     if independent:
         return members
     best = warm_start.best_member(read)

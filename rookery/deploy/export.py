@@ -17,6 +17,7 @@ from rookery.deploy import policy as policies
 from rookery.deploy.onnx import NoOnnxError
 from rookery.deploy.policy import Cell, Policy, ReferenceEpisode
 from rookery.experiments import warm_start
+from rookery.populations.base import Program
 from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.versions import version
 
@@ -55,6 +56,7 @@ def export(
     member: int | None = None,
     skill: int | None = None,
     checkpoint: str = "last",
+    program: Program | None = None,
 ) -> Exported:
     """Write one policy of a run for use without this library, and check that its actions are the same.
 
@@ -71,32 +73,33 @@ def export(
       member: index of the member of a population; by default the best of the last evaluation.
       skill: index of the skill, for runs that discover skills; 0 by default. The exported policy has this skill fixed.
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
+      program: the program of a run that was started from Python.
 
     Returns:
       The written files and the result of their check.
 
     Raises:
-      ValueError: the folder is not a run, the run was started from Python, or it optimises a scoring function without
-        an environment; it has no such cell, member, skill or checkpoint, or the cell is empty (the message names the
-        nearest occupied cell); the policy's actions are not finite; the exported policy's actions differ; or `to`
-        contains other files.
+      ValueError: the folder is not a run, the run was started from Python and no program is given, or it optimises a
+        scoring function without an environment; it has no such cell, member, skill or checkpoint, or the cell is empty
+        (the message names the nearest occupied cell); the policy's actions are not finite; the exported policy's
+        actions differ; or `to` contains other files.
       CheckpointError: the run has no complete checkpoint.
 
     Example:
       >>> exported = rookery.export("runs/pbt-sac", to="pendulum.npz")
     """
     path = _check_target(Path(open_existing(run_dir).path / FOLDER if to is None else to))
-    policy = policies.choose(warm_start.open_origin(run_dir, checkpoint), cell, member, skill)
+    policy = policies.choose(warm_start.open_origin(run_dir, checkpoint, program), cell, member, skill)
     reference = policies.reference_episode(policy, jax.random.key(0))
     _check_finite(policy, reference)
-    program = stablehlo(policy)
-    differences = {_STABLEHLO: difference(_run(policy, program, reference), reference.outputs)}
+    compiled = stablehlo(policy)
+    differences = {_STABLEHLO: difference(_run(policy, compiled, reference), reference.outputs)}
     if differences[_STABLEHLO] > TOLERANCE:
         raise ValueError(
             f"the exported policy differs from the run's policy by {differences[_STABLEHLO]:.3g} in an action, more "
             f"than {TOLERANCE:g}, so nothing was written; please report it with the versions of jax and of this run."
         )
-    files: dict[str, bytes] = {_STABLEHLO: program}
+    files: dict[str, bytes] = {_STABLEHLO: compiled}
     without_onnx = None
     try:
         files[_ONNX], differences[_ONNX] = _onnx(policy, reference)

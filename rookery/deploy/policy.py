@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.agents.actor_critic import Memory
-from rookery.agents.ppo import PpoConfig
 from rookery.deploy import render
 from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec, EnvState, Step
 from rookery.envs.wrappers.skills import enumerate_skills
@@ -59,8 +58,8 @@ class Policy(NamedTuple):
     @property
     def memory_size(self) -> int:
         """Size of the recurrent policy's memory; excludes the memory of PPO's critic, which does not affect actions."""
-        agent = self.origin.config.agent
-        return agent.memory_size if isinstance(agent, PpoConfig) and agent.recurrent else 0
+        carry = jax.eval_shape(self.evaluator.environment.reset, jax.random.key(0))[1].observation.carry
+        return carry.policy.shape[-1] if isinstance(carry, Memory) else 0
 
     @property
     def observation_size(self) -> int:
@@ -100,7 +99,7 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
     evaluator = render.evaluator_of(origin)
     slot = render.slot_of(origin, evaluator.environment.spec, skill)
     chosen = slot if evaluator.environment.spec.skill else None
-    if origin.config.has_repertoire:
+    if origin.built.has_repertoire:
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire; choose by cell, and leave member out.")
         elite = _elite(origin, repertoire_of(origin.state), "best" if cell is None else cell)
@@ -157,7 +156,7 @@ def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, 
     """
     standing = warm_start.current_fitness(origin)
     learner = origin.built.learner
-    if not origin.config.has_separate_roles:
+    if not origin.built.has_separate_roles:
         assert member is not None
         return _finite_or_none(standing[member])
     assert learner is not None

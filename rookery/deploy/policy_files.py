@@ -19,12 +19,12 @@ FORMAT = 1
 
 def describe(policy: Policy) -> dict[str, Any]:
     """The content of `policy.json`, as JSON values; for a team, sizes are per agent."""
-    spec, config = policy.spec, policy.origin.config
+    spec, settings = policy.spec, policy.origin.built.program.settings
     descriptor, skill = spec.descriptor, policy.skill
     return {
         "format": FORMAT,
         "task": spec.name,
-        "kind": config.kind,
+        "kind": policy.origin.config.kind,
         "generation": policy.origin.generation,
         "versions": {"run": run_dir.open_existing(policy.origin.path).versions, "export": versions(("rookery", "jax"))},
         "cell": policy.cell,
@@ -41,7 +41,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         },
         "action": _action(policy),
         "team": spec.team and _team(spec.team),
-        "hidden_sizes": getattr(config.policy if config.learner is None else config.agent, "hidden_sizes", None),
+        "hidden_sizes": (settings.get("agent") or settings.get("policy") or {}).get("hidden_sizes"),
     }
 
 

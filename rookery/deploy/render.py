@@ -14,10 +14,11 @@ from rookery.agents.base import ActFn
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers.skills import enumerate_skills
-from rookery.experiments import build, warm_start
+from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
 from rookery.learners.base import genotype
+from rookery.populations.base import Program
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
 from rookery.types import Array, Genotype, Key, Observation, PyTree
@@ -64,6 +65,7 @@ def render(
     skill: int | None = None,
     seed: int = 0,
     checkpoint: str = "last",
+    program: Program | None = None,
 ) -> RenderedEpisode:
     """Roll out one deterministic episode with a trained policy of a run.
 
@@ -74,16 +76,17 @@ def render(
       skill: index of the skill, for runs that discover skills; 0 by default.
       seed: seed of the start state.
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
+      program: the program of a run that was started from Python.
 
     Returns:
       The episode, with the environment's picture.
 
     Raises:
-      ValueError: the folder is not a run, the run was started from Python, its environment cannot be rendered, or the
-        run has no such member, skill or checkpoint.
+      ValueError: the folder is not a run, the run was started from Python and no program is given, its environment
+        cannot be rendered, or the run has no such member, skill or checkpoint.
       CheckpointError: the run has no complete checkpoint.
     """
-    origin = warm_start.open_origin(run_dir, checkpoint)
+    origin = warm_start.open_origin(run_dir, checkpoint, program)
     evaluator = evaluator_of(origin)
     environment, spec = evaluator.environment, evaluator.environment.spec
     picture = picture_of(environment)
@@ -245,14 +248,23 @@ def evaluator_of(origin: Origin) -> rollout.Evaluator:
     Raises:
       ValueError: the run optimises a scoring function, without an environment.
     """
-    config, learner = origin.config, origin.built.learner
-    evaluator = build.scoring(config).evaluator if config.learner is None else learner and learner.evaluator
-    if evaluator is None:
+    program = origin.built.program
+    problem = program.learner or program.scoring
+    if problem is None:
         raise ValueError(
-            f"{config.environment.env} is a scoring function without a policy; choose a run in an environment "
-            "(`rookery envs`)."
+            f"the program of {origin.path} has no learner, from which its policies could be read; build it by "
+            "rookery.pbt or rookery.seeds, or set it: program._replace(learner=learner)."
         )
-    return evaluator
+    if problem.evaluator is not None:
+        return problem.evaluator
+    if program.learner is not None:
+        raise ValueError(
+            f"the learner of {origin.path} has no evaluator, from which its policies could be read; build it by "
+            "rookery.off_policy or rookery.on_policy, or set it: learner._replace(evaluator=evaluator)."
+        )
+    raise ValueError(
+        f"{program.task} is a scoring function without a policy; choose a run in an environment (`rookery envs`)."
+    )
 
 
 def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
@@ -285,11 +297,11 @@ def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
     Raises:
       ValueError: the run has no such member.
     """
-    if origin.config.has_repertoire:
+    if origin.built.has_repertoire:
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire, whose best elite is shown; leave member out.")
         return None, repertoires.best(repertoire_of(origin.state)).genotype
-    size = origin.config.population
+    size = origin.built.program.population_size
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
     if member is None:

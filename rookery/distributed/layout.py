@@ -1,5 +1,6 @@
 """Placement of a population's members and a repertoire's cells on the devices of a mesh."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from rookery import trees
-from rookery.distributed.mesh import AXIS, check_population
+from rookery.distributed.mesh import AXIS, check_population, make_mesh, mesh_for
 from rookery.populations import base
+from rookery.populations.rebuild import rebuild, recipe_of
 from rookery.populations.sharding import HERE, Placement, Rows, Shares, moved
 from rookery.types import Array, PyTree
 
@@ -53,9 +55,44 @@ def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bo
     if divides_cells:
         check_population(cells, over, "repertoire")
     if over.devices.size == 1:
-        return Placement(population_map(over, exact), divides_cells=divides_cells)
+        return Placement(population_map(over, exact), divides_cells=divides_cells, mesh=over, exact=exact)
     everywhere, move = partial(_everywhere, over), partial(_move, over)
-    return Placement(population_map(over, exact), everywhere, move, rows(over, divides_cells), divides_cells)
+    mapped, found = population_map(over, exact), rows(over, divides_cells)
+    return Placement(mapped, everywhere, move, found, divides_cells, over, exact)
+
+
+def mesh_of(program: base.Program) -> Mesh:
+    """The devices that a program runs on by default.
+
+    These are the devices of its placement, if it was built with one; all devices that divide its population, if it can
+    be built again for them; else one device of each process.
+
+    Raises:
+      ValueError: the population cannot be divided over the processes.
+    """
+    recipe = recipe_of(program)
+    if recipe is None:
+        return make_mesh(jax.process_count())
+    if recipe.placement.mesh is not None:
+        return recipe.placement.mesh
+    return mesh_for(math.gcd(program.population_size, program.batch_size or 0))
+
+
+def place(program: base.Program, over: Mesh) -> base.Program:
+    """The program, bound to the devices of a mesh; unchanged if it is bound to them already or cannot be built again.
+
+    Args:
+      program: the program; if it was built with a placement, the new one is as exact, and divides the cells alike.
+      over: the devices.
+    """
+    recipe = recipe_of(program)
+    if recipe is None:
+        return program
+    bound = recipe.placement
+    if bound.mesh == over or (bound.mesh is None and over.devices.size == 1):
+        return program
+    cells = program.settings.get("cells", {}).get("cells", 0)
+    return rebuild(program, placement(over, bound.exact, cells, bound.divides_cells)) or program
 
 
 def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:

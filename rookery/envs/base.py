@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from rookery.envs import descriptors
 from rookery.envs.rendering import scene
 from rookery.features import Shape
-from rookery.types import Array, Key, Observation, PyTree
+from rookery.types import NO_SETTINGS, Array, Key, Observation, PyTree, Settings
 
 EnvState = PyTree
 
@@ -201,6 +201,8 @@ class Environment(NamedTuple):
     """None: an episode is determined by its start state."""
     picture: scene.Picture | None = None
     """None: the environment cannot be drawn."""
+    settings: Settings = NO_SETTINGS
+    """The name and options that it was made from, recorded in the run directory."""
 
 
 def descriptor_spec(

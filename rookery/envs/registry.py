@@ -67,13 +67,15 @@ def make(name: str, **overrides: Any) -> Environment:
       2
     """
     if custom.is_custom(name):
-        return custom.make(name, **overrides)
+        environment = custom.make(name, **overrides)
+        return environment._replace(settings={"environment": {"env": custom.recorded_name(name), **overrides}})
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))
     if unknown:
         raise ValueError(f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}.")
     environment = task.build(**overrides)
-    return environment._replace(spec=environment.spec._replace(name=name, qd_offset=task.qd_offset))
+    spec = environment.spec._replace(name=name, qd_offset=task.qd_offset)
+    return environment._replace(spec=spec, settings={"environment": {"env": name, **overrides}})
 
 
 def names() -> tuple[str, ...]:

@@ -18,12 +18,13 @@ from rookery.envs.tasks import functions
 from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.skills import skills
 from rookery.envs.wrappers.teams import as_team, check_alone, identify
+from rookery.experiments import programs
 from rookery.experiments.agents import AgentEntry
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import choices
 from rookery.experiments.lineage import Schedule, at_steps
-from rookery.experiments.settings import AnyRun, MapElitesRun, MePbtRun, PbtRun, TrainingRun
+from rookery.experiments.settings import MapElitesRun, MePbtRun, PbtRun, ProgramRun, RecordedRun, TrainingRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig, off_policy
@@ -53,20 +54,40 @@ class Built(NamedTuple):
     """The search space with the config's choices applied; None if the run has no hyper-parameters."""
     learner: Learner | None = None
     """The training algorithm of one member; None if the run trains no agents."""
-    config: AnyRun | None = None
+    config: RecordedRun | None = None
     """The config with the defaults filled in that depend on the machine or the environment."""
+
+    @property
+    def has_repertoire(self) -> bool:
+        """Whether the result is a repertoire of elites, not a population alone."""
+        return self.program.table is not None
+
+    @property
+    def has_separate_roles(self) -> bool:
+        """Whether each role of a team has a separate population."""
+        return self.program.settings.get("member") == "agent"
+
+    @property
+    def has_skills(self) -> bool:
+        """Whether the agents discover skills."""
+        return self.learner is not None and self.learner.spec.skill is not None
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent; "" if it is unknown."""
+        return str(self.program.settings.get("agent", {}).get("name", ""))
 
 
 _Config = TypeVar("_Config", bound=TrainingRun)
 
 
-def on_one_device(config: AnyRun) -> Built:
+def on_one_device(config: RecordedRun) -> Built:
     """Build a config on the first device of this machine, to read a run's files whatever devices it ran on."""
     use_cores(1)
     return build(config, over=here())
 
 
-def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = None) -> Built:
+def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | None = None) -> Built:
     """Build the environment, learner, program and mesh that a config describes.
 
     Args:
@@ -78,6 +99,8 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
       ValueError: the task is unknown, an optional dependency is missing, the devices cannot divide the population
         evenly, the search space is invalid, or parts of the config are incompatible.
     """
+    if isinstance(config, ProgramRun):
+        return _program(config, over)
     if config.learner is None:
         return _map_elites(config, over)
     if config.population < 1:
@@ -96,6 +119,29 @@ def build(config: AnyRun, schedule: Schedule | None = None, over: Mesh | None = 
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
     return Built(program, mesh, space, learner, config)
+
+
+def of_program(program: Program, over: Mesh) -> Built:
+    """The parts of a run, from its program.
+
+    Args:
+      program: as it was built in Python.
+      over: the devices to bind it to.
+    """
+    program = layout.place(program, over)
+    return Built(program, over, program.space, program.learner)
+
+
+def _program(config: ProgramRun, over: Mesh | None) -> Built:
+    devices = config.environment.devices
+    if over is None:
+        _check_devices(devices)
+        use_cores(devices)  # the population is not known before the program is built, which may start JAX
+    program = programs.make(config.factory, dict(map(_option, config.option)))
+    if over is None:
+        over = layout.mesh_of(program) if devices is None else _requested_mesh(devices)
+        check_population(program.population_size, over)
+    return of_program(program, over)._replace(config=config)
 
 
 def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
@@ -146,14 +192,18 @@ def _mesh(environment: EnvironmentConfig, **sizes: int) -> Mesh:
 
     On a CPU, its cores become devices here, which must happen before any other call initialises JAX.
     """
-    if environment.devices is not None and environment.devices < 1:
-        raise ValueError(f"devices must be at least 1, got {environment.devices}.")
+    _check_devices(environment.devices)
     divisor = math.gcd(*sizes.values())
     use_cores(environment.devices or divisor)
     mesh = mesh_for(divisor) if environment.devices is None else _requested_mesh(environment.devices)
     for name, size in sizes.items():
         check_population(size, mesh, name)
     return mesh
+
+
+def _check_devices(devices: int | None) -> None:
+    if devices is not None and devices < 1:
+        raise ValueError(f"devices must be at least 1, got {devices}.")
 
 
 def _requested_mesh(devices: int) -> Mesh:

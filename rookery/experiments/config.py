@@ -9,6 +9,15 @@ from rookery.hyperparams import Space
 
 
 @dataclass(frozen=True)
+class DevicesConfig:
+    """The devices of a run whose program is user-defined."""
+
+    devices: int | None = None
+    """Number of devices to shard the population over (at least 1; it must divide the population). By default the
+    largest number available that divides it; on a CPU, each core is a device."""
+
+
+@dataclass(frozen=True)
 class EnvironmentConfig:
     """The task and the devices of a run."""
 

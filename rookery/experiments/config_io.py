@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from rookery.envs.custom import label
+from rookery.experiments.config import DevicesConfig, RunConfig
 from rookery.experiments.kinds import KINDS, as_flags, choices
-from rookery.experiments.settings import AnyRun
+from rookery.experiments.settings import ProgramRun, RecordedRun
+from rookery.factories import label
 
 SCHEDULE = "schedule"
 """Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
 
 PYTHON = "python"
 """Kind stored in `config.json` for a run started from Python, whose program the command line cannot rebuild."""
+
+PROGRAM = ProgramRun.kind
+"""Kind of a run of a program that a user-defined factory builds, which `config.json` names."""
 
 DESCRIPTOR = "descriptor"
 """Key of `config.json` for the meaning and the limits of the descriptor, used to plot the repertoire."""
@@ -48,13 +52,13 @@ def environment_label(record: Mapping[str, Any]) -> str:
     return label(str(environment.get("env", ""))) if isinstance(environment, Mapping) else ""
 
 
-def to_record(config: AnyRun) -> dict[str, Any]:
+def to_record(config: RecordedRun) -> dict[str, Any]:
     """Convert a config to JSON values."""
-    space = {"space": choices(config)} if config.trains_agents else {}
+    space = {} if isinstance(config, ProgramRun) or not config.trains_agents else {"space": choices(config)}
     return {"kind": config.kind, **dataclasses.asdict(config), **space}
 
 
-def from_record(record: Mapping[str, Any]) -> AnyRun:
+def from_record(record: Mapping[str, Any]) -> RecordedRun:
     """Convert the result of `to_record`, after a round trip through JSON, back to a config.
 
     Raises:
@@ -65,10 +69,24 @@ def from_record(record: Mapping[str, Any]) -> AnyRun:
     kind = values.pop("kind", None)
     if kind == PYTHON:
         raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")
+    if kind == PROGRAM:
+        return program_run(values)
     if kind not in KINDS:
         raise ValueError(f"this version has no run kind {kind!r}; use one of {', '.join(KINDS)}.")
     config = _from_values(KINDS[kind], values, kind)
     return dataclasses.replace(config, space=as_flags(config.space)) if config.trains_agents else config
+
+
+def program_run(record: Mapping[str, Any]) -> ProgramRun:
+    """The config of a run of a user-defined program, without the recorded settings of the program.
+
+    Args:
+      record: the content of the run's `config.json`; a run that was started from Python has no factory.
+    """
+    known = {field.name for field in dataclasses.fields(RunConfig)}
+    run = RunConfig(**{name: value for name, value in record.get("run", {}).items() if name in known})
+    devices = DevicesConfig(record.get("environment", {}).get("devices"))
+    return ProgramRun(str(record.get("factory", "")), tuple(record.get("option", ())), devices, run)
 
 
 def _from_values(cls: type, values: Mapping[str, Any], where: str) -> Any:

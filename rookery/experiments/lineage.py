@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.experiments.config_io import PYTHON, SCHEDULE
+from rookery.experiments.config_io import PROGRAM, PYTHON, SCHEDULE
 from rookery.experiments.kinds import agent_of
+from rookery.experiments.program_record import agent_name
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -193,7 +194,7 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
         fitness=table["fitness"],
         hyper={name: values for name, values in table.items() if name not in _KNOWN_COLUMNS},
         steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
-        agent=None if kind in (None, PYTHON) else agent_of(kind),
+        agent=agent_name(folder.config) if kind in (PYTHON, PROGRAM) else None if kind is None else agent_of(kind),
     )
 
 

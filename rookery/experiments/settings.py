@@ -13,7 +13,7 @@ from rookery.agents.diayn import DiaynConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.agents import AgentEntry
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import Chosen, EnvironmentConfig, RunConfig
+from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, RunConfig
 from rookery.hyperparams import Space
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
@@ -164,7 +164,33 @@ class MePbtRun(Run):
     learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
 
+@dataclass(frozen=True)
+class ProgramRun(Run):
+    """A user-defined program: a function that returns a rookery.Program.
+
+    Its keyword parameters are options: `rookery train program ./mine.py:build --option width=64`.
+    """
+
+    kind: ClassVar[str] = "program"
+    trains_agents: ClassVar[bool] = False  # by settings that the command line knows
+    learner: ClassVar[None] = None
+    cells: ClassVar[None] = None
+    pbt: ClassVar[None] = None
+    init_from: ClassVar[None] = None
+
+    factory: str
+    """The function: path/to/file.py:build or package.module:build."""
+    option: tuple[str, ...] = ()
+    """Parameters of the function, each as name=value."""
+    environment: DevicesConfig = field(default_factory=DevicesConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
 AnyRun = IndependentRun | PbtRun | MapElitesRun | MePbtRun
+"""A run of a kind that `kinds.METHODS` describes."""
+
+RecordedRun = AnyRun | ProgramRun
+"""A run that can be built from its record."""
 
 TrainingRun = IndependentRun | PbtRun | MePbtRun
 

@@ -1,5 +1,6 @@
 """Starts a run from the members, the skills or the repertoire of another run (`--init-from`)."""
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -9,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams, trees
-from rookery.distributed import programs
+from rookery.distributed import layout, programs
+from rookery.distributed.mesh import Mesh, here
 from rookery.experiments import build, config_io
 from rookery.experiments.build import Built
 from rookery.experiments.kinds import agent_of
-from rookery.experiments.settings import AnyRun, MapElitesRun
+from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.hyperparams import Space
-from rookery.learners.base import Learner, genotype, without_data
+from rookery.learners.base import genotype, without_data
 from rookery.learners.skills import freeze_skills
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.warm_start import begin_as
@@ -34,7 +36,7 @@ class Origin(NamedTuple):
 
     path: Path
     """The run directory."""
-    config: AnyRun
+    config: RecordedRun
     """The config of the run."""
     built: Built
     """The parts of the run, built on one device."""
@@ -44,28 +46,48 @@ class Origin(NamedTuple):
     """The generation of the checkpoint: the number of finished generations."""
 
 
-def open_origin(run_dir: str | Path, checkpoint: str = "last") -> Origin:
+def open_origin(run_dir: str | Path, checkpoint: str = "last", program: Program | None = None) -> Origin:
     """Open a run at one of its checkpoints; the run is not changed.
 
     Args:
       run_dir: the run directory.
       checkpoint: "last"; "best", by the metric `best_by` that the run was configured with; or a generation number.
+      program: the program of the run; that of a run of the command line is built from its record.
 
     Raises:
-      ValueError: the folder is no run directory, the run was started from Python, or `checkpoint` has another value.
+      ValueError: the folder is no run directory, the run was started from Python and no program is given, or
+        `checkpoint` has another value.
       CheckpointError: the run has no such complete checkpoint.
     """
     opened = open_existing(run_dir)
-    if opened.config.get("kind") == config_io.PYTHON:
+    if opened.config.get("kind") == config_io.PYTHON and program is None:
         raise ValueError(
-            f"{opened.path} was started from Python; start from it there with begin_as(program, learner, genotype), "
-            "begin_from or begin_with."
+            f"{opened.path} was started from Python; open it there with its program, rookery.load(run, "
+            "program=program), or start from it with begin_as(program, learner, genotype), begin_from or begin_with."
         )
-    config = config_io.from_record(opened.config)
-    return restore(opened, config, build.on_one_device(config), checkpoint)
+    return restore(opened, *opened_on(opened, here(), program), checkpoint)
 
 
-def restore(folder: RunFolder, config: AnyRun, built: Built, checkpoint: str) -> Origin:
+def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = None) -> tuple[RecordedRun, Built]:
+    """The config of a run, and its parts built anew.
+
+    Args:
+      folder: the run directory.
+      over: the devices; None for all of this machine that divide the population.
+      program: the program of the run; by default the recorded one is built.
+    """
+    if program is not None:
+        built = build.of_program(program, over or layout.mesh_of(program))
+        return config_io.program_run(folder.config), built
+    config = config_io.from_record(folder.config)
+    if over is not None:
+        return config, build.on_one_device(config)
+    environment = dataclasses.replace(config.environment, devices=None)  # not those that the run was trained on
+    config = dataclasses.replace(config, environment=environment)  # pyright: ignore[reportArgumentType]
+    return config, build.build(config)
+
+
+def restore(folder: RunFolder, config: RecordedRun, built: Built, checkpoint: str) -> Origin:
     """Restore the state in a checkpoint of a run.
 
     Args:
@@ -99,17 +121,22 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
       >>> policies = rookery.experiments.skill_policies("runs/diayn")
     """
     origin = open_origin(run_dir)
-    if not origin.config.has_skills:
+    if not origin.built.has_skills:
         raise ValueError(f"{origin.path} is a run of kind {origin.config.kind}, which discovers no skills.")
-    size = origin.config.population
+    size = origin.built.program.population_size
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
     return _skills(origin, best_member(origin) if member is None else member)
 
 
 def _skills(origin: Origin, member: int) -> Genotype:
-    assert origin.config.learner is not None
     assert origin.built.learner is not None
+    if isinstance(origin.config, ProgramRun):
+        raise ValueError(
+            f"{origin.path} is a run of a user-defined program, whose skills cannot be read as separate agents here; "
+            "read them in Python: rookery.learners.freeze_skills(agent, spec, genotype)."
+        )
+    assert origin.config.learner is not None
     spec = origin.built.learner.spec
     return freeze_skills(build.base_agent(origin.config, spec), spec, _member(origin, member))
 
@@ -140,7 +167,8 @@ def current_fitness(origin: Origin) -> np.ndarray:
     """
     table = read_csv(open_existing(origin.path).lineage_file)
     fitness = table["fitness"][table["generation"] == origin.generation - 1]
-    survives = np.asarray(origin.state.shared.parents) == np.arange(len(fitness))
+    parents = getattr(origin.state.shared, "parents", np.arange(len(fitness)))  # of a program from scratch: none
+    survives = np.asarray(parents) == np.arange(len(fitness))
     return np.where(survives & np.isfinite(fitness), fitness, -np.inf)
 
 
@@ -149,7 +177,7 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
 
     With a separate population for each role, the genotype combines the best agent of each role, and the slot is None.
     """
-    if not origin.config.has_separate_roles:
+    if not origin.built.has_separate_roles:
         member = best_member(origin)
         return member, _member(origin, member)
     assert origin.built.learner is not None
@@ -160,7 +188,7 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
 
 
-def begin(config: AnyRun, built: Built) -> Program:
+def begin(config: RecordedRun, built: Built) -> Program:
     """The program of a run, with its initial state taken from the run in `init_from`, if one is given.
 
     Raises:
@@ -168,6 +196,8 @@ def begin(config: AnyRun, built: Built) -> Program:
         such skill.
       CheckpointError: the run in `init_from` has no complete checkpoint.
     """
+    if isinstance(config, ProgramRun):
+        return built.program
     if config.init_from is None:
         if config.skill is not None:
             raise ValueError("skill needs --init-from; give the run that discovered it, or leave skill out.")
@@ -176,21 +206,21 @@ def begin(config: AnyRun, built: Built) -> Program:
         raise ValueError(f"a run in {config.init_from} cannot start from itself; choose another folder by --run-dir.")
     origin = open_origin(config.init_from)
     if config.learner is None:
-        return _begin_genotypes(config, built, origin)
+        return _begin_genotypes(built, origin)
     assert built.learner is not None
-    _check_origin(config, built.learner, origin)
+    _check_origin(config, built, origin)
     if config.has_repertoire:
         return _begin_agents(built, origin)
     return begin_as(built.program, built.learner, _initial_genotype(config, origin))
 
 
-def _begin_genotypes(config: MapElitesRun, built: Built, origin: Origin) -> Program:
+def _begin_genotypes(built: Built, origin: Origin) -> Program:
     """Fill the initial repertoire with the other run's elites, evaluated by this run's scoring function."""
-    if origin.config.trains_agents:
+    if origin.built.learner is not None:
         raise ValueError(
             f"{origin.path} is a run of kind {origin.config.kind}; map-elites can start only from a map-elites run."
         )
-    return begin_from(built.program, build.scoring(config), _elites(origin))
+    return begin_from(built.program, built.program.scoring, _elites(origin))
 
 
 def _begin_agents(built: Built, origin: Origin) -> Program:
@@ -198,9 +228,9 @@ def _begin_agents(built: Built, origin: Origin) -> Program:
     space = built.space
     assert built.learner is not None
     assert space is not None
-    if origin.config.has_skills:
+    if origin.built.has_skills:
         genotypes = _skills(origin, best_member(origin))
-    elif origin.config.has_repertoire:
+    elif origin.built.has_repertoire:
         genotypes = _elites(origin)
     else:
         genotypes = jax.vmap(genotype)(origin.state.members)
@@ -225,10 +255,10 @@ def _inside(space: Space, hyper: Hyper) -> Hyper:
 
 def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
     """The genotype that every member starts with."""
-    skill, discovers = config.skill, origin.config.has_skills and not config.has_skills
+    skill, discovers = config.skill, origin.built.has_skills and not config.has_skills
     if skill is not None and not discovers:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
-    if origin.config.has_repertoire:
+    if origin.built.has_repertoire:
         return repertoires.best(repertoire_of(origin.state)).genotype
     if not discovers:
         return best_genotype(origin)[1]
@@ -242,7 +272,7 @@ def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
     return trees.take(skills, skill)
 
 
-def _check_origin(config: AnyRun, learner: Learner, origin: Origin) -> None:
+def _check_origin(config: AnyRun, built: Built, origin: Origin) -> None:
     """Check that this run's agents can load the genotypes of the other run.
 
     Raises:
@@ -252,35 +282,37 @@ def _check_origin(config: AnyRun, learner: Learner, origin: Origin) -> None:
         raise ValueError(
             f"{origin.path} is a run of kind {origin.config.kind}, which trains no agents; start from a run that does."
         )
-    here, there = learner.spec, origin.built.learner.spec
-    for difference, mine, other in (
+    learner = built.learner
+    assert learner is not None
+    mine, there = learner.spec, origin.built.learner.spec
+    for difference, own, other in (
         ("parameters of its agents", learner.team, origin.built.learner.team),
-        ("team", here.team and here.team.names, there.team and there.team.names),
-        ("agent index", here.identified, there.identified),
+        ("team", mine.team and mine.team.names, there.team and there.team.names),
+        ("agent index", mine.identified, there.identified),
     ):
-        if mine != other:
+        if own != other:
             raise ValueError(
-                f"{origin.path} differs in {difference}: {other or 'none'} there, {mine or 'none'} here; start from a "
+                f"{origin.path} differs in {difference}: {other or 'none'} there, {own or 'none'} here; start from a "
                 "run of the same kind, in the same environment, with the same settings of the agent."
             )
-    if config.has_skills and not origin.config.has_skills:
+    if config.has_skills and not origin.built.has_skills:
         raise ValueError(
             f"{origin.path} is a run of kind {origin.config.kind} and has no skills to start from; start from a "
             "run that discovers skills."
         )
     for size in ("observation_size", "action_size"):
-        if getattr(here, size) != getattr(there, size):
+        if getattr(mine, size) != getattr(there, size):
             space = "observations" if size == "observation_size" else "actions"
             raise ValueError(
-                f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {here.name} has "
-                f"{getattr(here, size)}; start from a run whose environment has the same observations and actions."
+                f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {mine.name} has "
+                f"{getattr(mine, size)}; start from a run whose environment has the same observations and actions."
             )
-    if config.has_skills and here.skill != there.skill:
+    if config.has_skills and mine.skill != there.skill:
         raise ValueError(
-            f"{origin.path} has the skills {there.skill}, this run {here.skill}; give this run the same --num-skills "
+            f"{origin.path} has the skills {there.skill}, this run {mine.skill}; give this run the same --num-skills "
             "and --skill-kind."
         )
-    if config.agent_entry is not origin.config.agent_entry:
+    if built.agent != origin.built.agent:
         raise ValueError(
             f"{origin.path} is a run of kind {origin.config.kind}, from which a run of kind {config.kind} "
             f"cannot start, since the agents are different; start from a {agent_of(config.kind)} run."

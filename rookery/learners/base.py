@@ -14,7 +14,19 @@ import jax.numpy as jnp
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
 from rookery.hyperparams import Space
-from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Metrics, PyTree, StateT
+from rookery.types import (
+    NO_SETTINGS,
+    Array,
+    Evaluation,
+    Genotype,
+    GenotypeT,
+    HyperT,
+    Key,
+    Metrics,
+    PyTree,
+    Settings,
+    StateT,
+)
 
 
 class Member(NamedTuple, Generic[StateT, HyperT]):
@@ -160,6 +172,11 @@ class Evaluator(NamedTuple):
     role: int | None = None
     """Index of the agent of a team whose return is the fitness; None: the mean of all agents."""
 
+    @property
+    def steps(self) -> int:
+        """Maximum number of environment steps of an evaluation."""
+        return self.episodes * self.environment.spec.episode_length
+
 
 class Learner(NamedTuple, Generic[StateT, HyperT]):
     """The training loop of one member, as functions."""
@@ -186,6 +203,8 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     """How the agents of a team share parameters, see `agents.base.OnPolicyAgent`."""
     untrained_generations: int = 0
     """Initial generations of a run without any update, after which selection would be meaningless."""
+    settings: Settings = NO_SETTINGS
+    """Names and configs of environment, agent and learner, recorded in the run directory."""
 
 
 def genotype(member: Member[StateT, HyperT]) -> Genotype[Any, HyperT]:

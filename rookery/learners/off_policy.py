@@ -15,7 +15,7 @@ from rookery.envs.wrappers.teams import check_alone
 from rookery.learners import rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition
+from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition, named
 
 BUFFER_SIZE = 1_000_000
 """Default number of transitions in a replay buffer: Haarnoja 2018 and Fujimoto 2018."""
@@ -251,4 +251,7 @@ def off_policy(
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.iterations),
         steps_per_generation=config.steps_per_generation,
-    )._replace(untrained_generations=config.untrained_generations)
+    )._replace(
+        untrained_generations=config.untrained_generations,
+        settings={**environment.settings, **agent.settings, "learner": named("off_policy", config)},
+    )

@@ -20,7 +20,7 @@ from rookery.envs.wrappers.recurrence import with_carry
 from rookery.learners import rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, HyperT, Key, Metrics, Observation, PyTree, Scalar, StateT, Transition
+from rookery.types import Array, HyperT, Key, Metrics, Observation, PyTree, Scalar, StateT, Transition, named
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,10 @@ def on_policy(
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.evaluate_every),
         steps_per_generation=config.steps_per_generation,
-    )._replace(team=agent.team)
+    )._replace(
+        team=agent.team,
+        settings={**environment.settings, **agent.settings, "learner": named("on_policy", config)},
+    )
 
 
 def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> None:

@@ -173,12 +173,14 @@ class LastStep(NamedTuple):
 def evaluator(
     act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
 ) -> Evaluator:
-    """Build an `Evaluator`; with skills, the number of episodes is rounded up so that all enumerated skills get equally
-    many."""
+    """Build an `Evaluator`."""
+    return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)
+
+
+def whole_rounds(environment: Environment, config: EvaluationConfig) -> int:
+    """The number of episodes; with skills, rounded up so that all enumerated skills get equally many."""
     skill, episodes = environment.spec.skill, config.eval_episodes
-    return Evaluator(
-        act, environment, config, skills.whole_rounds(skill, episodes) if skill else episodes, intrinsic_reward
-    )
+    return skills.whole_rounds(skill, episodes) if skill else episodes
 
 
 def bank_size(evaluator: Evaluator) -> int:
@@ -209,19 +211,23 @@ def bind_learner(
     """Build the learner of an agent from its training loop and its evaluator."""
     environment = evaluator.environment
     return Learner(
-        start_states=partial(auto_reset.start_bank, environment, size=bank_size(evaluator)),
+        **evaluation_of(evaluator),
         init=init,
         load_genotype=partial(load_genotype, agent),
         restart=restart,
         step=step,
-        evaluate=partial(evaluate, evaluator),
         trace=partial(trace, evaluator),
-        evaluator=evaluator,
         spec=environment.spec,
         space=agent.space,
         steps_per_generation=steps_per_generation,
-        evaluation_steps=evaluator.episodes * environment.spec.episode_length,
+        evaluation_steps=evaluator.steps,
     )
+
+
+def evaluation_of(evaluator: Evaluator) -> dict[str, Any]:
+    """The fields that a `Learner` and a `Scoring` derive from their evaluator."""
+    start_states = partial(auto_reset.start_bank, evaluator.environment, size=bank_size(evaluator))
+    return {"evaluator": evaluator, "evaluate": partial(evaluate, evaluator), "start_states": start_states}
 
 
 def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:

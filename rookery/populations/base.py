@@ -14,8 +14,9 @@ from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
 from rookery.hyperparams import Space
+from rookery.learners.base import Learner
 from rookery.populations.config import Timing
-from rookery.types import Array, Evaluation, Hyper, Key, Metrics, PyTree
+from rookery.types import NO_SETTINGS, Array, Evaluation, Hyper, Key, Metrics, PyTree, Settings
 
 MembersT = TypeVar("MembersT", infer_variance=True)
 """The members of a population: `Member` with leaves `[P, ...]`, or () for a program without members that learn."""
@@ -94,6 +95,14 @@ class Program(NamedTuple, Generic[ProgramStateT]):
     """The generations in which the population selects; None for a program without selection."""
     independent: bool = False
     """Whether no member replaces another and all share one configuration, so that each is a separate run."""
+    learner: Learner | None = None
+    """The learner of its members, with which policies are read from their states; None if it trains no agents."""
+    scoring: Any = None
+    """The `rookery.qd.Scoring` of its genotypes; None for a program without a repertoire."""
+    settings: Settings = NO_SETTINGS
+    """Names and configs of all its parts, recorded in the run directory."""
+    recipe: Any = None
+    """How it is built again, a `populations.rebuild.Recipe`; None if it cannot be."""
 
 
 class PopulationMap(Protocol):

@@ -37,4 +37,6 @@ def seeds(
     space = space or learner.space
     if not draw_hyper:
         space = space._replace(domains={})
-    return pbt(learner, space, population_size, PbtConfig(exploit="none"), placement)
+    program = pbt(learner, space, population_size, PbtConfig(exploit="none"), placement)
+    own = {"population_method": "seeds", "population": population_size, "draw_hyper": draw_hyper}
+    return program._replace(settings={**learner.settings, **own})

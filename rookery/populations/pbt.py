@@ -16,7 +16,7 @@ from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
-from rookery.populations import base, pb2, selection
+from rookery.populations import base, pb2, rebuild, selection
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
 from rookery.populations.inheritance import inherit, perturb
@@ -303,7 +303,12 @@ def pbt(
     """
     bindings = bind(learner, space, population_size, config, placement, options)
     program = as_program(bindings, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
-    return program._replace(independent=bindings.config.exploit == "none" and not bindings.space.domains)
+    program = program._replace(
+        independent=bindings.config.exploit == "none" and not bindings.space.domains,
+        settings=settings_of("pbt", bindings),
+    )
+    again = (space, population_size, bindings.config)
+    return rebuild.with_recipe(program, lambda learner, place: pbt(learner, *again, place), placement)
 
 
 def bind(
@@ -338,4 +343,11 @@ def as_program(
         descriptor=learner.spec.descriptor,
         task=learner.spec.name,
         timing=timing_of(bindings) if bindings.config.exploit != "none" else None,
+        learner=learner,
     )
+
+
+def settings_of(method: str, bindings: PbtBindings) -> dict[str, Any]:
+    """The settings of a program, to record."""
+    own = {"population_method": method, "population": bindings.population_size, "pbt": vars(bindings.config)}
+    return {**bindings.learner.settings, **own}

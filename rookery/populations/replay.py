@@ -55,7 +55,8 @@ def replay(
         raise ValueError("the schedule is empty; replay a run that finished a generation.")
     values = {name: jnp.asarray(column, jnp.float32) for name, column in schedule.items()}
     follow = partial(_follow, values)
-    return change_step(change_init(program, follow), follow)
+    replayed = change_step(change_init(program, follow), follow)
+    return replayed._replace(settings={**program.settings, "replayed": values})
 
 
 def _follow(schedule: Mapping[str, Array], state: PbtState) -> PbtState:

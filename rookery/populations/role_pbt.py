@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member
-from rookery.populations import base, pb2
+from rookery.populations import base, pb2, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import (
@@ -29,6 +29,7 @@ from rookery.populations.pbt import (
     prepare,
     record_fitness,
     restart,
+    settings_of,
 )
 from rookery.populations.pbt import advance as pbt_advance
 from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
@@ -236,4 +237,7 @@ def pbt_roles(
         )
     assert learner.spec.team is not None
     bindings = RolePbtBindings(role, learner.spec.team.names)
-    return as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
+    program = as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
+    program = program._replace(settings={**settings_of("pbt_roles", role), "member": "agent"})
+    again = (space, population_size, role.config)
+    return rebuild.with_recipe(program, lambda learner, place: pbt_roles(learner, *again, place), placement)

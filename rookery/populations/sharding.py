@@ -144,6 +144,10 @@ class Placement(NamedTuple):
     """Reads and writes the genotypes of a repertoire."""
     divides_cells: bool = False
     """Whether each device stores a shard of the cells; `cells` must then support it."""
+    mesh: Any = None
+    """The devices, a `jax.sharding.Mesh`; None for one device, whichever it is."""
+    exact: bool = False
+    """Whether `map` computes the members of a device one by one."""
 
 
 ONE_DEVICE = Placement()

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol
 import jax
 
 from rookery.learners.base import Bank, StartStatesFn
+from rookery.populations import rebuild
 from rookery.populations.base import InitFn, Program, ProgramStateT, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 
@@ -103,16 +104,24 @@ def change_init(
     program: Program[ProgramStateT], change: Callable[[ProgramStateT], ProgramStateT]
 ) -> Program[ProgramStateT]:
     """Return the program with a pure function applied to its initial state."""
-    init = staged_init(program.init)
-    return program._replace(init=replace(init, create=partial(_create_changed, init.create, change)))
+
+    def apply(program: Program[ProgramStateT]) -> Program[ProgramStateT]:
+        init = staged_init(program.init)
+        return program._replace(init=replace(init, create=partial(_create_changed, init.create, change)))
+
+    return rebuild.changed(program, apply)
 
 
 def change_step(
     program: Program[ProgramStateT], change: Callable[[ProgramStateT], ProgramStateT]
 ) -> Program[ProgramStateT]:
     """Return the program with a pure function applied to its state before each generation."""
-    step = staged_step(program.step)
-    return program._replace(step=replace(step, begin=partial(_begin_changed, step.begin, change)))
+
+    def apply(program: Program[ProgramStateT]) -> Program[ProgramStateT]:
+        step = staged_step(program.step)
+        return program._replace(step=replace(step, begin=partial(_begin_changed, step.begin, change)))
+
+    return rebuild.changed(program, apply)
 
 
 def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> Any:

@@ -37,7 +37,8 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
     state = jax.eval_shape(program.init, jax.random.key(0))
     member = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.members)
     check_compatible(genotype(member), start)
-    return change_init(program, partial(_begin_as, learner, start))
+    begun = change_init(program, partial(_begin_as, learner, start))
+    return begun._replace(settings={**program.settings, "begins": "as a genotype"})
 
 
 def _begin_as(learner: Learner, start: Genotype, state: ProgramStateT) -> ProgramStateT:

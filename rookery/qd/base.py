@@ -12,7 +12,7 @@ from rookery.envs.base import DescriptorSpec
 from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
 from rookery.qd.repertoire import Repertoire
-from rookery.types import Evaluation, GenotypeT, Key, Metrics
+from rookery.types import NO_SETTINGS, Evaluation, GenotypeT, Key, Metrics, Settings
 
 
 class InitGenotypeFn(Protocol[GenotypeT]):
@@ -40,6 +40,8 @@ class Scoring(NamedTuple, Generic[GenotypeT]):
     """Lower and upper bound to which a genotype's floating-point numbers are clipped."""
     evaluator: Evaluator | None = None
     """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
+    settings: Settings = NO_SETTINGS
+    """Names and configs of its parts, recorded in the run directory."""
 
 
 class EmitterState(NamedTuple, Generic[MembersT, SharedT]):
@@ -94,3 +96,5 @@ class Emitter(NamedTuple, Generic[EmitterStateT, GenotypeT]):
     """P, the size of the population that it keeps; for several populations, their greatest common divisor."""
     steps: int = 0
     """Environment steps in which its population is trained in a generation."""
+    settings: Settings = NO_SETTINGS
+    """Its settings, recorded in the run directory."""

@@ -56,7 +56,8 @@ def iso_line(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     bindings = EmitterBindings(scoring, batch_size, variation or VariationConfig(), rows)
-    return Emitter(_empty_state, partial(_ask, bindings), _ignore_evaluation, batch_size)
+    settings = {"variation": vars(bindings.variation)}
+    return Emitter(_empty_state, partial(_ask, bindings), _ignore_evaluation, batch_size, settings=settings)
 
 
 def _empty_state(key: Key, bank: Bank) -> EmitterState[tuple[()], tuple[()]]:
@@ -128,6 +129,7 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
         batch_size=sum(emitter.batch_size for emitter in emitters),
         population_size=math.gcd(*(emitter.population_size for emitter in emitters)),
         steps=sum(emitter.steps for emitter in emitters),
+        settings={"emitters": [{"batch_size": emitter.batch_size, **emitter.settings} for emitter in emitters]},
     )
 
 

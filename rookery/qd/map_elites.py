@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.populations import base
+from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work, change_init
@@ -82,7 +82,8 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
       >>> program = rookery.qd.begin_with(program, rookery.qd.repertoire_of(result.state))
     """
     _check_initial_genotypes(program, repertoire.genotypes, repertoire.descriptors)
-    return change_init(program, partial(_begin_with, repertoire))
+    begun = change_init(program, partial(_begin_with, repertoire))
+    return begun._replace(settings={**program.settings, "begins": "with a repertoire"})
 
 
 def _check_initial_genotypes(program: Program, genotypes: PyTree, descriptors: Any) -> None:
@@ -124,7 +125,12 @@ def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program
     """
     descriptors = jax.ShapeDtypeStruct((1, scoring.descriptor.size), jnp.float32)
     _check_initial_genotypes(program, genotypes, descriptors)
-    return program._replace(init=partial(_begin_from, program, scoring, genotypes))
+
+    def apply(program: Program) -> Program:
+        return program._replace(init=partial(_begin_from, program, scoring, genotypes))
+
+    begun = rebuild.changed(program, apply)
+    return begun._replace(settings={**program.settings, "begins": "from genotypes"})
 
 
 def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key) -> ProgramState:
@@ -342,9 +348,9 @@ def map_elites(
         raise ValueError(
             f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
         )
-    emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
+    given, emitter = emitter, emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
     bindings = MapElitesBindings(scoring, emitter, centroids, finder(centroids), placement)
-    return Program(
+    program = Program(
         init=StagedInit(scoring.start_states, partial(create, bindings), keys=1),
         step=StagedStep(
             scoring.start_states,
@@ -362,4 +368,21 @@ def map_elites(
         divides_cells=placement.divides_cells,
         descriptor=scoring.descriptor,
         task=scoring.name,
+        scoring=scoring,
+        settings=_settings(scoring, centroids, emitter),
     )
+    if emitter.population_size:  # the emitter is bound to a placement, see `me_pbt`
+        return program
+    return rebuild.with_recipe(program, lambda problem, place: map_elites(problem, centroids, given, place), placement)
+
+
+def _settings(scoring: Scoring, centroids: Array, emitter: Emitter) -> dict[str, Any]:
+    """The settings of a program, to record."""
+    cells = {"cells": {"cells": centroids.shape[0], "centroids": centroids}}
+    return {
+        **scoring.settings,
+        "population_method": "map_elites",
+        "batch_size": emitter.batch_size,
+        **emitter.settings,
+        **cells,
+    }

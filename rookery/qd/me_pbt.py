@@ -5,6 +5,7 @@ Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites
 
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
+from rookery.populations import rebuild
 from rookery.populations.base import Program
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd.map_elites import map_elites
@@ -51,4 +52,8 @@ def me_pbt(
     """
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)
-    return map_elites(scoring, centroids, emitter, placement)._replace(space=space or learner.space)
+    program = map_elites(scoring, centroids, emitter, placement)
+    settings = {**program.settings, "population_method": "me_pbt", "population": population_size}
+    program = program._replace(space=space or learner.space, learner=learner, settings=settings)
+    again = (centroids, space, population_size, ga_population, config, variation)
+    return rebuild.with_recipe(program, lambda learner, place: me_pbt(learner, *again, place), placement)

@@ -343,4 +343,5 @@ def pbt_emitter(
         batch_size=population_size + ga_population,
         population_size=population_size,
         steps=population_size * learner.steps_per_generation,
+        settings={"me_pbt": vars(config), "ga_population": ga_population, **variations.settings},
     )

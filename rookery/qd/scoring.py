@@ -16,10 +16,10 @@ from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks.functions import Function
-from rookery.envs.wrappers import auto_reset
 from rookery.hyperparams import Space
 from rookery.learners import rollout
 from rookery.learners.base import EvaluationConfig, Learner, genotype
+from rookery.learners.episodes import more_episodes
 from rookery.qd.base import Bank, Scoring
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
@@ -83,7 +83,8 @@ def named_scoring(function: Function) -> Scoring[Array]:
     score, descriptor = partial(_without_key, function.score), function.descriptor
     limits = descriptor.lower, descriptor.upper
     scoring = function_scoring(score, function.init, *limits, function.worst_fitness, function.bounds, function.name)
-    return scoring._replace(descriptor=descriptor)  # the function's descriptor also states its meaning
+    # The function's descriptor also states its meaning.
+    return scoring._replace(descriptor=descriptor, settings={"dimensions": function.size})
 
 
 def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array, key: Key) -> tuple[Array, Array]:
@@ -189,13 +190,20 @@ def policy_scoring(
     return Scoring(
         name=spec.name,
         init_genotype=partial(_init_policy, evolved),
-        start_states=partial(auto_reset.start_bank, environment, size=rollout.bank_size(evaluator)),
-        evaluate=partial(rollout.evaluate, evaluator),
+        **rollout.evaluation_of(evaluator),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
-        steps=evaluator.episodes * spec.episode_length,
-        evaluator=evaluator,
+        steps=evaluator.steps,
+        settings={**environment.settings, "policy": vars(config or PolicyConfig()), "evaluation": vars(evaluation)},
     )
+
+
+def with_episodes(scoring: Scoring[GenotypeT], episodes: int) -> Scoring[GenotypeT]:
+    """The same scoring with another number of evaluation episodes; unchanged if it runs none."""
+    if scoring.evaluator is None:
+        return scoring
+    evaluator = more_episodes(scoring.evaluator, episodes)
+    return scoring._replace(**rollout.evaluation_of(evaluator), steps=evaluator.steps)
 
 
 def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tuple[()]]:
@@ -241,6 +249,7 @@ def learner_scoring(
         qd_offset=worst_return(learner.spec),
         steps=learner.evaluation_steps,
         evaluator=learner.evaluator,
+        settings=learner.settings,
     )
 
 

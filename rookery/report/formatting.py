@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from rookery.experiments.program_record import kind_label
+
 Settings = Mapping[str, Any]
 """JSON values by name, as in `config.json`."""
 SKILL_METRICS = {
@@ -34,7 +36,7 @@ def part(config: Settings, name: str) -> Settings:
 
 def headline(config: Settings) -> str:
     """The kind and the environment of a run, from `config.json`."""
-    return f"{config.get('kind', 'run')}  {part(config, 'environment').get('env', '')}".strip()
+    return f"{kind_label(config)}  {part(config, 'environment').get('env', '')}".strip()
 
 
 def counted(count: int, noun: str) -> str:

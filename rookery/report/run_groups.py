@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON, SCHEDULE, are_independent
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PROGRAM, PYTHON, SCHEDULE, are_independent
+from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
@@ -48,8 +49,8 @@ def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None)
 
     Two runs are in one group if their `config.json` agree except for the seed and for settings without an effect on
     the results: folder, stored checkpoints, devices, output. A setting that is null or an empty list counts as absent.
-    Runs started from Python do not record their program unless `run` was given a `record`: all runs without one are in
-    one group.
+    Runs started from Python record the settings of the parts that this library makes; a program that is written from
+    scratch records them by `Program.settings`.
 
     Each independent member of a folder (`--seeds 8`) is a run, whose environment steps are its share of the folder's;
     the number of members then does not distinguish groups.
@@ -96,10 +97,10 @@ def _settings(config: Settings) -> dict[str, Any]:
     if SCHEDULE in config:
         digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
         settings |= {SCHEDULE: digest[:6], "replay_schedule": None}
-    if config.get("kind") == PYTHON and are_independent(
-        config
-    ):  # no other setting may distinguish it from a population
-        settings[INDEPENDENT] = True
+    if config.get("kind") in (PYTHON, PROGRAM):
+        settings["kind"] = kind_label(config)
+        if are_independent(config):  # no other setting may distinguish it from a population
+            settings[INDEPENDENT] = True
     return {name: value for name, value in flatten_mapping(settings).items() if value is not None and value != []}
 
 

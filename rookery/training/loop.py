@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rookery import hyperparams
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
+from rookery.experiments.program_record import program_record
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
 from rookery.signals import Interrupted, Requests
@@ -113,7 +113,7 @@ def run(
       >>> len(result.history)
       2
     """
-    config = _settings(config, options, resume)
+    config = run_config(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
     template = programs.template(program, over)
     _check_alike(config, resume, over, template)
@@ -152,7 +152,8 @@ def run(
         return Result(state, history, writers.run_dir, meter.read())
 
 
-def _settings(config: RunConfig | None, options: dict[str, Any], resume: bool) -> RunConfig:
+def run_config(config: RunConfig | None, options: dict[str, Any], resume: bool) -> RunConfig:
+    """The config of a run from the arguments of `run`; it raises the errors of `run`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or RunConfig(**options)
@@ -273,12 +274,14 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     described |= {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
         folder = open_existing(run_dir, write=True)
-        folder.reconfigure({**(record or folder.config), **described})
+        before = {**folder.config, **program_record(program)} if folder.config.get("kind") == PYTHON else folder.config
+        run = {"run": {**before.get("run", {}), "generations": config.generations}}
+        folder.reconfigure({**(record or before | run), **described})
         return folder
-    from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
-    from_python |= {"environment": {"env": program.task}} if program.task else {}
-    from_python |= {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
-    return create(run_dir, {**(record or from_python), **described}, config.overwrite)
+    run = {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
+    return create(
+        run_dir, {**(record or {"kind": PYTHON, **program_record(program), **run}), **described}, config.overwrite
+    )
 
 
 def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:

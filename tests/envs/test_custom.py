@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 import rookery
+from rookery import factories
 from rookery.envs import custom, registry
 from rookery.envs.base import Environment
 
 FILE = """
 import rookery
+from rookery import factories
 
 def make(episode_length: int = 7) -> rookery.Environment:
     return rookery.make("point_room", episode_length=episode_length)
@@ -81,7 +83,7 @@ def test_packages_declare_environments_as_entry_points(monkeypatch: pytest.Monke
     [("hopper", "hopper"), ("./a/mass.py:make", "mass"), ("lab.tasks:mass", "tasks-mass"), ("lab.mass:build", "mass")],
 )
 def test_labels_have_no_separators(name: str, label: str) -> None:
-    assert custom.label(name) == label
+    assert factories.label(name) == label
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rookery
-import rookery.cli.app
+import rookery.running
 from benchmarks.report import write_run
 from rookery.deploy.episodes import BUDGET
 from rookery.report.page import check_runs, compose, write_report
@@ -208,7 +208,7 @@ class TestCommands:
             states.append((options.get("refresh", 0), re.findall(r'"state":\{"text":"([^"]*)"', text)))
             return page
 
-        monkeypatch.setattr(rookery.cli.app, "write_report", record)
+        monkeypatch.setattr(rookery.running, "write_report", record)
         assert call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")[0] == 0
         on = [(10, [f"running, or killed, {done} of 3 generations"]) for done in (1, 2)]
         assert states == [*on, (10, ["finished, 3 of 3 generations"]), (0, ["finished, 3 of 3 generations"])]
@@ -224,7 +224,7 @@ class TestCommands:
                 os.kill(os.getpid(), signal.SIGTERM)
             return original(runs, *arguments, **options)
 
-        monkeypatch.setattr(rookery.cli.app, "write_report", interrupt)
+        monkeypatch.setattr(rookery.running, "write_report", interrupt)
         code, _, _ = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         assert code == 128 + signal.SIGTERM
         assert (
@@ -236,7 +236,7 @@ class TestCommands:
         def fail(*_, **__):
             raise ValueError("no space left")
 
-        monkeypatch.setattr(rookery.cli.app, "write_report", fail)
+        monkeypatch.setattr(rookery.running, "write_report", fail)
         code, _, err = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         warnings = err.splitlines()
         assert code == 0

@@ -99,7 +99,7 @@ def skills(
       >>> env.spec.skill.size
       3
     """
-    SkillsConfig(num_skills, skill_kind, balanced)  # pyright: ignore[reportArgumentType]  # checks all three
+    config = SkillsConfig(num_skills, skill_kind, balanced)  # pyright: ignore[reportArgumentType]  # checks all three
     spec = environment.spec
     if spec.skill is not None:
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
@@ -114,6 +114,7 @@ def skills(
             partial(_first, draw, skill_of_turn, balanced), partial(_next, draw, skill_of_turn, balanced)
         ),
         picture=scene.inside(environment.picture, "inner"),
+        settings={**environment.settings, "skills": vars(config)},
     )
 
 

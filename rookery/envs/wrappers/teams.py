@@ -69,6 +69,7 @@ def identify(environment: Environment) -> Environment:
         reset=partial(_reset, environment, _add_index),
         step=partial(_step_with_index, environment),
         spec=spec._replace(identified=True),
+        settings={**environment.settings, "identify": True},
     )
 
 

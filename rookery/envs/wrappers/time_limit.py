@@ -41,6 +41,10 @@ def limit_episode(environment: Environment, length: int) -> Environment:
         step=partial(_timed_step, environment, length),
         spec=environment.spec._replace(episode_length=length),
         picture=scene.inside(environment.picture, "inner"),
+        settings={
+            **environment.settings,
+            "environment": {**environment.settings.get("environment", {}), "episode_length": length},
+        },
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from rookery.experiments.config import FLAG
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, environment_label, to_record
 from rookery.experiments.kinds import KINDS, default_space
+from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
 from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
@@ -41,7 +42,7 @@ def head(record: RunRecord) -> JsonObject:
     config, journal, metrics, seeds = record.config, record.journal, record.metrics, record.seeds
     return {
         "name": record.path.name,
-        "kind": config.get("kind", "run"),
+        "kind": kind_label(config),
         "env": environment_label(config),
         "result": result(config, metrics, seeds),
         "state": state(config, journal, metrics),

@@ -1,0 +1,92 @@
+"""The settings of a program as the plain values that a run's `config.json` stores, and their changes since."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from rookery import hyperparams
+from rookery.factories import type_of
+from rookery.populations.base import Program
+from rookery.trees import flatten_mapping
+
+
+def program_record(program: Program) -> dict[str, Any]:
+    """The settings of a program's environment, agent, learner and population method, as JSON values.
+
+    Functions and classes are recorded by their names, and arrays by a digest of their values.
+    """
+    settings = dict(program.settings)
+    environment = ({"env": program.task} if program.task else {}) | dict(settings.pop("environment", {}))
+    space = {"space": hyperparams.describe(program.space)} if program.space else {}
+    return {name: _plain(value) for name, value in ({"environment": environment} | settings | space).items()}
+
+
+def changes(recorded: Mapping[str, Any], program: Program) -> list[str]:
+    """The settings of a program that differ from those that a run recorded, such as `population is 8, was 4`."""
+    before, now = (_flat(record) for record in (recorded, program_record(program)))
+    return [f"{name} is {value}, was {before[name]}" for name, value in now.items() if before.get(name, value) != value]
+
+
+def method_of(record: Mapping[str, Any]) -> str:
+    """The population method and the agent of a run that was started from Python, such as `pbt-sac`; "" if unknown."""
+    parts = record.get("population_method"), agent_name(record)
+    return "-".join(str(part) for part in parts if part)
+
+
+def agent_name(record: Mapping[str, Any]) -> str | None:
+    """The agent of a run that was started from Python, named as `kinds.agent_of` does; None if it is unknown."""
+    agent = record.get("agent")
+    name = agent.get("name") if isinstance(agent, Mapping) else None
+    if name is None or not (record.get("diayn") or record.get("parameters")):
+        return name
+    return f"diayn-{name}".removesuffix("-sac") if record.get("diayn") else f"i{name}"
+
+
+def kind_label(record: Mapping[str, Any]) -> str:
+    """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
+    kind, method = str(record.get("kind", "run")), method_of(record)
+    return f"{kind} {method}" if method else kind
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in flatten_mapping(record).items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON values."""
+    if isinstance(value, np.generic | jax.Array | np.ndarray):
+        return _array(np.asarray(value))
+    value = value.func if isinstance(value, functools.partial) else value
+    fields = _fields(value)
+    if fields is not None:
+        return {str(name): _plain(entry) for name, entry in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    name = getattr(value, "__qualname__", None)
+    return f"{value.__module__}.{name}" if name else type_of(value)
+
+
+def _fields(value: Any) -> Mapping[Any, Any] | None:
+    """The entries of a mapping, a dataclass or a NamedTuple; None for other values."""
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return getattr(value, "_asdict", dict)() if isinstance(value, tuple) and hasattr(value, "_fields") else None
+
+
+def _array(value: np.ndarray) -> Any:
+    if value.size <= _FEW and value.dtype.kind in "biuf":
+        return value.tolist()
+    digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:12]
+    return f"{value.dtype} {list(value.shape)}, sha256 {digest}"
+
+
+_FEW = 16

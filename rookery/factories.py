@@ -1,0 +1,179 @@
+"""Functions of a user's modules and files by name: `package.module:function` and `path/to/file.py:function`.
+
+A factory is such a function that builds a part of a run; its keyword parameters are the options.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+Factory = Callable[..., Any]
+_MODULES: dict[Path, ModuleType] = {}
+
+
+class Product(NamedTuple):
+    """What the factories of a kind build, for messages."""
+
+    noun: str
+    """Such as "environment"."""
+    kind: str
+    """The type that they return, such as "an Environment"."""
+    example: str
+    """A factory by name, such as "./mass.py:make"."""
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name has the form `module:factory` or `file.py:factory`."""
+    where, separator, attribute = name.rpartition(":")
+    return bool(separator and where and attribute)
+
+
+def load(reference: str, product: Product) -> Factory:
+    """Import the function of a name of the form `module:function` or `file.py:function`.
+
+    Raises:
+      ValueError: the module, the file or the function does not exist, or the module raises an exception.
+      ImportError: an import of the module fails.
+    """
+    where, _, attribute = reference.rpartition(":")
+    module = _from_file(where, product) if where.endswith(".py") else _from_package(where, product)
+    found: Any = getattr(module, attribute, None)
+    if callable(found):
+        return found
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+    near = difflib.get_close_matches(attribute, functions, n=3, cutoff=0.5) or functions[:5]
+    remedy = f"did you mean {', '.join(near)}?" if near else f"define a function that returns {product.kind}."
+    raise ValueError(f"{where} has no function {attribute!r}; {remedy}")
+
+
+def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
+    """Call a factory with options.
+
+    Args:
+      name: of the factory, for messages.
+      factory: the function.
+      options: its keyword arguments.
+
+    Raises:
+      ValueError: the factory has no such option, needs another one, or raises an exception.
+    """
+    _check_options(name, factory, options)
+    try:
+        return factory(**options)
+    except Exception as error:
+        raise ValueError(f"the factory {name} raised {_described(error)}") from error
+
+
+def canonical(reference: str) -> str:
+    """The name by which another process finds the same function: files with absolute paths."""
+    where, _, attribute = reference.rpartition(":")
+    return f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") else reference
+
+
+def label(name: str) -> str:
+    """A short name without ":" and "/" for run directories and titles: `mass` for `path/mass.py:make`."""
+    where, separator, attribute = name.rpartition(":")
+    if not separator:
+        return name
+    module = Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
+    return module if attribute in ("make", "build", "environment") else f"{module}-{attribute}"
+
+
+def _from_package(name: str, product: Product) -> ModuleType:
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ValueError(
+                f"there is no module {error.name!r}; run the command in its folder, install its package, or give "
+                f"the path of a file, such as {product.example}."
+            ) from error
+        raise
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"the module {name} raised {_described(error)}") from error
+
+
+def _from_file(where: str, product: Product) -> ModuleType:
+    """Import a file once; modules beside it can be imported by it."""
+    path = Path(where).resolve()
+    if path in _MODULES:
+        return _MODULES[path]
+    if not path.is_file():
+        recorded = ", or put the file back if a run recorded it" if Path(where).is_absolute() else ""
+        remedy = f"give the path of a Python file, such as {product.example}{recorded}."
+        raise ValueError(f"there is no file {path}; {remedy}")
+    _make_importable(path.parent)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # so that its classes can be pickled
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        if sys.modules.get(path.stem) is module:
+            del sys.modules[path.stem]
+        raise ValueError(f"the file {path} raised {_described(error)}") from error
+    _MODULES[path] = module
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    """Let imports find the modules of a folder, after all others; for good, since modules may import on first use."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a built-in without a signature
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    accepted = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if unknown := sorted(set(options) - set(accepted)):
+        raise ValueError(
+            f"the factory {name} has no option {', '.join(unknown)}; it has {', '.join(accepted) or 'no options'}."
+        )
+    required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    if missing := [parameter for parameter in required if parameter not in options]:
+        raise ValueError(f"the factory {name} needs {', '.join(missing)}; give --option {missing[0]}=VALUE.")
+
+
+def reference_to(name: str, factory: Factory) -> str:
+    """The reference by which a registered function can be imported."""
+    module, attribute = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "<lambda>")
+    if module is None or "<" in attribute or "." in attribute:
+        raise ValueError(
+            f"{name!r} is registered for {attribute}, which another process cannot import; register a function that is "
+            "defined at the top level of a module."
+        )
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" and file:
+        return f"{Path(file).resolve()}:{attribute}"
+    return f"{module}:{attribute}"
+
+
+def _described(error: BaseException) -> str:
+    """An exception with the place where it was raised, as the end of a sentence."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def type_of(value: object) -> str:
+    """The type of a value as text, such as `None` or `an object of type dict`."""
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return "None" if value is None else f"an object of type {name}"

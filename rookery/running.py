@@ -1,0 +1,187 @@
+"""Runs a program and writes everything that a run folder contains; `rookery.run`, which the command line shares."""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rookery.distributed import layout
+from rookery.distributed.mesh import Mesh, describe
+from rookery.distributed.sync import is_first
+from rookery.experiments.config import RunConfig
+from rookery.experiments.config_io import PROGRAM, PYTHON
+from rookery.experiments.program_record import changes, method_of
+from rookery.populations.base import Program
+from rookery.report import tables
+from rookery.report.figures import curves
+from rookery.report.figures.repertoire import draw_repertoire
+from rookery.report.page import write_report
+from rookery.signals import Interrupted
+from rookery.storage.run_dir import open_existing
+from rookery.training import loop
+from rookery.training.loop import Result
+
+
+class ProgramWarning(UserWarning):
+    """The program of a resumed run differs from the one that the run recorded."""
+
+
+def run(
+    program: Program,
+    config: RunConfig | None = None,
+    over: Mesh | None = None,
+    resume: bool = False,
+    record: Mapping[str, Any] | None = None,
+    command: Sequence[str] | None = None,
+    after_save: Callable[[Path], None] | None = None,
+    **options: Any,
+) -> Result:
+    """Run a program for `generations` generations, and write what `rookery train` writes into its run directory.
+
+    Args:
+      program: the population program, such as `pbt(...)`, `seeds(...)` or a user-defined one.
+      config: a `RunConfig`; without a `run_dir` nothing is written.
+      over: the mesh to shard the population over; by default all devices that divide the population evenly (on a CPU,
+        cores are devices only with `rookery.distributed.use_cores` or `jax_num_cpu_devices`), or those that the
+        program was built for by its `placement`. A program without a recipe to build it again, such as one that is
+        written from scratch, runs on one device of each process.
+      resume: continue the run in `run_dir` up to generation `generations`.
+      record: the entry of `config.json` in place of the settings of the program.
+      command: the words of the command line, for the journal.
+      after_save: called by process 0 with the run directory after each start of a background checkpoint.
+      **options: fields of `RunConfig` in place of `config`: `run(program, generations=20, run_dir="runs/mine")`.
+
+    Returns:
+      The final state and the metrics of the generations run.
+
+    Raises:
+      TypeError: both `config` and `options` are given.
+      ValueError: the configuration is invalid, or the run directory cannot be used.
+      Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
+      Diverged: no member has finite values any more.
+      CheckpointError: a checkpoint could not be written or read.
+
+    Warns:
+      ProgramWarning: the resumed run recorded other settings than those of the program.
+      AfterSaveWarning: `after_save` raised an exception; issued once, and the run continues.
+
+    Example:
+      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
+      >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
+      >>> len(result.history)
+      2
+    """
+    config = loop.run_config(config, options, resume)
+    over = over or layout.mesh_of(program)
+    program = layout.place(program, over)
+    if config.run_dir is not None:
+        show(config, f"{title(program, over)}, in {config.run_dir}")
+    return train(program, config, over, resume=resume, record=record, command=command, after_save=after_save)
+
+
+def title(program: Program, over: Mesh) -> str:
+    """What runs where, such as `pbt-sac on hopper: population 8 on 2 cpu devices`."""
+    size = f"{program.batch_size} genotypes a generation" if program.batch_size else ""
+    cells = program.settings.get("cells", {}).get("cells") if program.table else None
+    parts = [f"{cells} cells" if cells else "", size or f"population {program.population_size}"]
+    name, timing = method_of(program.settings) or "a program", f", {program.timing}" if program.timing else ""
+    task = f" on {program.task}" if program.task else ""
+    return f"{name}{task}: {', '.join(filter(None, parts))} on {describe(over)}{timing}"
+
+
+def show(config: RunConfig, line: str) -> None:
+    """Print a line, unless the run is quiet."""
+    Console(quiet=config.quiet or not is_first()).print(line, highlight=False, soft_wrap=True)
+
+
+def train(
+    program: Program, config: RunConfig, over: Mesh, finished: Callable[[], object] | None = None, **options: Any
+) -> Result:
+    """Run a program that is bound to its devices, then write the page and the pictures, and print a summary.
+
+    After a signal or a full disk the page is written too, with the progress so far.
+
+    Args:
+      program: the program.
+      config: of the run; without a `run_dir` nothing is written.
+      over: the devices.
+      finished: called in every process when the run is saved, before the page is written.
+      **options: further arguments of `training.loop.run`.
+    """
+    if options.get("resume"):
+        _warn_of_changes(program, str(config.run_dir))
+    options["after_save"] = _both(options.get("after_save"), _write_live_report if config.live else None)
+    try:
+        result = loop.run(program, config, over, **options)
+    except (Exception, Interrupted) as error:
+        if config.run_dir is not None and is_first() and not isinstance(error, ValueError):  # before any progress
+            with contextlib.suppress(Exception):
+                write_report([config.run_dir])
+        raise
+    if finished is not None:
+        finished()
+    if result.run_dir is not None and is_first():
+        _write_outputs(program, config, result)
+    return result
+
+
+def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
+    assert result.run_dir is not None
+    run_dir, console = result.run_dir, Console(quiet=config.quiet)
+    outputs: dict[str, Path | str | None] = {"run": run_dir, "curves": _attempt(curves.draw_curves, run_dir)}
+    outputs["report"] = _attempt(lambda path: write_report([path]), run_dir)
+    if program.table is not None:
+        outputs["repertoire"] = _attempt(draw_repertoire, run_dir)
+        console.print(tables.repertoire_summary(run_dir))
+    outputs["evaluate"] = f"rookery evaluate {run_dir}"
+    if (run_dir / "lineage.csv").exists():
+        console.print(tables.summary(run_dir))
+    if result.memory is not None:
+        outputs["memory"] = str(result.memory)
+    for name, value in outputs.items():
+        if value is not None:
+            console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
+
+
+def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:
+    """Write a picture or the page of a finished run; a failure is only a warning, since the run itself is saved."""
+    try:
+        return write(run_dir)
+    except Exception as error:
+        what = "report.html" if write.__name__ == "<lambda>" else write.__name__.removeprefix("draw_") + ".png"
+        print(f"warning: no {what} was written ({type(error).__name__}: {error})", file=sys.stderr)
+        return None
+
+
+def _write_live_report(run_dir: Path) -> None:
+    """Write the report of a run in progress, which the browser reloads every 10 seconds."""
+    write_report([run_dir], refresh=10)
+
+
+def _both(first: Callable[[Path], None] | None, second: Callable[[Path], None] | None) -> Callable[[Path], None] | None:
+    if first is None or second is None:
+        return first or second
+
+    def call_both(run_dir: Path) -> None:
+        first(run_dir)
+        second(run_dir)
+
+    return call_both
+
+
+def _warn_of_changes(program: Program, run_dir: str) -> None:
+    """Warn if a program differs from the one that a run recorded, which then does not continue exactly."""
+    recorded = open_existing(run_dir).config
+    of_a_program = recorded.get("kind") in (PYTHON, PROGRAM)
+    if of_a_program and is_first() and (found := changes(recorded, program)):
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        message = f"the program differs from the one that {run_dir} recorded: {'; '.join(found[:_SHOWN])}{more}"
+        warnings.warn(message, ProgramWarning, stacklevel=4)
+
+
+_SHOWN = 3

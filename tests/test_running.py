@@ -1,0 +1,220 @@
+"""`rookery.run`: the run directory is that of the command line, the population is divided over all devices, and the
+settings of all parts are recorded."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery.agents.ppo import PpoConfig
+from rookery.distributed import layout
+from rookery.distributed.mesh import make_mesh
+from rookery.experiments.program_record import changes, kind_label, program_record
+from rookery.populations.rebuild import rebuild, recipe_of
+from rookery.populations.sharding import ONE_DEVICE
+from rookery.report.run_groups import group_runs
+from rookery.running import ProgramWarning, title
+from rookery.training import loop, run_writer
+from tests import tiny
+from tests.tiny import assert_equal
+
+QUIET: dict[str, Any] = {"generations": 2, "quiet": True}
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "config.json").read_text())["config"]
+
+
+@pytest.fixture(scope="module")
+def program() -> rookery.Program:
+    return rookery.pbt(tiny.learner(), population_size=4)
+
+
+@pytest.fixture(scope="module")
+def run(program: rookery.Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("python") / "run"
+    rookery.run(program, seed=3, run_dir=str(path), **QUIET)
+    return path
+
+
+def test_the_run_directory_has_the_files_of_the_command_line(run: Path, short_runs: dict[str, Path]) -> None:
+    files = {path.name for path in run.iterdir()}
+    assert files >= {path.name for path in short_runs["pbt-sac"].iterdir()} - {"episodes.npz", "episode.gif", "policy"}
+    assert '"kind": "python pbt-sac"' in (page := (run / "report.html").read_text()) or "python pbt-sac" in page
+
+
+def test_the_console_shows_what_runs_and_what_was_written(
+    program: rookery.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rookery.run(program, generations=2, run_dir=str(tmp_path / "run"))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first = "pbt-sac on point_room: population 4 on 2 cpu devices, selects in every generation, in"
+    assert lines[0] == [*first.split(), str(tmp_path / "run")]
+    assert {"run", "curves", "report", "evaluate", "memory"} <= {line[0] for line in lines if line}
+    rookery.run(program, generations=2, quiet=True, run_dir=str(tmp_path / "quiet"))
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupted_run_has_a_page(program: rookery.Program, tmp_path: Path, monkeypatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(run_writer.RunWriters, "save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        rookery.run(program, run_dir=str(tmp_path / "run"), **QUIET)
+    assert (tmp_path / "run/report.html").is_file()
+
+
+class TestDevices:
+    def test_all_devices_by_default_as_with_a_placement(self, program: rookery.Program) -> None:
+        over = make_mesh(2)
+        placed = rookery.pbt(tiny.learner(), population_size=4, placement=layout.placement(over))
+        state = rookery.run(program, **QUIET).state
+        assert_equal(state, loop.run(placed, over=over, **QUIET).state)
+        assert_equal(state, rookery.run(placed, **QUIET).state)
+        assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state.members)} == {2}
+        assert all(leaf.addressable_shards[0].data.shape[0] == 2 for leaf in jax.tree.leaves(state.members))
+
+    def test_one_device_is_bit_equal_to_the_program_itself(self, program: rookery.Program) -> None:
+        assert layout.place(program, make_mesh(1)) is program
+        assert layout.mesh_of(rookery.pbt(tiny.learner(), population_size=3)).devices.size == 1
+
+    def test_changes_are_kept(self) -> None:
+        values = {"discount": np.asarray([0.5, 0.25])}
+        replayed = rookery.populations.replay(rookery.seeds(tiny.learner(), population_size=2), values)
+        assert layout.mesh_of(replayed).devices.size == 2
+        state = rookery.run(replayed, **QUIET).state
+        np.testing.assert_array_equal(state.members.hyper.discount, jnp.full((2,), 0.25))
+
+    def test_a_function_set_by_hand_keeps_one_device(self, program: rookery.Program) -> None:
+        changed = program._replace(init=partial(program.init))
+        assert recipe_of(changed) is None
+        assert rebuild(changed, ONE_DEVICE) is None
+        assert layout.mesh_of(changed).devices.size == 1
+        assert layout.place(changed, make_mesh(2)) is changed
+        assert layout.mesh_of(program._replace(task="mine")).devices.size == 2
+
+    def test_a_placement_is_kept_or_moved(self) -> None:
+        exact = layout.placement(make_mesh(2), exact=True)
+        program = rookery.pbt(tiny.learner(), population_size=2, placement=exact)
+        assert layout.place(program, layout.mesh_of(program)) is program
+        moved = recipe_of(layout.place(program, make_mesh(1)))
+        assert moved is not None
+        assert (moved.placement.exact, moved.placement.mesh) == (True, make_mesh(1))
+
+    def test_repertoires(self) -> None:
+        arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+        cells = rookery.qd.grid((4, 4), (0.0, 0.0), (1.0, 1.0))
+        for emitter in (None, rookery.qd.iso_line(arm, 16)):
+            made = rookery.map_elites(arm, cells, emitter)
+            result = rookery.run(made, **QUIET)
+            assert result.state.shared.fitnesses.sharding.is_fully_replicated
+            one = rookery.run(made, over=make_mesh(1), **QUIET)
+            np.testing.assert_allclose(result.history[-1]["qd_score"], one.history[-1]["qd_score"], rtol=1e-5)
+        learner = tiny.learner()
+        cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))
+        made = rookery.me_pbt(learner, cells, population_size=2, ga_population=4)
+        assert layout.mesh_of(made).devices.size == 2
+        assert layout.mesh_of(rookery.me_pbt(learner, cells, population_size=2, ga_population=3)).devices.size == 1
+        placed = rookery.me_pbt(learner, cells, population_size=2, ga_population=4, placement=exact_placement())
+        assert layout.place(placed, make_mesh(2)) is placed
+
+
+def exact_placement() -> Any:
+    return layout.placement(make_mesh(2), exact=True, cells=4, divides_cells=True)
+
+
+class TestRecord:
+    def test_all_settings_are_recorded(self, run: Path) -> None:
+        record = record_of(run)
+        assert record["kind"] == "python"
+        assert record["environment"] == {"env": "point_room", "episode_length": 10}
+        assert (record["agent"]["name"], record["agent"]["hidden_sizes"], record["agent"]["alpha_init"]) == (
+            "sac",
+            [8],
+            1,
+        )
+        assert (record["learner"]["name"], record["learner"]["batch_size"]) == ("off_policy", 8)
+        assert (record["population_method"], record["population"], record["pbt"]["exploit"]) == ("pbt", 4, "truncation")
+        assert (record["run"]["seed"], record["run"]["generations"]) == (3, 2)
+        assert record["space"]["discount"]["low"] == 0.9
+        assert kind_label(record) == "python pbt-sac"
+
+    def test_skills_and_their_agent(self) -> None:
+        record = program_record(rookery.seeds(tiny.discoverer(), population_size=2))
+        assert record["skills"] == {"num_skills": 3, "skill_kind": "one-hot", "balanced": False}
+        assert record["diayn"]["smerl"] is True
+        assert (record["population_method"], record["draw_hyper"], "pbt" in record) == ("seeds", False, False)
+        assert kind_label({"kind": "python", **record}) == "python seeds-diayn"
+
+    def test_teams(self) -> None:
+        record = program_record(rookery.populations.pbt_roles(tiny.team(), population_size=2))
+        assert (record["parameters"], record["member"]) == ("independent", "agent")
+        assert (record["agent"]["name"], record["agent"]["minibatches"]) == ("ppo", 2)
+        assert record["learner"]["name"] == "on_policy"
+
+    def test_repertoires(self) -> None:
+        arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+        cells = rookery.qd.grid((4, 8), (0.0, 0.0), (1.0, 1.0))
+        record = program_record(rookery.map_elites(arm, cells))
+        assert (record["environment"], record["dimensions"], record["batch_size"]) == ({"env": "arm"}, 4, 256)
+        assert record["cells"]["cells"] == 32
+        assert "sha256" in record["cells"]["centroids"]
+        assert set(record["variation"]) == {"iso_sigma", "line_sigma"}
+        learner = tiny.learner()
+        cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))
+        record = program_record(rookery.me_pbt(learner, cells, population_size=2, ga_population=4))
+        assert (record["population_method"], record["population"], record["ga_population"]) == ("me_pbt", 2, 4)
+        assert record["agent"]["name"] == "sac"
+        json.dumps(record)
+
+    def test_an_environment_built_by_hand_is_recorded_by_its_name(self) -> None:
+        env = rookery.make("point_room", episode_length=10)
+        mine = rookery.Environment(env.reset, env.step, env.spec._replace(name="mine"))
+        learner = rookery.off_policy(rookery.sac(env.spec), mine)
+        assert program_record(rookery.seeds(learner))["environment"] == {"env": "mine"}
+
+    def test_functions_and_arrays_are_recorded_as_text(self, program: rookery.Program) -> None:
+        settings = {"f": jnp.tanh, "g": tiny.learner, "few": np.arange(3), "none": None, "config": PpoConfig()}
+        record = program_record(program._replace(settings={**settings, "many": jnp.zeros((4, 5)), "object": object()}))
+        assert record["g"] == "tests.tiny.learner"
+        assert record["few"] == [0, 1, 2]
+        assert record["many"].startswith("float32 [4, 5], sha256 ")
+        assert record["object"] == "an object of type object"
+        assert record["config"]["hidden_sizes"]
+        json.dumps(record)
+
+
+def test_runs_that_differ_only_in_the_seed_are_one_group(run: Path, program: rookery.Program, tmp_path: Path) -> None:
+    rookery.run(program, seed=4, run_dir=str(tmp_path / "other_seed"), **QUIET)
+    smooth = rookery.pbt(tiny.learner(), population_size=4, smooth=2)
+    rookery.run(smooth, seed=4, run_dir=str(tmp_path / "smooth"), **QUIET)
+    groups = group_runs([run, tmp_path / "other_seed", tmp_path / "smooth"])
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert [group.name for group in groups] == ["python pbt-sac, smooth=1", "python pbt-sac, smooth=2"]
+
+
+def test_a_changed_program_is_reported_at_resume(run: Path) -> None:
+    smooth = rookery.pbt(tiny.learner(), population_size=4, replace_fraction=0.5)
+    assert changes(record_of(run), smooth) == ["pbt.replace_fraction is 0.5, was 0.25"]
+    with pytest.warns(
+        ProgramWarning, match=r"differs from the one that .* recorded: pbt\.replace_fraction is 0\.5, was"
+    ):
+        rookery.run(smooth, seed=3, run_dir=str(run), resume=True, **{**QUIET, "generations": 3})
+    assert record_of(run)["pbt"]["replace_fraction"] == 0.5
+    assert record_of(run)["run"] == {**record_of(run)["run"], "generations": 3, "seed": 3}
+
+
+def test_titles() -> None:
+    over = make_mesh(1)
+    arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+    made = rookery.map_elites(arm, rookery.qd.grid((2, 2), (0.0, 0.0), (1.0, 1.0)))
+    assert title(made, over) == "map_elites on arm: 4 cells, 256 genotypes a generation on 1 cpu device"
+    scratch = rookery.Program(made.init, made.step, made.evaluate, 2, 2)
+    assert title(scratch, over) == "a program: population 2 on 1 cpu device"
