@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
+from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import is_first
 from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import PROGRAM, PYTHON
@@ -20,7 +21,6 @@ from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
-from rookery.signals import Interrupted
 from rookery.storage.run_dir import open_existing
 from rookery.training import loop
 from rookery.training.loop import Result

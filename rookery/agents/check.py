@@ -16,8 +16,6 @@ import numpy as np
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
 from rookery.envs.base import ActionWithCarry, EnvSpec, Step
-from rookery.envs.wrappers.recurrence import initial_carry
-from rookery.envs.wrappers.skills import KINDS
 from rookery.types import Array, Hyper, Key, Observation, PyTree, Transition
 
 _UPDATES = 8
@@ -300,10 +298,12 @@ def _observations(agent: Agent, spec: EnvSpec, key: Key, leading: tuple[int, ...
     features = jax.random.normal(feature_key, (*axes, spec.observation_size))
     skill, carry = None, None
     if spec.skill is not None:
-        draw = partial(KINDS[spec.skill.kind].draw, spec.skill.size)
-        skill = jax.vmap(draw)(jax.random.split(skill_key, leading[0]))
+        skill = jax.random.normal(skill_key, (*leading, spec.skill.size))
+        if spec.skill.kind == "one-hot":
+            skill = jax.nn.one_hot(jnp.argmax(skill, axis=-1), spec.skill.size)
+        skill = skill / jnp.linalg.norm(skill, axis=-1, keepdims=True)
     if isinstance(agent, OnPolicyAgent) and jax.tree.leaves(agent.carry_sizes):
-        carry = initial_carry(agent.carry_sizes, axes)
+        carry = jax.tree.map(lambda size: jnp.zeros((*axes, size)), agent.carry_sizes)
     mask = jnp.ones((*axes, spec.action_size), bool) if spec.masked else None
     index = jnp.broadcast_to(jnp.eye(axes[-1]), (*axes, axes[-1])) if spec.identified else None
     return Observation(features, skill, mask, carry, index)

@@ -26,6 +26,7 @@ from rookery.cli import commands, flags
 from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
+from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs import custom
 from rookery.experiments import build, programs, warm_start
@@ -36,7 +37,6 @@ from rookery.experiments.lineage import Schedule, check_agent, lineage, record_o
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.report import tables
-from rookery.signals import Interrupted
 from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.run_dir import open_existing

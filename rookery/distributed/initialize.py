@@ -21,7 +21,7 @@ import jax
 from rookery.distributed import sync
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.mesh import use_cores
-from rookery.signals import Interrupted
+from rookery.distributed.signals import Interrupted
 
 NOT_CONNECTED = 74
 """The exit code of a process that could not connect to the others in time."""

@@ -17,12 +17,12 @@ import numpy as np
 
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
+from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
 from rookery.experiments.program_record import program_record
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
-from rookery.signals import Interrupted, Requests
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog

@@ -128,6 +128,7 @@ def test_an_encoder_of_ones_own_reads_the_features_alone() -> None:
     spec = EnvSpec("vectors", 3, 2, 10, skill=SkillSpec("one-hot", 2))
     read = reader(spec, "auto", linear(4))
     assert (read.size, read.encoded_size) == (6, 4)
+    assert sac(spec, encoder=linear(4)).settings["agent"]["encoder"] == "linear.<locals>.apply"
     network = read.network(networks.mlp((read.size,), (), 1))
     params = network.init(jax.random.key(0))
     assert type(params) is Encoded

@@ -17,7 +17,7 @@ from rookery.cli import app
 from rookery.distributed import initialize
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.initialize import NOT_CONNECTED, ProcessesConfig, ProcessGroup, host_and_port, join
-from rookery.signals import Interrupted
+from rookery.distributed.signals import Interrupted
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.csv_log import read_csv
 from tests.training.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, run_events

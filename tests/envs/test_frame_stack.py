@@ -56,6 +56,7 @@ def test_features_are_those_of_the_latest_steps(shape: Any, stacked: Any) -> Non
     environment = environment._replace(spec=environment.spec._replace(observation_shape=shape))
     wrapped = stack_frames(environment, 3)
     assert wrapped.spec.observation_shape == stacked
+    assert wrapped.settings["environment"]["frame_stack"] == 3
     assert wrapped.spec.observation_size == 3 * environment.spec.observation_size
     state, first = wrapped.reset(jax.random.key(0))
     start = float(environment.reset(jax.random.key(0))[0].inner)

@@ -13,7 +13,7 @@ import pytest
 
 from rookery.distributed import device_memory, mesh
 from rookery.distributed.device_memory import MemoryWarning, Usage
-from rookery.signals import Interrupted
+from rookery.distributed.signals import Interrupted
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.events import Journal, command_line, read_journal
 from rookery.storage.exit_reasons import Diverged, exit_reason

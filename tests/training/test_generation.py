@@ -13,6 +13,7 @@ import pytest
 from rookery import hyperparams
 from rookery.distributed import programs
 from rookery.distributed.mesh import make_mesh
+from rookery.distributed.signals import Interrupted
 from rookery.learners.base import Member
 from rookery.learners.iterations import divisible, training
 from rookery.populations.base import ProgramState
@@ -21,7 +22,6 @@ from rookery.populations.pbt import pbt
 from rookery.populations.stages import StagedInit, StagedStep, staged_step
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
-from rookery.signals import Interrupted
 from rookery.training import generation
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations, Pause

@@ -50,6 +50,10 @@ def stack_frames(environment: Environment, count: int) -> Environment:
         step=partial(_step, environment),
         spec=_stacked_spec(spec, count),
         picture=scene.inside(environment.picture, "inner"),
+        settings={
+            **environment.settings,
+            "environment": {**environment.settings.get("environment", {}), "frame_stack": count},
+        },
     )
 
 
