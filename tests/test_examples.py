@@ -13,6 +13,7 @@ EXAMPLES_SAY = {
     "map_elites_arm.py": "nearest to (0.9, 0.5): end position [",
     "me_pbt.py": "the elite nearest to (0.0, 0.9) ends at [",
     "own_environment.py": "best return: ",
+    "own_program.py": "on fresh episodes: ",
     "pbt_sac.py": "best return",
     "pursuit.py": "the predator's first turn: ",
     "replay_schedule.py": "four new agents with that schedule: ",
