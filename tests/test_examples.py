@@ -15,6 +15,7 @@ EXAMPLES_SAY = {
     "own_agent.py": "best return: ",
     "own_environment.py": "best return: ",
     "own_network.py": "mean return: ",
+    "own_program.py": "on fresh episodes: ",
     "pbt_sac.py": "best return",
     "pursuit.py": "the predator's first turn: ",
     "replay_schedule.py": "four new agents with that schedule: ",

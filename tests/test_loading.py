@@ -63,11 +63,49 @@ def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path)
     assert_equal(again.state, whole.state)
     assert_equal(rookery.load(run.path, made).state(), whole.state)
     assert Path(run.report()).is_file()
-    for method in (run.policy, run.evaluate, run.export, run.render):
-        with pytest.raises(ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; it supports"):
+    without = rookery.load(run.path)
+    for method in (without.policy, without.best, without.evaluate, without.export, without.render, without.state):
+        with pytest.raises(
+            ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; give its program"
+        ):
             method()
-    with pytest.raises(ValueError, match=r"was started from Python, so state cannot rebuild .*program=program"):
-        rookery.load(run.path).state()
+
+
+def test_a_run_from_python_gives_its_policies_by_its_program(tmp_path: Path) -> None:
+    made = program()
+    rookery.run(made, seed=7, generations=2, run_dir=str(tmp_path / "run"), quiet=True)
+    run = rookery.load(tmp_path / "run", made)
+    observation = jnp.zeros(2)
+    assert made.learner is not None
+    assert made.learner.evaluator is not None
+    first = rookery.genotype(jax.tree.map(lambda leaf: leaf[0], run.state().members))
+    expected = rookery.act(made.learner.evaluator, first, observation)
+    np.testing.assert_allclose(run.policy(member=0)(observation), expected, atol=1e-6)
+    found = run.evaluate(episodes=3, seed=1)
+    assert found["returns"].shape == (2, 3)
+    assert float(run.best().hyper.discount) in found["hyper/discount"]
+    assert run.render().stat().st_size > 0
+    exported = run.export(tmp_path / "policy")
+    assert exported.differences["policy.stablehlo"] < 1e-5
+    assert '"hidden_sizes": [\n    4\n  ]' in (exported.path / "policy.json").read_text()
+
+
+def test_a_repertoire_from_python(tmp_path: Path) -> None:
+    env = rookery.make("point_room", episode_length=6)
+    cells = rookery.qd.grid((3, 3), (-1.0, -1.0), (1.0, 1.0))
+    scoring = rookery.qd.policy_scoring(env, rookery.qd.PolicyConfig((4,)))
+    made = rookery.map_elites(scoring, cells, rookery.qd.iso_line(scoring, 4))
+    rookery.run(made, generations=2, run_dir=str(tmp_path / "run"), quiet=True)
+    assert (tmp_path / "run/repertoire.png").is_file()
+    run = rookery.load(tmp_path / "run", made)
+    assert run.policy(cell="best")(jnp.zeros(2)).shape == (2,)
+    assert run.evaluate(episodes=3)["returns"].shape == (9, 3)
+    assert run.export(tmp_path / "policy").cell is not None
+    arm = rookery.qd.named_scoring(rookery.envs.function("arm", 2))
+    made = rookery.map_elites(arm, rookery.qd.grid((2, 2), (0.0, 0.0), (1.0, 1.0)), rookery.qd.iso_line(arm, 4))
+    rookery.run(made, generations=1, run_dir=str(tmp_path / "arm"), quiet=True)
+    with pytest.raises(ValueError, match="arm is a scoring function without a policy; choose a run in an environment"):
+        rookery.load(tmp_path / "arm", made).policy()
 
 
 def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path: Path) -> None:

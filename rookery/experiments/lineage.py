@@ -55,7 +55,7 @@ class Lineage(NamedTuple):
     steps_per_generation: int
     """Environment steps of one member per generation."""
     agent: str | None
-    """Name of the agent, such as "sac" or "td3"; None for a run that was started from Python."""
+    """Name of the agent, such as "sac" or "td3"; None if the run does not record it."""
 
     @property
     def winner(self) -> int:

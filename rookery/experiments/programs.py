@@ -15,11 +15,7 @@ from rookery.qd.base import Scoring
 
 PRODUCT = Product("program", "a Program", "./mine.py:build")
 _REMEDIES = (
-    (
-        Environment,
-        "an Environment",
-        "train in it by --env, or wrap it: rookery.pbt(rookery.off_policy(agent, environment))",
-    ),
+    (Environment, "an Environment", "train in it by `rookery train pbt-sac --env {factory}`, or give it to a learner"),
     (Agent, "an agent", "wrap it: rookery.pbt(rookery.off_policy(agent, environment))"),
     (Learner, "a Learner", "wrap it: rookery.pbt(learner, population_size=8)"),
     (Scoring, "a Scoring", "wrap it: rookery.map_elites(scoring, centroids)"),
@@ -59,4 +55,4 @@ def make(factory: str, options: dict[str, Any]) -> Program:
     found = ((text, remedy) for kind, text, remedy in _REMEDIES if isinstance(program, kind))
     default = type_of(program), "build one by rookery.pbt(learner) or rookery.Program(init, step, ...)"
     text, remedy = next(found, default)
-    raise ValueError(f"the factory {factory} returned {text}, not a rookery.Program; {remedy}.")
+    raise ValueError(f"the factory {factory} returned {text}, not a rookery.Program; {remedy.format(factory=factory)}.")

@@ -196,7 +196,7 @@ class Checkpointer:
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} does not fit this run: "
                 f"{'; '.join(differences[:3])}{'; ...' if len(differences) > 3 else ''}. "
-                "Resume it with the configuration and the version of rookery that wrote it."
+                "Resume it with the program or configuration, and the version of rookery, that wrote it."
             )
         targets = leaf_specs.restore_targets(template, found)
         arrays = self._read(body, targets, _read_part if len(found) < len(saved) else _read_all)

@@ -130,6 +130,8 @@ def run(
             checkpoints = stack.enter_context(checkpointer)
             if resume:
                 start = restore(folder, checkpoints, template, lambda: compiler.work)
+                if sync.is_first():
+                    _reconfigure(folder, program, config, record)
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
             writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
@@ -269,19 +271,25 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
 
 
 def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
-    run_dir = str(config.run_dir)
-    described: dict[str, Any] = {INDEPENDENT: program.independent}
-    described |= {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
-        folder = open_existing(run_dir, write=True)
-        before = {**folder.config, **program_record(program)} if folder.config.get("kind") == PYTHON else folder.config
-        run = {"run": {**before.get("run", {}), "generations": config.generations}}
-        folder.reconfigure({**(record or before | run), **described})
-        return folder
+        return open_existing(str(config.run_dir), write=True)
+    run_dir = str(config.run_dir)
     run = {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
-    return create(
-        run_dir, {**(record or {"kind": PYTHON, **program_record(program), **run}), **described}, config.overwrite
-    )
+    described = record or {"kind": PYTHON, **program_record(program), **run}
+    return create(run_dir, {**described, **_described(program)}, config.overwrite)
+
+
+def _described(program: Program) -> dict[str, Any]:
+    """The entries of `config.json` that describe a program of any kind of run."""
+    descriptor = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
+    return {INDEPENDENT: program.independent, **descriptor}
+
+
+def _reconfigure(folder: RunFolder, program: Program, config: RunConfig, record: Mapping[str, Any] | None) -> None:
+    """Record the settings that a resumed run continues with; called when its checkpoint is restored."""
+    before = {**folder.config, **program_record(program)} if folder.config.get("kind") == PYTHON else folder.config
+    run = {"run": {**before.get("run", {}), "generations": config.generations}}
+    folder.reconfigure({**(record or {**before, **run}), **_described(program)})
 
 
 def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:

@@ -17,6 +17,7 @@ from rookery.experiments.build import Built, build, with_annealing
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure, with_space
+from rookery.experiments.settings import AnyRun
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
@@ -80,7 +81,7 @@ def test_defaults_depend_on_the_actions_and_are_recorded(kind, env, expected):
     found = settings(made)
     assert found == expected
     assert jax.tree.map(type, found) == jax.tree.map(type, expected)
-    assert made.config is not None
+    assert isinstance(made.config, AnyRun)
     record = json.loads(json.dumps(to_record(with_space(made.config, made.space))))
     assert record["agent"]["minibatches"] == expected["minibatches"]
     assert record["learner"]["normalize_observations"] is expected["observations"]

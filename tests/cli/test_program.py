@@ -1,0 +1,233 @@
+"""`rookery train program FILE:build`: a user-defined program from the command line, and what goes wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery.experiments import programs
+from tests.commandline import call
+
+FILE = """
+import rookery
+from tests import tiny
+
+
+def build(width: int = 8, population: int = 2) -> rookery.Program:
+    environment = rookery.make("point_room", episode_length=10)
+    agent = rookery.sac(environment.spec, rookery.agents.SacConfig(hidden_sizes=(width,)))
+    return rookery.pbt(rookery.off_policy(agent, environment, tiny.LIFE), population_size=population)
+
+
+def scratch() -> rookery.Program:
+    made = build()
+    return rookery.Program(made.init, made.step, made.evaluate, 2, made.steps_per_generation)
+
+
+def environment():
+    return rookery.make("point_room")
+
+
+def agent():
+    return rookery.sac(environment().spec)
+
+
+def learner():
+    return tiny.learner()
+
+
+def scoring():
+    return rookery.qd.policy_scoring(environment())
+
+
+def nothing():
+    pass
+
+
+def raises():
+    return 1 / 0
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("user") / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def train(file: Path, function: str, run: Path, *more: str) -> Path:
+    words = ["program", f"./{file.name}:{function}", "--generations", "2", "--quiet", "--devices", "1", *more]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(file.parent)
+        code, _, error = call("train", *words, "--run-dir", str(run))
+    assert (code, error) == (0, "")
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(file: Path) -> Path:
+    return train(file, "build", file.parent / "runs" / "build", "--option", "population=4", "--seed", "5")
+
+
+@pytest.fixture(scope="module")
+def scratch(file: Path) -> Path:
+    return train(file, "scratch", file.parent / "runs" / "scratch")
+
+
+def test_the_factory_and_all_settings_are_recorded(run: Path, file: Path) -> None:
+    record = json.loads((run / "config.json").read_text())["config"]
+    assert (record["kind"], record["factory"], record["option"]) == ("program", f"{file}:build", ["population=4"])
+    assert record["environment"] == {"env": "point_room", "episode_length": 10, "devices": 1}
+    assert (record["agent"]["name"], record["population"], record["run"]["seed"]) == ("sac", 4, 5)
+    assert {path.name for path in run.iterdir()} >= {"report.html", "curves.png", "lineage.csv"}
+    assert "program pbt-sac" in (run / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["evaluate", "--episodes", "3"], ["export"], ["render"], ["report"], ["compare"], ["compare", "--fresh", "2"]],
+)
+def test_commands_find_the_factory_from_another_folder(run: Path, command: list[str], monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call(command[0], str(run), *command[1:])
+    assert (code, error) == (0, "")
+    assert "no episodes recorded" not in out
+
+
+def test_a_run_resumes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert call("resume", str(copy), "--generations", "3", "--quiet") == (0, "", "")
+    loaded = rookery.load(copy)
+    assert (loaded.generation, loaded.config["run"]["generations"], loaded.config["factory"][-6:]) == (3, 3, ":build")
+    assert len(loaded.resume(4, quiet=True).history) == 1
+
+
+def test_a_run_loads_in_python(run: Path, file: Path) -> None:
+    loaded = rookery.load(run)
+    observation = jnp.zeros(2)
+    assert loaded.policy()(observation).shape == (2,)
+    assert loaded.evaluate(episodes=3)["returns"].shape == (4, 3)
+    assert loaded.lineage.agent == "sac"
+    given = rookery.load(run, programs.make(f"{file}:build", {"population": 4}))
+    np.testing.assert_array_equal(given.policy(member=1)(observation), loaded.policy(member=1)(observation))
+
+
+def test_members_start_from_its_agents(run: Path, tmp_path: Path) -> None:
+    tiny = "--env point_room --generations 1 --num-envs 4 --steps-per-generation 40 --batch-size 8 --buffer-size 64"
+    words = f"sac {tiny} --warmup-steps 8 --hidden-sizes 8 --eval-episodes 2 --devices 1 --quiet"
+    assert call("train", *words.split(), "--init-from", str(run), "--run-dir", str(tmp_path / "run"))[::2] == (0, "")
+    code, _, error = call("train", *words.replace("sac", "td3", 1).split(), "--init-from", str(run))
+    assert code == 1
+    assert (
+        "is a run of kind program, from which a run of kind td3 cannot start, since the agents are different" in error
+    )
+
+
+def test_a_program_from_scratch_is_evaluated_and_reported(scratch: Path) -> None:
+    code, out, error = call("evaluate", str(scratch), "--episodes", "7")
+    assert (code, error) == (0, "")
+    assert "2 episodes per member" in out
+    assert call("resume", str(scratch), "--generations", "3", "--quiet") == (0, "", "")
+    assert call("compare", str(scratch))[0] == 0
+
+
+@pytest.mark.parametrize("command", ["render", "export"])
+def test_a_program_without_a_learner_has_no_policies(scratch: Path, command: str) -> None:
+    code, _, error = call(command, str(scratch))
+    assert code == 1
+    assert "has no learner, from which its policies could be read; build it by rookery.pbt or rookery.seeds" in error
+    assert error.count("\n") == 1
+
+
+def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch: Path, file: Path) -> None:
+    made = programs.make(f"{file}:scratch", {})
+    learner = programs.make(f"{file}:build", {}).learner
+    loaded = rookery.load(scratch, made._replace(learner=learner))
+    assert loaded.policy()(jnp.zeros(2)).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "nomodule.mine:build",
+            "there is no module 'nomodule'; run the command in its folder, install its package, or",
+        ),
+        ("FILE:biuld", "has no function 'biuld'; did you mean build?"),
+        ("FILE:raises", r"mine.py:raises raised ZeroDivisionError: division by zero ("),
+        (
+            "FILE:environment",
+            "returned an Environment, not a rookery.Program; train in it by `rookery train pbt-sac --env",
+        ),
+        ("FILE:agent", "returned an agent, not a rookery.Program; wrap it: rookery.pbt(rookery.off_policy(agent, env"),
+        (
+            "FILE:learner",
+            "returned a Learner, not a rookery.Program; wrap it: rookery.pbt(learner, population_size=8).",
+        ),
+        ("FILE:scoring", "returned a Scoring, not a rookery.Program; wrap it: rookery.map_elites(scoring, centroids)."),
+        ("FILE:nothing", "returned None, not a rookery.Program; build one by rookery.pbt(learner) or rookery.Program("),
+        ("FILE:build --option widht=3", "has no option widht; it has width, population."),
+        ("FILE:build --option width", "--option must be name=value"),
+        ("FILE:build --devices 0", "--devices must be at least 1, got 0."),
+        ("FILE:build --devices 2 --option population=3", "a population of 3 cannot be divided evenly over 2 devices"),
+        ("mine.py", "'mine.py' names no function; give the file or the module and the function, as in mine.py:build."),
+        ("mine", "'mine' names no function; give the file or the module and the function, as in ./mine.py:build."),
+        ("./absent.py:build", "there is no file "),
+        (
+            "",
+            "rookery train program needs FILE.py:FUNCTION|MODULE:FUNCTION; `rookery train program --help`",
+        ),
+        ("FILE:build --populatoin 3", "rookery train program has no flag --populatoin"),
+    ],
+)
+def test_mistakes_are_sentences(words: str, message: str, file: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, error = call("train", "program", *words.replace("FILE", str(file)).split())
+    assert code in (1, 2)
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking.py").write_text("import a_package_that_is_absent\n")
+    monkeypatch.chdir(tmp_path)
+    code, _, error = call("train", "program", "lacking:build")
+    assert (code, error) == (
+        1,
+        "error: the program lacking:build cannot be imported: No module named 'a_package_that_is_absent'\n",
+    )
+
+
+def test_a_file_that_has_moved(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    content = json.loads((copy / "config.json").read_text())
+    content["config"]["factory"] = str(tmp_path / "moved.py:build")
+    (copy / "config.json").write_text(json.dumps(content))
+    message = (
+        f"error: there is no file {tmp_path}/moved.py; give the path of a Python file, such as ./mine.py:build, or "
+    )
+    for command in ("resume", "evaluate", "render", "export"):
+        code, _, error = call(command, str(copy))
+        assert (code, error) == (1, f"{message}put the file back if a run recorded it.\n")
+
+
+@pytest.mark.filterwarnings("always::rookery.running.ProgramWarning")
+def test_a_program_whose_shapes_differ(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    content = json.loads((copy / "config.json").read_text())
+    content["config"]["option"] = ["population=4", "width=16"]
+    (copy / "config.json").write_text(json.dumps(content))
+    code, _, error = call("resume", str(copy), "--generations", "3", "--quiet")
+    warning, message = error.splitlines()
+    assert code == 1
+    assert warning.endswith("recorded: agent.hidden_sizes is [16], was [8]")
+    assert "does not fit this run: .members" in message
+    assert json.loads((copy / "config.json").read_text()) == content, "the record is unchanged"
