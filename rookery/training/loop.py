@@ -30,6 +30,7 @@ from rookery.storage.events import Journal
 from rookery.storage.exit_reasons import Diverged, lost, stopped
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
+from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations, Pause
 from rookery.training.metrics import WallTimes, summarize
@@ -79,6 +80,7 @@ def run(
     record: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     after_save: Callable[[Path], None] | None = None,
+    callbacks: Sequence[Callback | Required] = (),
     **options: Any,
 ) -> Result:
     """Run a program for `generations` generations.
@@ -91,20 +93,22 @@ def run(
       record: the config entry of `config.json`, from which the command line can rebuild the program.
       command: the words of the command line, for the journal.
       after_save: called by process 0 with the run directory after each start of a background checkpoint.
+      callbacks: functions that process 0 calls after each generation, or trackers; see `rookery.training.Callback`.
       **options: fields of `RunConfig` in place of `config`: `run(program, generations=20, run_dir="runs/mine")`.
 
     Returns:
       The final state and the metrics of the generations run.
 
     Raises:
-      TypeError: both `config` and `options` are given.
+      TypeError: both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, or the run directory cannot be used.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
+      CallbackError: a `Required` callback failed; the progress is saved.
 
     Warns:
-      AfterSaveWarning: `after_save` raised an exception; issued once, and the run continues.
+      CallbackWarning, AfterSaveWarning: a callback or `after_save` raised an exception; once each; the run continues.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
@@ -116,7 +120,7 @@ def run(
     config = _settings(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
     template = programs.template(program, over)
-    _check_alike(config, resume, over, template)
+    _check_alike(config, resume, over, template, number_required(callbacks))
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = Compiler(program, over, template)
     best = _best(program, config, compiler)
@@ -125,11 +129,8 @@ def run(
         writers, start = RunWriters(Journal()), StartPoint(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
-            journal = stack.enter_context(Journal(folder if sync.is_first() else None))
-            checkpointer = Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
-            checkpoints = stack.enter_context(checkpointer)
-            if resume:
-                start = restore(folder, checkpoints, template, lambda: compiler.work)
+            journal, checkpoints = _journal_and_checkpoints(stack, folder, config)
+            start = restore(folder, checkpoints, template, lambda: compiler.work) if resume else start
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
             writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
@@ -142,12 +143,13 @@ def run(
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
         writers.journal.begin(first, over, meter.read, command)
-        generations, state = _compile(program, compiler, start, first_key, requests, reporter)
-        writers.journal.compiled(reporter.seconds_compiling)
+        called = stack.enter_context(Callbacks(callbacks, requests))
+        recorded = writers.folder.config if writers.folder else _record(program, config, record)
+        called.begin(Start(recorded, writers.run_dir, first, config.generations))
+        generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal)
         meter.begin(generations.compiled, state)
-        state, history = _Loop(program, config, generations, writers, reporter, requests, best).run(
-            start._replace(state=state), run_key
-        )
+        parts = _Loop(program, config, generations, writers, reporter, requests, best, called)
+        state, history = parts.run(start._replace(state=state), run_key)
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
 
@@ -183,7 +185,13 @@ class StartPoint(NamedTuple):
 
 
 def _compile(
-    program: Program, compiler: Compiler, start: StartPoint, key: Key, requests: Requests, reporter: Reporter
+    program: Program,
+    compiler: Compiler,
+    start: StartPoint,
+    key: Key,
+    requests: Requests,
+    reporter: Reporter,
+    journal: Journal,
 ) -> tuple[Generations, ProgramState]:
     """The compiled generations and the first state, which is initialised here for a new run."""
     started = time.monotonic()
@@ -192,10 +200,11 @@ def _compile(
     generations = Generations(program, stages, lambda: requests.signum, reporter.progress)
     state = generations.create(key) if start.state is None else start.state
     reporter.compiled(time.monotonic() - started)
+    journal.compiled(reporter.seconds_compiling)
     return generations, state
 
 
-def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState) -> None:
+def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState, required: int) -> None:
     """Check that every process runs the same program with the same config on the same global mesh."""
     shapes = [
         (jax.tree_util.keystr(path), leaf.shape, str(leaf.dtype)) for path, leaf in jax.tree.leaves_with_path(template)
@@ -204,6 +213,7 @@ def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramS
         "run": dataclasses.asdict(config),
         "resume": resume,
         "state": hashlib.sha256(repr(shapes).encode()).hexdigest(),
+        "required callbacks": required,
     }
     sync.connect(over)
     sync.check_alike(settings)
@@ -254,6 +264,15 @@ def _latest(checkpoints: Checkpointer) -> int:
     return -1 if latest is None else latest
 
 
+def _journal_and_checkpoints(
+    stack: contextlib.ExitStack, folder: RunFolder, config: RunConfig
+) -> tuple[Journal, Checkpointer]:
+    """The journal and the checkpoints of a run, which the stack closes."""
+    journal = stack.enter_context(Journal(folder if sync.is_first() else None))
+    checkpointer = Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
+    return journal, stack.enter_context(checkpointer)
+
+
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     """Open the run directory: process 0 creates and locks it, and the others wait until it has."""
     folder = _make(program, config, resume, record) if sync.is_first() else RunFolder(str(config.run_dir))
@@ -269,16 +288,20 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
 
 def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     run_dir = str(config.run_dir)
-    described: dict[str, Any] = {INDEPENDENT: program.independent}
-    described |= {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if resume:
         folder = open_existing(run_dir, write=True)
-        folder.reconfigure({**(record or folder.config), **described})
+        folder.reconfigure(_record(program, config, record or folder.config))
         return folder
+    return create(run_dir, _record(program, config, record), config.overwrite)
+
+
+def _record(program: Program, config: RunConfig, record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The config entry of `config.json`: the given one, or that of a run from Python, and properties of the program."""
+    run = dataclasses.replace(config, run_dir=str(config.run_dir) if config.run_dir is not None else None)
     from_python = {"kind": PYTHON, "space": hyperparams.describe(program.space) if program.space else None}
     from_python |= {"environment": {"env": program.task}} if program.task else {}
-    from_python |= {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
-    return create(run_dir, {**(record or from_python), **described}, config.overwrite)
+    described = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
+    return {**(record or from_python | {"run": dataclasses.asdict(run)}), INDEPENDENT: program.independent, **described}
 
 
 def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
@@ -306,6 +329,7 @@ class _Loop(NamedTuple):
     reporter: Reporter
     requests: Requests
     best: Best
+    callbacks: Callbacks
 
     def run(self, start: StartPoint, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
         """Run from the starting point to the last generation, or until the first signal."""
@@ -327,11 +351,12 @@ class _Loop(NamedTuple):
             self.writers.write(generation, row, metrics)
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
+            called = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
             if _nothing_is_finite(metrics):
                 of_a_repertoire = self.program.table is not None
                 raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
             checkpoint = self.save(generation + 1, state, row)
-            tables = time.monotonic() - started - seconds - checkpoint
+            tables = time.monotonic() - started - seconds - called - checkpoint
         return state, history
 
     def pause(self, generation: int, pause: Pause) -> Interrupted:
@@ -347,14 +372,18 @@ class _Loop(NamedTuple):
 
         Raises:
           Interrupted: a stop was requested.
+          CallbackError: a required callback failed.
         """
         last = generation == self.config.generations
         due = generation % self.config.checkpoint_every == 0
-        saves = self.best.improves(generation, row) or due
+        failed = self.callbacks.failed()
+        saves = self.best.improves(generation, row) or due or failed
         signum, saves = sync.agree(self.requests.signum, saves)
         seconds = 0.0
         if saves or last or signum is not None:
             seconds = self.writers.save(generation, state, self.program.table, self.best.generation)
         if signum is not None and not last:
             raise Interrupted(signum, stopped(generation, self.writers.run_dir))
+        if failed:
+            raise self.callbacks.error(generation, self.writers.run_dir)
         return seconds
