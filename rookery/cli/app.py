@@ -43,7 +43,8 @@ from rookery.signals import Interrupted
 from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.run_dir import open_existing
-from rookery.training import loop, run_writer
+from rookery.tracking import TrackingConfig, trackers
+from rookery.training import CallbackWarning, loop, run_writer
 from rookery.training.memory_plan import remedy
 
 
@@ -56,6 +57,7 @@ class Train:
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
+    tracking: tyro.conf.CascadeSubcommandArgs[TrackingConfig] = field(default_factory=TrackingConfig)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Resume:
     live: bool = False
     """Rewrite report.html in the run directory with every checkpoint."""
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
@@ -223,7 +226,7 @@ def train(command: Train, group: ProcessGroup) -> None:
     if command.plan:
         _plan(config, schedule)
     else:
-        _run(config, schedule, group)
+        _run(config, schedule, group, command.tracking)
 
 
 def resume(command: Resume, group: ProcessGroup) -> None:
@@ -238,7 +241,7 @@ def resume(command: Resume, group: ProcessGroup) -> None:
         config = dataclasses.replace(
             config, environment=dataclasses.replace(config.environment, devices=command.devices)
         )
-    _run(config, schedule_of(record), group, resume=True)
+    _run(config, schedule_of(record), group, command.tracking, resume=True)
 
 
 def _plan(config: AnyRun, schedule: Schedule | None) -> None:
@@ -259,8 +262,11 @@ def _run_title(config: AnyRun, built: build.Built) -> str:
     return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 
-def _run(config: AnyRun, schedule: Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
+def _run(
+    config: AnyRun, schedule: Schedule | None, group: ProcessGroup, tracking: TrackingConfig, resume: bool = False
+) -> None:
     group.set_run_dir(str(config.run.run_dir))
+    callbacks = trackers(tracking, config.run.run_dir if resume else None, config.run.quiet)
     check_alike({**to_record(config), **record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
     connect(built.mesh)
@@ -271,7 +277,7 @@ def _run(config: AnyRun, schedule: Schedule | None, group: ProcessGroup, resume:
     record = to_record(with_space(built.config or config, built.space)) | record_of(schedule)
     words, after_save = events.command_line(), _write_live_report if config.run.live else None
     try:
-        result = loop.run(built.program, config.run, built.mesh, resume, record, words, after_save)
+        result = loop.run(built.program, config.run, built.mesh, resume, record, words, after_save, callbacks)
     except (Exception, Interrupted) as error:  # after a signal or a full disk, the report shows the progress so far
         if is_first() and not isinstance(error, ValueError):  # raised before there is any progress
             with contextlib.suppress(Exception):
@@ -335,7 +341,8 @@ def _population_title(config: AnyRun) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print rookery's warnings to the user as one line, without the position in the source code."""
-    if issubclass(category, CheckpointWarning | device_memory.MemoryWarning | run_writer.AfterSaveWarning):
+    shown = CheckpointWarning | device_memory.MemoryWarning | run_writer.AfterSaveWarning | CallbackWarning
+    if issubclass(category, shown):
         if not is_first():
             return
         print(f"warning: {message}", file=sys.stderr)
