@@ -223,4 +223,4 @@ def _copy(values: np.ndarray) -> np.ndarray:
 
 def _failed(callback: Callback, error: Exception) -> str:
     name = getattr(callback, "__qualname__", type(callback).__name__)
-    return f"the callback {name} failed with {type(error).__name__}: {error}"
+    return f"the callback {name} failed with {type(error).__name__}: {str(error).rstrip('.')}"

@@ -45,8 +45,11 @@ def database(tmp_path_factory) -> Path:
 
 
 def offline_files(run_dir: Path) -> list[Any]:
+    import wandb
+
     from tests.tracking.wandb_file import read
 
+    wandb.teardown()  # until then another process writes them
     return [read(path) for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))]
 
 
