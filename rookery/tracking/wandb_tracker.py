@@ -87,7 +87,11 @@ class WandbTracker:
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the W&B run has it already."""
         if generation.finished > self._record["finished"]:
-            self._run.log(records.values(generation), step=generation.number)
+            try:
+                self._run.log(records.values(generation), step=generation.number)
+            except Exception as error:  # of any kind, where W&B's own process has ended
+                message = f"W&B takes no more values ({type(error).__name__}: {_sentence(error)})"
+                raise TrackerError(f"{message}; metrics.csv and lineage.csv have all") from error
             self._record["finished"] = generation.finished
             records.write_record(self._run_dir, "wandb", self._record)
 

@@ -1,5 +1,6 @@
 """Trackers: what they send of a run is read back from W&B's offline files and from MLflow's database."""
 
+import contextlib
 import importlib
 import json
 import math
@@ -13,11 +14,12 @@ import pytest
 from rookery.populations.pbt import pbt
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import open_existing
-from rookery.tracking import MlflowTracker, TrackerError, TrackingConfig, WandbTracker, records, trackers
+from rookery.tracking import MlflowTracker, TrackerError, TrackingConfig, WandbTracker, records, trackers, wandb_tracker
 from rookery.training import CallbackWarning, Generation
 from rookery.training.loop import run
 from rookery.trees import flatten_mapping
 from tests import walks
+from tests.tracking import wandb_server
 from tests.training import test_loop
 
 OPTIONS = {"checkpoint_every": 3, "quiet": True}
@@ -255,6 +257,49 @@ def test_a_server_that_vanishes_is_one_warning_and_its_values_are_sent_later(tmp
     assert sorted(mlflow_run(path)[1]["best_fitness"]) == steps
     if not returns:
         assert "values are missing there; metrics.csv and lineage.csv have all" in texts[1]
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_run_with_a_server_of_wandb(tmp_path, monkeypatch, vanishes):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setattr(wandb_tracker, "_FINISH_SECONDS", 1.0 if vanishes else 30.0)
+    path = tmp_path / "run"
+    with wandb_server.serve() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+
+        def vanish(generation):
+            if generation.number == 3 and vanishes:
+                server.stop()
+
+        caught = pytest.warns(CallbackWarning) if vanishes else contextlib.nullcontext([])
+        with caught as warned:
+            callbacks = [WandbTracker("team/birds", quiet=True), vanish]
+            run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=callbacks, **OPTIONS)
+    record = json.loads((path / "wandb.json").read_text())
+    assert record["finished"] == len(read_csv(path / "metrics.csv")["generation"]) == 7
+    assert server.ids == {record["id"]}
+    if vanishes:
+        (warning,) = warned
+        assert "not all values reached W&B within 1 seconds; send them with: wandb sync" in str(warning.message)
+    else:
+        assert server.steps == list(range(7))
+
+
+def test_a_process_of_wandb_that_is_lost_is_one_warning(tmp_path):
+    tracker = WandbTracker("birds", quiet=True)
+
+    def lose(generation):
+        def refuse(*_, **__):
+            raise ConnectionResetError("Connection lost")
+
+        if generation.number == 1:
+            tracker._run.log = refuse
+
+    with pytest.warns(CallbackWarning) as caught:
+        run(test_loop.walks(), generations=4, run_dir=str(tmp_path / "run"), callbacks=[lose, tracker], **OPTIONS)
+    (warning,) = caught
+    assert "W&B takes no more values (ConnectionResetError: Connection lost); metrics.csv and" in str(warning.message)
 
 
 def test_without_a_run_dir_a_tracker_works_too(database, tmp_path, monkeypatch):
