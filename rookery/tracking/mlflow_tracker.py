@@ -6,7 +6,8 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rookery.training.callbacks import Generation, Start
 from rookery.trees import flatten_mapping
 
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-"""Time limit in seconds and retries of a request where the user sets none; MLflow's own let a run wait for minutes."""
+"""Environment variables, if the user has not set them: seconds and retries of a request; MLflow's own take minutes."""
 _RETRY_SECONDS = 60.0
 """Time after a failed request in which values are collected without another one."""
 _BATCH, _PARAMS, _LONGEST = 1000, 100, 500
@@ -55,10 +56,11 @@ class MlflowTracker:
         self._client: Any = None
         self._run_id = ""
         self._next = 0  # the first generation to send
-        self._pending: list[Any] = []
-        self._retry_at = 0.0
+        self._sender = _Sender(self._log)
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
         if sync.is_first():
-            with self._requests("start the run without it, or give another URI"):
+            with _quietly(), self._requests("give another URI, or start the run without it"):
                 if self._folder:
                     self._folder.mkdir(parents=True, exist_ok=True)
                 self._client = self._mlflow.MlflowClient(self._uri)
@@ -67,7 +69,7 @@ class MlflowTracker:
     def begin(self, start: Start) -> None:
         """Create the MLflow run, or continue the one that the run directory names."""
         record = records.read_record(start.run_dir, "mlflow")
-        with self._requests("start the run without it, or resume it when MLflow answers"):
+        with _quietly(), self._requests("start the run without it, or resume it when MLflow answers"):
             if record.get("uri") == self._uri and self._exists(record["run_id"]):
                 self._run_id = record["run_id"]
                 self._client.update_run(self._run_id, status="RUNNING")
@@ -82,19 +84,17 @@ class MlflowTracker:
             print(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
 
     def __call__(self, generation: Generation) -> None:
-        """Send a generation, unless the MLflow run has it already, and what could not be sent before."""
+        """Send a generation, unless the MLflow run has it already; a thread does, for which the run does not wait."""
         if generation.number >= self._next:
-            self._pending += self._metrics(generation)
             self._next = generation.finished
-        if time.monotonic() >= self._retry_at:
-            self._send("its values are sent when MLflow answers again")
+            with self._requests("its values are sent when MLflow answers again"):
+                self._sender.put(self._metrics(generation))
 
     def end(self, error: BaseException | None) -> None:
         """Send what is left, and set the status: FINISHED, KILLED after a signal, or FAILED after an exception."""
         status = "FINISHED" if error is None else "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-        if self._pending:
-            self._send(f"{len(self._pending)} values are missing there; metrics.csv and lineage.csv have all")
-        with self._requests("the status of the MLflow run is still RUNNING"):
+        with self._requests("its latest values are missing there; metrics.csv and lineage.csv have all"):
+            self._sender.finish()
             self._client.set_terminated(self._run_id, status)
 
     def _metrics(self, generation: Generation) -> list[Any]:
@@ -106,13 +106,8 @@ class MlflowTracker:
             for name, value in values.items()
         ]
 
-    def _send(self, consequence: str) -> None:
-        self._retry_at = time.monotonic() + _RETRY_SECONDS
-        with self._requests(consequence):
-            while self._pending:
-                self._client.log_batch(self._run_id, metrics=self._pending[:_BATCH])
-                del self._pending[:_BATCH]
-        self._retry_at = 0.0
+    def _log(self, metrics: list[Any]) -> None:
+        self._client.log_batch(self._run_id, metrics=metrics)
 
     def _create(self, start: Start) -> str:
         experiment = self._client.get_experiment_by_name(self._experiment)
@@ -141,15 +136,68 @@ class MlflowTracker:
 
     @contextlib.contextmanager
     def _requests(self, consequence: str) -> Iterator[None]:
-        """Limit the time of requests to MLflow, and turn their errors into a sentence."""
+        """Turn the errors of MLflow into a sentence."""
         try:
-            with _quietly(), _environment(_PATIENCE):
-                yield
+            yield
         except TrackerError:
             raise
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(". ")
-            raise TrackerError(f"MLflow at {self._given} cannot be used ({reason}); {consequence}.") from error
+            raise TrackerError(f"MLflow at {self._given} cannot be used ({_reason(error)}); {consequence}.") from error
+
+
+class _Sender:
+    """Sends values in a thread, so that a run waits neither for a database nor for a server.
+
+    Args:
+      send: sends at most `_BATCH` values.
+    """
+
+    def __init__(self, send: Callable[[list[Any]], None]):
+        self._send = send
+        self._thread = ThreadPoolExecutor(1, "rookery-mlflow")
+        self._pending: list[Any] = []
+        self._sending: Future[None] | None = None
+        self._retry_at = 0.0
+
+    def put(self, values: list[Any]) -> None:
+        """Add values, and begin to send what is pending, but not within `_RETRY_SECONDS` after a failure.
+
+        Raises:
+          Exception: what was sent before has failed; it remains pending.
+        """
+        self._pending += values
+        failure = None
+        if self._sending is not None and self._sending.done():
+            failure, self._sending = self._sending.exception(), None
+            self._retry_at = time.monotonic() + _RETRY_SECONDS if failure else 0.0
+        if self._sending is None and time.monotonic() >= self._retry_at:
+            self._sending = self._thread.submit(self._send_pending)
+        if failure:
+            raise failure
+
+    def finish(self) -> None:
+        """Wait for the thread, and try once more to send what is pending.
+
+        Raises:
+          Exception: it could not be sent.
+        """
+        self._thread.shutdown()
+        self._send_pending()
+
+    def _send_pending(self) -> None:
+        while batch := self._pending[:_BATCH]:
+            self._send(batch)
+            del self._pending[: len(batch)]  # only what was sent, since `put` may have added values to the end
+
+
+def _reason(error: BaseException) -> str:
+    """An error as one line; where the system has refused something, what it says, without the errors made of it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(". ")
 
 
 @contextlib.contextmanager
@@ -166,15 +214,3 @@ def _quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _environment(defaults: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set, while the context is active."""
-    absent = {name: value for name, value in defaults.items() if name not in os.environ}
-    os.environ.update(absent)
-    try:
-        yield
-    finally:
-        for name in absent:
-            os.environ.pop(name, None)
