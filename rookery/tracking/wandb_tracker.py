@@ -50,7 +50,10 @@ class WandbTracker:
             self._log_in()
 
     def begin(self, start: Start) -> None:
-        """Start the W&B run, or continue the one that the run directory names."""
+        """Start the W&B run, or continue the one that the run directory names; nothing with WANDB_MODE=disabled."""
+        mode = self._wandb.setup().settings.mode
+        if mode == "disabled":
+            return
         self._run_dir = start.run_dir
         found = records.read_record(start.run_dir, "wandb")
         new = {"project": self._project, "id": secrets.token_hex(4), "finished": start.finished}
@@ -66,7 +69,7 @@ class WandbTracker:
         try:
             self._run = self._wandb.init(
                 id=self._record["id"],
-                resume=None if self._wandb.setup().settings.mode == "offline" else "allow",
+                resume="allow" if mode == "online" else None,
                 config=dict(start.config),
                 allow_val_change=True,
                 dir=os.environ.get("WANDB_DIR") or start.run_dir,
@@ -86,7 +89,7 @@ class WandbTracker:
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the W&B run has it already."""
-        if generation.finished > self._record["finished"]:
+        if self._run is not None and generation.finished > self._record["finished"]:
             try:
                 self._run.log(records.values(generation), step=generation.number)
             except Exception as error:  # of any kind, where W&B's own process has ended
@@ -97,9 +100,11 @@ class WandbTracker:
 
     def end(self, error: BaseException | None) -> None:
         """Finish the W&B run; it is marked as failed if an exception or a signal ended the run."""
-        code = 0 if error is None else 128 + getattr(error, "signum", -127)
+        signum = getattr(error, "signum", None)
+        code = 0 if error is None else 1 if signum is None else 128 + signum
         try:
-            self._run.finish(exit_code=code)
+            if self._run is not None:
+                self._run.finish(exit_code=code)
         except TimeoutError as late:
             folder = self._run.settings.sync_dir
             message = f"not all values reached W&B within {_FINISH_SECONDS:.0f} seconds; send them with: wandb sync"

@@ -291,6 +291,13 @@ def test_a_run_with_a_server_of_wandb(tmp_path, monkeypatch, vanishes):
         assert server.steps == list(range(7))
 
 
+def test_a_disabled_tracker_does_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[WandbTracker("birds")], **OPTIONS)
+    assert not (tmp_path / "run/wandb.json").exists()
+    assert capsys.readouterr().out == ""
+
+
 def test_a_process_of_wandb_that_is_lost_is_one_warning(tmp_path):
     tracker = WandbTracker("birds", quiet=True)
 

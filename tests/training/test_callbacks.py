@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import rookery
 from rookery.signals import Interrupted
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
@@ -93,6 +94,13 @@ def test_a_callback_knows_the_begin_and_the_end_of_a_run_and_of_its_continuation
     assert not recorder.calls, "no generation was left to run"
     assert (start.finished, start.total, start.run_dir) == (2, 3, tmp_path / "run")
     assert start.config == open_existing(path).config
+
+
+def test_a_loaded_run_is_resumed_with_callbacks(tmp_path):
+    run(walks(), run_dir=str(tmp_path / "run"), generations=2, quiet=True)
+    recorder = Recorder()
+    rookery.load(tmp_path / "run", program=walks()).resume(generations=4, callbacks=[recorder], quiet=True)
+    assert recorder.order == ["begin", 2, 3, "end"]
 
 
 def test_without_a_run_dir_a_callback_gets_the_config(tmp_path, monkeypatch):
