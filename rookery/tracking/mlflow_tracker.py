@@ -56,7 +56,6 @@ class MlflowTracker:
         self._client: Any = None
         self._run_id = ""
         self._next = 0  # the first generation to send
-        self._sender = _Sender(self._log)
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         if sync.is_first():
@@ -69,6 +68,7 @@ class MlflowTracker:
     def begin(self, start: Start) -> None:
         """Create the MLflow run, or continue the one that the run directory names."""
         record = records.read_record(start.run_dir, "mlflow")
+        self._sender = _Sender(self._log)
         with _quietly(), self._requests("start the run without it, or resume it when MLflow answers"):
             if record.get("uri") == self._uri and self._exists(record["run_id"]):
                 self._run_id = record["run_id"]
@@ -196,6 +196,8 @@ def _reason(error: BaseException) -> str:
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
+        if isinstance(cause, TimeoutError):
+            return "it did not answer in time"
         cause = cause.__cause__ or cause.__context__
     return " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(". ")
 

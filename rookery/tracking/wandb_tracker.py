@@ -100,11 +100,12 @@ class WandbTracker:
 
     def end(self, error: BaseException | None) -> None:
         """Finish the W&B run; it is marked as failed if an exception or a signal ended the run."""
+        if self._run is None:
+            return
         signum = getattr(error, "signum", None)
         code = 0 if error is None else 1 if signum is None else 128 + signum
         try:
-            if self._run is not None:
-                self._run.finish(exit_code=code)
+            self._run.finish(exit_code=code)
         except TimeoutError as late:
             folder = self._run.settings.sync_dir
             message = f"not all values reached W&B within {_FINISH_SECONDS:.0f} seconds; send them with: wandb sync"

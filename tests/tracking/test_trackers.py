@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import json
 import math
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,24 @@ def test_mlflow_without_a_server(monkeypatch):
         TrackerError, match=r"^MLflow at http://127.0.0.1:9 cannot be used \(Connection refused\); give another"
     ):
         MlflowTracker("http://127.0.0.1:9")
+
+
+def test_a_server_of_mlflow_that_does_not_answer(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TrackerError, match=rf"^MLflow at {uri} cannot be used \(it did not answer in time\); give"):
+            MlflowTracker(uri)
+
+
+def test_a_tracker_can_be_used_for_several_runs(database, tmp_path):
+    callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
+    for name in ("first", "second"):
+        run(test_loop.walks(), generations=2, run_dir=str(tmp_path / name), callbacks=callbacks, **OPTIONS)
+    for name in ("first", "second"):
+        assert mlflow_run(tmp_path / name)[0].info.run_name == name
+        assert [file.name for file in offline_files(tmp_path / name)] == [name]
 
 
 def test_an_experiment_of_mlflow_that_is_deleted(database, tmp_path):
