@@ -9,7 +9,20 @@ program = rookery.pbt(learner, population_size=8)
 result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
-from rookery import agents, deploy, envs, experiments, hyperparams, learners, populations, qd, report, training, types
+from rookery import (
+    agents,
+    deploy,
+    envs,
+    experiments,
+    hyperparams,
+    learners,
+    populations,
+    qd,
+    report,
+    tracking,
+    training,
+    types,
+)
 from rookery.agents.base import Agent
 from rookery.agents.check import check_agent
 from rookery.agents.diayn import diayn
@@ -74,7 +87,21 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Raise an error that names the package of a public name that is not exported here."""
-    for package in (agents, deploy, envs, experiments, hyperparams, learners, populations, qd, report, training, types):
+    packages = (
+        agents,
+        deploy,
+        envs,
+        experiments,
+        hyperparams,
+        learners,
+        populations,
+        qd,
+        report,
+        tracking,
+        training,
+        types,
+    )
+    for package in packages:
         if not name.startswith("_") and hasattr(package, name):
             raise AttributeError(f"rookery has no {name!r}; use {package.__name__}.{name}.")
     raise AttributeError(f"module 'rookery' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """A recorded run as a Python object: its tables, its policies, and what the commands do with it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rookery.report.figures.animation import draw_episode
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
 from rookery.storage.checkpoint import Checkpointer
-from rookery.training import loop
+from rookery.training import Callback, Required, loop
 from rookery.types import Genotype
 
 
@@ -156,21 +156,23 @@ class LoadedRun:
         self._check_program("export")
         return export(self.path, to, cell, member, skill, checkpoint, self._program)
 
-    def resume(self, generations: int, **options: Any) -> loop.Result:
+    def resume(self, generations: int, callbacks: Sequence[Callback | Required] = (), **options: Any) -> loop.Result:
         """Continue the run in this process, up to generation `generations`.
 
         Args:
           generations: the number of generations to reach.
+          callbacks: as of `rookery.run`.
           **options: further fields of `RunConfig`, such as `quiet=True`.
         """
         if self._program is not None:
             settings = {"seed": int(self.config.get("run", {}).get("seed", 0)), **options}
-            return running.run(self._program, resume=True, run_dir=str(self.path), generations=generations, **settings)
+            settings |= {"run_dir": str(self.path), "generations": generations}
+            return running.run(self._program, resume=True, callbacks=callbacks, **settings)
         config = self._config("resume")
         run = dataclasses.replace(config.run, generations=generations, run_dir=str(self.path), **options)
         built = build.build(dataclasses.replace(config, run=run), schedule_of(self.config))
         record = {**self.config, "run": dataclasses.asdict(run)}
-        return running.train(built.program, run, built.mesh, resume=True, record=record)
+        return running.train(built.program, run, built.mesh, resume=True, record=record, callbacks=callbacks)
 
     def _checkpoints(self) -> Checkpointer:
         return Checkpointer(self._record.folder.checkpoints, read_only=True)

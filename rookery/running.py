@@ -22,7 +22,7 @@ from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
 from rookery.storage.run_dir import open_existing
-from rookery.training import loop
+from rookery.training import Callback, Required, loop
 from rookery.training.loop import Result
 
 
@@ -38,6 +38,7 @@ def run(
     record: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     after_save: Callable[[Path], None] | None = None,
+    callbacks: Sequence[Callback | Required] = (),
     **options: Any,
 ) -> Result:
     """Run a program for `generations` generations, and write what `rookery train` writes into its run directory.
@@ -53,21 +54,23 @@ def run(
       record: the entry of `config.json` in place of the settings of the program.
       command: the words of the command line, for the journal.
       after_save: called by process 0 with the run directory after each start of a background checkpoint.
+      callbacks: functions that process 0 calls after each generation, or trackers; see `rookery.training.Callback`.
       **options: fields of `RunConfig` in place of `config`: `run(program, generations=20, run_dir="runs/mine")`.
 
     Returns:
       The final state and the metrics of the generations run.
 
     Raises:
-      TypeError: both `config` and `options` are given.
+      TypeError: both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, or the run directory cannot be used.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
+      CallbackError: a `Required` callback failed; the progress is saved.
 
     Warns:
       ProgramWarning: the resumed run recorded other settings than those of the program.
-      AfterSaveWarning: `after_save` raised an exception; issued once, and the run continues.
+      CallbackWarning, AfterSaveWarning: a callback or `after_save` raised an exception; once each; the run continues.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
@@ -81,7 +84,8 @@ def run(
     program = layout.place(program, over)
     if config.run_dir is not None:
         show(config, f"{title(program, over)}, in {config.run_dir}")
-    return train(program, config, over, resume=resume, record=record, command=command, after_save=after_save)
+    options = {"resume": resume, "record": record, "command": command, "after_save": after_save}
+    return train(program, config, over, callbacks=callbacks, **options)
 
 
 def title(program: Program, over: Mesh) -> str:

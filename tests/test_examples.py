@@ -19,6 +19,7 @@ EXAMPLES_SAY = {
     "pbt_sac.py": "best return",
     "pursuit.py": "the predator's first turn: ",
     "replay_schedule.py": "four new agents with that schedule: ",
+    "tracker.py": "finished; see ",
 }
 
 

@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 GROUPS = [["versions", "types", "factories"], ["trees", "features"], ["hyperparams"]]
 GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
-GROUPS += [["training"], ["deploy"], ["report"], ["running"], ["loading"], ["compat"], ["cli"]]
+GROUPS += [["training"], ["tracking"], ["deploy"], ["report"], ["running"], ["loading"], ["compat"], ["cli"]]
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
@@ -41,6 +41,8 @@ ONLY_IN = {
     "tinygp": {"populations/pb2.py"},
     "jax2onnx": {"deploy/onnx.py"},
     "onnxruntime": {"deploy/onnx.py"},
+    "wandb": {"tracking/wandb_tracker.py"},
+    "mlflow": {"tracking/mlflow_tracker.py"},
 }
 # `storage/leaf_specs.py` restores arrays with the template's sharding.
 DEVICE_FILES = {f"distributed/{name}.py" for name in ("mesh", "layout", "programs")} | {"storage/leaf_specs.py"}

@@ -40,7 +40,8 @@ from rookery.report import tables
 from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.run_dir import open_existing
-from rookery.training import loop, run_writer
+from rookery.tracking import TrackingConfig, trackers
+from rookery.training import CallbackWarning, loop, run_writer
 from rookery.training.memory_plan import remedy
 
 
@@ -53,6 +54,7 @@ class Train:
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
+    tracking: tyro.conf.CascadeSubcommandArgs[TrackingConfig] = field(default_factory=TrackingConfig)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Resume:
     live: bool = False
     """Rewrite report.html in the run directory with every checkpoint."""
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 _PROGRAM_RUN = dataclasses.make_dataclass(
@@ -242,7 +245,7 @@ def _run_or_plan(command: Train, config: RecordedRun, schedule: Schedule | None,
     if command.plan:
         _plan(config, schedule)
     else:
-        _run(config, schedule, group)
+        _run(config, schedule, group, command.tracking)
 
 
 def resume(command: Resume, group: ProcessGroup) -> None:
@@ -257,7 +260,7 @@ def resume(command: Resume, group: ProcessGroup) -> None:
         config = dataclasses.replace(
             config, environment=dataclasses.replace(config.environment, devices=command.devices)
         )
-    _run(config, schedule_of(record), group, resume=True)
+    _run(config, schedule_of(record), group, command.tracking, resume=True)
 
 
 def _plan(config: RecordedRun, schedule: Schedule | None) -> None:
@@ -280,8 +283,15 @@ def _run_title(config: RecordedRun, built: build.Built) -> str:
     return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 
-def _run(config: RecordedRun, schedule: Schedule | None, group: ProcessGroup, resume: bool = False) -> None:
+def _run(
+    config: RecordedRun,
+    schedule: Schedule | None,
+    group: ProcessGroup,
+    tracking: TrackingConfig,
+    resume: bool = False,
+) -> None:
     group.set_run_dir(str(config.run.run_dir))
+    callbacks = trackers(tracking, config.run.run_dir if resume else None, config.run.quiet)
     check_alike({**to_record(config), **record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
     connect(built.mesh)
@@ -293,8 +303,8 @@ def _run(config: RecordedRun, schedule: Schedule | None, group: ProcessGroup, re
     else:
         filled = built.config if isinstance(built.config, AnyRun) else config
         record = to_record(with_space(filled, built.space)) | record_of(schedule)
-    words = events.command_line()
-    running.train(built.program, config.run, built.mesh, group.finish, resume=resume, record=record, command=words)
+    options = {"resume": resume, "record": record, "command": events.command_line(), "callbacks": callbacks}
+    running.train(built.program, config.run, built.mesh, group.finish, **options)
 
 
 def _has_checkpoint(config: RecordedRun) -> bool:
@@ -322,9 +332,7 @@ def _population_title(config: AnyRun) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print rookery's warnings to the user as one line, without the position in the source code."""
-    if issubclass(
-        category, CheckpointWarning | device_memory.MemoryWarning | run_writer.AfterSaveWarning | running.ProgramWarning
-    ):
+    if issubclass(category, _SHOWN):
         if not is_first():
             return
         print(f"warning: {message}", file=sys.stderr)
@@ -332,4 +340,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         _show_other_warning(message, category, *where, **more)
 
 
+_SHOWN = (CheckpointWarning, CallbackWarning, device_memory.MemoryWarning, running.ProgramWarning)
+_SHOWN += (run_writer.AfterSaveWarning,)
 _show_other_warning = warnings.showwarning

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from rookery import hyperparams
+from rookery.experiments.config import RunConfig
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
 from rookery.factories import type_of
 from rookery.populations.base import Program
 from rookery.trees import flatten_mapping
@@ -24,6 +26,28 @@ def program_record(program: Program) -> dict[str, Any]:
     environment = ({"env": program.task} if program.task else {}) | dict(settings.pop("environment", {}))
     space = {"space": hyperparams.describe(program.space)} if program.space else {}
     return {name: _plain(value) for name, value in ({"environment": environment} | settings | space).items()}
+
+
+def record_of_new(program: Program, config: RunConfig, record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entries of `config.json` of a new run.
+
+    Args:
+      program: of the run.
+      config: of the run.
+      record: the entries that the command line gives; by default the settings of the program.
+    """
+    run_dir = None if config.run_dir is None else str(config.run_dir)
+    run = {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
+    return {**(record or {"kind": PYTHON, **program_record(program), **run}), **_described(program)}
+
+
+def record_of_resumed(
+    before: Mapping[str, Any], program: Program, config: RunConfig, record: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The entries of `config.json` that replace those of `before` when a run continues."""
+    kept = {**before, **program_record(program)} if before.get("kind") == PYTHON else before
+    run = {"run": {**kept.get("run", {}), "generations": config.generations}}
+    return {**(record or {**kept, **run}), **_described(program)}
 
 
 def changes(recorded: Mapping[str, Any], program: Program) -> list[str]:
@@ -51,6 +75,12 @@ def kind_label(record: Mapping[str, Any]) -> str:
     """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
     kind, method = str(record.get("kind", "run")), method_of(record)
     return f"{kind} {method}" if method else kind
+
+
+def _described(program: Program) -> dict[str, Any]:
+    """The entries of `config.json` that describe a program of any kind of run."""
+    descriptor = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
+    return {INDEPENDENT: program.independent, **descriptor}
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:

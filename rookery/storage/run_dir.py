@@ -35,6 +35,8 @@ _RUN_FILES = (
     "episode.gif",
     "episodes.npz",
     "report.html",
+    "wandb.json",
+    "mlflow.json",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
     f"interrupted/{CHECKPOINT_PREFIX}[0-9]*",

@@ -19,8 +19,7 @@ from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config import RunConfig
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
-from rookery.experiments.program_record import program_record
+from rookery.experiments.program_record import record_of_new, record_of_resumed
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
 from rookery.storage.best_checkpoint import Best
@@ -30,6 +29,7 @@ from rookery.storage.events import Journal
 from rookery.storage.exit_reasons import Diverged, lost, stopped
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
+from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations, Pause
 from rookery.training.metrics import WallTimes, summarize
@@ -79,44 +79,42 @@ def run(
     record: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     after_save: Callable[[Path], None] | None = None,
+    callbacks: Sequence[Callback | Required] = (),
     **options: Any,
 ) -> Result:
-    """Run a program for `generations` generations.
+    """Run a program for `generations` generations, and write its tables and checkpoints.
+
+    `rookery.run` adds the pictures, the page and the choice of devices.
 
     Args:
-      program: the population program, such as `pbt(...)`, `seeds(...)` or a user-defined one.
+      program: the population program, bound to its devices.
       config: a `RunConfig`; without a `run_dir` nothing is written.
       over: the mesh to shard the population over; by default the first device of each process.
       resume: continue the run in `run_dir` up to generation `generations`.
       record: the config entry of `config.json`, from which the command line can rebuild the program.
       command: the words of the command line, for the journal.
       after_save: called by process 0 with the run directory after each start of a background checkpoint.
+      callbacks: functions that process 0 calls after each generation, or trackers; see `rookery.training.Callback`.
       **options: fields of `RunConfig` in place of `config`: `run(program, generations=20, run_dir="runs/mine")`.
 
     Returns:
       The final state and the metrics of the generations run.
 
     Raises:
-      TypeError: both `config` and `options` are given.
+      TypeError: both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, or the run directory cannot be used.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
+      CallbackError: a `Required` callback failed; the progress is saved.
 
     Warns:
-      AfterSaveWarning: `after_save` raised an exception; issued once, and the run continues.
-
-    Example:
-      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
-      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
-      >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
-      >>> len(result.history)
-      2
+      CallbackWarning, AfterSaveWarning: a callback or `after_save` raised an exception; once each; the run continues.
     """
     config = run_config(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
     template = programs.template(program, over)
-    _check_alike(config, resume, over, template)
+    _check_alike(config, resume, over, template, number_required(callbacks))
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = Compiler(program, over, template)
     best = _best(program, config, compiler)
@@ -125,13 +123,11 @@ def run(
         writers, start = RunWriters(Journal()), StartPoint(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
-            journal = stack.enter_context(Journal(folder if sync.is_first() else None))
-            checkpointer = Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
-            checkpoints = stack.enter_context(checkpointer)
+            journal, checkpoints = _journal_and_checkpoints(stack, folder, config)
             if resume:
                 start = restore(folder, checkpoints, template, lambda: compiler.work)
                 if sync.is_first():
-                    _reconfigure(folder, program, config, record)
+                    folder.reconfigure(record_of_resumed(folder.config, program, config, record))
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
             writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
@@ -144,12 +140,13 @@ def run(
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
         writers.journal.begin(first, over, meter.read, command)
-        generations, state = _compile(program, compiler, start, first_key, requests, reporter)
-        writers.journal.compiled(reporter.seconds_compiling)
+        called = stack.enter_context(Callbacks(callbacks, requests))
+        recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
+        called.begin(Start(recorded, writers.run_dir, first, config.generations))
+        generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal)
         meter.begin(generations.compiled, state)
-        state, history = _Loop(program, config, generations, writers, reporter, requests, best).run(
-            start._replace(state=state), run_key
-        )
+        parts = _Loop(program, config, generations, writers, reporter, requests, best, called)
+        state, history = parts.run(start._replace(state=state), run_key)
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
 
@@ -186,7 +183,13 @@ class StartPoint(NamedTuple):
 
 
 def _compile(
-    program: Program, compiler: Compiler, start: StartPoint, key: Key, requests: Requests, reporter: Reporter
+    program: Program,
+    compiler: Compiler,
+    start: StartPoint,
+    key: Key,
+    requests: Requests,
+    reporter: Reporter,
+    journal: Journal,
 ) -> tuple[Generations, ProgramState]:
     """The compiled generations and the first state, which is initialised here for a new run."""
     started = time.monotonic()
@@ -195,10 +198,11 @@ def _compile(
     generations = Generations(program, stages, lambda: requests.signum, reporter.progress)
     state = generations.create(key) if start.state is None else start.state
     reporter.compiled(time.monotonic() - started)
+    journal.compiled(reporter.seconds_compiling)
     return generations, state
 
 
-def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState) -> None:
+def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramState, required: int) -> None:
     """Check that every process runs the same program with the same config on the same global mesh."""
     shapes = [
         (jax.tree_util.keystr(path), leaf.shape, str(leaf.dtype)) for path, leaf in jax.tree.leaves_with_path(template)
@@ -207,6 +211,7 @@ def _check_alike(config: RunConfig, resume: bool, over: Mesh, template: ProgramS
         "run": dataclasses.asdict(config),
         "resume": resume,
         "state": hashlib.sha256(repr(shapes).encode()).hexdigest(),
+        "required callbacks": required,
     }
     sync.connect(over)
     sync.check_alike(settings)
@@ -257,6 +262,15 @@ def _latest(checkpoints: Checkpointer) -> int:
     return -1 if latest is None else latest
 
 
+def _journal_and_checkpoints(
+    stack: contextlib.ExitStack, folder: RunFolder, config: RunConfig
+) -> tuple[Journal, Checkpointer]:
+    """The journal and the checkpoints of a run, which the stack closes."""
+    journal = stack.enter_context(Journal(folder if sync.is_first() else None))
+    checkpointer = Checkpointer(folder.checkpoints, config.keep, replaces=folder.interrupted)
+    return journal, stack.enter_context(checkpointer)
+
+
 def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     """Open the run directory: process 0 creates and locks it, and the others wait until it has."""
     folder = _make(program, config, resume, record) if sync.is_first() else RunFolder(str(config.run_dir))
@@ -273,23 +287,7 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
 def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     if resume:
         return open_existing(str(config.run_dir), write=True)
-    run_dir = str(config.run_dir)
-    run = {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
-    described = record or {"kind": PYTHON, **program_record(program), **run}
-    return create(run_dir, {**described, **_described(program)}, config.overwrite)
-
-
-def _described(program: Program) -> dict[str, Any]:
-    """The entries of `config.json` that describe a program of any kind of run."""
-    descriptor = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
-    return {INDEPENDENT: program.independent, **descriptor}
-
-
-def _reconfigure(folder: RunFolder, program: Program, config: RunConfig, record: Mapping[str, Any] | None) -> None:
-    """Record the settings that a resumed run continues with; called when its checkpoint is restored."""
-    before = {**folder.config, **program_record(program)} if folder.config.get("kind") == PYTHON else folder.config
-    run = {"run": {**before.get("run", {}), "generations": config.generations}}
-    folder.reconfigure({**(record or {**before, **run}), **_described(program)})
+    return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
 
 
 def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
@@ -317,6 +315,7 @@ class _Loop(NamedTuple):
     reporter: Reporter
     requests: Requests
     best: Best
+    callbacks: Callbacks
 
     def run(self, start: StartPoint, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
         """Run from the starting point to the last generation, or until the first signal."""
@@ -338,11 +337,12 @@ class _Loop(NamedTuple):
             self.writers.write(generation, row, metrics)
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
+            called = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
             if _nothing_is_finite(metrics):
                 of_a_repertoire = self.program.table is not None
                 raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
             checkpoint = self.save(generation + 1, state, row)
-            tables = time.monotonic() - started - seconds - checkpoint
+            tables = time.monotonic() - started - seconds - called - checkpoint
         return state, history
 
     def pause(self, generation: int, pause: Pause) -> Interrupted:
@@ -358,14 +358,18 @@ class _Loop(NamedTuple):
 
         Raises:
           Interrupted: a stop was requested.
+          CallbackError: a required callback failed.
         """
         last = generation == self.config.generations
         due = generation % self.config.checkpoint_every == 0
-        saves = self.best.improves(generation, row) or due
+        failed = self.callbacks.failed()
+        saves = self.best.improves(generation, row) or due or failed
         signum, saves = sync.agree(self.requests.signum, saves)
         seconds = 0.0
         if saves or last or signum is not None:
             seconds = self.writers.save(generation, state, self.program.table, self.best.generation)
         if signum is not None and not last:
             raise Interrupted(signum, stopped(generation, self.writers.run_dir))
+        if failed:
+            raise self.callbacks.error(generation, self.writers.run_dir)
         return seconds

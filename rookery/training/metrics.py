@@ -9,7 +9,10 @@ from rookery.populations.base import Program
 
 
 class WallTimes(NamedTuple):
-    """Wall times in seconds; their sum over a run is its training time, except for work after the last generation."""
+    """Wall times in seconds; their sum over a run is its training time, except for work after the last generation.
+
+    The time of the user's callbacks is in none of them.
+    """
 
     generation: float
     """The generation itself; training, evaluation and selection are one program and are not measured separately."""

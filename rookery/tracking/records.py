@@ -1,0 +1,87 @@
+"""What all trackers send of a generation, and the file in which a tracker records its run for a continuation."""
+
+import importlib
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rookery.storage.run_dir import write_atomically
+from rookery.training.callbacks import Generation
+
+MOST_MEMBERS = 64
+"""Largest population whose members have curves of their own; larger ones are summarised by quantiles."""
+
+_QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
+
+
+class TrackerError(ValueError):
+    """A tracker cannot be used or reached; the message names the remedy."""
+
+
+def load_package(name: str, extra: str) -> ModuleType:
+    """Import a package that a tracker needs.
+
+    Raises:
+      ImportError: it is not installed; the message names the extra to install.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = error.name or name
+        raise ImportError(f'{missing} is not installed; pip install "rookery[{extra}]"', name=missing) from error
+
+
+def values(generation: Generation) -> dict[str, float]:
+    """The values of a generation by name: the row of `metrics.csv`, and every metric of every member.
+
+    The curves of a member are `member/0/fitness`, `member/0/hyper/discount`, and so on. In a population of more than
+    `MOST_MEMBERS` they are summarised over the members with finite values: `members/fitness/median`, and `min`, `q25`,
+    `q75` and `max`. A program without members that persist (MAP-Elites) has neither. Values that are not finite are
+    left out.
+    """
+    found = dict(generation.metrics)
+    if "parent" in generation.members:
+        size = len(generation.members["parent"])
+        for name, array in generation.members.items():
+            found |= _of_members(name, np.asarray(array, np.float64)) if size <= MOST_MEMBERS else _summary(name, array)
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _of_members(name: str, array: np.ndarray) -> dict[str, float]:
+    return {f"member/{member}/{name}": value for member, value in enumerate(array.tolist())}
+
+
+def _summary(name: str, array: np.ndarray) -> dict[str, float]:
+    finite = np.asarray(array, np.float64)[np.isfinite(array)]
+    if name == "parent" or not finite.size:
+        return {}
+    return {f"members/{name}/{label}": float(np.quantile(finite, at)) for label, at in _QUANTILES.items()}
+
+
+def read_record(run_dir: Path | None, tracker: str) -> dict[str, Any]:
+    """What a tracker recorded in a run directory with `write_record`; {} if there is nothing.
+
+    Raises:
+      TrackerError: the file is damaged.
+    """
+    path = None if run_dir is None else _file(run_dir, tracker)
+    if path is None or not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise TrackerError(f"{path} is damaged ({error}); delete it, and {tracker} begins a new run.") from error
+
+
+def write_record(run_dir: Path | None, tracker: str, record: dict[str, Any]) -> None:
+    """Record JSON values of a tracker in a run directory; nothing without one."""
+    if run_dir is not None:
+        write_atomically(_file(run_dir, tracker), json.dumps(record, indent=2) + "\n")
+
+
+def _file(run_dir: Path, tracker: str) -> Path:
+    return run_dir / f"{tracker}.json"

@@ -1,0 +1,80 @@
+"""The flags `--wandb` and `--mlflow`, and the continuation of a tracked run."""
+
+import json
+import sys
+
+import pytest
+
+from tests.commandline import call
+
+ARM = "--env arm --dimensions 4 --batch-size 16 --generations 2 --quiet".split()
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch, tmp_path):
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_CONFIG_DIR": str(tmp_path / "config"),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "NETRC": str(tmp_path / "netrc"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield
+    if wandb := sys.modules.get("wandb"):
+        wandb.teardown()
+
+
+@pytest.mark.parametrize(
+    ("flags", "package", "code", "message"),
+    [
+        ("--wandb", None, 2, "error: --wandb must be a word, got nothing."),
+        ("--wandb=", None, 2, "error: --wandb is empty; give it a value, or leave it out."),
+        ("--wandb team/", None, 1, "error: the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
+        ("--wandb birds", "wandb", 1, 'error: --wandb is not installed; pip install "rookery[wandb]"'),
+        ("--mlflow runs", "mlflow", 1, 'error: --mlflow is not installed; pip install "rookery[mlflow]"'),
+        (
+            "--mlflow http://127.0.0.1:9",
+            None,
+            1,
+            "error: MLflow at http://127.0.0.1:9 cannot be used (Connection refus",
+        ),
+    ],
+)
+def test_a_tracker_that_cannot_be_used_is_an_error_before_anything_is_written(
+    tmp_path, monkeypatch, flags, package, code, message
+):
+    if package:
+        monkeypatch.setitem(sys.modules, package, None)
+    given, out, err = call("train", "map-elites", *ARM, "--run-dir", "run", *flags.split())
+    assert (given, out) == (code, "")
+    assert err.startswith(message), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_wandb_without_a_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    code, _, err = call("train", "map-elites", *ARM, "--run-dir", "run", "--wandb", "birds")
+    assert (code, err.startswith("error: W&B has no key of yours; run `wandb login`")) == (1, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracked_run_is_continued_without_naming_its_trackers(tmp_path):
+    from mlflow import MlflowClient
+
+    words = ("--run-dir", "run", "--wandb", "birds", "--mlflow", "mlruns")
+    assert call("train", "map-elites", *ARM, *words) == (0, "", "")
+    config = json.loads((tmp_path / "run/config.json").read_text())["config"]
+    assert "wandb" not in str(config)
+    records = [json.loads((tmp_path / f"run/{name}.json").read_text()) for name in ("wandb", "mlflow")]
+    assert call("resume", "run", "--generations", "3", "--quiet") == (0, "", "")
+    after = [json.loads((tmp_path / f"run/{name}.json").read_text()) for name in ("wandb", "mlflow")]
+    assert after == [{**records[0], "finished": 3}, records[1]]
+    history = MlflowClient(after[1]["uri"]).get_metric_history(after[1]["run_id"], "coverage")
+    assert [entry.step for entry in history] == [0, 1, 2]
+    assert call("train", "map-elites", *ARM, "--run-dir", "run", "--overwrite") == (0, "", "")
+    assert not (tmp_path / "run/wandb.json").exists(), "a new run does not continue that of the old one"
+    assert not (tmp_path / "run/mlflow.json").exists()

@@ -1,0 +1,357 @@
+"""Trackers: what they send of a run is read back from W&B's offline files and from MLflow's database."""
+
+import concurrent.futures
+import contextlib
+import importlib
+import json
+import math
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rookery.populations.pbt import pbt
+from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import open_existing
+from rookery.tracking import MlflowTracker, TrackerError, TrackingConfig, WandbTracker, records, trackers, wandb_tracker
+from rookery.training import CallbackWarning, Generation
+from rookery.training.loop import run
+from rookery.trees import flatten_mapping
+from tests import walks
+from tests.tracking import wandb_server
+from tests.training import test_loop
+
+OPTIONS = {"checkpoint_every": 3, "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def _without_network(monkeypatch, tmp_path_factory):
+    """No server, no settings of this user's, no reports about the use of the packages."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "wandb"))
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("NETRC", str(tmp_path_factory.getbasetemp() / "netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_DIR", "WANDB_BASE_URL", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    if wandb := sys.modules.get("wandb"):
+        wandb.teardown()  # it reads the environment once
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> Path:
+    """A folder for MLflow; the creation of its database takes seconds."""
+    return tmp_path_factory.mktemp("mlflow")
+
+
+def offline_files(run_dir: Path) -> list[Any]:
+    import wandb
+
+    from tests.tracking.wandb_file import read
+
+    wandb.teardown()  # until then another process writes them
+    files = [read(path) for path in run_dir.glob("wandb/offline-run-*/*.wandb")]
+    return sorted(files, key=lambda file: file.history[0]["_timestamp"])
+
+
+def mlflow_run(run_dir: Path) -> tuple[Any, dict[str, dict[int, float]]]:
+    """The run in MLflow, and its metrics: name -> step -> value."""
+    from mlflow import MlflowClient
+
+    record = json.loads((run_dir / "mlflow.json").read_text())
+    client = MlflowClient(record["uri"])
+    found = client.get_run(record["run_id"])
+    metrics = {}
+    for name in found.data.metrics:
+        history = client.get_metric_history(record["run_id"], name)
+        metrics[name] = {entry.step: entry.value for entry in history}
+        assert len(metrics[name]) == len(history), f"{name} has a step twice"
+    return found, metrics
+
+
+def expected(run_dir: Path, history: list[dict[str, np.ndarray]]) -> dict[str, dict[int, float]]:
+    """Every value that a tracker has to have: name -> step -> value."""
+    table = read_csv(run_dir / "metrics.csv")
+    found = {name: dict(enumerate(values.tolist())) for name, values in table.items() if name != "generation"}
+    for step, metrics in enumerate(history):
+        for name, values in metrics.items():
+            if values.ndim:
+                for member, value in enumerate(values.tolist()):
+                    found.setdefault(f"member/{member}/{name}", {})[step] = float(value)
+    finite = {
+        name: {step: value for step, value in curve.items() if math.isfinite(value)} for name, curve in found.items()
+    }
+    return {name: curve for name, curve in finite.items() if curve}
+
+
+def test_both_trackers_have_every_curve_of_every_member_also_after_a_resume(tmp_path, database):
+    path, program = tmp_path / "run", pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
+    history = []
+    for generations in (4, 6):
+        callbacks = [WandbTracker("team/birds", quiet=True), MlflowTracker(database, quiet=True)]
+        again = generations > 4
+        options = {"run_dir": str(path), "resume": again, "callbacks": callbacks, **OPTIONS}
+        history += run(program, generations=generations, **options).history
+        if again:
+            break
+        before = (path / "wandb.json").read_text()
+    curves, config = expected(path, history), open_existing(path).config
+    assert {"member/3/fitness", "member/0/parent", "member/2/hyper/discount", "member/1/stride"} <= set(curves)
+
+    first, second = offline_files(path)
+    record = json.loads((path / "wandb.json").read_text())
+    assert record == {**json.loads(before), "finished": 6}
+    assert first.id == second.id == record["id"]
+    assert (first.project, first.name, first.exit_code, second.exit_code) == ("birds", "run", 0, 0)
+    assert [entry["_step"] for entry in first.history + second.history] == [0, 1, 2, 3, 4, 5]
+    sent: dict[str, dict[int, float]] = {}
+    for entry in first.history + second.history:
+        for name in entry.keys() - {"_step", "_timestamp", "_runtime"}:
+            sent.setdefault(name, {})[entry["_step"]] = entry[name]
+    assert sent == curves
+    assert {name: value for name, value in second.config.items() if name != "_wandb"} == config
+    assert first.summaries["best_fitness"] == "max"
+
+    found, metrics = mlflow_run(path)
+    assert metrics == curves
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "run")
+    assert found.data.params["run.seed"] == "0"
+    assert found.data.params.keys() == flatten_mapping(config).keys()
+
+
+def test_generations_that_a_killed_run_computes_again_are_not_sent_twice(tmp_path, database):
+    path, calls = tmp_path / "run", []
+
+    def die(generation):
+        calls.append(generation)
+        if len(calls) == 5:
+            raise SystemExit("as a kill would")  # no checkpoint of generation 5
+
+    both = lambda: [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]  # noqa: E731
+    with pytest.raises(SystemExit):
+        run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=[*both(), die], **OPTIONS)
+    assert mlflow_run(path)[0].info.status == "FAILED"
+    run(test_loop.walks(), generations=7, run_dir=str(path), resume=True, callbacks=[*both(), die], **OPTIONS)
+    assert [generation.number for generation in calls] == [0, 1, 2, 3, 4, 3, 4, 5, 6]
+    found, metrics = mlflow_run(path)
+    assert found.info.status == "FINISHED"
+    assert sorted(metrics["best_fitness"]) == list(range(7))
+    assert [[entry["_step"] for entry in file.history] for file in offline_files(path)] == [[0, 1, 2, 3, 4], [5, 6]]
+    assert [file.exit_code for file in offline_files(path)] == [1, 0]
+
+
+def test_a_large_population_is_summarised():
+    size = records.MOST_MEMBERS + 1
+    fitness = np.arange(size, dtype=np.float32)
+    fitness[0] = np.nan
+    members = {"fitness": fitness, "parent": np.arange(size), "hyper/rate": np.full(size, np.inf)}
+    values = records.values(Generation(1, 2, {"best_fitness": 64.0, "mean_return": np.nan}, members, None))
+    summary = {"min": 1.0, "q25": 16.75, "median": 32.5, "q75": 48.25, "max": 64.0}
+    assert values == {"best_fitness": 64.0, **{f"members/fitness/{name}": value for name, value in summary.items()}}
+
+
+def test_children_of_a_repertoire_are_no_members():
+    generation = Generation(1, 2, {"coverage": 3.0}, {"fitness": np.zeros(3)}, None)
+    assert records.values(generation) == {"coverage": 3.0}
+
+
+def test_the_trackers_of_a_run_are_used_again_when_it_is_resumed(tmp_path, database):
+    assert trackers(TrackingConfig(), tmp_path) == []
+    records.write_record(tmp_path, "wandb", {"project": "birds", "id": "a", "finished": 0})
+    records.write_record(tmp_path, "mlflow", {"uri": f"sqlite:///{database / 'mlflow.db'}", "run_id": "b"})
+    assert [type(tracker) for tracker in trackers(TrackingConfig(), tmp_path)] == [WandbTracker, MlflowTracker]
+    (tmp_path / "wandb.json").write_text("{")
+    with pytest.raises(TrackerError, match=r"wandb.json is damaged .* delete it, and wandb begins a new run"):
+        trackers(TrackingConfig(), tmp_path)
+
+
+def test_another_project_begins_another_run(tmp_path):
+    for project, generations in (("birds", 2), ("nests", 4)):
+        callbacks = [WandbTracker(project, quiet=True)]
+        options = {"run_dir": str(tmp_path / "run"), "resume": generations > 2, **OPTIONS}
+        run(test_loop.walks(), generations=generations, callbacks=callbacks, **options)
+    first, second = offline_files(tmp_path / "run")
+    assert first.id != second.id
+    assert [entry["_step"] for entry in second.history] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [
+        ("wandb", lambda: WandbTracker("birds")),
+        ("mlflow", lambda: MlflowTracker("http://localhost:9")),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(package, make, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'{package} is not installed; pip install "rookery\[{package}\]"'):
+        make()
+
+
+def test_the_database_of_mlflow_needs_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(ImportError, match=r'sqlalchemy is not installed; pip install "rookery\[mlflow\]"'):
+        MlflowTracker(tmp_path)
+
+
+def test_wandb_without_a_key_and_without_a_server(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(TrackerError, match=r"no key of yours; run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE"):
+        WandbTracker("birds")
+    importlib.import_module("wandb").teardown()
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
+    with pytest.raises(TrackerError, match=r"W&B cannot be used: .*; check the network and the key .* WANDB_MODE=off"):
+        WandbTracker("birds")
+
+
+@pytest.mark.parametrize("project", ["", "team/"])
+def test_a_project_without_a_name(project):
+    with pytest.raises(TrackerError, match="has no name; give PROJECT or ENTITY/PROJECT"):
+        WandbTracker(project)
+
+
+def test_mlflow_without_a_server(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(
+        TrackerError, match=r"^MLflow at http://127.0.0.1:9 cannot be used \(Connection refused\); give another"
+    ):
+        MlflowTracker("http://127.0.0.1:9")
+
+
+def test_a_server_of_mlflow_that_does_not_answer(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TrackerError, match=rf"^MLflow at {uri} cannot be used \(it did not answer in time\); give"):
+            MlflowTracker(uri)
+
+
+def test_a_tracker_can_be_used_for_several_runs(database, tmp_path):
+    callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
+    for name in ("first", "second"):
+        run(test_loop.walks(), generations=2, run_dir=str(tmp_path / name), callbacks=callbacks, **OPTIONS)
+    for name in ("first", "second"):
+        assert mlflow_run(tmp_path / name)[0].info.run_name == name
+        assert [file.name for file in offline_files(tmp_path / name)] == [name]
+
+
+def test_an_experiment_of_mlflow_that_is_deleted(database, tmp_path):
+    from mlflow import MlflowClient
+
+    tracker = MlflowTracker(database, experiment="deleted", quiet=True)
+    client = MlflowClient(f"sqlite:///{database / 'mlflow.db'}")
+    client.delete_experiment(client.create_experiment("deleted"))
+    with pytest.raises(TrackerError, match="the MLflow experiment 'deleted' is deleted; restore it, or name another"):
+        run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[tracker], **OPTIONS)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_server_that_vanishes_is_one_warning_and_its_values_are_sent_later(tmp_path, database, monkeypatch, returns):
+    path, tracker, requests = tmp_path / "run", MlflowTracker(database, quiet=True), []
+    send = tracker._client.log_batch
+
+    def vanish(generation):
+        def refuse(*_, **__):
+            requests.append(generation.number)
+            raise ConnectionError("refused")
+
+        if generation.number == 1:
+            monkeypatch.setattr(tracker._client, "log_batch", refuse)
+        if generation.is_last and returns:
+            monkeypatch.setattr(tracker._client, "log_batch", send)
+
+    def wait(_):
+        concurrent.futures.wait([tracker._sender._sending] if tracker._sender._sending else [])
+
+    with pytest.warns(CallbackWarning) as caught:
+        run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=[vanish, tracker, wait], **OPTIONS)
+    texts = [str(warning.message) for warning in caught]
+    assert "ConnectionError: refused); its values are sent when MLflow answers again; the run continues" in texts[0]
+    assert len(texts) == (1 if returns else 2)
+    assert len(requests) == (1 if returns else 2), "it does not wait for the server in every generation"
+    assert len(read_csv(path / "metrics.csv")["generation"]) == 7
+    steps = list(range(7 if returns else 1))
+    assert sorted(mlflow_run(path)[1]["best_fitness"]) == steps
+    if not returns:
+        assert "its latest values are missing there; metrics.csv and lineage.csv have all" in texts[1]
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_run_with_a_server_of_wandb(tmp_path, monkeypatch, vanishes):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setattr(wandb_tracker, "_FINISH_SECONDS", 1.0 if vanishes else 30.0)
+    path = tmp_path / "run"
+    with wandb_server.serve() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+
+        def vanish(generation):
+            if generation.number == 3 and vanishes:
+                server.stop()
+
+        caught = pytest.warns(CallbackWarning) if vanishes else contextlib.nullcontext([])
+        with caught as warned:
+            callbacks = [WandbTracker("team/birds", quiet=True), vanish]
+            run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=callbacks, **OPTIONS)
+    record = json.loads((path / "wandb.json").read_text())
+    assert record["finished"] == len(read_csv(path / "metrics.csv")["generation"]) == 7
+    assert server.ids == {record["id"]}
+    if vanishes:
+        (warning,) = warned
+        assert "not all values reached W&B within 1 seconds; send them with: wandb sync" in str(warning.message)
+    else:
+        assert server.steps == list(range(7))
+
+
+def test_a_disabled_tracker_does_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[WandbTracker("birds")], **OPTIONS)
+    assert not (tmp_path / "run/wandb.json").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_process_of_wandb_that_is_lost_is_one_warning(tmp_path):
+    tracker = WandbTracker("birds", quiet=True)
+
+    def lose(generation):
+        def refuse(*_, **__):
+            raise ConnectionResetError("Connection lost")
+
+        if generation.number == 1:
+            tracker._run.log = refuse
+
+    with pytest.warns(CallbackWarning) as caught:
+        run(test_loop.walks(), generations=4, run_dir=str(tmp_path / "run"), callbacks=[lose, tracker], **OPTIONS)
+    (warning,) = caught
+    assert "W&B takes no more values (ConnectionResetError: Connection lost); metrics.csv and" in str(warning.message)
+
+
+def test_without_a_run_dir_a_tracker_works_too(database, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
+    run(test_loop.walks(), generations=2, quiet=True, callbacks=callbacks)
+    (offline,) = offline_files(tmp_path)
+    assert len(offline.history) == 2
+
+
+def test_the_place_of_the_runs_is_printed(database, tmp_path, capsys):
+    callbacks = [WandbTracker("birds"), MlflowTracker(database)]
+    run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=callbacks, **OPTIONS)
+    printed = capsys.readouterr().out
+    assert f"wandb      offline; send it with: wandb sync {tmp_path}/run/wandb/offline-run-" in printed
+    assert f"mlflow     mlflow ui --backend-store-uri sqlite:///{database}/mlflow.db, experiment rookery" in printed
+
+
+def test_the_import_of_rookery_imports_no_tracker():
+    import subprocess
+
+    code = "import sys, rookery; print({'wandb', 'mlflow', 'sqlalchemy'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
