@@ -30,7 +30,11 @@ ONLY_IN = {
     "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
     "gymnax": {"envs/suites/gymnax.py"},
     "jaxmarl": {"envs/suites/jaxmarl/adapter.py", "envs/suites/jaxmarl/visualizers.py"},
-    "rich": {"training/progress.py", "report/tables.py", "report/compare.py", "cli/commands.py", "cli/app.py"},
+    "rich": {
+        *("training/progress.py", "report/tables.py", "report/compare.py"),
+        *("cli/commands.py", "cli/app.py", "cli/help.py"),
+    },
+    "yaml": {"cli/config_file.py"},
     "tinygp": {"populations/pb2.py"},
     "jax2onnx": {"deploy/onnx.py"},
     "onnxruntime": {"deploy/onnx.py"},

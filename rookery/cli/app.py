@@ -22,7 +22,7 @@ import jax
 import tyro
 from rich.console import Console
 
-from rookery.cli import commands, flags
+from rookery.cli import commands, config_file, flags, help
 from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
@@ -53,6 +53,10 @@ class Train:
 
     config: AnyRun
     """The kind of run."""
+    config_file: tyro.conf.CascadeSubcommandArgs[Annotated[Path | None, tyro.conf.arg(name="config")]] = None
+    """TOML or YAML file with settings, named like the flags without their dashes; typed flags take precedence."""
+    print_config: tyro.conf.CascadeSubcommandArgs[bool] = False
+    """Print all settings as a TOML file for `--config`; train nothing."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
@@ -121,13 +125,17 @@ def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return (f"rookery {name}", flags.flags_of(known[name])) if name in known else ("rookery", {})
 
 
-def _as_typed(message: str, arguments: Sequence[str]) -> str:
-    """An error message in which settings are replaced by the flags of the command line that caused it."""
+def _as_typed(message: str, line: config_file.CommandLine | None) -> str:
+    """An error message in which settings are replaced by the flags, or names in the config file, that caused it."""
+    if line is None:  # the config file cannot be read, and the message names it
+        return message
+    arguments = line.words
     command, found = _command_and_flags(arguments)
     names = {"population_size": "--population"} if "--population" in found else {}
     names |= {"eval_episodes": "--episodes"} if command == "rookery evaluate" else {}
     message = flags.as_typed(message, found, names)
-    return message if _without_alias(arguments) == [*arguments] else message.replace("--population", "--seeds")
+    message = message if _without_alias(arguments) == [*arguments] else message.replace("--population", "--seeds")
+    return line.explain(message)
 
 
 def _without_alias(arguments: Sequence[str]) -> list[str]:
@@ -141,16 +149,22 @@ def parse(arguments: Sequence[str]) -> Any:
     """Parse a command line to an instance of its command class, such as `Train`.
 
     Raises:
-      FlagError: a command, a flag or a value does not exist, or a value is outside its range.
+      FlagError: a command, a flag or a value does not exist, or a value is outside its range, also in `--config`.
       ValueError: the path given to `--replay-schedule` or `--init-from` is no run directory.
     """
+    return _parse(config_file.expand(arguments, flags.flags_of(Train)).words)
+
+
+def _parse(arguments: Sequence[str]) -> Any:
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words = _without_alias(arguments)
     command, found = _command_and_flags(words)
     for place, label, known in ((0, "command", ["train", "resume", *commands.COMMANDS]), (1, "kind of run", [*KINDS])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
             flags.check_name(label, words[place], known)
-    if found and not {"-h", "--help"} & {*words}:
+    if {"-h", "--help"} & {*words}:
+        _print_help(words)
+    elif found:
         flags.check(words, command, found)
     about = (
         "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
@@ -160,23 +174,34 @@ def parse(arguments: Sequence[str]) -> Any:
         return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=about, config=markers)
 
 
+def _print_help(words: Sequence[str]) -> None:
+    """Print the help of `rookery train` or of a kind of run, and exit; return if it is another command's."""
+    kind = next((KINDS[word] for word in words if word in KINDS), None)
+    if words[0] == "train" and kind is not None:
+        help.print_kind(Train(_defaults(words)(kind)))
+    elif words[0] == "train" and words[1].startswith("-"):
+        help.print_kinds(Train(KINDS["sac"]()))
+    else:
+        return
+    sys.exit(0)
+
+
 def main() -> None:
     """Run a command; exits with 0, 1 after an error, 2 after invalid flags, 130 after Ctrl-C, 143 after SIGTERM."""
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
-    group = ProcessGroup()
+    group, line = ProcessGroup(), None
     try:
-        command = parse(sys.argv[1:])
+        line = config_file.expand(sys.argv[1:], flags.flags_of(Train))
+        command = _parse(line.words)
+        if isinstance(command, Train) and command.print_config:
+            print(config_file.to_toml(command.config, _defaults(line.words)(type(command.config))), end="")
+            return
         keep_compiled_programs()
         warnings.showwarning = _show_warning
         group = join(getattr(command, "processes", ProcessesConfig()))
-        if isinstance(command, Train):
-            train(command, group)
-        elif isinstance(command, Resume):
-            resume(command, group)
-        else:
-            commands.execute(command)
+        _execute(command, group)
         group.leave()
     except (Interrupted, loop.Diverged) as stop:  # raised in every process after the same generation
         interrupted = isinstance(stop, Interrupted)
@@ -185,7 +210,7 @@ def main() -> None:
         group.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
     except flags.FlagError as error:
-        print(f"error: {_as_typed(str(error), sys.argv[1:])}", file=sys.stderr)
+        print(f"error: {_as_typed(str(error), line)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("\ninterrupted; the checkpoints saved so far are complete", file=sys.stderr)
@@ -193,13 +218,22 @@ def main() -> None:
         sys.exit(130)
     except (ValueError, ImportError, MemoryError, CheckpointError) as error:
         group.await_lost_process(error)
-        message = _as_typed(str(error), sys.argv[1:])
+        message = _as_typed(str(error), line)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
         sys.exit(1)
     except Exception as error:
         group.fail(error)
         raise
+
+
+def _execute(command: Any, group: ProcessGroup) -> None:
+    if isinstance(command, Train):
+        train(command, group)
+    elif isinstance(command, Resume):
+        resume(command, group)
+    else:
+        commands.execute(command)
 
 
 def keep_compiled_programs() -> None:
