@@ -5,6 +5,7 @@ A file becomes words of the command line in front of those that are typed, so th
 
 import json
 import re
+import textwrap
 import tomllib
 import types
 import typing
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rookery.cli import flags
-from rookery.cli.options import MAIN, flag_of, in_groups, metavar, options_of
+from rookery.cli.options import flag_of, in_groups, metavar, options_of
 from rookery.experiments.config import FLAG
 from rookery.experiments.kinds import KINDS
 from rookery.experiments.settings import AnyRun
@@ -35,9 +36,12 @@ class CommandLine(NamedTuple):
 
     def explain(self, message: str) -> str:
         """An error message that names the file, if a setting or a value of the file is in the message."""
+        if " has no flag " in message:  # which was typed: `expand` reports those of the file
+            return message
         found = [flag for flag in self.given if re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", message)]
-        values = [value for _, value in self.given.values() if isinstance(value, str) and len(value) > 1]
-        if not found and not any(re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", message) for value in values):
+        values = [value for _, value in self.given.values() if isinstance(value, str)]
+        places = [str(Path(value.partition(":")[0]).absolute()) for value in values]
+        if not found and not any(text in message for text in [*map(repr, values), *places]):
             return message
         for flag in found:
             message = re.sub(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", self.given[flag][0], message)
@@ -54,15 +58,16 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
     Raises:
       FlagError: the file cannot be read, or has a kind or a setting that does not exist, or a value of a wrong type.
     """
-    place, file = _find(arguments)
+    file = _file(arguments)
     if not file:
         return CommandLine([*arguments])
     settings = read(file)
-    kinds = [i for i, word in enumerate(arguments) if word.replace("_", "-") in KINDS and i not in (0, place + 1)]
-    if not kinds and not arguments[1].startswith("-"):
-        return CommandLine([*arguments])  # a kind that does not exist, which the parser reports
-    kind = _kind(file, settings.pop("kind", None), arguments[kinds[0]].replace("_", "-") if kinds else None)
-    rest = [word for i, word in enumerate(arguments) if i != 0 and i not in kinds[:1]]
+    index = _kind_index(arguments, train_flags)
+    typed_kind = arguments[index].replace("_", "-") if index else None
+    if typed_kind not in (None, *KINDS):
+        return CommandLine(["train", typed_kind])  # the parser reports a kind that does not exist
+    kind = _kind(file, settings.pop("kind", None), typed_kind)
+    rest = [word for i, word in enumerate(arguments) if i not in (0, index)]
     known = {**train_flags, **flags.flags_of(KINDS[kind])}
     known = {flag: hint for flag, hint in known.items() if flag not in _NOT_IN_A_FILE}
     alias = {"--seeds": "--population"} if KINDS[kind].has_independent_members else {}
@@ -74,16 +79,28 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
     return CommandLine(["train", kind, *before, *rest], file, {flag: given[flag] for flag in used})
 
 
-def _find(arguments: Sequence[str]) -> tuple[int, str]:
-    """The index of `--config` in a command line, and its file; (0, "") if `rookery train` has none."""
+def _kind_index(arguments: Sequence[str], train_flags: flags.Flags) -> int:
+    """The index of the kind of run in a command line, or of the word in its place; 0 if there is none."""
+    for index, word in enumerate(arguments):
+        before = arguments[index - 1]
+        is_value = before.startswith("--") and "=" not in before and train_flags.get(before) is not bool
+        if index > 0 and not word.startswith("-") and not is_value:
+            after_file = "--config" in (arguments[index - 2], before.partition("=")[0])
+            if word.replace("_", "-") in KINDS or index == 1 or after_file:
+                return index
+    return 0
+
+
+def _file(arguments: Sequence[str]) -> str:
+    """The file in `--config`; "" if there is none, or the command is not `train`."""
     places = [i for i, word in enumerate(arguments) if word.partition("=")[0] == "--config"]
     if arguments[:1] != ["train"] or not places:
-        return 0, ""
+        return ""
     if len(places) > 1:
         raise flags.FlagError(f"--config can be given once, got it {len(places)} times; put all settings in one file.")
     following = "".join(arguments[places[0] + 1 : places[0] + 2])
     file = arguments[places[0]].partition("=")[2] or following
-    return (places[0], file) if not file.startswith("-") else (0, "")
+    return file if not file.startswith("-") else ""
 
 
 def _given(
@@ -101,6 +118,8 @@ def _given(
     given: dict[str, tuple[str, Any]] = {}
     for name, value in _flat(file, settings):
         flag = alias.get(flag_of(name), flag_of(name))
+        if name.startswith("--"):
+            raise flags.FlagError(f"{file}: write {name} without its dashes, as {name.removeprefix('--')}.")
         if flag not in known:
             possible = {**known} | {other: known[meant] for other, meant in alias.items()}
             raise flags.FlagError(f"{file}: {_unknown(flag, kind, possible)}")
@@ -246,22 +265,25 @@ def _check_names(file: str, node: Any) -> None:
 def to_toml(config: AnyRun, default: AnyRun) -> str:
     """All settings of a run as TOML, from which `expand` makes the same config.
 
-    Settings without a value (None) are left out; where the default has one, they are written as "None".
+    Settings without a value (None) are named in comments; where the default has a value, they are written as "None".
 
     Args:
       config: of the run.
       default: the config without any flag, apart from `--init-from` and `--replay-schedule`.
     """
-    lines = ["# rookery train --config FILE trains with these settings", f'kind = "{config.kind}"']
+    use = "`rookery train --config FILE` trains with these settings"
+    lines = [*_comment(f"{use}, `rookery train {config.kind} --help` describes them"), f'kind = "{config.kind}"']
     for heading, options in in_groups([*options_of(type(config))]).items():
-        found = [(option, option.value(config)) for option in options]
-        found = [(option, value) for option, value in found if value is not None or option.value(default) is not None]
-        title = (
-            f"# {heading}" if heading != MAIN else f"# {heading}; `rookery train {config.kind} --help` describes all"
-        )
-        lines += ["", title] if found else []
-        lines += [f"{option.name} = {_literal('None' if value is None else value)}" for option, value in found]
+        values = {option.name: option.value(config) for option in options}
+        unset = [option.name for option in options if option.value(config) is option.value(default) is None]
+        lines += ["", f"# {heading}"]
+        lines += [f"{name} = {_literal(value)}" for name, value in values.items() if name not in unset]
+        lines += _comment(f"without a value: {', '.join(unset)}") if unset else []
     return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 80, break_on_hyphens=False, initial_indent="# ", subsequent_indent="# ")
 
 
 def _literal(value: Any) -> str:
@@ -270,4 +292,4 @@ def _literal(value: Any) -> str:
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps("None" if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,7 @@
 """Settings in a file: `--config` reads them as if they were typed first, `--print-config` writes them."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -62,6 +63,8 @@ def test_a_file_gives_what_the_flags_give(write, suffix):
     assert parse(["train", "pbt-sac", "--config", name]).config == config
     assert parse(["train", "pbt_sac", f"--config={name}"]).config == config
     assert parse(["train", "--config", name, "pbt-sac"]).config == config
+    assert parse(["train", "--plan", "--config", name, "--run-dir", "sac", "--seed", "3"]).config.run.run_dir == "sac"
+    assert parse(["train", "--plan", "pbt-sac", "--config", name]).config == config
 
 
 def test_other_ways_to_write_a_setting(write):
@@ -143,6 +146,22 @@ ERRORS = [
     ("kind = 'pbt-sca'", "--config run.toml", 2, "run.toml: there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
     ("kind = 3", "--config run.toml", 2, "run.toml: there is no kind of run '3'; did you mean td3?"),
     ("seed = 1", "pbt-sca --config run.toml", 2, "there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    ("seed = 1", "--config run.toml pbt-sca", 2, "there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    ("seed = 1", "--config=run.toml pbt-sca --seed 2", 2, "there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    (
+        "kind = 'sac'",
+        "--config run.toml --hidden-sizes 64 x",
+        2,
+        "error: --hidden-sizes must be whole numbers, got 64 x",
+    ),
+    (
+        "population = 3",
+        "sac --config run.toml --populaton 3",
+        2,
+        "error: rookery train sac has no flag --populaton; did",
+    ),
+    ("--seed: 1", "sac --config run.yaml", 2, "run.yaml: write --seed without its dashes, as seed."),
+    ("env = './absent.py:make'", "sac --config run.toml", 1, "run.toml: there is no file "),
     ("seed = 1", "sac --config run.toml --config run.toml", 2, "--config can be given once, got it 2 times; put all"),
     ("seed = 1", "sac --config", 2, "--config must be a path, got nothing."),
     ("seed = 1", "sac --config=", 2, "--config is empty; give it a value, or leave it out."),
@@ -270,8 +289,10 @@ def test_printed_settings_give_the_same_config(write, kind):
         assert settings["kind"] == kind
         config = parse(["train", kind, *typed]).config
         assert parse(["train", "--config", write(out)]).config == config
-        left_out = [option for option in options_of(KINDS[kind]) if option.name not in settings]
-        assert all(option.value(config) is None for option in left_out if not option.flag.startswith("--space."))
+        written = settings | {f"space.{name}": value for name, value in settings.get("space", {}).items()}
+        left_out = [option for option in options_of(KINDS[kind]) if option.name not in written]
+        assert all(option.value(config) is option.value(KINDS[kind]()) is None for option in left_out)
+        assert all(re.search(rf"(?m)^# .*{option.name}", out) for option in left_out)
 
 
 def test_printed_settings_are_the_whole_output_and_need_no_device(write):
