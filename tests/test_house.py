@@ -25,7 +25,7 @@ RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
     "orbax": {"storage/checkpoint.py", "distributed/sync.py"},
-    "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py"},
+    "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py", "cli/options.py"},
     "filelock": {"storage/run_dir.py"},
     "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
     "gymnax": {"envs/suites/gymnax.py"},

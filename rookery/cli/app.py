@@ -81,6 +81,10 @@ class Resume:
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
 
 
+_COMMANDS = {"train": Train, "resume": Resume} | {name: command for name, (command, _) in commands.COMMANDS.items()}
+_ABOUT = "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
+
+
 def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
     """The union type of all commands, from which tyro derives the parser.
 
@@ -92,8 +96,7 @@ def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
         "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
     )
     train.__doc__ = Train.__doc__
-    others = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
-    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in {"train": train, **others}.items()]
+    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in {**_COMMANDS, "train": train}.items()]
     return functools.reduce(operator.or_, named)
 
 
@@ -116,13 +119,12 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
 
 def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The command in a command line, such as `rookery train sac`, and its flags; {} if the command is incomplete."""
-    known = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
     name = "".join(words[:1])
     if name == "train" and (kind := next((word for word in words if word in KINDS), "")):
         return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(KINDS[kind])
     if name == "train":
         return "rookery train", {}
-    return (f"rookery {name}", flags.flags_of(known[name])) if name in known else ("rookery", {})
+    return (f"rookery {name}", flags.flags_of(_COMMANDS[name])) if name in _COMMANDS else ("rookery", {})
 
 
 def _as_typed(message: str, line: config_file.CommandLine | None) -> str:
@@ -159,30 +161,29 @@ def _parse(arguments: Sequence[str]) -> Any:
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words = _without_alias(arguments)
     command, found = _command_and_flags(words)
-    for place, label, known in ((0, "command", ["train", "resume", *commands.COMMANDS]), (1, "kind of run", [*KINDS])):
+    for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*KINDS])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
             flags.check_name(label, words[place], known)
     if {"-h", "--help"} & {*words}:
         _print_help(words)
     elif found:
         flags.check(words, command, found)
-    about = (
-        "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
-    )
     with flags.parse_errors(words, command, found):
         typed = flags.with_values(words, found)
-        return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=about, config=markers)
+        return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=_ABOUT, config=markers)
 
 
 def _print_help(words: Sequence[str]) -> None:
-    """Print the help of `rookery train` or of a kind of run, and exit; return if it is another command's."""
+    """Print the help of a command or of a kind of run, and exit."""
     kind = next((KINDS[word] for word in words if word in KINDS), None)
     if words[0] == "train" and kind is not None:
         help.print_kind(Train(_defaults(words)(kind)))
-    elif words[0] == "train" and words[1].startswith("-"):
+    elif words[0] == "train":
         help.print_kinds(Train(KINDS["sac"]()))
+    elif words[0] in _COMMANDS:
+        help.print_command(words[0], _COMMANDS[words[0]])
     else:
-        return
+        help.print_commands(_ABOUT, _COMMANDS)
     sys.exit(0)
 
 

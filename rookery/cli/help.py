@@ -1,14 +1,14 @@
-"""The help pages of `rookery train` and of each kind of run, made from the options of their dataclasses."""
+"""The help pages of all commands and kinds of run, made from the fields of their dataclasses."""
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from rookery.cli.options import MAIN, Option, explanation_of, in_groups, options_of
+from rookery.cli.options import MAIN, Option, arguments_of, explanation_of, in_groups, options_of
 from rookery.experiments.kinds import KINDS
 from rookery.experiments.settings import AgentSettings, AnyRun
 
@@ -51,6 +51,44 @@ def _wrapped(text: str, width: int, indent: int) -> str:
     )
 
 
+def print_commands(about: str, commands: Mapping[str, type]) -> None:
+    """Print the help of `rookery`: what it is for, and one line for each command.
+
+    Args:
+      about: what the program does.
+      commands: name -> class of each command.
+    """
+    page = _Page(Text(), _width())
+    page.paragraphs(f"usage: rookery COMMAND [OPTIONS]\n\n{about}")
+    page.paragraphs("`rookery COMMAND --help` describes a command, `rookery --version` prints the version.")
+    page.heading("commands")
+    for name, command in commands.items():
+        page.row(name, "", (command.__doc__ or "").partition("\n\n")[0], 12)
+    page.show()
+
+
+def print_command(name: str, command: type) -> None:
+    """Print the help of a command.
+
+    Args:
+      name: of the command.
+      command: its class.
+    """
+    page, arguments = _Page(Text(), _width()), arguments_of(command)
+    usage = " ".join(["usage: rookery", name, *(place for place, _ in arguments.values()), "[OPTIONS]"])
+    page.paragraphs(f"{usage}\n\n{command.__doc__}")
+    page.heading("arguments")
+    for place, explanation in arguments.values():
+        page.row(place, "", explanation)
+    page.text.append("\n")
+    groups: dict[str, list[Option]] = {"options": []}
+    for option in options_of(command):
+        groups.setdefault(option.heading if option.path[1:] else "options", []).append(option)
+    defaults = command(**dict.fromkeys(arguments))
+    _add_options(page, groups, {option: defaults for members in groups.values() for option in members})
+    page.show()
+
+
 def print_kinds(command: Any) -> None:
     """Print the help of `rookery train`: the kinds of run by subject, and the options that all have.
 
@@ -66,7 +104,8 @@ def print_kinds(command: Any) -> None:
         for kind in kinds:
             page.row(kind.kind, "", _summary(kind, page.width - column), column)
         page.text.append("\n")
-    _add_options(page, [(option, command) for option in options_of(type(command))])
+    options = {option: command for option in options_of(type(command))}
+    _add_options(page, in_groups([*options]), options)
     page.show()
 
 
@@ -78,8 +117,9 @@ def print_kind(command: Any) -> None:
     """
     page, config = _Page(Text(), _width()), command.config
     page.paragraphs(f"usage: rookery train {config.kind} [OPTIONS]\n\n{type(config).__doc__}")
-    options = [(option, config) for option in options_of(type(config))]
-    _add_options(page, options + [(option, command) for option in options_of(type(command))])
+    options = {option: config for option in options_of(type(config))}
+    options |= {option: command for option in options_of(type(command))}
+    _add_options(page, in_groups([*options]), options)
     page.show()
 
 
@@ -111,19 +151,24 @@ def _summary(kind: type[AnyRun], width: int) -> str:
     return text[: max((end for end in ends if end <= width), default=width)]
 
 
-def _add_options(page: _Page, options: Sequence[tuple[Option, Any]]) -> None:
-    """Add options, each with the config that has its default, under their headings."""
-    configs = dict(options)
-    flags = {option.path[-1]: option.flag for option, _ in options if "_" in option.path[-1]}
-    names = re.compile(rf"\b({'|'.join(flags)})\b")
-    for heading, members in in_groups([*configs]).items():
+def _add_options(page: _Page, groups: Mapping[str, Sequence[Option]], defaults: Mapping[Option, Any]) -> None:
+    """Add options under their headings.
+
+    Args:
+      page: to add to.
+      groups: heading -> options; `--help` is added to the first.
+      defaults: option -> config or command that has its default.
+    """
+    flags = {option.path[-1]: option.flag for option in defaults if "_" in option.path[-1]}
+    names = re.compile(rf"\b({'|'.join(flags) or '$.'})\b")  # without names it matches nothing
+    for heading, members in groups.items():
         page.heading(heading)
         if heading == "search space":
             page.paragraphs(explanation_of(AgentSettings, "space"), indent=2)
         for option in members:
             explained = names.sub(lambda found: f"`{flags[found[0]]}`", option.explanation())
-            page.row(option.flag, option.metavar, explained + _default(option, option.value(configs[option])))
-        if heading == MAIN:
+            page.row(option.flag, option.metavar, explained + _default(option, option.value(defaults[option])))
+        if heading in (MAIN, "options"):
             page.row("-h, --help", "", "Show this help and exit.")
         page.text.append("\n")
 

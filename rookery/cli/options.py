@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tyro
 from typing_extensions import Doc
 
 from rookery.experiments.settings import TeamSettings
@@ -49,6 +50,7 @@ IMPORTANT = (
 )
 """Options that the help shows first, where a kind of run has them."""
 
+_POSITIONAL = typing.get_args(tyro.conf.Positional[int])[1]
 _NAMES = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
 
@@ -101,7 +103,7 @@ class Option(NamedTuple):
 
 
 def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The options of a command or of a kind of run, from its dataclass fields; fields without a default have none."""
+    """The options of a command or of a kind of run: its dataclass fields with a default that are not positional."""
     hints = typing.get_type_hints(config, include_extras=True)
     for entry in dataclasses.fields(config):
         hint, notes = hints[entry.name], ()
@@ -114,9 +116,24 @@ def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
         elif typing.is_typeddict(hint):
             for key, kind in typing.get_type_hints(hint).items():
                 yield Option(flag_of(key), (*inner, key), kind, hint)
-        elif entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING:
+        elif _POSITIONAL not in notes and _has_default(entry):
             owners = [cls for cls in config.__mro__ if entry.name in inspect.get_annotations(cls)]
             yield Option(flag_of(name), inner, hint, owners[0])
+
+
+def arguments_of(command: type) -> dict[str, tuple[str, str]]:
+    """The arguments of a command that have no flag: field -> their form in the usage, such as `[STR]`, and meaning."""
+    found, hints = {}, typing.get_type_hints(command, include_extras=True)
+    for entry in dataclasses.fields(command):
+        hint, *notes = typing.get_args(hints[entry.name]) or (None,)
+        if _POSITIONAL in notes:
+            shown = f"[{metavar(hint)}]" if _has_default(entry) else metavar(hint)
+            found[entry.name] = (shown, explanation_of(command, entry.name))
+    return found
+
+
+def _has_default(entry: dataclasses.Field[Any]) -> bool:
+    return entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
 
 
 def explanation_of(config: type, field: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from rookery.cli.app import Train
+from rookery.cli.app import Resume, Train
+from rookery.cli.commands import COMMANDS
 from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, Option, in_groups, metavar, options_of
 from rookery.experiments.config import Chosen, RunConfig
 from rookery.experiments.kinds import KINDS
@@ -20,8 +21,8 @@ def narrow(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def page(*words: str) -> str:
-    code, out, err = call("train", *words, "--help")
+def page(*words: str, command: str = "train") -> str:
+    code, out, err = call(*command.split(), *words, "--help")
     assert (code, err) == (0, "")
     return out
 
@@ -101,6 +102,37 @@ def test_the_kinds_are_listed_by_subject():
     listed = text[text.index("agents alone") : text.index(MAIN)]
     assert len(listed.splitlines()) == len(KINDS) + 5 * 2, "one line each"
     assert "  td3            Twin delayed deep deterministic policy gradient\n" in listed
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "resume"])
+def test_the_help_of_other_commands(command):
+    text = page(command=command)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"None|default: (False|True|'')|│", text)
+    cls = COMMANDS[command][0] if command in COMMANDS else Resume
+    found = [*re.findall(r"(?m)^  (--[a-z-]+)", text)]
+    assert found == [option.flag for option in options_of(cls)]
+    assert page("-h", command=command) == text
+
+
+def test_the_place_of_arguments_without_a_flag():
+    for command, usage, explained in (
+        ("evaluate", "evaluate PATH [OPTIONS]", r"PATH +Run directory\."),
+        ("compare", "compare PATH ... [OPTIONS]", r"PATH \.\.\. +Run directories\."),
+        ("envs", "envs [STR] [OPTIONS]", r"\[STR\] +A task, or "),
+    ):
+        text = page(command=command)
+        assert text.startswith(f"usage: rookery {usage}\n")
+        assert re.search(rf"(?m)^arguments\n  {explained}", text)
+    code, _, err = call("envs", "--nam", "ant")
+    assert (code, err) == (2, "error: rookery envs has no flag --nam; `rookery envs --help` lists all flags.\n")
+
+
+def test_the_first_page_lists_the_commands():
+    text = page(command="")
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.findall(r"(?m)^  ([a-z]+)  ", text) == ["train", "resume", *COMMANDS]
+    assert call("-h")[1] == text
 
 
 def test_a_terminal_that_is_wide_or_narrow(monkeypatch):
