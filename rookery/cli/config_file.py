@@ -65,7 +65,8 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
     index = _kind_index(arguments, train_flags)
     typed_kind = arguments[index].replace("_", "-") if index else None
     if typed_kind not in (None, *KINDS):
-        return CommandLine(["train", typed_kind])  # the parser reports a kind that does not exist
+        # the parser reports a kind that does not exist
+        return CommandLine([*arguments] if index == 1 else ["train", typed_kind])
     kind = _kind(file, settings.pop("kind", None), typed_kind)
     rest = [word for i, word in enumerate(arguments) if i not in (0, index)]
     known = {**train_flags, **flags.flags_of(KINDS[kind])}
@@ -271,8 +272,8 @@ def to_toml(config: AnyRun, default: AnyRun) -> str:
       config: of the run.
       default: the config without any flag, apart from `--init-from` and `--replay-schedule`.
     """
-    use = "`rookery train --config FILE` trains with these settings"
-    lines = [*_comment(f"{use}, `rookery train {config.kind} --help` describes them"), f'kind = "{config.kind}"']
+    lines = ["# `rookery train --config FILE` trains with these settings;"]
+    lines += [f"# `rookery train {config.kind} --help` describes them.", f'kind = "{config.kind}"']
     for heading, options in in_groups([*options_of(type(config))]).items():
         values = {option.name: option.value(config) for option in options}
         unset = [option.name for option in options if option.value(config) is option.value(default) is None]
