@@ -22,7 +22,8 @@ import tyro
 from rich.console import Console
 
 from rookery import factories, running
-from rookery.cli import commands, flags
+from rookery.cli import commands, config_file, flags, help
+from rookery.cli.options import RUNS, ProgramCommand
 from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.mesh import describe
@@ -51,6 +52,10 @@ class Train:
 
     config: RecordedRun
     """The kind of run."""
+    config_file: tyro.conf.CascadeSubcommandArgs[Annotated[Path | None, tyro.conf.arg(name="config")]] = None
+    """TOML or YAML file with settings, named like the flags without their dashes; typed flags take precedence."""
+    print_config: tyro.conf.CascadeSubcommandArgs[bool] = False
+    """Print all settings as a TOML file for `--config`; train nothing."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
@@ -77,14 +82,8 @@ class Resume:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
-_PROGRAM_RUN = dataclasses.make_dataclass(
-    "ProgramRun",
-    [("factory", Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.py:FUNCTION|MODULE:FUNCTION")])],
-    bases=(ProgramRun,),
-    frozen=True,
-)
-_PROGRAM_RUN.__doc__ = ProgramRun.__doc__
-_KINDS: dict[str, type] = {**KINDS, ProgramRun.kind: ProgramRun}
+_COMMANDS = {"train": Train, "resume": Resume} | {name: command for name, (command, _) in commands.COMMANDS.items()}
+_ABOUT = "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
 
 
 def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
@@ -94,13 +93,12 @@ def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
       defaults: gives the default config of a kind of run.
     """
     kinds = [Annotated[kind, tyro.conf.subcommand(name, default=defaults(kind))] for name, kind in KINDS.items()]
-    kinds.append(Annotated[_PROGRAM_RUN, tyro.conf.subcommand(ProgramRun.kind)])
+    kinds.append(Annotated[RUNS[ProgramRun.kind], tyro.conf.subcommand(ProgramRun.kind)])
     train = dataclasses.make_dataclass(
         "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
     )
     train.__doc__ = Train.__doc__
-    others = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
-    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in {"train": train, **others}.items()]
+    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in {**_COMMANDS, "train": train}.items()]
     return functools.reduce(operator.or_, named)
 
 
@@ -121,24 +119,32 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
     return lambda kind: kind()
 
 
+def _default(kind: str, arguments: Sequence[str]) -> RecordedRun:
+    """The default config of a kind of run in a command line."""
+    return _defaults(arguments)(KINDS[kind]) if kind in KINDS else ProgramCommand("")
+
+
 def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The command in a command line, such as `rookery train sac`, and its flags; {} if the command is incomplete."""
-    known = {"resume": Resume, **{name: command for name, (command, _) in commands.COMMANDS.items()}}
     name = "".join(words[:1])
-    if name == "train" and (kind := next((word for word in words if word in _KINDS), "")):
-        return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(_KINDS[kind])
+    if name == "train" and (kind := next((word for word in words if word in RUNS), "")):
+        return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(RUNS[kind])
     if name == "train":
         return "rookery train", {}
-    return (f"rookery {name}", flags.flags_of(known[name])) if name in known else ("rookery", {})
+    return (f"rookery {name}", flags.flags_of(_COMMANDS[name])) if name in _COMMANDS else ("rookery", {})
 
 
-def _as_typed(message: str, arguments: Sequence[str]) -> str:
-    """An error message in which settings are replaced by the flags of the command line that caused it."""
+def _as_typed(message: str, line: config_file.CommandLine | None) -> str:
+    """An error message in which settings are replaced by the flags, or names in the config file, that caused it."""
+    if line is None:  # the config file cannot be read, and the message names it
+        return message
+    arguments = line.words
     command, found = _command_and_flags(arguments)
     names = {"population_size": "--population"} if "--population" in found else {}
     names |= {"eval_episodes": "--episodes"} if command == "rookery evaluate" else {}
     message = flags.as_typed(message, found, names)
-    return message if _without_alias(arguments) == [*arguments] else message.replace("--population", "--seeds")
+    message = message if _without_alias(arguments) == [*arguments] else message.replace("--population", "--seeds")
+    return line.explain(message)
 
 
 def _without_alias(arguments: Sequence[str]) -> list[str]:
@@ -152,23 +158,40 @@ def parse(arguments: Sequence[str]) -> Any:
     """Parse a command line to an instance of its command class, such as `Train`.
 
     Raises:
-      FlagError: a command, a flag or a value does not exist, or a value is outside its range.
+      FlagError: a command, a flag or a value does not exist, or a value is outside its range, also in `--config`.
       ValueError: the path given to `--replay-schedule` or `--init-from` is no run directory.
     """
+    return _parse(config_file.expand(arguments, flags.flags_of(Train)).words)
+
+
+def _parse(arguments: Sequence[str]) -> Any:
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words = _without_alias(arguments)
     command, found = _command_and_flags(words)
-    for place, label, known in ((0, "command", ["train", "resume", *commands.COMMANDS]), (1, "kind of run", [*_KINDS])):
+    for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*RUNS])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
             flags.check_name(label, words[place], known)
-    if found and not {"-h", "--help"} & {*words}:
+    if {"-h", "--help"} & {*words}:
+        _print_help(words)
+    elif found:
         flags.check(words, command, found)
-    about = (
-        "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
-    )
     with flags.parse_errors(words, command, found):
         typed = flags.with_values(words, found)
-        return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=about, config=markers)
+        return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=_ABOUT, config=markers)
+
+
+def _print_help(words: Sequence[str]) -> None:
+    """Print the help of a command or of a kind of run, and exit."""
+    kind = next((word for word in words if word in RUNS), None)
+    if words[0] == "train" and kind is not None:
+        help.print_kind(Train(_default(kind, words)))
+    elif words[0] == "train":
+        help.print_kinds(Train(KINDS["sac"]()))
+    elif words[0] in _COMMANDS:
+        help.print_command(words[0], _COMMANDS[words[0]])
+    else:
+        help.print_commands(_ABOUT, _COMMANDS)
+    sys.exit(0)
 
 
 def main() -> None:
@@ -176,18 +199,17 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
-    group = ProcessGroup()
+    group, line = ProcessGroup(), None
     try:
-        command = parse(sys.argv[1:])
+        line = config_file.expand(sys.argv[1:], flags.flags_of(Train))
+        command = _parse(line.words)
+        if isinstance(command, Train) and command.print_config:
+            print(config_file.to_toml(command.config, _default(command.config.kind, line.words)), end="")
+            return
         keep_compiled_programs()
         warnings.showwarning = _show_warning
         group = join(getattr(command, "processes", ProcessesConfig()))
-        if isinstance(command, Train):
-            train(command, group)
-        elif isinstance(command, Resume):
-            resume(command, group)
-        else:
-            commands.execute(command)
+        _execute(command, group)
         group.leave()
     except (Interrupted, loop.Diverged) as stop:  # raised in every process after the same generation
         interrupted = isinstance(stop, Interrupted)
@@ -196,7 +218,7 @@ def main() -> None:
         group.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
     except flags.FlagError as error:
-        print(f"error: {_as_typed(str(error), sys.argv[1:])}", file=sys.stderr)
+        print(f"error: {_as_typed(str(error), line)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("\ninterrupted; the checkpoints saved so far are complete", file=sys.stderr)
@@ -204,13 +226,22 @@ def main() -> None:
         sys.exit(130)
     except (ValueError, ImportError, MemoryError, CheckpointError) as error:
         group.await_lost_process(error)
-        message = _as_typed(str(error), sys.argv[1:])
+        message = _as_typed(str(error), line)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
         sys.exit(1)
     except Exception as error:
         group.fail(error)
         raise
+
+
+def _execute(command: Any, group: ProcessGroup) -> None:
+    if isinstance(command, Train):
+        train(command, group)
+    elif isinstance(command, Resume):
+        resume(command, group)
+    else:
+        commands.execute(command)
 
 
 def keep_compiled_programs() -> None:

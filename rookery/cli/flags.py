@@ -1,12 +1,12 @@
 """The flags of the command line, and one error message for each kind of invalid flag."""
 
 import contextlib
-import dataclasses
 import difflib
 import re
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from rookery.cli.options import options_of
 
 try:  # not part of tyro's stable interface; without it, tyro's own messages are shown
     from tyro._errors import on_parse_error
@@ -30,21 +30,7 @@ def flags_of(config: type) -> dict[str, Any]:
     Returns:
       Flag, such as `--num-envs` -> the type of its value.
     """
-    found: dict[str, Any] = {}
-    hints = typing.get_type_hints(config)
-    for entry in dataclasses.fields(config):
-        hint = hints[entry.name]
-        if dataclasses.is_dataclass(hint):
-            found |= flags_of(typing.cast(type, hint))
-        elif typing.is_typeddict(hint):
-            found |= {_flag(name): kind for name, kind in typing.get_type_hints(hint).items()}
-        elif entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING:
-            found[_flag(entry.name)] = hint
-    return found
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return {option.flag: option.hint for option in options_of(config)}
 
 
 def with_values(words: Sequence[str], flags: Flags) -> list[str]:
@@ -104,7 +90,7 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
         flag, is_joined, value = word.partition("=") if word.startswith("--") else (before, "", word)
         flag = flag.replace("_", "-")
         if word.startswith("--") and flag not in flags and re.sub("^--no-", "--", flag) not in flags:
-            raise FlagError(_unknown(flag, words, command, flags))
+            raise FlagError(unknown_flag(flag, words, command, flags))
         if value == "" and (is_joined or not word):
             raise FlagError(f"{flag or 'a value'} is empty; give {'it a value' if flag else 'one'}, or leave it out.")
         if _NOT_FINITE.fullmatch(value) and "float" in str(flags.get(flag, "")):
@@ -157,7 +143,7 @@ def _parse_error_message(event: Any, words: Sequence[str], command: str, flags: 
     unknown = {"UnrecognizedArgs": "tokens", "MissingArgs": "unrecognized_tokens"}.get(kind)
     message = None
     if unknown and getattr(event, unknown):
-        message = _unknown(getattr(event, unknown)[0], words, command, flags)
+        message = unknown_flag(getattr(event, unknown)[0], words, command, flags)
     elif kind == "MissingArgs":
         metavar = event.missing_arguments[0].arg.lowered.metavar
         message = f"{command} needs {metavar}; `{command} --help` describes it."
@@ -170,7 +156,7 @@ def _parse_error_message(event: Any, words: Sequence[str], command: str, flags: 
     return message
 
 
-def _unknown(token: str, words: Sequence[str], command: str, flags: Flags) -> str:
+def unknown_flag(token: str, words: Sequence[str], command: str, flags: Flags) -> str:
     """The message for a flag that the command does not have, or for a superfluous word."""
     if not re.match("--?[a-z]", token):
         before = [word for word in words[: _place(token, words)] if word.startswith("--")]
@@ -190,7 +176,7 @@ def _wrong_value(argument: Any, words: Sequence[str]) -> str:
     """The message for an argument with an invalid value or an invalid number of values."""
     metavar = re.sub(r"\[/?bold\]", "", str(argument.lowered.metavar))
     if argument.is_positional():
-        return f"{metavar} must be {_values(metavar)}."
+        return f"{metavar} must be {describe_values(metavar)}."
     names = argument.lowered.name_or_flags
     place = next((i for i, word in enumerate(words) if word.partition("=")[0].replace("_", "-") in names), len(words))
     values = words[place].partition("=")[2].split() if place < len(words) else []
@@ -202,10 +188,10 @@ def _wrong_value(argument: Any, words: Sequence[str]) -> str:
     near = difflib.get_close_matches(values[0], choices) if values else []
     remedy = f"; did you mean {near[0]}?" if near else "."
     values = values if " " in metavar else values[:1]
-    return f"{names[0]} must be {_values(metavar)}, got {' '.join(values) or 'nothing'}{remedy}"
+    return f"{names[0]} must be {describe_values(metavar)}, got {' '.join(values) or 'nothing'}{remedy}"
 
 
-def _values(metavar: str) -> str:
+def describe_values(metavar: str) -> str:
     """A description of a metavar: `{FLOAT FLOAT}|FLOAT|{fixed}` -> "2 numbers or a number or fixed"."""
     alternatives = []
     for option in metavar.split("|"):

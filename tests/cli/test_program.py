@@ -129,7 +129,8 @@ def test_members_start_from_its_agents(run: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_program_from_scratch_is_evaluated_and_reported(scratch: Path) -> None:
+def test_a_program_from_scratch_is_evaluated_and_reported(scratch: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     code, out, error = call("evaluate", str(scratch), "--episodes", "7")
     assert (code, error) == (0, "")
     assert "2 episodes per member" in out

@@ -165,7 +165,7 @@ def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) 
 
     scale = 1.0 - values if name == "discount" else values
     generations = np.repeat(np.arange(len(values))[:, None], values.shape[1], axis=1)
-    axes.scatter(generations, scale, c=ranks, cmap="viridis", s=9, linewidths=0)
+    axes.scatter(generations, scale, c=ranks.ravel(), cmap="viridis", s=9, linewidths=0)
     if (scale > 0).all():
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -1,0 +1,328 @@
+"""Settings in a file: `--config` reads them as if they were typed first, `--print-config` writes them."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import rookery
+from rookery.cli.app import parse
+from rookery.cli.config_file import to_toml
+from rookery.cli.options import options_of
+from rookery.experiments.kinds import KINDS, configure
+from tests.commandline import call
+
+TOML = """
+kind = "pbt-sac"
+env = "point_room"
+population = 16
+hidden-sizes = [64, 32]
+exact = true
+updates_per_step = 2
+run-dir = "-odd name"
+[option]
+mass = 2
+light = false
+[space]
+discount = [0.9, 0.99]
+tau = 0.01
+policy-lr = "fixed"
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a file of an otherwise empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def write(text: str, name: str = "run.toml") -> str:
+        Path(name).write_text(text)
+        return name
+
+    return write
+
+
+def same_as(words: str) -> Any:
+    return parse(["train", *words.split()]).config
+
+
+@pytest.mark.parametrize("suffix", ["toml", "yaml", "yml"])
+def test_a_file_gives_what_the_flags_give(write, suffix):
+    name = write(TOML if suffix == "toml" else yaml.safe_dump(tomllib.loads(TOML), sort_keys=False), f"run.{suffix}")
+    config = parse(["train", "--config", name]).config
+    flags = "--population 16 --hidden-sizes 64 32 --exact --updates-per-step 2 --option mass=2 light=0"
+    space = "--space.discount 0.9 0.99 --space.tau 0.01 --space.policy-lr fixed"
+    expected = parse(["train", "pbt-sac", "--env", "point_room", "--run-dir=-odd name", *flags.split(), *space.split()])
+    assert config == expected.config
+    assert parse(["train", "pbt-sac", "--config", name]).config == config
+    assert parse(["train", "pbt_sac", f"--config={name}"]).config == config
+    assert parse(["train", "--config", name, "pbt-sac"]).config == config
+    assert parse(["train", "--plan", "--config", name, "--run-dir", "sac", "--seed", "3"]).config.run.run_dir == "sac"
+    assert parse(["train", "--plan", "pbt-sac", "--config", name]).config == config
+
+
+def test_other_ways_to_write_a_setting(write):
+    for text in (
+        'option = ["mass=2"]\nspace.tau = 0.1',
+        'option = "mass=2"\n"space.tau" = [0.1]',
+        "[option]\nmass = 2\n[space]\ntau = 0.1",
+    ):
+        config = parse(["train", "sac", "--config", write(text)]).config
+        assert config == same_as("sac --option mass=2 --space.tau 0.1"), text
+    text = "space.policy_lr: 1e-4\nspace:\n  tau: 1e-2\nbest-by:\ndevices: null\n"
+    config = parse(["train", "sac", "--config", write(text, "run.yaml")]).config
+    assert config == same_as("sac --space.policy-lr 1e-4 --space.tau 0.01"), "YAML reads 1e-4 as text"
+    config = parse(["train", "ppo", "--config", write("normalize-observations = false\nbest-by = 'None'")]).config
+    assert (config.learner.normalize_observations, config.run.best_by) == (False, None)
+    assert parse(["train", "sac", "--config", write("", "empty.yaml")]).config == configure("sac")
+    assert parse(["train", "sac", "--config", write("plan = true\nconnect-timeout = 9")]).plan
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--population 4 --no-exact --hidden-sizes 8",
+        "--population=4 --no-exact --hidden_sizes 8",
+        "--hidden-sizes 8 --exact --no-exact --population 3 --population 4",
+    ],
+)
+def test_typed_flags_win(write, typed):
+    name = write("population = 16\nexact = true\nhidden-sizes = [64, 64]\nseed = 3")
+    for words in (f"pbt-sac --config {name} {typed}", f"pbt-sac {typed} --config={name}"):
+        assert same_as(words) == same_as("pbt-sac --population 4 --hidden-sizes 8 --seed 3")
+
+
+def test_a_typed_flag_replaces_all_values_of_the_file(write):
+    name = write("[option]\nmass = 2\nlength = 3\n[space]\ntau = [0.1, 0.2]\ndiscount = 0.5")
+    config = same_as(f"td3 --config {name} --option mass=1 --space.tau fixed")
+    assert config == same_as("td3 --option mass=1 --space.tau fixed --space.discount 0.5")
+
+
+def test_seeds_are_another_name_of_the_population(write):
+    assert same_as(f"sac --config {write('seeds = 4')}") == same_as("sac --seeds 4")
+    for typed in ("--seeds 2", "--seeds=2", "--population 2"):
+        for text in ("seeds = 4", "population = 4"):
+            assert same_as(f"sac --config {write(text)} {typed}") == same_as("sac --population 2")
+
+
+def test_a_user_defined_program(write):
+    text = 'kind = "program"\nfactory = "./mine.py:build"\nseed = 3\n[option]\nwidth = 64'
+    config = parse(["train", "--config", write(text), "--generations", "2"]).config
+    assert config == same_as("program ./mine.py:build --option width=64 --seed 3 --generations 2")
+    typed = parse(["train", "program", "./other.py:build", "--config", "run.toml"]).config
+    assert typed == same_as("program ./other.py:build --option width=64 --seed 3")
+    assert parse(["train", "--config", write(to_toml(config, config))]).config == config
+
+
+def test_the_function_of_a_program_is_a_word(write):
+    message = "error: run.toml: factory must be a word such as ./mine.py:build, got 3."
+    assert call("train", "--config", write('kind = "program"\nfactory = 3')) == (2, "", f"{message}\n")
+
+
+def test_defaults_of_another_run_are_taken_by_a_file_too(write):
+    arm = "--env arm --grid 4 4 --batch-size 8 --generations 1 --dimensions 3 --quiet".split()
+    assert call("train", "map-elites", *arm, "--run-dir", "first") == (0, "", "")
+    name = write('init-from = "first"\nbatch-size = 16')
+    config = same_as(f"map-elites --config {name}")
+    assert config == same_as("map-elites --init-from first --batch-size 16")
+    assert (config.environment.env, config.dimensions) == ("arm", 3)
+    assert call("train", "map-elites", "--config", name, "--run-dir", "x", "--quiet", "--generations", "1")[0] == 0
+    code, out, err = call("train", "map-elites", "--config", name, "--dimensions", "None", "--print-config")
+    assert (code, err) == (0, "")
+    assert 'dimensions = "None"' in out, "the default is that of the other run"
+    assert same_as(f"--config {write(out)}") == same_as(
+        "map-elites --init-from first --batch-size 16 --dimensions None"
+    )
+
+
+ERRORS = [
+    ("population = 3", "sac --config absent.toml", 2, "there is no file absent.toml; --config needs a TOML or YAML"),
+    ("population = 3", "sac --config folder.toml", 2, "folder.toml is a folder; --config needs a TOML or YAML file."),
+    ("population = 3", "sac --config run.json", 2, "must be a file that ends in .toml, .yaml or .yml, got run.json."),
+    ("population = 3", "sac --config run", 2, "must be a file that ends in .toml, .yaml or .yml, got run."),
+    ("population = ", "sac --config run.toml", 2, "run.toml is not valid TOML: Invalid value (at end of document)."),
+    ("a = 1\nb = = 1", "sac --config run.toml", 2, "run.toml is not valid TOML: Invalid value (at line 2, column 5)."),
+    ("a = 1\na = 1", "sac --config run.toml", 2, "not valid TOML: Cannot overwrite a value (at"),
+    ("a: 1\nb: [1", "sac --config run.yaml", 2, "run.yaml is not valid YAML: expected ',' or ']', but got"),
+    ("a: 1\n b: 1", "sac --config run.yaml", 2, "mapping values are not allowed here (at line 2)."),
+    ("seed: 1\npopulation: 1\nseed: 2", "sac --config run.yaml", 2, "run.yaml: seed is given twice (at line 3)."),
+    ("a: \x01", "sac --config run.yaml", 2, "run.yaml is not valid YAML: "),
+    ("- 1", "sac --config run.yaml", 2, "run.yaml must have lines such as `population: 16`, got [1]."),
+    ("!!python/name:x", "sac --config run.yaml", 2, "run.yaml is not valid YAML: could not determine a constructor"),
+    ("kind = 'sac'", "td3 --config run.toml", 2, "run.toml is for sac, but td3 was typed; leave one of the two out."),
+    ("seed = 1", "--config run.toml", 2, 'run.toml has no kind; add one, such as kind = "pbt-sac", or type it after'),
+    ("kind = 'pbt-sca'", "--config run.toml", 2, "run.toml: there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    ("kind = 3", "--config run.toml", 2, "run.toml: there is no kind of run '3'; did you mean td3?"),
+    ("seed = 1", "pbt-sca --config run.toml", 2, "there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    ("seed = 1", "--config run.toml pbt-sca", 2, "there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    ("seed = 1", "--config=run.toml pbt-sca --seed 2", 2, "there is no kind of run 'pbt-sca'; did you mean pbt-sac"),
+    (
+        "kind = 'sac'",
+        "--config run.toml --hidden-sizes 64 x",
+        2,
+        "error: --hidden-sizes must be whole numbers, got 64 x",
+    ),
+    (
+        "population = 3",
+        "sac --config run.toml --populaton 3",
+        2,
+        "error: rookery train sac has no flag --populaton; did",
+    ),
+    ("--seed: 1", "sac --config run.yaml", 2, "run.yaml: write --seed without its dashes, as seed."),
+    ("env = './absent.py:make'", "sac --config run.toml", 1, "run.toml: there is no file "),
+    ("seed = 1", "sac --config run.toml --config run.toml", 2, "--config can be given once, got it 2 times; put all"),
+    ("seed = 1", "sac --config", 2, "--config must be a path, got nothing."),
+    ("seed = 1", "sac --config=", 2, "--config is empty; give it a value, or leave it out."),
+    ("seed = 1", "sac --confg run.toml", 2, "rookery train sac has no flag --confg; did you mean --config or"),
+    (
+        "populaton = 3",
+        "sac --config run.toml",
+        2,
+        "run.toml: rookery train sac has no setting populaton; did you mean pop",
+    ),
+    (
+        "space.tua = 3",
+        "sac --config run.toml",
+        2,
+        "run.toml: rookery train sac has no setting space.tua; did you mean sp",
+    ),
+    ("zzz = 3", "sac --config run.toml", 2, "rookery train sac has no setting zzz; `rookery train sac --help` lists"),
+    ("config = 'a'", "sac --config run.toml", 2, "run.toml: rookery train sac has no setting config;"),
+    (
+        "seeds = 3",
+        "pbt-sac --config run.toml",
+        2,
+        "run.toml: rookery train pbt-sac has no setting seeds; did you mean seed",
+    ),
+    ("seeds = 3\npopulation = 2", "sac --config run.toml", 2, "population is given twice, as seeds too; leave one"),
+    ("num-envs = 3\nnum_envs = 2", "sac --config run.toml", 2, "run.toml: num_envs is given twice, as num-envs too;"),
+    (
+        "[agent]\nhidden-sizes = [3]",
+        "sac --config run.toml",
+        2,
+        "run.toml: agent is a table; only option and space are",
+    ),
+    ("option.a = [1]", "sac --config run.toml", 2, "run.toml: option a must be a number or a word, got [1]."),
+    ("space = 3", "sac --config run.toml", 2, "run.toml: rookery train sac has no setting space;"),
+    ("population = 'x'", "sac --config run.toml", 2, "run.toml: population must be a whole number, got x."),
+    ("seeds = 'x'", "sac --config run.toml", 2, "run.toml: seeds must be a whole number, got x."),
+    ("population = 2.5", "sac --config run.toml", 2, "run.toml: population must be a whole number, got 2.5."),
+    ("population = true", "sac --config run.toml", 2, "run.toml: population must be a whole number, got true."),
+    ("population = [1, 2]", "sac --config run.toml", 2, "run.toml: population must be a whole number, got [1, 2]."),
+    ("population = 1999-01-02", "sac --config run.toml", 2, 'population must be a whole number, got "1999-01-02".'),
+    ("population:", "sac --config run.yaml", 2, "run.yaml: population must be a whole number, got null."),
+    ("option = ['--a=1']", "sac --config run.toml", 2, 'run.toml: option must be words, got ["--a=1"].'),
+    ("hidden-sizes = [[1]]", "sac --config run.toml", 2, "run.toml: hidden-sizes must be whole numbers, got [[1]]."),
+    ("exact = 1", "sac --config run.toml", 2, "run.toml: exact must be true or false, got 1."),
+    (
+        "updates-per-step = nan",
+        "sac --config run.toml",
+        2,
+        "run.toml: updates-per-step must be a finite number, got nan",
+    ),
+    ("run-dir = ''", "sac --config run.toml", 2, "run.toml: run-dir is empty; give it a value, or leave it out."),
+    ("exploit = 'tournamnt'", "pbt-sac --config run.toml", 2, "run.toml: exploit must be truncation or tournament or"),
+    (
+        "space.tau = [1, 2, 3]",
+        "sac --config run.toml",
+        2,
+        "run.toml: space.tau must be 2 numbers or a number or fixed, got",
+    ),
+    ("space.tau = [2, 1]", "sac --config run.toml --env point_room", 1, "run.toml: the interval of space.tau is empty"),
+    (
+        "env = 'point_rom'",
+        "sac --config run.toml",
+        1,
+        "run.toml: there is no task 'point_rom'; did you mean point_room",
+    ),
+    (
+        "population = 0",
+        "pbt-sac --env point_room --config run.toml",
+        1,
+        "run.toml: population must be at least 1, got 0.",
+    ),
+    ("population = 2", "sac --env point_rom --config run.toml", 1, "error: there is no task 'point_rom'; did you mean"),
+    (
+        "num-envs = 7",
+        "sac --config run.toml",
+        2,
+        "run.toml: --steps-per-generation must be a multiple of num-envs (7), got",
+    ),
+    (
+        "population = 2",
+        "sac --config run.toml --num-envs 7",
+        2,
+        "error: --steps-per-generation must be a multiple of --num",
+    ),
+    ("init-from = 'nowhere'", "sac --config run.toml", 1, "run.toml: "),
+]
+
+
+@pytest.mark.parametrize(("text", "words", "code", "expected"), ERRORS)
+def test_an_error_in_a_file_is_one_sentence(write, text, words, code, expected):
+    write(text, "run.yaml" if "run.yaml" in words else "run.toml")
+    Path("folder.toml").mkdir()
+    before = sorted(Path().iterdir())
+    returned, out, err = call("train", *words.split())
+    assert (returned, out) == (code, "")
+    assert err.startswith("error: ")
+    assert expected in err
+    assert "Traceback" not in err
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_file_that_cannot_be_read(write, monkeypatch):
+    name = write("seed = 1")
+
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", denied)
+        code, _, err = call("train", "sac", "--config", name)
+    assert (code, err) == (2, f"error: {name} cannot be read: Permission denied.\n")
+    Path(name).write_bytes(b"seed = \xff")
+    assert call("train", "sac", "--config", name)[2] == f"error: {name} is not UTF-8 text.\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_printed_settings_give_the_same_config(write, kind):
+    space = next((option.flag for option in options_of(KINDS[kind]) if option.flag.startswith("--space.")), None)
+    chosen = [space, "0.25", "0.5"] if space else []
+    words = ["--env", 'a "b" \\ c\n', "--option", "mass=2", "b=c", "--backend", "mjx", "--exact", "--quiet", *chosen]
+    for typed in ([], words):
+        code, out, err = call("train", kind, *typed, "--print-config")
+        assert (code, err) == (0, "")
+        settings = tomllib.loads(out)
+        assert settings["kind"] == kind
+        config = parse(["train", kind, *typed]).config
+        assert parse(["train", "--config", write(out)]).config == config
+        written = settings | {f"space.{name}": value for name, value in settings.get("space", {}).items()}
+        left_out = [option for option in options_of(KINDS[kind]) if option.name not in written]
+        assert all(option.value(config) is option.value(KINDS[kind]()) is None for option in left_out)
+        assert all(re.search(rf"(?m)^# .*{option.name}", out) for option in left_out)
+
+
+def test_printed_settings_are_the_whole_output_and_need_no_device(write):
+    command = [sys.executable, "-c", "from rookery.cli import main; main()", "train", "pbt-sac", "--print-config"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(rookery.__file__).parents[1])}
+    environment["JAX_PLATFORMS"] = "absent"  # initialising JAX's devices would fail
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == call("train", "pbt-sac", "--print-config")[1]
+    assert not list(Path().iterdir())
+
+
+def test_the_example_trains(write, tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "pbt_sac.toml"
+    tiny = "--episode-length 10 --population 4 --generations 1 --steps-per-generation 40 --num-envs 4 --quiet"
+    tiny += " --batch-size 8 --hidden-sizes 8 --buffer-size 64 --warmup-steps 8 --eval-episodes 2 --start-states 4"
+    assert call("train", "--config", str(example), *tiny.split(), "--run-dir", "run") == (0, "", "")
+    assert (tmp_path / "run" / "metrics.csv").exists()

@@ -1,0 +1,193 @@
+"""The help of `rookery train` and of each kind of run: order, headings, defaults and width."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from rookery.cli.app import Resume, Train
+from rookery.cli.commands import COMMANDS
+from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, RUNS, Option, in_groups, metavar, options_of
+from rookery.experiments.config import Chosen, RunConfig
+from rookery.experiments.kinds import KINDS
+from tests.commandline import call
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def page(*words: str, command: str = "train") -> str:
+    code, out, err = call(*command.split(), *words, "--help")
+    assert (code, err) == (0, "")
+    return out
+
+
+def sections(text: str) -> dict[str, str]:
+    """The text under each heading: a line that is not indented, before one that is."""
+    parts = re.split(r"(?m)^(?=\S.*\n  )", text)
+    return {part.partition("\n")[0]: part.partition("\n")[2] for part in parts}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_options_of_a_kind_are_grouped(kind):
+    text = page(kind)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"None|\[INT|default: (False|True)|--no-(?!\S*` turns)", text)
+    found = {heading: re.findall(r"(?m)^  (--[a-z.-]+)", rows) for heading, rows in sections(text).items()}
+    found = {heading: flags for heading, flags in found.items() if flags}
+    order = [MAIN, *dict.fromkeys(HEADINGS.values())]
+    assert list(found) == [heading for heading in order if heading in found]
+    shown = sorted(flag for flags in found.values() for flag in flags)
+    assert shown == sorted(option.flag for cls in (Train, KINDS[kind]) for option in options_of(cls))
+    assert found[MAIN][0] == "--env"
+    assert found[MAIN][-3:] == ["--config", "--print-config", "--plan"]
+    assert {"--seed", "--generations", "--run-dir", "--overwrite", "--devices", "--init-from"} <= {*found[MAIN]}
+    assert found["evaluation"] == ["--eval-episodes", "--start-states", "--eval-descriptor"]
+
+
+def test_the_help_of_pbt_sac_is_short_and_states_defaults():
+    text = page("pbt-sac")
+    options = [option for cls in (Train, KINDS["pbt-sac"]) for option in options_of(cls)]
+    assert len(text.splitlines()) / len(options) <= 3.42  # 4.2 as tyro prints it
+    flat = " ".join(text.split())
+    assert flat.startswith(
+        "usage: rookery train pbt-sac [OPTIONS] Population Based Training of soft actor-critic agents."
+    )
+    for expected in (
+        "--population INT P, number of members (at least 1; a multiple of the number of devices). (default: 8)",
+        "--hidden-sizes INT ... Widths",
+        "(each at least 1). (default: 256 256)",
+        "--devices INT Number of devices",
+        "each core is a device. --init-from",
+        "a multiple of `--num-envs`. (default: 1000)",
+        "--exploit {truncation,tournament,multi-frequency,none} truncation: the worst",
+        "--space.tau FLOAT FLOAT|FLOAT|fixed Polyak averaging rate",
+        "Search space: two bounds (low high) let",
+        "-h, --help Show this help and exit.",
+    ):
+        assert expected in flat
+
+
+def test_a_switch_that_is_on_names_the_flag_that_turns_it_off():
+    flat = " ".join(page("ppo").split())
+    assert "clip them to +-10. (on by default; `--no-normalize-rewards` turns it off)" in flat
+    assert "except in a team. (`--no-normalize-observations` turns it off)" in flat
+    assert "`--no-exact`" not in flat
+
+
+def test_the_help_shows_the_defaults_of_the_run_to_start_from():
+    arm = "--env arm --grid 4 4 --batch-size 8 --generations 1 --dimensions 3 --quiet".split()
+    assert call("train", "map-elites", *arm, "--run-dir", "first") == (0, "", "")
+    flat = " ".join(page("map-elites", "--init-from", "first").split())
+    assert "(default: arm)" in flat
+    Path("run.toml").write_text('kind = "map-elites"\ninit-from = "first"')
+    assert " ".join(page("--config", "run.toml").split()) == flat
+
+
+def test_the_kinds_are_listed_by_subject():
+    text = page()
+    assert max(map(len, text.splitlines())) <= 80
+    found = {heading: re.findall(r"(?m)^  ([a-z][a-z0-9-]*)  +\S", rows) for heading, rows in sections(text).items()}
+    assert {heading: kinds for heading, kinds in found.items() if kinds} == {
+        "agents alone": ["sac", "td3", "ppo"],
+        "population based training (PBT)": ["pbt-sac", "pbt-td3", "pbt-ppo"],
+        "quality diversity": ["map-elites", "me-pbt-sac", "me-pbt-td3"],
+        "skills": ["diayn", "diayn-td3", "pbt-diayn", "pbt-diayn-td3"],
+        "teams": ["ippo", "pbt-ippo"],
+        "user-defined programs": ["program"],
+    }
+    listed = text[text.index("agents alone") : text.index(MAIN)]
+    assert len(listed.splitlines()) == len(RUNS) + 6 * 2, "one line each"
+    assert "  td3            Twin delayed deep deterministic policy gradient\n" in listed
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "resume"])
+def test_the_help_of_other_commands(command):
+    text = page(command=command)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"None|default: (False|True|'')|│", text)
+    cls = COMMANDS[command][0] if command in COMMANDS else Resume
+    found = [*re.findall(r"(?m)^  (--[a-z-]+)", text)]
+    assert found == [option.flag for option in options_of(cls)]
+    assert page("-h", command=command) == text
+
+
+def test_the_place_of_arguments_without_a_flag():
+    for command, usage, explained in (
+        ("evaluate", "evaluate PATH [OPTIONS]", r"PATH +Run directory\."),
+        ("compare", "compare PATH ... [OPTIONS]", r"PATH \.\.\. +Run directories\."),
+        ("envs", "envs [STR] [OPTIONS]", r"\[STR\] +A task, or "),
+    ):
+        text = page(command=command)
+        assert text.startswith(f"usage: rookery {usage}\n")
+        assert re.search(rf"(?m)^arguments\n  {explained}", text)
+    code, _, err = call("envs", "--nam", "ant")
+    assert (code, err) == (2, "error: rookery envs has no flag --nam; `rookery envs --help` lists all flags.\n")
+
+
+def test_the_first_page_lists_the_commands():
+    text = page(command="")
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.findall(r"(?m)^  ([a-z]+)  ", text) == ["train", "resume", *COMMANDS]
+    assert call("-h")[1] == text
+
+
+def test_a_terminal_that_is_wide_or_narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert 90 < max(map(len, page("sac").splitlines())) <= 100
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, page("sac").splitlines())) <= 60
+
+
+@dataclass(frozen=True)
+class Tracked(RunConfig):
+    board: str | None = None
+    """Board to write to."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """A kind of run with settings that no list of the help names."""
+
+    colour: Literal["red", "blue"] = "red"
+    run: Tracked = field(default_factory=Tracked)
+    own_part: RunConfig = field(default_factory=RunConfig)
+
+
+def test_a_field_that_no_list_names_belongs_to_its_dataclass():
+    groups = in_groups(list(options_of(Added)))
+    assert [option.flag for option in groups["population method"]] == ["--colour"]
+    assert "--board" in [option.flag for option in groups["output"]]
+    assert list(groups)[-1] == "own part"
+    board = next(option for option in groups["output"] if option.name == "board")
+    assert board == Option("--board", ("run", "board"), str | None, Tracked)
+    assert (board.explanation(), board.metavar, board.value(Added())) == ("Board to write to.", "STR", None)
+    assert next(option for option in options_of(Added) if option.name == "keep").explanation().startswith("Number of")
+    assert groups["population method"][0].explanation() == ""
+
+
+def test_important_options_exist():
+    assert {option.name for cls in (Train, *KINDS.values()) for option in options_of(cls)} >= {*IMPORTANT}
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (int, "INT"),
+        (float | None, "FLOAT"),
+        (str, "STR"),
+        (Path | None, "PATH"),
+        (tuple[int, ...] | None, "INT ..."),
+        (tuple[float, float], "FLOAT FLOAT"),
+        (Literal["a", "b"] | None, "{a,b}"),
+        (int | Literal["all"], "INT|all"),
+        (Chosen, "FLOAT FLOAT|FLOAT|fixed"),
+    ],
+)
+def test_a_type_in_the_usage(hint: Any, text: str):
+    assert metavar(hint) == text
