@@ -31,13 +31,14 @@ class Run(NamedTuple):
     seeds: int
     generations: int
     fitness: str | None = None  # the agent whose return is the fitness of a team
+    more: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
         """Arguments after `rookery`."""
         sizes = ["--seeds", str(self.seeds), "--generations", str(self.generations)]
         score = ["--fitness", self.fitness] if self.fitness else []
-        return ["train", self.kind, "--env", self.env, *sizes, *score]
+        return ["train", self.kind, "--env", self.env, *sizes, *score, *self.more]
 
 
 RUNS = (

@@ -332,8 +332,7 @@ def _run(
     if isinstance(config, ProgramRun):
         record = programs.record_of(config, built.program)
     else:
-        filled = built.config if isinstance(built.config, AnyRun) else config
-        record = to_record(with_space(filled, built.space)) | record_of(schedule)
+        record = to_record(with_space(built.config or config, built.space)) | record_of(schedule)
     options = {"resume": resume, "record": record, "command": events.command_line(), "callbacks": callbacks}
     running.train(built.program, config.run, built.mesh, group.finish, **options)
 

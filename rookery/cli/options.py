@@ -10,7 +10,8 @@ import inspect
 import itertools
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -28,7 +29,7 @@ ProgramCommand: type[ProgramRun] = dataclasses.make_dataclass(
 """The settings of `rookery train program`, of which the first needs no flag."""
 ProgramCommand.__doc__ = ProgramRun.__doc__
 
-RUNS: dict[str, type[RecordedRun]] = {**KINDS, ProgramRun.kind: ProgramCommand}
+RUNS: Mapping[str, type[RecordedRun]] = ChainMap({ProgramRun.kind: ProgramCommand}, typing.cast(Any, KINDS))
 """All kinds of run: name -> class of the settings."""
 
 MAIN = "main options"

@@ -19,6 +19,7 @@ from rookery.experiments.settings import (
     OffPolicySettings,
     OnPolicySettings,
     PbtRun,
+    RecordedRun,
     RoleSettings,
     SkillSettings,
     TeamSettings,
@@ -195,7 +196,7 @@ def choices(config: AnyRun) -> dict[str, Chosen]:
     return {name.removeprefix(FLAG): choice for name, choice in config.space.items()}
 
 
-def with_space(config: AnyRun, space: Space | None) -> AnyRun:
+def with_space(config: RecordedRun, space: Space | None) -> RecordedRun:
     """The config with the full search space filled in, so that changed defaults of a later version do not affect it."""
     return config if space is None else dataclasses.replace(config, space=as_flags(_bounds_or_values(space)))
 

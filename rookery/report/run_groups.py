@@ -18,6 +18,8 @@ _WITHOUT_EFFECT = {
     *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
     *("environment.devices", "environment.exact"),
 }
+# Values that mean the same as the absence of the setting: older versions did not record it.
+_ABSENT = {"environment.frame_stack": 1}
 
 
 class Group(NamedTuple):
@@ -101,7 +103,8 @@ def _settings(config: Settings) -> dict[str, Any]:
         settings["kind"] = kind_label(config)
         if are_independent(config):  # no other setting may distinguish it from a population
             settings[INDEPENDENT] = True
-    return {name: value for name, value in flatten_mapping(settings).items() if value is not None and value != []}
+    flat = flatten_mapping(settings).items()
+    return {name: value for name, value in flat if value not in (None, [], _ABSENT.get(name))}
 
 
 def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run]) -> Group:

@@ -13,7 +13,6 @@ from rookery.envs.base import Environment
 
 FILE = """
 import rookery
-from rookery import factories
 
 def make(episode_length: int = 7) -> rookery.Environment:
     return rookery.make("point_room", episode_length=episode_length)

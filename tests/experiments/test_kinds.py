@@ -64,7 +64,8 @@ def test_capabilities_agree_with_settings(name: str):
 
 
 def test_no_code_tests_the_class_of_a_config():
-    settings_classes = {name for name in vars(settings) if name.endswith(("Run", "Settings"))}
+    """Except for `ProgramRun`, of whose parts the library knows nothing."""
+    settings_classes = {name for name in vars(settings) if name.endswith(("Run", "Settings"))} - {"ProgramRun"}
     for path in Path(rookery.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
