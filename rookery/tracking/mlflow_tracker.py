@@ -74,7 +74,9 @@ class MlflowTracker:
                 self._run_id = record["run_id"]
                 self._client.update_run(self._run_id, status="RUNNING")
                 history = self._client.get_metric_history(self._run_id, "env_steps")
-                self._next = 1 + max((entry.step for entry in history), default=start.finished - 1)
+                self._next = 1 + max((entry.step for entry in history), default=-1)
+                for generation in records.recorded(start, self._next):
+                    self._send(generation)
             else:
                 self._run_id = self._create(start)
                 self._next = start.finished
@@ -86,9 +88,12 @@ class MlflowTracker:
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the MLflow run has it already; a thread does, for which the run does not wait."""
         if generation.number >= self._next:
-            self._next = generation.finished
             with self._requests("its values are sent when MLflow answers again"):
-                self._sender.put(self._metrics(generation))
+                self._send(generation)
+
+    def _send(self, generation: Generation) -> None:
+        self._next = generation.finished
+        self._sender.put(self._metrics(generation))
 
     def end(self, error: BaseException | None) -> None:
         """Send what is left, and set the status: FINISHED, KILLED after a signal, or FAILED after an exception."""

@@ -3,14 +3,16 @@
 import importlib
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rookery.storage.run_dir import write_atomically
-from rookery.training.callbacks import Generation
+from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import RunFolder, write_atomically
+from rookery.training.callbacks import Generation, Start
 
 MOST_MEMBERS = 64
 """Largest population whose members have curves of their own; larger ones are summarised by quantiles."""
@@ -49,6 +51,27 @@ def values(generation: Generation) -> dict[str, float]:
         for name, array in generation.members.items():
             found |= _of_members(name, np.asarray(array, np.float64)) if size <= MOST_MEMBERS else _summary(name, array)
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def recorded(start: Start, first: int) -> Iterator[Generation]:
+    """The generations from `first` up to the start of a resumed run, from the tables of its run directory.
+
+    A tracker sends those that it may have lost when the process was killed. Their members have a fitness, a parent and
+    hyper-parameters, but not the other metrics.
+    """
+    if start.run_dir is None or first >= start.finished:
+        return
+    folder = RunFolder(start.run_dir)
+    table = read_csv(folder.metrics_file)
+    lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
+    of_members = [name for name in lineage if name not in ("generation", "member")]
+    for number in range(first, start.finished):
+        row = {name: float(column[number]) for name, column in table.items()}
+        members = {
+            name if name in ("fitness", "parent") else f"hyper/{name}": lineage[name][lineage["generation"] == number]
+            for name in of_members
+        }
+        yield Generation(number + 1, start.total, row, members, start.run_dir)
 
 
 def _of_members(name: str, array: np.ndarray) -> dict[str, float]:

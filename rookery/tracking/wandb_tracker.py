@@ -4,6 +4,8 @@ import contextlib
 import io
 import os
 import secrets
+import time
+from collections import deque
 from typing import Any
 
 from rookery.distributed import sync
@@ -13,6 +15,8 @@ from rookery.training.callbacks import Generation, Start
 
 _INIT_SECONDS = 30.0
 _FINISH_SECONDS = 60.0
+_SETTLED_SECONDS = 30.0
+"""Seconds after which values of a killed run are certainly in W&B's files: its process writes them every 15 seconds."""
 _SUMMARIES = {"best_fitness": "max", "max_fitness": "max", "qd_score": "max", "coverage": "max"}
 _REMEDY = "check the network and the key (`wandb login`), or set WANDB_MODE=offline to record without a server"
 
@@ -22,8 +26,8 @@ class WandbTracker:
 
     The step is the number of the generation, counted from 0 as in `metrics.csv`, and the horizontal axis `env_steps`;
     `records.values` lists the curves. The W&B run is recorded in `wandb.json` in the run directory, so that a resumed
-    run continues it; generations that it already has are not sent again. With WANDB_MODE=offline everything is written
-    to the folder `wandb` of the run directory, for `wandb sync`.
+    run continues it; generations that it certainly has are not sent again. With WANDB_MODE=offline everything is
+    written to the folder `wandb` of the run directory, for `wandb sync`.
 
     Args:
       project: the W&B project, or `entity/project`.
@@ -45,6 +49,9 @@ class WandbTracker:
         self._options = {"project": name, **({"entity": entity} if entity else {}), **options}
         self._run: Any = None
         self._record: dict[str, Any] = {}
+        self._sent: deque[tuple[float, int]] = (
+            deque()
+        )  # time and number of finished generations that may not be in files
         self._run_dir = None
         if sync.is_first():
             self._log_in()
@@ -55,6 +62,7 @@ class WandbTracker:
         if mode == "disabled":
             return
         self._run_dir = start.run_dir
+        self._sent.clear()
         found = records.read_record(start.run_dir, "wandb")
         new = {"project": self._project, "id": secrets.token_hex(4), "finished": start.finished}
         self._record = found if found.get("project") == self._project else new
@@ -84,6 +92,8 @@ class WandbTracker:
         for name, summary in _SUMMARIES.items():
             self._run.define_metric(name, step_metric="env_steps", summary=summary)
         records.write_record(start.run_dir, "wandb", self._record)
+        for generation in records.recorded(start, self._record["finished"]):
+            self._log(generation)
         if not self._quiet:
             print(f"{'wandb':10} {self._place()}")
 
@@ -91,12 +101,21 @@ class WandbTracker:
         """Send a generation, unless the W&B run has it already."""
         if self._run is not None and generation.finished > self._record["finished"]:
             try:
-                self._run.log(records.values(generation), step=generation.number)
+                self._log(generation)
             except Exception as error:  # of any kind, where W&B's own process has ended
                 message = f"W&B takes no more values ({type(error).__name__}: {_sentence(error)})"
                 raise TrackerError(f"{message}; metrics.csv and lineage.csv have all") from error
-            self._record["finished"] = generation.finished
-            records.write_record(self._run_dir, "wandb", self._record)
+            self._settle(time.monotonic() - _SETTLED_SECONDS)
+
+    def _log(self, generation: Generation) -> None:
+        self._run.log(records.values(generation), step=generation.number)
+        self._sent.append((time.monotonic(), generation.finished))
+
+    def _settle(self, before: float) -> None:
+        """Record that W&B has the generations that were sent before a time."""
+        while self._sent and self._sent[0][0] <= before:
+            self._record["finished"] = self._sent.popleft()[1]
+        records.write_record(self._run_dir, "wandb", self._record)
 
     def end(self, error: BaseException | None) -> None:
         """Finish the W&B run; it is marked as failed if an exception or a signal ended the run."""
@@ -104,9 +123,13 @@ class WandbTracker:
             return
         signum = getattr(error, "signum", None)
         code = 0 if error is None else 1 if signum is None else 128 + signum
+        late = None
         try:
             self._run.finish(exit_code=code)
-        except TimeoutError as late:
+        except TimeoutError as error_of_server:
+            late = error_of_server
+        self._settle(time.monotonic())
+        if late is not None:
             folder = self._run.settings.sync_dir
             message = f"not all values reached W&B within {_FINISH_SECONDS:.0f} seconds; send them with: wandb sync"
             raise TrackerError(f"{message} {folder}") from late

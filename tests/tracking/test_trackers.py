@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rookery.experiments.lineage import lineage
 from rookery.populations.pbt import pbt
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import open_existing
@@ -142,6 +143,48 @@ def test_generations_that_a_killed_run_computes_again_are_not_sent_twice(tmp_pat
     assert sorted(metrics["best_fitness"]) == list(range(7))
     assert [[entry["_step"] for entry in file.history] for file in offline_files(path)] == [[0, 1, 2, 3, 4], [5, 6]]
     assert [file.exit_code for file in offline_files(path)] == [1, 0]
+
+
+def test_what_a_kill_lost_is_sent_from_the_tables(tmp_path, database):
+    """W&B's process, and the thread that sends to MLflow, lose the latest generations when a run is killed."""
+    from mlflow import MlflowClient
+
+    path, program = tmp_path / "run", pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
+    run(program, generations=4, run_dir=str(path), **OPTIONS)
+    uri = f"sqlite:///{database}/mlflow.db"
+    MlflowTracker(database, quiet=True)
+    client = MlflowClient(uri)
+    lost = client.create_run(client.create_experiment("lost")).info.run_id
+    client.log_metric(lost, "env_steps", 1.0, step=0)
+    records.write_record(path, "mlflow", {"uri": uri, "run_id": lost})
+    records.write_record(path, "wandb", {"project": "birds", "id": "abc", "finished": 1})
+    callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
+    run(program, generations=5, run_dir=str(path), resume=True, callbacks=callbacks, **OPTIONS)
+    (file,) = offline_files(path)
+    table = lineage(path)
+    assert [entry["_step"] for entry in file.history] == [1, 2, 3, 4]
+    for entry in file.history:
+        for member in range(4):
+            at = entry["_step"], member
+            assert entry[f"member/{member}/fitness"] == table.fitness[at]
+            assert entry[f"member/{member}/parent"] == table.parents[at]
+            assert entry[f"member/{member}/hyper/discount"] == table.hyper["discount"][at]
+    metrics = mlflow_run(path)[1]
+    assert metrics["member/2/fitness"] == {step: table.fitness[step, 2] for step in range(1, 5)}
+    assert json.loads((path / "wandb.json").read_text())["finished"] == 5
+
+
+@pytest.mark.parametrize(("seconds", "finished"), [(1_000.0, 0), (0.0, 3)])
+def test_generations_count_as_recorded_when_wandb_has_written_them(tmp_path, monkeypatch, seconds, finished):
+    monkeypatch.setattr(wandb_tracker, "_SETTLED_SECONDS", seconds)
+    path, found = tmp_path / "run", []
+
+    def look(generation):
+        found.append(json.loads((path / "wandb.json").read_text())["finished"])
+
+    callbacks = [WandbTracker("birds", quiet=True), look]
+    run(test_loop.walks(), generations=3, run_dir=str(path), callbacks=callbacks, **OPTIONS)
+    assert found[-1] == finished
 
 
 def test_a_large_population_is_summarised():
