@@ -49,9 +49,7 @@ class WandbTracker:
         self._options = {"project": name, **({"entity": entity} if entity else {}), **options}
         self._run: Any = None
         self._record: dict[str, Any] = {}
-        self._sent: deque[tuple[float, int]] = (
-            deque()
-        )  # time and number of finished generations that may not be in files
+        self._sent: deque[tuple[float, int]] = deque()  # time and generations of values that may not be written yet
         self._run_dir = None
         if sync.is_first():
             self._log_in()
