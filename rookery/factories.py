@@ -166,9 +166,11 @@ def reference_to(name: str, factory: Factory) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """An exception with the place where it was raised, as the end of a sentence."""
+    """An exception with the latest place in the user's own files that led to it, as the end of a sentence."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    installed = (str(Path(__file__).parent), "<", *(path for path in sys.path if "site-packages" in path))
+    own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{place}"
 
 

@@ -6,14 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from rookery import running
 from rookery.deploy import evaluate as evaluation
 from rookery.deploy import render as rendering
 from rookery.deploy.export import Exported, export
-from rookery.deploy.policy import Cell, choose, policy_function
+from rookery.deploy.policy import Cell, acting, choose
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start
 from rookery.experiments.lineage import Lineage, schedule_of
@@ -113,7 +112,7 @@ class LoadedRun:
     def policy(
         self, cell: Cell | None = None, member: int | None = None, skill: int | None = None, checkpoint: str = "last"
     ) -> Callable[..., Any]:
-        """A policy of the run as a compiled function from an observation vector to the deterministic action.
+        """A policy of the run as a compiled function from an observation to the deterministic action.
 
         Args:
           cell: for runs with a repertoire: "best" (the default), a cell's index, or a descriptor for the nearest elite.
@@ -122,10 +121,11 @@ class LoadedRun:
           checkpoint: "last", "best", or a generation.
 
         Returns:
-          A function from `[O]` to `[A]` (or `[]` int32); for a team from `[I, O]` to `[I, A]`. A recurrent policy also
-          takes and returns its memory, which is 0 in the first step of an episode.
+          A function from `[O]`, or from features in their own shape, such as an image, to `[A]` (or `[]` int32); for a
+          team from `[I, O]` to `[I, A]`. A recurrent policy also takes and returns its memory, which is 0 in the first
+          step of an episode.
         """
-        return jax.jit(policy_function(choose(self._origin(checkpoint), cell, member, skill)))
+        return acting(choose(self._origin(checkpoint), cell, member, skill))
 
     def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""

@@ -27,6 +27,11 @@ def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
     agent = rookery.sac(env.spec, rookery.agents.SacConfig(tuple(run.config["agent"]["hidden_sizes"])))
     observation = jnp.linspace(-0.5, 0.5, env.spec.observation_size)
     np.testing.assert_allclose(act(observation), rookery.act(agent, genotype, observation), atol=1e-6)
+    np.testing.assert_array_equal(act(observation.tolist()), act(observation))
+    batch = jnp.zeros((3, env.spec.observation_size))
+    with pytest.raises(ValueError, match=r"reads observations of shape \(4,\), got \(3, 4\); jax.vmap gives"):
+        act(batch)
+    assert jax.vmap(act)(batch).shape == (3, env.spec.action_size)
     member = run.policy(member=0)
     first = rookery.genotype(jax.tree.map(lambda leaf: leaf[0], state.members))
     np.testing.assert_allclose(member(observation), rookery.act(agent, first, observation), atol=1e-6)
@@ -44,11 +49,13 @@ def test_a_repertoire(short_runs: dict[str, Path]) -> None:
         run.policy(member=0)
 
 
+CONFIG = rookery.learners.OffPolicyConfig(2, 8, 0.5, 4, 32, 4, eval_episodes=2, start_states=2)
+
+
 def program() -> rookery.Program:
     env = rookery.make("point_room", episode_length=6)
-    config = rookery.learners.OffPolicyConfig(2, 8, 0.5, 4, 32, 4, eval_episodes=2, start_states=2)
     return rookery.pbt(
-        rookery.off_policy(rookery.sac(env.spec, rookery.agents.SacConfig((4,))), env, config), population_size=2
+        rookery.off_policy(rookery.sac(env.spec, rookery.agents.SacConfig((4,))), env, CONFIG), population_size=2
     )
 
 
@@ -69,6 +76,18 @@ def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path)
             ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; give its program"
         ):
             method()
+
+
+def test_a_policy_reads_features_in_their_own_shape(tmp_path: Path) -> None:
+    env = rookery.make("point_room", episode_length=6)
+    env = env._replace(spec=env.spec._replace(observation_shape={"at": (1, 2)}))
+    made = rookery.seeds(rookery.off_policy(rookery.sac(env.spec, rookery.agents.SacConfig((4,))), env, CONFIG))
+    rookery.run(made, generations=1, run_dir=str(tmp_path / "run"), quiet=True)
+    act, vector = rookery.load(tmp_path / "run", made).policy(), jnp.asarray([0.1, 0.2])
+    np.testing.assert_array_equal(act({"at": vector[None]}), act(vector))
+    assert jax.vmap(act)({"at": jnp.zeros((3, 1, 2))}).shape == (3, 2)
+    with pytest.raises(ValueError, match=r"shape \(2,\) or {'at': \(1, 2\)}, got \(3,\)"):
+        act(jnp.zeros(3))
 
 
 def test_a_run_from_python_gives_its_policies_by_its_program(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec,
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
+from rookery.features import flatten_features, is_shape
 from rookery.learners import rollout
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
@@ -182,6 +183,38 @@ def policy_function(policy: Policy) -> Callable[..., Array | tuple[Array, Array]
     if policy.memory_size:
         return partial(_act_with_memory, policy)
     return partial(_act, policy)
+
+
+def acting(policy: Policy) -> Callable[..., Array | tuple[Array, Array]]:
+    """The policy as a compiled function of whatever an environment returns as its observation.
+
+    Args:
+      policy: the policy.
+
+    Returns:
+      `policy_function(policy)`, which also takes lists, and features in their own shape, such as images.
+
+    Raises:
+      ValueError: (the function) the observation has another shape.
+    """
+    act = jax.jit(policy_function(policy))
+    return lambda observation, *memory: act(_features(policy, observation), *memory)
+
+
+def _features(policy: Policy, observation: PyTree) -> Array:
+    """An observation as a vector `[O]`, for a team `[I, O]`; with action masks it is one already."""
+    shape, leading = policy.spec.observation_shape, len(policy.spec.agents)
+    arrays = jnp.asarray(observation) if shape is None or is_shape(shape) else observation
+    if [leaf.shape[leading:] for leaf in jax.tree.leaves(arrays)] == jax.tree.leaves(shape, is_leaf=is_shape):
+        arrays = flatten_features(arrays, leading)
+    vector, expected = jnp.asarray(arrays), policy.inputs["observation"]
+    if vector.shape != expected:
+        own = f" or {shape}" if shape is not None else ""
+        raise ValueError(
+            f"the policy reads observations of shape {expected}{own}, got {vector.shape}; jax.vmap gives the actions "
+            "for a batch of them."
+        )
+    return vector
 
 
 def _act(policy: Policy, observation: Array) -> Array:

@@ -50,6 +50,10 @@ def nothing():
 
 def raises():
     return 1 / 0
+
+
+def swapped():
+    return rookery.pbt(rookery.off_policy(environment(), agent()))
 """
 
 
@@ -162,6 +166,7 @@ def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch
         ),
         ("FILE:biuld", "has no function 'biuld'; did you mean build?"),
         ("FILE:raises", r"mine.py:raises raised ZeroDivisionError: division by zero ("),
+        ("FILE:swapped", "takes the agent first, then the environment; got an environment as the agent. (FILE,"),
         (
             "FILE:environment",
             "returned an Environment, not a rookery.Program; train in it by `rookery train pbt-sac --env",
@@ -191,7 +196,7 @@ def test_mistakes_are_sentences(words: str, message: str, file: Path, tmp_path: 
     monkeypatch.chdir(tmp_path)
     code, _, error = call("train", "program", *words.replace("FILE", str(file)).split())
     assert code in (1, 2)
-    assert message in error
+    assert message.replace("(FILE,", f"({file},") in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
