@@ -17,6 +17,8 @@ from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.suites.jaxmarl import adapter as jaxmarl
 from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
+from rookery.envs.suites.playground import adapter as playground
+from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
 
 
@@ -26,7 +28,7 @@ class Task(NamedTuple):
     name: str
     """Name of the task."""
     suite: str
-    """One of "rookery", "brax", "gymnax", "jaxmarl", or "function" for a scoring function."""
+    """One of "rookery", "brax", "playground", "gymnax", "jaxmarl", or "function" for a scoring function."""
     extra: str | None
     """Extra to install, as in `pip install "rookery[extra]"`; None when the task needs none."""
     build: Callable[..., Environment]
@@ -197,6 +199,13 @@ def _jaxmarl(name: str) -> Task:
     return Task(name, "jaxmarl", extra, partial(jaxmarl.make, name), *shape, ("episode_length",), **options)
 
 
+def _playground(name: str) -> Task:
+    """Entry of a task of MuJoCo Playground."""
+    build = partial(playground.make, name)
+    overrides = ("episode_length", "impl")
+    return Task(name, "playground", "playground", build, *playground_tasks.TASKS[name], overrides)
+
+
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
     """Entry of a variant of a Brax environment with a descriptor."""
     return task._replace(
@@ -260,6 +269,7 @@ _TASKS = {
         _walled(_ANT, "trap", brax_walls.TRAP, 8.0),
         _walled(_HUMANOID, "trap", brax_walls.TRAP, 0.0),
         _walled(_ANT, "maze", brax_walls.MAZE, 57.0),
+        *(_playground(name) for name in playground_tasks.TASKS),
         *(_gymnax(name) for name in gymnax.TASKS),
         *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
     )

@@ -1,0 +1,1 @@
+"""MuJoCo Playground: its tasks, and user-defined environments on MJX."""

@@ -1,0 +1,230 @@
+"""Adapter for MuJoCo Playground and for user-defined environments on MJX; needs the extra `playground`.
+
+Playground's `State` contains the whole of MJX's `Data`, and dictionaries of metrics and info. The adapter carries only
+the arrays that a step reads, found by tracing one: everything else would be copied in every step, written to
+checkpoints and divided over devices. Warp's pool of contacts, which all environments of a batch share, is scratch memory that a step
+fills anew, and is not carried either.
+
+Playground's time limit and automatic reset are not used: `time_limit.limit_episode` truncates, so Playground's `done`
+always means terminated.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import partial_eval
+
+from rookery.envs import base
+from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, Step
+from rookery.envs.suites import third_party
+from rookery.envs.suites.brax.adapter import quiet_model_load
+from rookery.envs.suites.playground import tasks
+from rookery.envs.wrappers import time_limit
+from rookery.features import feature_size, flatten_features, is_shape
+from rookery.types import Array, Key, PyTree
+
+INSTALL = 'pip install "rookery[playground]"'
+EPISODE_LENGTH = 1000
+IMPLEMENTATIONS = ("jax", "warp")
+POLICY_OBSERVATION = "state"
+"""What a policy reads where observations are a dictionary; the rest is for critics during training."""
+
+
+class Descriptor(NamedTuple):
+    """The descriptor of a user-defined environment."""
+
+    spec: DescriptorSpec
+    """Meaning and limits."""
+    function: Callable[[Any], Array]
+    """Playground's `State` -> `[D]`."""
+
+
+class Carried(NamedTuple):
+    """How the state between two steps is made of Playground's `State`."""
+
+    treedef: Any
+    """Structure of the `State`."""
+    absent: tuple[jax.ShapeDtypeStruct | None, ...]
+    """Shape and type of each leaf that no step reads; None for those that are carried."""
+
+    def reduce(self, state: Any) -> EnvState:
+        """The leaves that are carried."""
+        leaves = jax.tree.leaves(state)
+        return tuple(leaf for leaf, absent in zip(leaves, self.absent, strict=True) if absent is None)
+
+    def restore(self, carried: EnvState) -> Any:
+        """Playground's `State` with zeros for the leaves that no step reads."""
+        given = iter(carried)
+        leaves = [next(given) if absent is None else jnp.zeros(absent.shape, absent.dtype) for absent in self.absent]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def make(name: str, episode_length: int | None = None, impl: str | None = None) -> Environment:
+    """Build a task of MuJoCo Playground.
+
+    Actions are clipped to [-1, 1]. Physics that are not finite terminate the episode. Call this function outside of any
+    traced function, since it loads the model.
+
+    Args:
+      name: Playground's name, e.g. `CheetahRun`.
+      episode_length: steps until truncation, at least 1; by default Playground's.
+      impl: MJX's implementation, `jax` or `warp`; by default `default_implementation()`.
+
+    Raises:
+      ImportError: Playground is not installed.
+      ValueError: the name or the implementation is unknown.
+    """
+    if name not in tasks.TASKS:
+        raise ValueError(f"MuJoCo Playground has no task {name!r}; `rookery envs` lists the supported ones.")
+    if impl not in (None, *IMPLEMENTATIONS):
+        raise ValueError(f"impl must be one of {list(IMPLEMENTATIONS)}, got {impl!r}.")
+    env = load(name, impl or default_implementation())
+    length = tasks.TASKS[name].episode_length if episode_length is None else episode_length
+    return _environment(env, name, length, None)
+
+
+def from_playground(
+    env: Any, episode_length: int | None = None, name: str | None = None, descriptor: Descriptor | None = None
+) -> Environment:
+    """Adapt an environment object of MuJoCo Playground, or a user-defined one of its class `MjxEnv`, without wrappers.
+
+    Actions are clipped to [-1, 1]. Where observations are a dictionary, agents read its entry `state`, or all of it if
+    it has none. Physics that are not finite terminate the episode. Call this function outside of any traced function.
+
+    Args:
+      env: the environment, whose `done` means that the task ended.
+      episode_length: steps until truncation, at least 1; by default that of the environment's config, or 1,000.
+      name: name of the task; by default that of the class.
+      descriptor: for quality diversity; its function maps Playground's `State` to `[D]` float32.
+
+    Raises:
+      ValueError: the object has no `reset`, `step` and `mjx_model`.
+
+    Example:
+      >>> env = rookery.from_playground(mujoco_playground.registry.load("PendulumSwingup", {"impl": "jax"}))
+    """
+    if not all(hasattr(env, attribute) for attribute in ("reset", "step", "mjx_model", "action_size")):
+        raise ValueError(
+            f"from_playground takes an environment of MuJoCo Playground, got {type(env).__name__}; for a task use make."
+        )
+    length = getattr(getattr(env, "_config", None), "episode_length", EPISODE_LENGTH)
+    length = int(length) if episode_length is None else episode_length
+    return _environment(env, name or type(env).__name__.lower(), length, descriptor)
+
+
+def default_implementation() -> str:
+    """`warp` on a GPU, for which it was written; `jax` on all other machines, where it is faster and can be divided."""
+    return "warp" if jax.default_backend() == "gpu" else "jax"
+
+
+def load(name: str, impl: str) -> Any:
+    """Load Playground's environment without wrappers; see `make` for arguments and errors."""
+    with third_party.standard_promotion(), quiet_model_load():
+        return _import().load(name, config_overrides={"impl": impl})
+
+
+@functools.cache
+def _import() -> Any:
+    """Import Playground's registry without its output."""
+    try:
+        with third_party.quiet_import():
+            import warp
+
+            warp.config.quiet = True
+            from mujoco_playground import registry
+    except ImportError as error:
+        raise ImportError(
+            f"this task needs MuJoCo Playground, which cannot be imported ({error}); install it: {INSTALL}"
+        ) from error
+    return registry
+
+
+def _environment(env: Any, name: str, episode_length: int, descriptor: Descriptor | None) -> Environment:
+    read_descriptor = _no_descriptor if descriptor is None else descriptor.function
+    carried = _carried(env, read_descriptor)
+    # Jitted separately, so that training and evaluation trace the physics once, whatever their batch sizes.
+    reset = jax.jit(functools.partial(_reset, env, read_descriptor, carried))
+    step = jax.jit(functools.partial(_step, env, read_descriptor, carried))
+    with third_party.standard_promotion():
+        observed = _observed(jax.eval_shape(env.reset, _key_data(jax.random.key(0))))
+    shape = jax.tree.map(lambda leaf: tuple(leaf.shape), observed)
+    spec = EnvSpec(
+        name=name,
+        observation_size=feature_size(shape),
+        action_size=int(env.action_size),
+        episode_length=episode_length,
+        descriptor=None if descriptor is None else descriptor.spec,
+        observation_shape=None if is_shape(shape) and len(shape) == 1 else shape,
+    )
+    return time_limit.limit_episode(time_limit.guard_physics(Environment(reset, step, spec)), episode_length)
+
+
+def _carried(env: Any, descriptor: Callable[[Any], Array]) -> Carried:
+    """Find the leaves of Playground's `State` that a step reads, directly or in a later step."""
+    with third_party.standard_promotion():
+        keys = jax.eval_shape(lambda: _key_data(jax.random.split(jax.random.key(0), 3)))
+        start, batch = (
+            jax.eval_shape(env.reset, keys.update(shape=keys.shape[1:])),
+            jax.eval_shape(jax.vmap(env.reset), keys),
+        )
+        leaves, treedef = jax.tree.flatten(start)
+        action = jax.ShapeDtypeStruct((env.action_size,), jnp.float32)
+        closed = jax.make_jaxpr(functools.partial(_advance, env, descriptor))(start, action)
+    per_environment = [
+        wide.shape == (3, *leaf.shape) for leaf, wide in zip(leaves, jax.tree.leaves(batch), strict=True)
+    ]
+    outputs = len(closed.jaxpr.outvars) - len(leaves)
+    read = [False] * len(leaves)
+    while True:
+        _, used = partial_eval.dce_jaxpr(closed.jaxpr, [*read, *[True] * outputs])
+        found = [one or (also and own) for one, also, own in zip(read, used, per_environment, strict=False)]
+        if found == read:
+            break
+        read = found
+    absent = (
+        None if carried else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for carried, leaf in zip(read, leaves, strict=True)
+    )
+    return Carried(treedef, tuple(absent))
+
+
+def _advance(env: Any, descriptor: Callable[[Any], Array], state: Any, action: Array) -> tuple[Any, PyTree]:
+    """Playground's step, and what the adapter reads after it."""
+    after = third_party.strongly_typed(env.step(state, jnp.clip(action, -1.0, 1.0)))
+    read = flatten_features(_observed(after)), after.reward, after.done, descriptor(after)
+    return after, read
+
+
+def _reset(env: Any, descriptor: Callable[[Any], Array], carried: Carried, key: Key) -> tuple[EnvState, Step]:
+    with third_party.standard_promotion():
+        start = third_party.strongly_typed(env.reset(_key_data(key)))
+        features = flatten_features(_observed(start))
+        return carried.reduce(start), base.first_step(features, jnp.asarray(descriptor(start), jnp.float32))
+
+
+def _step(
+    env: Any, descriptor: Callable[[Any], Array], carried: Carried, state: EnvState, action: Array, key: Key
+) -> tuple[EnvState, Step]:
+    del key  # an environment that draws random numbers has its key in its state
+    with third_party.standard_promotion():
+        after, (features, reward, done, reached) = _advance(env, descriptor, carried.restore(state), action)
+        reward, done = jnp.asarray(reward, jnp.float32), jnp.asarray(done, jnp.float32) > 0.5
+        return carried.reduce(after), base.next_step(features, reward, done, jnp.asarray(reached, jnp.float32))
+
+
+def _observed(state: Any) -> PyTree:
+    observation = state.obs
+    return observation.get(POLICY_OBSERVATION, observation) if isinstance(observation, dict) else observation
+
+
+def _key_data(key: Key) -> Array:
+    """Playground's environments store keys in their states, as arrays of integers."""
+    return jax.random.key_data(key)
+
+
+def _no_descriptor(state: Any) -> Array:
+    del state
+    return jnp.zeros((0,), jnp.float32)
