@@ -18,8 +18,10 @@ from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.suites.jaxmarl import adapter as jaxmarl
 from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
 from rookery.envs.suites.playground import adapter as playground
+from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
+from rookery.types import Settings
 
 
 class Task(NamedTuple):
@@ -70,14 +72,19 @@ def make(name: str, **overrides: Any) -> Environment:
     """
     if custom.is_custom(name):
         environment = custom.make(name, **overrides)
-        return environment._replace(settings={"environment": {"env": custom.recorded_name(name), **overrides}})
+        return environment._replace(settings=_settings(environment, custom.recorded_name(name), overrides))
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))
     if unknown:
         raise ValueError(f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}.")
     environment = task.build(**overrides)
     spec = environment.spec._replace(name=name, qd_offset=task.qd_offset)
-    return environment._replace(spec=spec, settings={"environment": {"env": name, **overrides}})
+    return environment._replace(spec=spec, settings=_settings(environment, name, overrides))
+
+
+def _settings(environment: Environment, name: str, overrides: dict[str, Any]) -> Settings:
+    """What a run records of its environment: name and options, with the choices that the environment made itself."""
+    return {"environment": {**environment.settings.get("environment", {}), "env": name, **overrides}}
 
 
 def names() -> tuple[str, ...]:
@@ -201,9 +208,16 @@ def _jaxmarl(name: str) -> Task:
 
 def _playground(name: str) -> Task:
     """Entry of a task of MuJoCo Playground."""
-    build = partial(playground.make, name)
-    overrides = ("episode_length", "impl")
-    return Task(name, "playground", "playground", build, *playground_tasks.TASKS[name], overrides)
+    sizes = playground_tasks.TASKS[name]
+    overrides = ("episode_length", "impl", "naconmax", *(("randomize",) if sizes.randomized else ()))
+    return Task(name, "playground", "playground", partial(playground.make, name), *sizes[:3], overrides)
+
+
+def _playground_variant(name: str, suffix: str, make: Callable[..., Any], descriptor: DescriptorSpec) -> Task:
+    """Entry of a Playground task with a descriptor; its rewards lie in [0, 1]."""
+    task = _playground(name)
+    build = partial(playground.make, name, descriptor=partial(make, name))
+    return task._replace(name=f"{name}_{suffix}", build=build, descriptor=descriptor)
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
@@ -270,6 +284,18 @@ _TASKS = {
         _walled(_HUMANOID, "trap", brax_walls.TRAP, 0.0),
         _walled(_ANT, "maze", brax_walls.MAZE, 57.0),
         *(_playground(name) for name in playground_tasks.TASKS),
+        *(
+            _playground_variant(
+                name, "uni", playground_descriptors.ground_contact, playground_descriptors.contacts(name)
+            )
+            for name in playground_descriptors.FEET
+        ),
+        *(
+            _playground_variant(
+                name, "omni", playground_descriptors.torso_position, playground_descriptors.position(name)
+            )
+            for name in playground_descriptors.POSITION_AXES
+        ),
         *(_gymnax(name) for name in gymnax.TASKS),
         *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
     )

@@ -51,11 +51,11 @@ class Shape(NamedTuple):
 
     link: int
     """Index into the bodies of a `Pose`; -1 for the global frame."""
-    kind: Literal["capsule", "sphere", "box", "cylinder", "plane"]
+    kind: Literal["capsule", "sphere", "ellipsoid", "box", "cylinder", "plane"]
     """Type of the solid."""
     size: tuple[float, ...]
     """Metres. Capsule and cylinder: radius, half length along the shape's z axis (for a capsule without its caps);
-    sphere: radius; box: half sizes along x, y, z; plane, normal to its z axis: half sizes along x, y, 0 if infinite."""
+    sphere: radius; ellipsoid and box: half sizes along x, y, z; plane, normal to its z axis: half sizes along x, y, 0 if infinite."""
     position: tuple[float, float, float]
     """Centre, metres."""
     rotation: tuple[float, float, float, float]

@@ -33,6 +33,7 @@ function shapeGeometry({ kind, size }) {
   if (kind === "capsule") return new Three.CapsuleGeometry(first, 2 * second, 10, 28).rotateX(Math.PI / 2);
   if (kind === "cylinder") return new Three.CylinderGeometry(first, first, 2 * second, 36).rotateX(Math.PI / 2);
   if (kind === "sphere") return new Three.SphereGeometry(first, 32, 20);
+  if (kind === "ellipsoid") return new Three.SphereGeometry(1, 32, 20).scale(first, second, third);
   if (kind === "box") return new Three.BoxGeometry(2 * first, 2 * second, 2 * third);
   // MuJoCo's planes without a size are infinite; this size exceeds the view.
   return new Three.PlaneGeometry(2 * (first || 50), 2 * (second || 50));

@@ -1,7 +1,8 @@
 """Pictures of Brax's robots: the geometries of the loaded model, and the poses of its links.
 
-Shapes are the model's spheres, capsules, cylinders, boxes and planes. Meshes, ellipsoids and height fields are omitted,
-and so are invisible geometries such as the spheres that collide with walls. Textures are not used.
+Shapes are the model's spheres, capsules, ellipsoids, cylinders, boxes and planes; a mesh is drawn as its bounding box.
+Height fields are omitted, and so are geometries that MuJoCo's viewer does not show, such as the spheres that collide
+with walls. Textures are not used.
 """
 
 from typing import Any
@@ -16,9 +17,12 @@ _KINDS = {
     0: ("plane", 2),
     2: ("sphere", 1),
     3: ("capsule", 2),
+    4: ("ellipsoid", 3),
     5: ("cylinder", 2),
     6: ("box", 3),
 }
+_MESH = 7
+_SHOWN_GROUPS = 3  # MuJoCo's viewer shows the groups below this number
 _NO_COLOUR = (0.5, 0.5, 0.5, 1.0)  # MuJoCo's default if the model defines no colour
 _GOALS = ("goal", "target")  # names of goal bodies in Brax's models
 _GOAL_RADIUS, _GOAL_HEIGHT = 0.5, 0.02  # metres; the tasks define no size of their goal
@@ -55,21 +59,34 @@ def bodies(state: Any) -> Pose:
 
 
 def _is_visible(model: Any, geom: int) -> bool:
-    return int(model.geom_type[geom]) in _KINDS and model.geom_rgba[geom, 3] > 0.0
+    drawable = int(model.geom_type[geom]) in (*_KINDS, _MESH)
+    return bool(drawable and model.geom_group[geom] < _SHOWN_GROUPS and model.geom_rgba[geom, 3] > 0.0)
 
 
 def _shape(model: Any, geom: int) -> Shape:
-    kind, count = _KINDS[int(model.geom_type[geom])]
+    if model.geom_type[geom] == _MESH:
+        (kind, size), position = ("box", model.geom_aabb[geom, 3:]), _mesh_centre(model, geom)
+    else:
+        kind, count = _KINDS[int(model.geom_type[geom])]
+        size, position = model.geom_size[geom, :count], model.geom_pos[geom]
     colour = _numbers(model.geom_rgba[geom])
     return Shape(
         link=int(model.geom_bodyid[geom]) - 1,
         kind=kind,  # pyright: ignore[reportArgumentType]  # one of the kinds above
-        size=_numbers(model.geom_size[geom, :count]),
-        position=_numbers(model.geom_pos[geom]),
+        size=_numbers(size),
+        position=_numbers(position),
         rotation=_numbers(model.geom_quat[geom]),
         colour=None if colour == _NO_COLOUR else colour,
         role="goal" if model.body(model.geom_bodyid[geom]).name in _GOALS else "body",
     )
+
+
+def _mesh_centre(model: Any, geom: int) -> np.ndarray:
+    """Centre of a mesh's bounding box in the frame of its body, metres, `[3]`."""
+    w, vector = model.geom_quat[geom, 0], model.geom_quat[geom, 1:]
+    centre = model.geom_aabb[geom, :3]
+    turned = centre + 2.0 * np.cross(vector, np.cross(vector, centre) + w * centre)
+    return model.geom_pos[geom] + turned
 
 
 def _goal(position: tuple[float, float]) -> Shape:

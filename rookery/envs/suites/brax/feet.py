@@ -87,6 +87,17 @@ def find_feet(system: Any, expected: int) -> Feet:
     floor, feet = floor_and_feet(model)
     if len(feet) != expected:
         raise ValueError(f"expected {expected} feet, the model has {len(feet)}; use the task without descriptor.")
+    return geometry(model, floor, feet)
+
+
+def geometry(model: Any, floor: int, feet: list[int]) -> Feet:
+    """Read the geometry of feet from MuJoCo's model.
+
+    Args:
+      model: MuJoCo's model.
+      floor: geometry id of the floor.
+      feet: geometry ids of the feet, which must be spheres or capsules.
+    """
     if any(model.geom_type[g] not in (SPHERE, CAPSULE) for g in feet):
         raise ValueError("feet must be spheres or capsules; use the task without descriptor.")
     halves = [model.geom_size[g, 1] if model.geom_type[g] == CAPSULE else 0.0 for g in feet]

@@ -2,13 +2,14 @@
 
 Playground's `State` contains the whole of MJX's `Data`, and dictionaries of metrics and info. The adapter carries only
 the arrays that a step reads, found by tracing one: everything else would be copied in every step, written to
-checkpoints and divided over devices. Warp's pool of contacts, which all environments of a batch share, is scratch memory that a step
-fills anew, and is not carried either.
+checkpoints and divided over devices. Warp's pool of contacts, which all environments of a batch share, is scratch
+memory that a step fills anew, and is not carried either.
 
 Playground's time limit and automatic reset are not used: `time_limit.limit_episode` truncates, so Playground's `done`
 always means terminated.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,15 +21,15 @@ from jax.interpreters import partial_eval
 from rookery.envs import base
 from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, Step
 from rookery.envs.suites import third_party
-from rookery.envs.suites.brax.adapter import quiet_model_load
-from rookery.envs.suites.playground import tasks
+from rookery.envs.suites.playground import loading
+from rookery.envs.suites.playground.picture import picture
+from rookery.envs.suites.playground.randomization import Randomization, RandomizeFn, randomization
+from rookery.envs.suites.playground.tasks import TASKS
 from rookery.envs.wrappers import time_limit
 from rookery.features import feature_size, flatten_features, is_shape
 from rookery.types import Array, Key, PyTree
 
-INSTALL = 'pip install "rookery[playground]"'
 EPISODE_LENGTH = 1000
-IMPLEMENTATIONS = ("jax", "warp")
 POLICY_OBSERVATION = "state"
 """What a policy reads where observations are a dictionary; the rest is for critics during training."""
 
@@ -62,7 +63,42 @@ class Carried(NamedTuple):
         return jax.tree.unflatten(self.treedef, leaves)
 
 
-def make(name: str, episode_length: int | None = None, impl: str | None = None) -> Environment:
+class PlaygroundState(NamedTuple):
+    """State of an environment between two steps."""
+
+    physics: EnvState
+    """The leaves of Playground's `State` that a step reads."""
+    parameters: tuple[Array, ...]
+    """Random parameters of the episode's physics; empty if they are not randomised."""
+
+
+class Functions(NamedTuple):
+    """What the adapter calls of a user's environment."""
+
+    env: Any
+    """Playground's environment."""
+    descriptor: Callable[[Any], Array]
+    """Playground's `State` -> `[D]`."""
+    randomization: Randomization | None
+    """Randomised parameters of the physics."""
+
+    def draw(self, key: Array) -> tuple[Array, ...]:
+        """Random parameters of an episode."""
+        return () if self.randomization is None else self.randomization.draw(key)
+
+    def model(self, parameters: tuple[Array, ...]) -> contextlib.AbstractContextManager[None]:
+        """Trace the environment's functions with the given parameters."""
+        return contextlib.nullcontext() if self.randomization is None else self.randomization.applied(parameters)
+
+
+def make(
+    name: str,
+    episode_length: int | None = None,
+    impl: str | None = None,
+    randomize: bool = False,
+    naconmax: int | None = None,
+    descriptor: Callable[[Any], Descriptor] | None = None,
+) -> Environment:
     """Build a task of MuJoCo Playground.
 
     Actions are clipped to [-1, 1]. Physics that are not finite terminate the episode. Call this function outside of any
@@ -71,23 +107,32 @@ def make(name: str, episode_length: int | None = None, impl: str | None = None) 
     Args:
       name: Playground's name, e.g. `CheetahRun`.
       episode_length: steps until truncation, at least 1; by default Playground's.
-      impl: MJX's implementation, `jax` or `warp`; by default `default_implementation()`.
+      impl: MJX's implementation, `jax` or `warp`; by default `loading.default_implementation()`.
+      randomize: draw the parameters of the physics for each episode, by the suite's function for the task.
+      naconmax: for `warp`, the largest number of contacts of all environments of a batch together; by default
+        Playground's, which suits 2,048 environments.
+      descriptor: makes the descriptor from Playground's environment, for quality diversity.
 
     Raises:
       ImportError: Playground is not installed.
-      ValueError: the name or the implementation is unknown.
+      FileNotFoundError: the task's robot has to be downloaded.
+      ValueError: an argument is invalid, or the suite has no randomisation function for the task.
     """
-    if name not in tasks.TASKS:
-        raise ValueError(f"MuJoCo Playground has no task {name!r}; `rookery envs` lists the supported ones.")
-    if impl not in (None, *IMPLEMENTATIONS):
-        raise ValueError(f"impl must be one of {list(IMPLEMENTATIONS)}, got {impl!r}.")
-    env = load(name, impl or default_implementation())
-    length = tasks.TASKS[name].episode_length if episode_length is None else episode_length
-    return _environment(env, name, length, None)
+    env = loading.load(name, impl, naconmax)
+    function = loading.suite().get_domain_randomizer(name) if randomize and TASKS[name].randomized else None
+    if randomize and function is None:
+        named = ", ".join(task for task, sizes in TASKS.items() if sizes.randomized)
+        raise ValueError(f"MuJoCo Playground has no randomisation function for {name}; it has some for {named}.")
+    length = TASKS[name].episode_length if episode_length is None else episode_length
+    return _environment(env, name, length, None if descriptor is None else descriptor(env), function)
 
 
 def from_playground(
-    env: Any, episode_length: int | None = None, name: str | None = None, descriptor: Descriptor | None = None
+    env: Any,
+    episode_length: int | None = None,
+    name: str | None = None,
+    descriptor: Descriptor | None = None,
+    randomization: RandomizeFn | None = None,
 ) -> Environment:
     """Adapt an environment object of MuJoCo Playground, or a user-defined one of its class `MjxEnv`, without wrappers.
 
@@ -99,9 +144,11 @@ def from_playground(
       episode_length: steps until truncation, at least 1; by default that of the environment's config, or 1,000.
       name: name of the task; by default that of the class.
       descriptor: for quality diversity; its function maps Playground's `State` to `[D]` float32.
+      randomization: a randomisation function of Playground, `(model, keys) -> (model, in_axes)`; each episode draws
+        its own parameters.
 
     Raises:
-      ValueError: the object has no `reset`, `step` and `mjx_model`.
+      ValueError: the object has no `reset`, `step` and `mjx_model`, or its model cannot be randomised.
 
     Example:
       >>> env = rookery.from_playground(mujoco_playground.registry.load("PendulumSwingup", {"impl": "jax"}))
@@ -112,42 +159,18 @@ def from_playground(
         )
     length = getattr(getattr(env, "_config", None), "episode_length", EPISODE_LENGTH)
     length = int(length) if episode_length is None else episode_length
-    return _environment(env, name or type(env).__name__.lower(), length, descriptor)
+    return _environment(env, name or type(env).__name__.lower(), length, descriptor, randomization)
 
 
-def default_implementation() -> str:
-    """`warp` on a GPU, for which it was written; `jax` on all other machines, where it is faster and can be divided."""
-    return "warp" if jax.default_backend() == "gpu" else "jax"
-
-
-def load(name: str, impl: str) -> Any:
-    """Load Playground's environment without wrappers; see `make` for arguments and errors."""
-    with third_party.standard_promotion(), quiet_model_load():
-        return _import().load(name, config_overrides={"impl": impl})
-
-
-@functools.cache
-def _import() -> Any:
-    """Import Playground's registry without its output."""
-    try:
-        with third_party.quiet_import():
-            import warp
-
-            warp.config.quiet = True
-            from mujoco_playground import registry
-    except ImportError as error:
-        raise ImportError(
-            f"this task needs MuJoCo Playground, which cannot be imported ({error}); install it: {INSTALL}"
-        ) from error
-    return registry
-
-
-def _environment(env: Any, name: str, episode_length: int, descriptor: Descriptor | None) -> Environment:
+def _environment(
+    env: Any, name: str, episode_length: int, descriptor: Descriptor | None, randomize: RandomizeFn | None
+) -> Environment:
     read_descriptor = _no_descriptor if descriptor is None else descriptor.function
     carried = _carried(env, read_descriptor)
+    functions = Functions(env, read_descriptor, None if randomize is None else randomization(env, randomize))
     # Jitted separately, so that training and evaluation trace the physics once, whatever their batch sizes.
-    reset = jax.jit(functools.partial(_reset, env, read_descriptor, carried))
-    step = jax.jit(functools.partial(_step, env, read_descriptor, carried))
+    reset = jax.jit(functools.partial(_reset, functions, carried))
+    step = jax.jit(functools.partial(_step, functions, carried))
     with third_party.standard_promotion():
         observed = _observed(jax.eval_shape(env.reset, _key_data(jax.random.key(0))))
     shape = jax.tree.map(lambda leaf: tuple(leaf.shape), observed)
@@ -159,7 +182,9 @@ def _environment(env: Any, name: str, episode_length: int, descriptor: Descripto
         descriptor=None if descriptor is None else descriptor.spec,
         observation_shape=None if is_shape(shape) and len(shape) == 1 else shape,
     )
-    return time_limit.limit_episode(time_limit.guard_physics(Environment(reset, step, spec)), episode_length)
+    settings = {"environment": {"impl": loading.implementation(env)}}
+    environment = Environment(reset, step, spec, picture=picture(env, carried), settings=settings)
+    return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
 
 
 def _carried(env: Any, descriptor: Callable[[Any], Array]) -> Carried:
@@ -198,21 +223,30 @@ def _advance(env: Any, descriptor: Callable[[Any], Array], state: Any, action: A
     return after, read
 
 
-def _reset(env: Any, descriptor: Callable[[Any], Array], carried: Carried, key: Key) -> tuple[EnvState, Step]:
+def _reset(functions: Functions, carried: Carried, key: Key) -> tuple[EnvState, Step]:
+    env, descriptor, _ = functions
+    start_key, model_key = (key, key) if functions.randomization is None else jax.random.split(key)
     with third_party.standard_promotion():
-        start = third_party.strongly_typed(env.reset(_key_data(key)))
+        parameters = functions.draw(_key_data(model_key))
+        with functions.model(parameters):
+            start = third_party.strongly_typed(env.reset(_key_data(start_key)))
         features = flatten_features(_observed(start))
-        return carried.reduce(start), base.first_step(features, jnp.asarray(descriptor(start), jnp.float32))
+        state = PlaygroundState(carried.reduce(start), parameters)
+        return state, base.first_step(features, jnp.asarray(descriptor(start), jnp.float32))
 
 
 def _step(
-    env: Any, descriptor: Callable[[Any], Array], carried: Carried, state: EnvState, action: Array, key: Key
+    functions: Functions, carried: Carried, state: PlaygroundState, action: Array, key: Key
 ) -> tuple[EnvState, Step]:
     del key  # an environment that draws random numbers has its key in its state
+    env, descriptor, _ = functions
     with third_party.standard_promotion():
-        after, (features, reward, done, reached) = _advance(env, descriptor, carried.restore(state), action)
+        with functions.model(state.parameters):
+            before = carried.restore(state.physics)
+            after, (features, reward, done, reached) = _advance(env, descriptor, before, action)
         reward, done = jnp.asarray(reward, jnp.float32), jnp.asarray(done, jnp.float32) > 0.5
-        return carried.reduce(after), base.next_step(features, reward, done, jnp.asarray(reached, jnp.float32))
+        step = base.next_step(features, reward, done, jnp.asarray(reached, jnp.float32))
+        return PlaygroundState(carried.reduce(after), state.parameters), step
 
 
 def _observed(state: Any) -> PyTree:

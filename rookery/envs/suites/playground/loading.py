@@ -1,0 +1,110 @@
+"""Loading of MuJoCo Playground's environments: implementation of the physics, robot models, and silence."""
+
+import functools
+from typing import Any
+
+import jax
+
+from rookery.envs.suites import third_party
+from rookery.envs.suites.brax.adapter import quiet_model_load
+from rookery.envs.suites.playground import tasks
+
+INSTALL = 'pip install "rookery[playground]"'
+DOWNLOAD = (
+    "python -c 'from mujoco_playground._src import mjx_env; mjx_env.ensure_menagerie_exists()'  # about 1 GB, needs git"
+)
+IMPLEMENTATIONS = ("jax", "warp")
+
+
+def default_implementation() -> str:
+    """The implementation of the physics that suits this machine.
+
+    Returns:
+      `warp` on a single GPU, for which it was written; `jax` on all other machines: it is faster on a CPU and runs on
+      several devices.
+    """
+    return "warp" if jax.default_backend() == "gpu" and jax.device_count() == 1 else "jax"
+
+
+def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any:
+    """Load an environment of Playground without wrappers.
+
+    Args:
+      name: one of `tasks.TASKS`.
+      impl: MJX's implementation; by default `default_implementation()`.
+      naconmax: for `warp`, the largest number of contacts of all environments of a batch together; by default
+        Playground's, which suits 2,048 environments.
+
+    Raises:
+      ImportError: Playground is not installed.
+      FileNotFoundError: the task's robot has to be downloaded.
+      ValueError: the name, the implementation or the number of contacts is invalid.
+    """
+    if name not in tasks.TASKS:
+        raise ValueError(f"MuJoCo Playground has no task {name!r}; `rookery envs playground` lists them.")
+    if impl not in (None, *IMPLEMENTATIONS):
+        raise ValueError(f"impl must be {' or '.join(IMPLEMENTATIONS)}, got {impl!r}.")
+    if naconmax is not None and naconmax < 1:
+        raise ValueError(f"naconmax must be at least 1, got {naconmax}.")
+    registry = suite()
+    _check_robot(name)
+    given = {"impl": impl or default_implementation(), "naconmax": naconmax}
+    config = registry.get_default_config(name)
+    if impl == "warp" and "impl" not in config:
+        raise ValueError(f"{name} runs on impl jax only.")
+    overrides = {key: value for key, value in given.items() if value is not None and key in config}
+    with third_party.standard_promotion(), quiet_model_load():
+        return quiet(registry.load(name, config_overrides=overrides))
+
+
+def implementation(env: Any) -> str:
+    """The implementation that an environment's model was made for."""
+    return str(env.mjx_model.impl.value)
+
+
+def quiet(env: Any) -> Any:
+    """Suppress Warp's messages that the solver stopped at its limit of iterations, as it is meant to.
+
+    Messages about contacts or constraints for which there is no memory are kept.
+    """
+    if implementation(env) == "warp":
+        from mujoco.mjx.third_party.mujoco_warp import OverflowType
+
+        iterations = OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS
+        shown = env.mjx_model.opt._impl.warn_overflow & ~int(iterations)
+        env._mjx_model = env.mjx_model.tree_replace({"opt._impl.warn_overflow": shown})
+    return env
+
+
+@functools.cache
+def suite() -> Any:
+    """Import Playground's registry without its output.
+
+    Raises:
+      ImportError: Playground is not installed.
+    """
+    try:
+        with third_party.quiet_import():
+            import warp
+
+            warp.config.quiet = True
+            from mujoco_playground import registry
+    except ImportError as error:
+        raise ImportError(
+            f"this task needs MuJoCo Playground, which cannot be imported ({error}); install it: {INSTALL}"
+        ) from error
+    return registry
+
+
+def _check_robot(name: str) -> None:
+    """Check that the models of legged robots, arms and hands exist, which Playground does not contain.
+
+    Playground would download them here, at an unexpected moment and in each process of a run.
+    """
+    from mujoco_playground._src import mjx_env
+
+    if name not in tasks.CONTROL_SUITE and not mjx_env.MENAGERIE_PATH.exists():
+        raise FileNotFoundError(
+            f"{name} needs robot models that MuJoCo Playground does not contain (MuJoCo Menagerie); download them "
+            f"once: {DOWNLOAD}"
+        )

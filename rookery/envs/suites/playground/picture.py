@@ -1,0 +1,47 @@
+"""Pictures of MuJoCo's robots: the geometries of the loaded model, and the poses of its bodies."""
+
+import functools
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from rookery.envs.base import EnvState
+from rookery.envs.rendering.scene import Picture, Pose
+from rookery.envs.suites import third_party
+from rookery.envs.suites.brax import bodies
+
+
+class Restorer(Protocol):
+    """Makes Playground's `State` of the part that is carried between steps."""
+
+    def restore(self, carried: EnvState) -> Any: ...
+
+
+def picture(env: Any, carried: Restorer) -> Picture:
+    """Build the picture of an environment.
+
+    Args:
+      env: Playground's environment.
+      carried: makes Playground's `State` from the physics of a `PlaygroundState`.
+    """
+    seconds = float(env.dt) if hasattr(env, "dt") else None
+    return Picture(bodies=functools.partial(_bodies, env, carried), shapes=bodies.shapes(env.mj_model), seconds=seconds)
+
+
+def _bodies(env: Any, carried: Restorer, state: Any) -> Pose:
+    """Poses of the bodies from 1 on, computed from the coordinates of the joints."""
+    from mujoco import mjx
+
+    data = carried.restore(state.physics).data
+    with third_party.standard_promotion():
+        blank = mjx.make_data(env.mj_model, impl="jax")
+        placed = blank.replace(qpos=data.qpos, mocap_pos=data.mocap_pos, mocap_quat=data.mocap_quat)
+        placed = mjx.kinematics(_model(env), placed)
+    return Pose(jnp.asarray(placed.xpos[1:], jnp.float32), jnp.asarray(placed.xquat[1:], jnp.float32))
+
+
+@functools.lru_cache(maxsize=8)
+def _model(env: Any) -> Any:
+    from mujoco import mjx
+
+    return mjx.put_model(env.mj_model, impl="jax")
