@@ -37,6 +37,7 @@ from rookery.envs.registry import make
 from rookery.envs.suites.brax.adapter import from_brax
 from rookery.envs.suites.gymnax import from_gymnax
 from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
+from rookery.envs.suites.playground.adapter import from_playground
 from rookery.envs.wrappers.skills import skills
 from rookery.hyperparams import choose
 from rookery.learners.base import Learner, genotype
@@ -66,6 +67,7 @@ __all__ = [
     "from_brax",
     "from_gymnax",
     "from_jaxmarl",
+    "from_playground",
     "genotype",
     "load",
     "make",

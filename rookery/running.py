@@ -94,8 +94,14 @@ def title(program: Program, over: Mesh) -> str:
     cells = program.settings.get("cells", {}).get("cells") if program.table else None
     parts = [f"{cells} cells" if cells else "", size or f"population {program.population_size}"]
     name, timing = method_of(program.settings) or "a program", f", {program.timing}" if program.timing else ""
-    task = f" on {program.task}" if program.task else ""
+    task = f" on {task_title(program, program.task)}" if program.task else ""
     return f"{name}{task}: {', '.join(filter(None, parts))} on {describe(over)}{timing}"
+
+
+def task_title(program: Program, name: str) -> str:
+    """A task with the implementation of its physics, where it has several, such as `CheetahRun (impl warp)`."""
+    implementation = program.settings.get("environment", {}).get("impl")
+    return f"{name} (impl {implementation})" if implementation else name
 
 
 def show(config: RunConfig, line: str) -> None:

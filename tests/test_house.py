@@ -30,6 +30,9 @@ ONLY_IN = {
     "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
     "gymnax": {"envs/suites/gymnax.py"},
     "jaxmarl": {"envs/suites/jaxmarl/adapter.py", "envs/suites/jaxmarl/visualizers.py"},
+    "mujoco_playground": {"envs/suites/playground/loading.py"},
+    "mujoco": {f"envs/suites/playground/{name}.py" for name in ("loading", "picture", "brax_tasks")},
+    "warp": {"envs/suites/playground/loading.py"},
     "rich": {
         *("training/progress.py", "report/tables.py", "report/compare.py", "running.py"),
         *("cli/commands.py", "cli/app.py", "cli/help.py"),

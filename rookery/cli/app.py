@@ -310,7 +310,8 @@ def _run_title(config: RecordedRun, built: build.Built) -> str:
     if isinstance(config, ProgramRun):
         return running.title(built.program, built.mesh)
     timing = f", {built.program.timing}" if built.program.timing else ""
-    task, population = factories.label(config.environment.env), _population_title(config)
+    task = running.task_title(built.program, factories.label(config.environment.env))
+    population = _population_title(config)
     return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 

@@ -7,6 +7,7 @@ from rookery.envs.registry import make
 from rookery.envs.suites.brax.adapter import from_brax
 from rookery.envs.suites.gymnax import from_gymnax
 from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
+from rookery.envs.suites.playground.adapter import from_playground
 from rookery.envs.tasks.functions import function
 from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.skills import SkillsConfig, skills
@@ -29,6 +30,7 @@ __all__ = [
     "from_brax",
     "from_gymnax",
     "from_jaxmarl",
+    "from_playground",
     "function",
     "guard_physics",
     "identify",

@@ -16,6 +16,7 @@ from rookery.envs.suites.brax.adapter import Descriptor, from_brax
 from rookery.envs.suites.gymnax import from_gymnax
 from rookery.envs.suites.gymnax import load as load_gymnax
 from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
+from rookery.envs.suites.playground.adapter import from_playground
 from rookery.envs.wrappers.frame_stack import stack_frames
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
@@ -123,6 +124,10 @@ class Nothing:
         (from_brax, "from_brax takes an environment of Brax, got Nothing; for a task use make."),
         (from_gymnax, "from_gymnax takes an environment of gymnax, got Nothing; for a task use make."),
         (from_jaxmarl, "from_jaxmarl takes an environment of JaxMARL, got Nothing; for a task use make."),
+        (
+            from_playground,
+            "from_playground takes an environment of MuJoCo Playground, got Nothing; for a task use make.",
+        ),
     ],
 )
 def test_another_object_is_an_error(adapt: Any, message: str) -> None:

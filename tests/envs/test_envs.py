@@ -17,9 +17,9 @@ from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.types import Observation
 
 OWN = tuple(name for name in registry.names() if registry.find(name).suite == "rookery")
-BRAX = ("hopper", "walker2d_uni", "ant_maze")
+SUITES = ("hopper", "walker2d_uni", "ant_maze", "CartpoleBalance")
 FIXED_START = ("probe_value", "probe_discount", "probe_action", "probe_truncation")
-LENGTH = 150  # of Brax's episodes here: the clock must end within the steps below
+LENGTH = 150  # of the suites' episodes here: the clock must end within the steps below
 STEPS = 200
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 
@@ -64,10 +64,10 @@ def agents_of(spec: EnvSpec) -> tuple[int, ...]:
     return (len(spec.team.names),) if spec.team else ()
 
 
-@pytest.fixture(scope="session", params=(*OWN, *BRAX))
+@pytest.fixture(scope="session", params=(*OWN, *SUITES))
 def case(request: pytest.FixtureRequest) -> EnvCase:
     name = request.param
-    env = registry.make(name, episode_length=LENGTH) if name in BRAX else registry.make(name)
+    env = registry.make(name, episode_length=LENGTH) if name in SUITES else registry.make(name)
     traces: Counter[str] = Counter()
     keys = jax.random.split(jax.random.key(0), 2)
     step_keys = jax.random.split(jax.random.key(1), (STEPS, 2))

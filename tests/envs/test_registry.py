@@ -66,7 +66,7 @@ def test_rows_share_their_columns() -> None:
     rows = registry.table()
     assert [row["task"] for row in rows] == [*registry.names(), *functions.names()]
     assert len({tuple(row) for row in rows}) == 1
-    assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "brax,jaxmarl"}
+    assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "playground", "brax,jaxmarl"}
 
 
 def test_a_scoring_function_is_listed_but_not_built() -> None:

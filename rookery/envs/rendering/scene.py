@@ -55,7 +55,8 @@ class Shape(NamedTuple):
     """Type of the solid."""
     size: tuple[float, ...]
     """Metres. Capsule and cylinder: radius, half length along the shape's z axis (for a capsule without its caps);
-    sphere: radius; ellipsoid and box: half sizes along x, y, z; plane, normal to its z axis: half sizes along x, y, 0 if infinite."""
+    sphere: radius; ellipsoid and box: half sizes along x, y, z; plane, normal to its z axis: half sizes along x and y,
+    0 if infinite."""
     position: tuple[float, float, float]
     """Centre, metres."""
     rotation: tuple[float, float, float, float]

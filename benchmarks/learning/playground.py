@@ -1,0 +1,48 @@
+"""MuJoCo Playground: makes every run, the figure and the table of docs/learning.md.
+
+    python -m benchmarks.learning.playground --runs runs/playground --picture docs/learning_playground.png
+
+Each run is a command line with the task, the seeds and the budget; the settings that differ from the defaults are those
+of MuJoCo Playground's own configuration (128 environments for SAC). Existing runs are not repeated, and an interrupted
+run is resumed. Members are scored by the last evaluation of the run, 10 full deterministic episodes of each; no
+selection used the scores of PPO and SAC. The population selects by them.
+"""
+
+from pathlib import Path
+
+from benchmarks import harness
+from benchmarks.learning.defaults import Run, line, train
+from rookery.report.compare import compare
+
+TASKS = ("CartpoleSwingup", "CheetahRun", "WalkerWalk")
+PPO = ("--num-envs", "64", "--rollout-length", "64", "--space.discount", "0.995")
+SAC = (
+    *("--num-envs", "32", "--updates-per-step", "0.25", "--steps-per-generation", "16000", "--batch-size", "256"),
+    *("--hidden-sizes", "128", "128", "--buffer-size", "500000"),
+)
+POPULATION = ("--population", "8", "--num-envs", "64", "--rollout-length", "64")
+RUNS = {
+    **{f"ppo-{task}": Run("ppo", task, 4, 50, more=PPO) for task in TASKS},
+    **{f"sac-{task}": Run("sac", task, 4, 25, more=SAC) for task in TASKS},
+}
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--runs", default="runs/playground", help="folder of the run directories (%(default)s)")
+    made.add_argument("--only", nargs="*", default=list(RUNS), help="names of the runs (default: all)")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    options = harness.parse(made)
+    load, rows = harness.load(), []
+    folders = {name: Path(options.runs) / name for name in options.only}
+    for name, folder in folders.items():
+        run = RUNS[name]._replace(seeds=2, generations=1) if options.quick else RUNS[name]
+        rows.append(line(run, folder, train(run, folder)))
+        print({name: value for name, value in rows[-1].items() if not isinstance(value, list)}, flush=True)
+    harness.report("learning_playground", options, rows, load)
+    if options.picture:
+        compare([*folders.values()], options.picture)
+
+
+if __name__ == "__main__":
+    main()

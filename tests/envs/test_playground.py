@@ -1,0 +1,271 @@
+"""MuJoCo Playground's tasks: they are Playground's own, cost no more than they must, and fail with a sentence."""
+
+import importlib
+import sys
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery.envs import registry
+from rookery.envs.base import Environment, descriptor_spec
+from rookery.envs.check import check_environment
+from rookery.envs.suites import third_party
+from rookery.envs.suites.playground import adapter, descriptors, loading, tasks
+from rookery.envs.suites.playground.adapter import from_playground
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def suite() -> Any:
+    return loading.suite()
+
+
+@pytest.fixture(scope="module")
+def pendulum() -> Any:
+    """Playground's own environment."""
+    return loading.load("PendulumSwingup", "jax")
+
+
+@pytest.fixture(scope="module")
+def task() -> Environment:
+    return registry.make("PendulumSwingup", impl="jax")
+
+
+@pytest.fixture(scope="module")
+def started(pendulum: Any) -> Any:
+    """Playground's state after a reset, jitted once for all tests."""
+
+    def start(key: jax.Array) -> Any:
+        with third_party.standard_promotion():
+            return third_party.strongly_typed(pendulum.reset(jax.random.key_data(key)))
+
+    return jax.jit(start, compiler_options=FAST_COMPILE)
+
+
+def actions_of(spec: Any, *batch: int) -> jax.Array:
+    return jax.random.uniform(jax.random.key(1), (STEPS, *batch, spec.action_size), minval=-1.5, maxval=1.5)
+
+
+def roll(environment: Environment, key: jax.Array, actions: jax.Array) -> Any:
+    """Features and rewards `[STEPS + 1, ...]` of an episode."""
+    state, first = environment.reset(key)
+
+    def advance(state: Any, action: jax.Array) -> Any:
+        state, step = environment.step(state, action, key)
+        return state, (step.observation.features, step.reward)
+
+    _, (features, rewards) = jax.lax.scan(advance, state, actions)
+    first = first.observation.features, first.reward
+    return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, (features, rewards))
+
+
+def compiled_roll(environment: Environment) -> Any:
+    return jax.jit(partial(roll, environment))
+
+
+def test_every_task_of_the_suite_is_in_the_registry(suite: Any) -> None:
+    assert set(tasks.TASKS) == set(suite.ALL_ENVS)
+    randomized = {**sys.modules[suite.locomotion.__name__]._randomizer, **suite.manipulation._randomizer}
+    assert {name for name, sizes in tasks.TASKS.items() if sizes.randomized} == set(randomized)
+    for name, sizes in tasks.TASKS.items():
+        assert suite.get_default_config(name).episode_length == sizes.episode_length, name
+
+
+@pytest.mark.parametrize("name", ["AcrobotSwingup", "BallInCup", "FishSwim", "PointMass", "SwimmerSwimmer6"])
+def test_the_registry_knows_the_sizes(name: str) -> None:
+    spec, task = registry.make(name, impl="jax").spec, registry.find(name)
+    assert (spec.observation_size, spec.action_size) == (task.observation_size, task.action_size)
+    assert spec.episode_length == task.episode_length
+    assert task.extra == "playground"
+
+
+def test_steps_are_those_of_the_suite(pendulum: Any, task: Environment, started: Any) -> None:
+    key, actions = jax.random.key(3), actions_of(task.spec)
+
+    def advance(state: Any, action: jax.Array) -> Any:
+        after = third_party.strongly_typed(pendulum.step(state, jnp.clip(action, -1.0, 1.0)))
+        return after, (after.obs, after.reward)
+
+    features, rewards = compiled_roll(task)(key, actions)
+    first = started(key)
+    with third_party.standard_promotion():
+        _, (more, reward) = jax.jit(partial(jax.lax.scan, advance))(first, actions)
+    np.testing.assert_allclose(features, np.concatenate([first.obs[None], more]), atol=1e-6)
+    np.testing.assert_allclose(rewards[1:], reward, atol=1e-6)
+    assert float(np.ptp(np.asarray(features)[:, 2])) > 0.1  # the pendulum moves
+
+
+def test_the_carried_state_is_what_a_step_reads(task: Environment, started: Any) -> None:
+    state, whole = jax.eval_shape(task.reset, jax.random.key(0))[0], jax.eval_shape(started, jax.random.key(0))
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (state, whole)]
+    assert sizes[0] < 0.2 * sizes[1]
+
+
+def test_members_by_environments_are_one_batch_of_physics() -> None:
+    """A ball that touches its cup: contacts under two maps are those under one."""
+    environment = registry.make("BallInCup", impl="jax")
+    keys, actions = jax.random.split(jax.random.key(0), 4), jnp.moveaxis(actions_of(environment.spec, 4), 1, 0)
+    flat = jax.jit(jax.vmap(partial(roll, environment)), compiler_options=FAST_COMPILE)(keys, actions)
+    pairs = keys.reshape(2, 2), actions.reshape(2, 2, *actions.shape[1:])
+    nested = jax.vmap(jax.vmap(partial(roll, environment)))
+    nested = jax.jit(nested, compiler_options=FAST_COMPILE)(*pairs)
+    for one, two in zip(flat, nested, strict=True):
+        np.testing.assert_allclose(two.reshape(one.shape), one, atol=1e-5)
+    assert float(np.ptp(np.asarray(flat[0]), axis=1).max()) > 0.1
+
+
+def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Environment, started: Any) -> None:
+    import mujoco
+
+    key, picture = jax.random.key(3), task.picture
+    assert picture is not None
+    assert picture.bodies is not None
+    pose = picture.bodies(task.reset(key)[0])
+    data = mujoco.MjData(pendulum.mj_model)
+    data.qpos[:] = started(key).data.qpos
+    mujoco.mj_kinematics(pendulum.mj_model, data)
+    np.testing.assert_allclose(pose.position, data.xpos[1:], atol=1e-5)
+    np.testing.assert_allclose(np.abs(pose.rotation), np.abs(data.xquat[1:]), atol=1e-5)
+    assert {shape.kind for shape in picture.shapes} >= {"capsule", "plane"}
+    assert picture.seconds == pytest.approx(0.02)
+
+
+def test_meshes_and_ellipsoids_are_drawn() -> None:
+    fish = registry.make("FishSwim", impl="jax").picture
+    assert fish is not None
+    assert "ellipsoid" in {shape.kind for shape in fish.shapes}
+
+
+def heavier(model: Any, keys: jax.Array) -> tuple[Any, Any]:
+    """A randomisation function in Playground's format."""
+    mass = jax.vmap(lambda key: model.body_mass * jax.random.uniform(key, (), minval=0.5, maxval=4.0))(keys)
+    axes = jax.tree.map(lambda _: None, model).tree_replace({"body_mass": 0})
+    return model.tree_replace({"body_mass": mass}), axes
+
+
+def test_randomised_physics_differ_between_episodes(pendulum: Any, task: Environment) -> None:
+    before = pendulum.mjx_model
+    environment = from_playground(pendulum, randomization=heavier)
+    keys = jax.random.split(jax.random.key(0), 3)
+    states, _ = jax.vmap(environment.reset)(keys)
+    (masses,) = jax.tree.leaves(
+        [leaf for leaf in jax.tree.leaves(states) if leaf.shape == (3, *before.body_mass.shape)]
+    )
+    ratios = np.asarray(masses[:, -1] / before.body_mass[-1])
+    assert np.all((ratios > 0.5) & (ratios < 4.0))
+    assert len(np.unique(ratios)) == 3
+    assert pendulum.mjx_model is before  # the suite's object is as it was
+
+    # One episode equals that of a model which has the drawn mass from the start.
+    actions = actions_of(environment.spec)
+    features, _ = compiled_roll(environment)(keys[0], actions)
+    fixed = loading.load("PendulumSwingup", "jax")
+    fixed._mjx_model = fixed.mjx_model.tree_replace({"body_mass": masses[0]})
+    start_key = jax.random.split(keys[0])[0]
+    expected, _ = compiled_roll(from_playground(fixed))(start_key, actions)
+    np.testing.assert_allclose(features, expected, atol=1e-6)
+    unchanged, _ = compiled_roll(task)(start_key, actions)
+    assert float(np.abs(unchanged - features).max()) > 1e-3
+
+
+def test_feet_and_position_are_descriptors() -> None:
+    environment = registry.make("HopperHop_uni", impl="jax")
+    assert environment.spec.descriptor == descriptors.contacts("HopperHop")
+    _, first = environment.reset(jax.random.key(0))
+    assert first.descriptor.shape == (1,)
+    assert float(first.descriptor[0]) in (0.0, 1.0)
+    assert registry.find("HumanoidStand_omni").descriptor == descriptors.position("HumanoidStand")
+    assert descriptors.position("HumanoidStand").meaning == "final x, y of the torso"
+    assert descriptors.position("HopperStand").meaning == "final x of the torso"
+
+
+class Swing:
+    """A user-defined environment on MJX, whose observation is a dictionary and whose info grows."""
+
+    action_size = 1
+
+    def __init__(self, env: Any):
+        self.env, self.mjx_model, self.mj_model, self.dt = env, env.mjx_model, env.mj_model, env.dt
+
+    def reset(self, rng: jax.Array) -> Any:
+        start = self.env.reset(rng)
+        return start.replace(obs={"state": start.obs, "privileged_state": start.data.qfrc_bias}, info={"rng": rng})
+
+    def step(self, state: Any, action: jax.Array) -> Any:
+        rng, noise = jax.random.split(state.info["rng"])
+        state.info["rng"] = rng
+        after = self.env.step(state, action)
+        seen = after.obs + 0.01 * jax.random.normal(noise, after.obs.shape)
+        return after.replace(obs={"state": seen, "privileged_state": after.data.qfrc_bias})
+
+
+def test_an_environment_of_ones_own_on_mjx(pendulum: Any) -> None:
+    angle = adapter.Descriptor(descriptor_spec("angle", "final", (-7.0,), (7.0,)), lambda state: state.data.qpos)
+    environment = rookery.from_playground(Swing(pendulum), episode_length=7, name="swing", descriptor=angle)
+    assert (environment.spec.name, environment.spec.observation_size) == ("swing", 3)
+    check_environment(environment)
+
+
+def test_a_task_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    registry.make("CheetahRun", impl="jax")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("CheetahRun", {"impl": "mujoco"}, "impl must be jax or warp, got 'mujoco'"),
+        ("CheetahRun", {"naconmax": 0}, "naconmax must be at least 1, got 0"),
+        ("CheetahRun", {"randomize": True}, "task 'CheetahRun' has no override randomize; it has episode_length"),
+        ("Cheetahrun", {}, "did you mean CheetahRun"),
+        ("CheetahRun", {"backend": "spring"}, "has no override backend"),
+    ],
+)
+def test_wrong_options_get_a_sentence(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.make(name, **options)
+
+
+def test_robots_that_must_be_downloaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, suite: Any) -> None:
+    monkeypatch.setattr("mujoco_playground._src.mjx_env.MENAGERIE_PATH", tmp_path / "absent")
+    with pytest.raises(FileNotFoundError, match=r"Go1Getup needs robot models .* once: python -c 'from mujoco_play"):
+        registry.make("Go1Getup")
+
+
+def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco_playground", None)
+    loading.suite.cache_clear()
+    try:
+        with pytest.raises(
+            ImportError, match=r'cannot be imported .*; install it: pip install "rookery\[playground\]"'
+        ):
+            registry.make("CheetahRun")
+    finally:
+        monkeypatch.undo()
+        loading.suite.cache_clear()
+        importlib.invalidate_caches()
+
+
+def test_a_title_names_the_implementation() -> None:
+    from rookery import running
+
+    settings = {"environment": {"env": "CheetahRun", "impl": "warp"}}
+    program = rookery.Program(*[lambda *_: None] * 3, 2, 2, settings=settings)  # pyright: ignore[reportArgumentType]
+    assert running.task_title(program, "CheetahRun") == "CheetahRun (impl warp)"
+
+
+def test_warp_gives_nearly_what_jax_gives(task: Environment) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    actions = jnp.moveaxis(actions_of(task.spec, 3), 1, 0)
+    expected, found = (
+        jax.jit(jax.vmap(partial(roll, environment)), compiler_options=FAST_COMPILE)(keys, actions)
+        for environment in (task, registry.make("PendulumSwingup", impl="warp"))
+    )
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-4)
