@@ -216,11 +216,13 @@ def _simulate(engine: Engine, frames: int, count: int, arguments: tuple[Array, .
     from mujoco import mjx
 
     q, qd, warm_start, action = arguments
-    before = _data(engine, count).replace(qpos=q, qvel=qd, qacc_warmstart=warm_start, ctrl=action)
-    if frames == 0:
-        return _read(engine, mjx.forward(engine.model, before))
-    after, _ = jax.lax.scan(lambda data, _: (mjx.step(engine.model, data), None), before, None, frames)
-    return _read(engine, after)
+    # JAX calls a batching rule after the caller has left its context, so the context is entered here.
+    with third_party.standard_promotion():
+        data = _data(engine, count).replace(qpos=q, qvel=qd, qacc_warmstart=warm_start, ctrl=action)
+        if frames == 0:
+            return _read(engine, mjx.forward(engine.model, data))
+        data, _ = jax.lax.scan(lambda data, _: (mjx.step(engine.model, data), None), data, None, frames)
+        return _read(engine, data)
 
 
 def _data(engine: Engine, count: int) -> Any:
