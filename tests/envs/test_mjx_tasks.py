@@ -138,10 +138,12 @@ def test_a_picture_has_braxs_shapes_at_our_poses() -> None:
     env = registry.make("mjx_hopper", impl="jax")
     theirs = registry.make("hopper", backend="mjx")
     assert env.picture is not None
+    assert env.picture.bodies is not None
     assert theirs.picture is not None
     assert env.picture.shapes == theirs.picture.shapes
     assert env.picture.seconds == theirs.picture.seconds
-    pose = jax.eval_shape(lambda key: env.picture.bodies(env.reset(key)[0]), jax.random.key(0))
+    state, _ = jax.eval_shape(env.reset, jax.random.key(0))
+    pose = jax.eval_shape(env.picture.bodies, state)
     assert (pose.position.shape, pose.rotation.shape) == ((4, 3), (4, 4))
     assert brax_bodies.shapes(brax.load("hopper", "mjx").sys.mj_model) == env.picture.shapes
 
