@@ -27,7 +27,7 @@ ONLY_IN = {
     "orbax": {"storage/checkpoint.py", "distributed/sync.py"},
     "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py", "cli/options.py"},
     "filelock": {"storage/run_dir.py"},
-    "brax": {"envs/suites/brax/adapter.py", "envs/suites/brax/walls.py"},
+    "brax": {*(f"envs/suites/{name}.py" for name in ("brax/adapter", "brax/walls", "playground/brax_tasks"))},
     "gymnax": {"envs/suites/gymnax.py"},
     "jaxmarl": {"envs/suites/jaxmarl/adapter.py", "envs/suites/jaxmarl/visualizers.py"},
     "mujoco_playground": {"envs/suites/playground/loading.py"},

@@ -18,6 +18,7 @@ from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.suites.jaxmarl import adapter as jaxmarl
 from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
 from rookery.envs.suites.playground import adapter as playground
+from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
@@ -213,11 +214,25 @@ def _playground(name: str) -> Task:
     return Task(name, "playground", "playground", partial(playground.make, name), *sizes[:3], overrides)
 
 
-def _playground_variant(name: str, suffix: str, make: Callable[..., Any], descriptor: DescriptorSpec) -> Task:
-    """Entry of a Playground task with a descriptor; its rewards lie in [0, 1]."""
-    task = _playground(name)
-    build = partial(playground.make, name, descriptor=partial(make, name))
-    return task._replace(name=f"{name}_{suffix}", build=build, descriptor=descriptor)
+def _playground_uni(name: str) -> Task:
+    """Entry of a Playground task described by the contacts of the feet; its rewards lie in [0, 1]."""
+    build = partial(playground.make, name, descriptor=partial(playground_descriptors.ground_contact, name))
+    return _playground(name)._replace(name=f"{name}_uni", build=build, descriptor=playground_descriptors.contacts(name))
+
+
+def _playground_omni(name: str) -> Task:
+    """Entry of a Playground task described by the final position; its rewards lie in [0, 1]."""
+    build = partial(playground.make, name, descriptor=partial(playground_descriptors.torso_position, name))
+    return _playground(name)._replace(
+        name=f"{name}_omni", build=build, descriptor=playground_descriptors.position(name)
+    )
+
+
+def _mjx(robot: str, observation_size: int, action_size: int) -> Task:
+    """Entry of a task of Brax on today's MJX."""
+    build = partial(brax_tasks.make, robot)
+    sizes = observation_size, action_size, brax.EPISODE_LENGTH
+    return Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
@@ -236,11 +251,34 @@ def _walled(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) ->
 
 
 _POINT = {"size": 2, "episode_length": point_maze.EPISODE_LENGTH, "descriptor": point_maze.DESCRIPTOR}
-_HOPPER = _brax("hopper", 11, 3)
-_WALKER2D = _brax("walker2d", 17, 6)
-_HALFCHEETAH = _brax("halfcheetah", 17, 6)
-_ANT = _brax("ant", 27, 8)
-_HUMANOID = _brax("humanoid", 244, 17)
+_ROBOTS = {"hopper": (11, 3), "walker2d": (17, 6), "halfcheetah": (17, 6), "ant": (27, 8), "humanoid": (244, 17)}
+
+
+def _locomotion(build: Callable[[str, int, int], Task]) -> tuple[Task, ...]:
+    """The entries of the walking robots in one suite, and of their variants.
+
+    Each offset covers the lowest reward of a step over five families of policies on Brax's spring backend, measured
+    2026-11-20 by `python -m benchmarks.qd_offsets`, except one step of the ant with reward -8.05. The offsets of the
+    omni and maze tasks are bounds; for the others, a policy that runs backwards faster than the measured policies gets
+    a reward below minus the offset.
+    """
+    hopper, walker2d, halfcheetah, ant, humanoid = robots = [build(name, *sizes) for name, sizes in _ROBOTS.items()]
+    return (
+        *robots,
+        _variant(hopper, "uni", brax_feet.ground_contact(1), 4.0),
+        _variant(walker2d, "uni", brax_feet.ground_contact(2), 4.5),
+        _variant(halfcheetah, "uni", brax_feet.ground_contact(2), 10.0),
+        _variant(ant, "uni", brax_feet.ground_contact(4), 8.0),
+        _variant(humanoid, "uni", brax_feet.ground_contact(2), 0.0),
+        _variant(ant, "omni", brax.OMNI, 3.0),
+        _variant(humanoid, "omni", brax.OMNI, 0.0),
+        _walled(ant, "trap", brax_walls.TRAP, 8.0),
+        _walled(humanoid, "trap", brax_walls.TRAP, 0.0),
+        _walled(ant, "maze", brax_walls.MAZE, 57.0),
+    )
+
+
+_BRAX = _locomotion(_brax)
 
 _TASKS = {
     task.name: task
@@ -258,44 +296,18 @@ _TASKS = {
         _builtin(probes.probe_action, 1, 1),
         _builtin(probes.probe_both, 1, 1),
         _builtin(probes.probe_truncation, 1, probes.TRUNCATION_LENGTH),
-        _HOPPER,
-        _WALKER2D,
-        _HALFCHEETAH,
-        _ANT,
-        _HUMANOID,
+        *_BRAX[:5],
         _brax("humanoidstandup", 244, 17),
         _brax("inverted_pendulum", 4, 1),
         _brax("inverted_double_pendulum", 8, 1),
         _brax("pusher", 23, 7),
         _brax("reacher", 11, 2),
         _brax("swimmer", 8, 2),
-        # Each offset covers the lowest reward of a step over five families of policies on the spring backend, measured
-        # 2026-11-20 by `python -m benchmarks.qd_offsets`, except one step of the ant with reward -8.05. The offsets of
-        # the omni and maze tasks are bounds; for the others, a policy that runs backwards faster than the measured
-        # policies gets a reward below minus the offset.
-        _variant(_HOPPER, "uni", brax_feet.ground_contact(1), 4.0),
-        _variant(_WALKER2D, "uni", brax_feet.ground_contact(2), 4.5),
-        _variant(_HALFCHEETAH, "uni", brax_feet.ground_contact(2), 10.0),
-        _variant(_ANT, "uni", brax_feet.ground_contact(4), 8.0),
-        _variant(_HUMANOID, "uni", brax_feet.ground_contact(2), 0.0),
-        _variant(_ANT, "omni", brax.OMNI, 3.0),
-        _variant(_HUMANOID, "omni", brax.OMNI, 0.0),
-        _walled(_ANT, "trap", brax_walls.TRAP, 8.0),
-        _walled(_HUMANOID, "trap", brax_walls.TRAP, 0.0),
-        _walled(_ANT, "maze", brax_walls.MAZE, 57.0),
+        *_BRAX[5:],
+        *_locomotion(_mjx),
         *(_playground(name) for name in playground_tasks.TASKS),
-        *(
-            _playground_variant(
-                name, "uni", playground_descriptors.ground_contact, playground_descriptors.contacts(name)
-            )
-            for name in playground_descriptors.FEET
-        ),
-        *(
-            _playground_variant(
-                name, "omni", playground_descriptors.torso_position, playground_descriptors.position(name)
-            )
-            for name in playground_descriptors.POSITION_AXES
-        ),
+        *(_playground_uni(name) for name in playground_descriptors.FEET),
+        *(_playground_omni(name) for name in playground_descriptors.POSITION_AXES),
         *(_gymnax(name) for name in gymnax.TASKS),
         *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
     )

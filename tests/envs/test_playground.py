@@ -3,6 +3,7 @@
 import importlib
 import sys
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -76,14 +77,6 @@ def test_every_task_of_the_suite_is_in_the_registry(suite: Any) -> None:
     assert {name for name, sizes in tasks.TASKS.items() if sizes.randomized} == set(randomized)
     for name, sizes in tasks.TASKS.items():
         assert suite.get_default_config(name).episode_length == sizes.episode_length, name
-
-
-@pytest.mark.parametrize("name", ["AcrobotSwingup", "BallInCup", "FishSwim", "PointMass", "SwimmerSwimmer6"])
-def test_the_registry_knows_the_sizes(name: str) -> None:
-    spec, task = registry.make(name, impl="jax").spec, registry.find(name)
-    assert (spec.observation_size, spec.action_size) == (task.observation_size, task.action_size)
-    assert spec.episode_length == task.episode_length
-    assert task.extra == "playground"
 
 
 def test_steps_are_those_of_the_suite(pendulum: Any, task: Environment, started: Any) -> None:
@@ -175,15 +168,27 @@ def test_randomised_physics_differ_between_episodes(pendulum: Any, task: Environ
     assert float(np.abs(unchanged - features).max()) > 1e-3
 
 
-def test_feet_and_position_are_descriptors() -> None:
-    environment = registry.make("HopperHop_uni", impl="jax")
-    assert environment.spec.descriptor == descriptors.contacts("HopperHop")
-    _, first = environment.reset(jax.random.key(0))
-    assert first.descriptor.shape == (1,)
-    assert float(first.descriptor[0]) in (0.0, 1.0)
+def test_positions_have_the_robot_s_axes() -> None:
     assert registry.find("HumanoidStand_omni").descriptor == descriptors.position("HumanoidStand")
     assert descriptors.position("HumanoidStand").meaning == "final x, y of the torso"
     assert descriptors.position("HopperStand").meaning == "final x of the torso"
+
+
+@pytest.mark.parametrize(("height", "expected"), [(0.0, 1.0), (0.004, 1.0), (0.006, 0.0)])
+def test_a_foot_on_the_floor_is_in_contact(height: float, expected: float) -> None:
+    """MuJoCo's own kinematics of the hopper, moved to stand on the floor or above it."""
+    import mujoco
+
+    env = loading.load("HopperHop", "jax")
+    model = env.mj_model
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    foot = model.geom("foot").id
+    lowest = data.geom_xpos[foot, 2] - abs(data.geom_xmat[foot].reshape(3, 3)[2, 2]) * model.geom_size[foot, 1]
+    data.qpos[model.joint("rootz").qposadr] += height - (lowest - model.geom_size[foot, 0])
+    mujoco.mj_kinematics(model, data)
+    read = SimpleNamespace(data=SimpleNamespace(xpos=jnp.asarray(data.xpos), xquat=jnp.asarray(data.xquat)))
+    assert float(descriptors.ground_contact("HopperHop", env).function(read)[0]) == expected
 
 
 class Swing:

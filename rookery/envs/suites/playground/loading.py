@@ -26,6 +26,17 @@ def default_implementation() -> str:
     return "warp" if jax.default_backend() == "gpu" and jax.device_count() == 1 else "jax"
 
 
+def checked_implementation(impl: str | None) -> str:
+    """The given implementation, or the default.
+
+    Raises:
+      ValueError: it is unknown.
+    """
+    if impl not in (None, *IMPLEMENTATIONS):
+        raise ValueError(f"impl must be {' or '.join(IMPLEMENTATIONS)}, got {impl!r}.")
+    return impl or default_implementation()
+
+
 def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any:
     """Load an environment of Playground without wrappers.
 
@@ -42,19 +53,21 @@ def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any
     """
     if name not in tasks.TASKS:
         raise ValueError(f"MuJoCo Playground has no task {name!r}; `rookery envs playground` lists them.")
-    if impl not in (None, *IMPLEMENTATIONS):
-        raise ValueError(f"impl must be {' or '.join(IMPLEMENTATIONS)}, got {impl!r}.")
+    chosen = checked_implementation(impl)
     if naconmax is not None and naconmax < 1:
         raise ValueError(f"naconmax must be at least 1, got {naconmax}.")
     registry = suite()
     _check_robot(name)
-    given = {"impl": impl or default_implementation(), "naconmax": naconmax}
+    given = {"impl": chosen, "naconmax": naconmax}
     config = registry.get_default_config(name)
     if impl == "warp" and "impl" not in config:
         raise ValueError(f"{name} runs on impl jax only.")
     overrides = {key: value for key, value in given.items() if value is not None and key in config}
     with third_party.standard_promotion(), quiet_model_load():
-        return quiet(registry.load(name, config_overrides=overrides))
+        env = registry.load(name, config_overrides=overrides)
+    if implementation(env) == "warp":
+        env._mjx_model = without_iteration_messages(env.mjx_model)
+    return env
 
 
 def implementation(env: Any) -> str:
@@ -62,18 +75,28 @@ def implementation(env: Any) -> str:
     return str(env.mjx_model.impl.value)
 
 
-def quiet(env: Any) -> Any:
+def without_iteration_messages(model: Any) -> Any:
     """Suppress Warp's messages that the solver stopped at its limit of iterations, as it is meant to.
 
     Messages about contacts or constraints for which there is no memory are kept.
-    """
-    if implementation(env) == "warp":
-        from mujoco.mjx.third_party.mujoco_warp import OverflowType
 
-        iterations = OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS
-        shown = env.mjx_model.opt._impl.warn_overflow & ~int(iterations)
-        env._mjx_model = env.mjx_model.tree_replace({"opt._impl.warn_overflow": shown})
-    return env
+    Args:
+      model: MJX's model for `warp`.
+    """
+    from mujoco.mjx.third_party.mujoco_warp import OverflowType
+
+    shown = model.opt._impl.warn_overflow & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
+    return model.tree_replace({"opt._impl.warn_overflow": shown})
+
+
+def quiet_warp() -> None:
+    """Import Warp without its messages about devices and about each kernel that it loads."""
+    import warp
+
+    if hasattr(warp, "LOG_ERROR"):
+        warp.config.log_level = warp.LOG_ERROR
+    else:  # earlier releases
+        warp.config.quiet = True
 
 
 @functools.cache
@@ -85,9 +108,7 @@ def suite() -> Any:
     """
     try:
         with third_party.quiet_import():
-            import warp
-
-            warp.config.quiet = True
+            quiet_warp()
             from mujoco_playground import registry
     except ImportError as error:
         raise ImportError(

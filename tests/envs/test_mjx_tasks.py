@@ -1,0 +1,173 @@
+"""Brax's tasks on today's MJX: they are Brax's, step by step, and Warp loses no contact of a batch."""
+
+import importlib.util
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step
+from rookery.envs.suites.brax import adapter as brax
+from rookery.envs.suites.brax import bodies as brax_bodies
+from rookery.envs.suites.brax import walls as brax_walls
+from rookery.envs.suites.playground import brax_tasks
+from rookery.envs.suites.playground.brax_tasks import Physics
+from rookery.envs.wrappers.time_limit import TimeLimitState
+
+NAMES = [name for name in registry.names() if name.startswith("mjx_")]
+STEPS, BATCH = 50, 4
+needs_warp = pytest.mark.skipif(importlib.util.find_spec("warp") is None, reason="Warp is not installed")
+
+
+@pytest.fixture(scope="module")
+def on_brax() -> tuple[TimeLimitState, jax.Array, list[Step], list[TimeLimitState]]:
+    """Start states of Brax's hopper on its backend mjx, actions, and the steps and states of `BATCH` episodes."""
+    env = registry.make("hopper_uni", backend="mjx")
+    start, _ = jax.jit(jax.vmap(env.reset))(keys())
+    actions = jax.random.uniform(jax.random.key(1), (STEPS, BATCH, env.spec.action_size), minval=-1.0)
+    steps, states = trajectory(env, start, actions)
+    return start, actions, steps, states
+
+
+def keys() -> jax.Array:
+    return jax.random.split(jax.random.key(0), BATCH)
+
+
+def trajectory(env: Environment, state: Any, actions: jax.Array) -> tuple[list[Step], list[Any]]:
+    """The steps, and the states before each of them."""
+    step, steps, states = jax.jit(jax.vmap(env.step)), [], []
+    for action in actions:
+        states.append(state)
+        state, taken = step(state, action, keys())
+        steps.append(taken)
+    return steps, states
+
+
+def carried(state: TimeLimitState) -> TimeLimitState:
+    """The state of ours that is equal to one of Brax's."""
+    data: Any = state.inner
+    return state._replace(inner=Physics(data.q, data.qd, data.x, data.xd, data.qacc_warmstart))
+
+
+def assert_equal(found: list[Step], expected: list[Step], tolerance: float) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("impl", "one", "all_of_them"), [("jax", 1e-5, 1e-4), pytest.param("warp", 1e-3, 1e-3, marks=needs_warp)]
+)
+def test_a_task_is_that_of_brax(on_brax: Any, impl: str, one: float, all_of_them: float) -> None:
+    """Observation, reward, flags and descriptor: of single steps from Brax's states, and of whole trajectories."""
+    start, actions, steps, states = on_brax
+    assert any(step.terminated.any() for step in steps)
+    env = registry.make("mjx_hopper_uni", impl=impl)
+    first, observed = jax.jit(jax.vmap(env.reset))(keys())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), first.inner.x, start.inner.x)
+    assert not observed.terminated.any()
+    step = jax.jit(jax.vmap(env.step))
+    singles = [step(carried(state), action, keys())[1] for state, action in zip(states, actions, strict=True)]
+    assert_equal(singles, steps, one)
+    assert_equal(trajectory(env, first, actions)[0], steps, all_of_them)
+
+
+def test_the_state_has_only_what_a_step_reads() -> None:
+    env = registry.make("mjx_hopper", impl="jax")
+    state, _ = jax.eval_shape(env.reset, jax.random.key(0))
+    assert isinstance(state.inner, Physics)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 3 * 6 + 4 * (7 + 6) + 1  # joints, links, time
+
+
+@needs_warp
+def test_warp_loses_no_contact_of_a_batch() -> None:
+    """Ants on the ground: batched, and batched twice, they move as each alone does."""
+    env = registry.make("mjx_ant", impl="warp")
+    number = 64
+    many = jax.random.split(jax.random.key(0), number)
+    state, _ = jax.jit(jax.vmap(env.reset))(many)
+    low = state.inner._replace(q=state.inner.q.at[:, 2].set(0.3))  # metres; the feet are in the floor
+    state = state._replace(inner=low)
+    batched, alone = jax.jit(jax.vmap(env.step)), jax.jit(env.step)
+    nested = jax.jit(jax.vmap(jax.vmap(env.step)))
+    square = jax.tree.map(lambda leaf: leaf.reshape(8, 8, *leaf.shape[1:]), (state, many))
+    actions = jax.random.uniform(jax.random.key(1), (3, number, 8), minval=-1.0)
+    singles = {index: jax.tree.map(lambda leaf, i=index: leaf[i], state) for index in (0, 1, 40, 63)}
+    twice = square[0]
+    for action in actions:
+        state, step = batched(state, action, many)
+        twice, step_of_nested = nested(twice, action.reshape(8, 8, 8), square[1])
+        features = np.asarray(step.final_observation.features)
+        np.testing.assert_array_equal(step_of_nested.final_observation.features.reshape(features.shape), features)
+        for index, single in singles.items():
+            singles[index], step_alone = alone(single, action[index], many[index])
+            np.testing.assert_allclose(step_alone.final_observation.features, features[index], atol=1e-5)
+
+
+def test_a_model_has_room_for_all_contacts() -> None:
+    """Each foot of an ant can touch the floor; each foot and the torso all walls of the trap."""
+    env = brax.load("ant", "mjx")
+    plain = brax_tasks._engine(env, "jax")
+    assert (plain.contacts, plain.constraints, plain.frames) == (4, 4 * 4 + 8, 5)  # pyramids of four, and joint limits
+    brax_walls.add_walls(env, "ant", brax_walls.trap_walls(11.5))
+    walled = brax_tasks._engine(env, "jax")
+    assert (walled.contacts, walled.constraints) == (4 + 5 * 3, 4 * 19 + 8)
+    assert (walled.mj_model.opt.iterations, walled.mj_model.opt.ls_iterations) == (1, 4)  # as Brax's class sets them
+    assert env.sys.mj_model.opt.iterations == 4  # Brax's model is not changed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_registry_lists_the_same_as_for_brax(name: str) -> None:
+    ours, theirs = registry.find(name), registry.find(name.removeprefix("mjx_"))
+    assert (ours.suite, ours.extra, ours.overrides) == ("playground", "playground", ("episode_length", "impl"))
+    for field in ("observation_size", "action_size", "episode_length", "descriptor", "qd_offset"):
+        assert getattr(ours, field) == getattr(theirs, field), field
+
+
+def test_every_walking_robot_and_variant_of_brax_is_listed() -> None:
+    robots = ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")
+    brax_names = [name for name in registry.names() if registry.find(name).suite == "brax"]
+    assert {f"mjx_{name}" for name in brax_names if name.split("_")[0] in robots} == set(NAMES)
+    assert len(NAMES) == 15
+
+
+def test_a_picture_has_braxs_shapes_at_our_poses() -> None:
+    env = registry.make("mjx_hopper", impl="jax")
+    theirs = registry.make("hopper", backend="mjx")
+    assert env.picture is not None
+    assert env.picture.bodies is not None
+    assert theirs.picture is not None
+    assert env.picture.shapes == theirs.picture.shapes
+    assert env.picture.seconds == theirs.picture.seconds
+    state, _ = jax.eval_shape(env.reset, jax.random.key(0))
+    pose = jax.eval_shape(env.picture.bodies, state)
+    assert (pose.position.shape, pose.rotation.shape) == ((4, 3), (4, 4))
+    assert brax_bodies.shapes(brax.load("hopper", "mjx").sys.mj_model) == env.picture.shapes
+
+
+def test_unknown_options() -> None:
+    with pytest.raises(ValueError, match=r"^impl must be jax or warp, got 'cuda'\.$"):
+        registry.make("mjx_hopper", impl="cuda")
+    with pytest.raises(ValueError, match="task 'mjx_hopper' has no override backend; it has"):
+        registry.make("mjx_hopper", backend="spring")
+    with pytest.raises(
+        ValueError, match=r"the tasks mjx_.* run on MJX only; for another backend use Brax's task 'hopper'"
+    ):
+        brax_tasks.make("hopper", backend="spring")
+    with pytest.raises(ValueError, match="Brax has no environment 'hoper'"):
+        brax_tasks.make("hoper", impl="jax")
+
+
+@pytest.mark.parametrize(("impl", "missing"), [("jax", "brax.envs"), ("jax", "mujoco.mjx"), ("warp", "warp")])
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, impl: str, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ImportError, match=rf'import of {missing} .*install them: pip install "rookery\[playground\]"$'):
+        registry.make("mjx_hopper", impl=impl)
+
+
+def test_listing_imports_no_simulator() -> None:
+    code = "import sys; from rookery.envs import registry; registry.table(); assert not {0} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code.format({"brax", "mujoco", "warp"})], check=True, timeout=60)
