@@ -17,7 +17,7 @@ To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyp
 agent to the test suite in `tests/agents/test_agents.py`, which checks both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
@@ -186,6 +186,17 @@ class IntrinsicReward(NamedTuple, Generic[ParamsT, StateT]):
     conclude: ConcludeFn
 
 
+class UpdateLayout(NamedTuple, Generic[StateT]):
+    """An arrangement of a block of updates in fewer, larger operations, see `backend.prefers_few_kernels`."""
+
+    pack: Callable[[StateT], StateT]
+    """Rearranges the state for a block of updates."""
+    unpack: Callable[[StateT], StateT]
+    """The inverse of `pack`."""
+    period: int = 1
+    """Number of updates after which the operations of an update recur: TD3's policy delay."""
+
+
 class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """A learning algorithm for one member that learns from stored transitions."""
 
@@ -201,6 +212,8 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """None: the agent learns from the environment's reward, and its return is the fitness."""
     encoded_size: int | None = None
     """Size of the encoder's output; None if the networks read the features as they are."""
+    layout: UpdateLayout[StateT] | None = None
+    """None: a block of updates is arranged like single updates."""
     settings: Settings = NO_SETTINGS
     """Its name and config, recorded in the run directory."""
 

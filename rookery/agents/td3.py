@@ -3,6 +3,7 @@
 Source: Fujimoto 2018, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv:1802.09477).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -11,8 +12,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rookery import gradients, hyperparams, networks, returns
-from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery import backend, gradients, hyperparams, networks, returns, trees
+from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
@@ -177,6 +178,10 @@ def start(params: Td3Params) -> Td3State:
     return Td3State(gradients.start(params.policy), gradients.start(params.critic), *targets)
 
 
+def _change_critics(change: Callable[[PyTree], PyTree], state: Td3State) -> Td3State:
+    return state._replace(critic=change(state.critic), target_critic=change(state.target_critic))
+
+
 def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Observation, key: Key) -> Array:
     """Return the policy's action with Gaussian noise, clipped to [-1, 1], `[A]`."""
     action = _action(nets, state.policy.params, observation)
@@ -225,9 +230,20 @@ def update(
 
     delayed_update = partial(_update_policy_and_targets, nets, hyper, batch.observation)
     due = (step + 1) % config.policy_delay == 0
-    no_loss = jnp.zeros_like(metrics["critic_loss"])
-    state, actor_loss = jax.lax.cond(due, delayed_update, lambda state: (state, no_loss), state)
+    state, actor_loss = _where_due(due, delayed_update, lambda state: (state, jnp.zeros_like(metrics["critic_loss"])), state)
     return state, {**metrics, "actor_loss": config.policy_delay * actor_loss}
+
+
+def _where_due(due: Array | bool, update: Callable, skip: Callable, state: Td3State) -> tuple[Td3State, Array]:
+    """Apply the delayed part of an update where it is due.
+
+    A conditional copies the state that it returns. Where kernels are costly, the part is computed in vain instead.
+    """
+    if isinstance(due, bool):
+        return update(state) if due else skip(state)
+    if backend.prefers_few_kernels():
+        return trees.where(due, update(state), skip(state))
+    return jax.lax.cond(due, update, skip, state)
 
 
 def _update_policy_and_targets(
@@ -289,5 +305,10 @@ def td3(
         update=partial(update, nets, config),
         space=SPACE,
         encoded_size=read.encoded_size,
+        layout=UpdateLayout(
+            pack=partial(_change_critics, networks.stack_twins),
+            unpack=partial(_change_critics, networks.separate_twins),
+            period=config.policy_delay,
+        ),
         settings={"agent": read.described(named("td3", config))},
     )

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers, normalize, trees
-from rookery.agents.base import KeepFn, OffPolicyAgent
+from rookery import backend, buffers, normalize, trees
+from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
@@ -202,9 +202,12 @@ def learn(
     noise = jax.tree.map(
         lambda leaf: leaf.reshape(updates, batch_size, *leaf.shape[1:]), agent.noise(noise_key, updates * batch_size)
     )
+    update = partial(_update, agent, buffer, member)
     steps = first + jnp.arange(updates)
-    state, metrics = jax.lax.scan(partial(_update, agent, buffer, member), member.state, (indices, noise, steps))
-    return state, jax.tree.map(jnp.mean, metrics)
+    if not backend.prefers_few_kernels():
+        state, metrics = jax.lax.scan(update, member.state, (indices, noise, steps))
+        return state, jax.tree.map(jnp.mean, metrics)
+    return _learn_in_groups(agent.layout or NO_LAYOUT, update, member.state, (indices, noise, steps))
 
 
 def _update(
@@ -217,6 +220,27 @@ def _update(
         next_observation=rollout.normalize_features(member.normalizer, batch.next_observation),
     )
     return agent.update(state, member.hyper, batch, noise, step)
+
+
+def _learn_in_groups(layout, update, state, inputs):
+    updates = inputs[2].shape[0]
+    period = layout.period if updates % layout.period == 0 and layout.period <= 4 else 1
+    inputs = jax.tree.map(lambda leaf: leaf.reshape(updates // period, period, *leaf.shape[1:]), inputs)
+    _, structure = jax.tree.flatten(jax.eval_shape(update, state, trees.take(trees.take(inputs, 0), 0))[1])
+
+    def run_group(state, inputs):
+        rows = []
+        for offset in range(period):
+            indices, noise, step = trees.take(inputs, offset)
+            state, metrics = update(state, (indices, noise, offset if period > 1 else step))
+            rows.append(jnp.stack(jax.tree.leaves(metrics)))
+        return state, sum(rows) / period
+
+    state, rows = jax.lax.scan(run_group, layout.pack(state), inputs)
+    return layout.unpack(state), jax.tree.unflatten(structure, list(jnp.mean(rows, axis=0)))
+
+
+NO_LAYOUT = UpdateLayout(lambda state: state, lambda state: state)
 
 
 def off_policy(
