@@ -108,8 +108,8 @@ class UpdateFn(Protocol[StateT, HyperT, NoiseT]):
       hyper: the member's hyper-parameters.
       batch: the transitions.
       noise: the result of `NoiseFn`.
-      step: `[]` int32, number of updates before this one. It is one scalar for the whole population and never batched,
-        so that `lax.cond(step % delay == 0, ...)` stays a branch that can be skipped.
+      step: `[]` int32, number of updates before this one; or an int, see `UpdateLayout.group`. It is one scalar for the
+        whole population and never batched, so that `lax.cond(step % delay == 0, ...)` stays a branch that can be skipped.
 
     Returns:
       The new state, and metrics `[]`.
@@ -186,15 +186,23 @@ class IntrinsicReward(NamedTuple, Generic[ParamsT, StateT]):
     conclude: ConcludeFn
 
 
-class UpdateLayout(NamedTuple, Generic[StateT]):
-    """An arrangement of a block of updates in fewer, larger operations, see `backend.prefers_few_kernels`."""
+def _unchanged(state: StateT) -> StateT:
+    return state
 
-    pack: Callable[[StateT], StateT]
-    """Rearranges the state for a block of updates."""
-    unpack: Callable[[StateT], StateT]
+
+class UpdateLayout(NamedTuple, Generic[StateT]):
+    """An arrangement of an agent's updates in fewer, larger operations, for `backend.prefers_few_kernels`.
+
+    Checkpoints and evaluations contain the state that is not packed.
+    """
+
+    pack: Callable[[StateT], StateT] = _unchanged
+    """Rearranges the state for training; `update` and `explore` accept both arrangements."""
+    unpack: Callable[[StateT], StateT] = _unchanged
     """The inverse of `pack`."""
-    period: int = 1
-    """Number of updates after which the operations of an update recur: TD3's policy delay."""
+    group: int = 1
+    """Updates in each repetition of the loop, if it divides the number of updates in a block. An update then receives
+    its place in the group, an int, as its `step`; a multiple of the updates after which the agent's update recurs."""
 
 
 class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
@@ -213,7 +221,7 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     encoded_size: int | None = None
     """Size of the encoder's output; None if the networks read the features as they are."""
     layout: UpdateLayout[StateT] | None = None
-    """None: a block of updates is arranged like single updates."""
+    """None: the updates of a block follow one another, with the state as it is."""
     settings: Settings = NO_SETTINGS
     """Its name and config, recorded in the run directory."""
 

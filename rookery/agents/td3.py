@@ -217,7 +217,7 @@ def update(
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
       noise: `[B, A]`, standard normal.
-      step: `[]`, never batched, so that updates without a policy step skip its computation.
+      step: `[]` or an int, never batched, so that updates without a policy step skip its computation.
 
     Returns:
       The new state, and metrics `[]`: critic_loss, value, and actor_loss. actor_loss is multiplied by `policy_delay`
@@ -229,21 +229,26 @@ def update(
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
 
     delayed_update = partial(_update_policy_and_targets, nets, hyper, batch.observation)
-    due = (step + 1) % config.policy_delay == 0
-    state, actor_loss = _where_due(due, delayed_update, lambda state: (state, jnp.zeros_like(metrics["critic_loss"])), state)
+    skip = partial(_skip, jnp.zeros_like(metrics["critic_loss"]))
+    state, actor_loss = _where((step + 1) % config.policy_delay == 0, delayed_update, skip, state)
     return state, {**metrics, "actor_loss": config.policy_delay * actor_loss}
 
 
-def _where_due(due: Array | bool, update: Callable, skip: Callable, state: Td3State) -> tuple[Td3State, Array]:
+def _where(due: Array | bool, delayed_update: Callable, skip: Callable, state: Td3State) -> tuple[Td3State, Array]:
     """Apply the delayed part of an update where it is due.
 
-    A conditional copies the state that it returns. Where kernels are costly, the part is computed in vain instead.
+    A GPU copies every array that leaves a conditional, which costs more than the part itself; there the part is
+    computed in each update, unless it is known at trace time whether it is due.
     """
     if isinstance(due, bool):
-        return update(state) if due else skip(state)
+        return delayed_update(state) if due else skip(state)
     if backend.prefers_few_kernels():
-        return trees.where(due, update(state), skip(state))
-    return jax.lax.cond(due, update, skip, state)
+        return trees.where(due, delayed_update(state), skip(state))
+    return jax.lax.cond(due, delayed_update, skip, state)
+
+
+def _skip(no_loss: Array, state: Td3State) -> tuple[Td3State, Array]:
+    return state, no_loss
 
 
 def _update_policy_and_targets(
@@ -264,6 +269,14 @@ def _update_policy_and_targets(
 
 def _action(nets: Td3Networks, params: PyTree, observation: Observation) -> Array:
     return jnp.tanh(nets.policy.apply(params, observation))
+
+
+def _group(policy_delay: int) -> int:
+    """Updates per repetition of the loop: the delay, unless the loop's body would become long; see `UpdateLayout`."""
+    return policy_delay if policy_delay <= _LONGEST_GROUP else 1
+
+
+_LONGEST_GROUP = 4
 
 
 def td3(
@@ -308,7 +321,7 @@ def td3(
         layout=UpdateLayout(
             pack=partial(_change_critics, networks.stack_twins),
             unpack=partial(_change_critics, networks.separate_twins),
-            period=config.policy_delay,
+            group=_group(config.policy_delay),
         ),
         settings={"agent": read.described(named("td3", config))},
     )
