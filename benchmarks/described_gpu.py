@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # without it the plugin requires a driver
@@ -22,6 +22,11 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from benchmarks import harness
+from rookery import backend
+from rookery.cli import app
+from rookery.distributed import programs
+from rookery.distributed.mesh import AXIS
+from rookery.experiments import build
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 H200 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
@@ -41,10 +46,10 @@ def missing() -> str | None:
 
 
 def mesh(devices: int = 1) -> Mesh:
-    """A mesh of described H200s with one axis, `members`, like that of `rookery.distributed.mesh`."""
+    """A mesh of described H200s, as `rookery.distributed.mesh` makes one of real devices."""
     shape = f"1x1x{devices}"  # one host with one process
     topology = topologies.get_topology_desc(shape, platform="cuda", target_config=H200, topology=shape)
-    return Mesh(np.asarray(topology.devices), ("members",), axis_types=(jax.sharding.AxisType.Auto,))
+    return Mesh(np.asarray(topology.devices), (AXIS,))
 
 
 def compile_for_gpu(function: Callable, *arguments: Any, donate: tuple[int, ...] = ()) -> harness.Compiled:
@@ -60,7 +65,8 @@ def compile_for_gpu(function: Callable, *arguments: Any, donate: tuple[int, ...]
     def place(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    return harness.compile_program(function, *jax.tree.map(place, arguments), donate=donate)
+    with backend.tracing_for("gpu"):
+        return harness.compile_program(function, *jax.tree.map(place, arguments), donate=donate)
 
 
 class Loop(NamedTuple):
@@ -176,12 +182,26 @@ def heaviest(count: Count) -> Loop:
     return count.loops[0]
 
 
-def custom_calls(text: str) -> Iterable[str]:
+def custom_calls(text: str) -> list[str]:
     """The targets of a program's custom calls: libraries, and callbacks of the host."""
     return sorted(set(re.findall(r'custom_call_target="([^"]+)"', text)))
 
 
-def seconds(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result of a call, and its seconds."""
-    started = time.perf_counter()
-    return call(), time.perf_counter() - started
+def compile_generation(words: Sequence[str], devices: int = 1) -> harness.Compiled:
+    """Compile a whole generation of a run for described GPUs: training, evaluation and selection.
+
+    Args:
+      words: kind of run and flags, as after `rookery train`.
+      devices: number of described H200s that the population is divided over.
+    """
+    over = mesh(devices)
+    command = app.parse(["train", *words])
+    with backend.tracing_for("gpu"):
+        program = build.build(command.config, over=over).program
+        step = programs.compile_program(program, over).step
+        arguments = programs.template(program, over), jax.eval_shape(lambda: jax.random.key(0))
+        started = time.perf_counter()
+        lowered = step.lower(*arguments)
+        traced = time.perf_counter()
+        compiled = lowered.compile()
+    return harness.Compiled(compiled, traced - started, time.perf_counter() - traced)

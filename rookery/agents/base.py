@@ -109,7 +109,7 @@ class UpdateFn(Protocol[StateT, HyperT, NoiseT]):
       batch: the transitions.
       noise: the result of `NoiseFn`.
       step: `[]` int32, number of updates before this one; or an int, see `UpdateLayout.group`. It is one scalar for the
-        whole population and never batched, so that `lax.cond(step % delay == 0, ...)` stays a branch that can be skipped.
+        whole population and never batched, so that `lax.cond(step % delay == 0, ...)` stays a branch that is skipped.
 
     Returns:
       The new state, and metrics `[]`.
