@@ -52,20 +52,23 @@ def mesh(devices: int = 1) -> Mesh:
     return Mesh(np.asarray(topology.devices), (AXIS,))
 
 
-def compile_for_gpu(function: Callable, *arguments: Any, donate: tuple[int, ...] = ()) -> harness.Compiled:
+def compile_for_gpu(
+    function: Callable, *arguments: Any, donate: tuple[int, ...] = (), platform: str = "gpu"
+) -> harness.Compiled:
     """Trace, lower and compile a function for one described H200; see `harness.compile_program`.
 
     Args:
       function: pure, of `arguments`.
       arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`; only their shapes are used.
       donate: indices of donated arguments.
+      platform: the platform whose arrangement of the program is compiled, see `rookery.backend`.
     """
     sharding = jax.sharding.SingleDeviceSharding(mesh().devices.item())
 
     def place(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    with backend.tracing_for("gpu"):
+    with backend.tracing_for(platform):
         return harness.compile_program(function, *jax.tree.map(place, arguments), donate=donate)
 
 

@@ -21,7 +21,7 @@ GENERATIONS = {
 }
 """Kind of run -> flags of a tiny one."""
 HOST = ("callback", "lapack", "host")
-"""Parts of the names of custom calls that run on the host; those of the GPU's libraries, such as cusolver, may occur."""
+"""Parts of the names of custom calls on the host; those of the GPU's libraries, such as cusolver, may occur."""
 
 
 @pytest.mark.skipif(bool(described_gpu.missing()), reason=described_gpu.missing() or "")
