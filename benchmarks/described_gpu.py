@@ -22,7 +22,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from benchmarks import harness
-from rookery import backend
+from rookery.agents import backend
 from rookery.cli import app
 from rookery.distributed import programs
 from rookery.distributed.mesh import AXIS
@@ -61,7 +61,7 @@ def compile_for_gpu(
       function: pure, of `arguments`.
       arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`; only their shapes are used.
       donate: indices of donated arguments.
-      platform: the platform whose arrangement of the program is compiled, see `rookery.backend`.
+      platform: the platform whose arrangement of the program is compiled, see `rookery.agents.backend`.
     """
     sharding = jax.sharding.SingleDeviceSharding(mesh().devices.item())
 
@@ -201,7 +201,7 @@ def compile_generation(words: Sequence[str], devices: int = 1) -> harness.Compil
     command = app.parse(["train", *words])
     with backend.tracing_for("gpu"):
         program = build.build(command.config, over=over).program
-        step = programs.compile_program(program, over).step
+        step: Any = programs.compile_program(program, over).step
         arguments = programs.template(program, over), jax.eval_shape(lambda: jax.random.key(0))
         started = time.perf_counter()
         lowered = step.lower(*arguments)

@@ -28,7 +28,7 @@ GENERATIONS = {
     "diayn": "--env point_room --updates-per-step 1",
 }
 """Off-policy kinds of run -> their flags, besides those of `generation`."""
-PPO = "--env point_maze --rollout-length 32 --minibatches 4 --update-epochs 4 --evaluate-every 1"
+PPO = "--env point_maze --rollout-length 32 --minibatches 4 --actor-epochs 4 --critic-epochs 4 --evaluate-every 1"
 
 
 def main() -> None:

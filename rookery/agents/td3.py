@@ -12,7 +12,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rookery import backend, gradients, hyperparams, networks, returns, trees
+from rookery import gradients, hyperparams, networks, returns, trees
+from rookery.agents import backend
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec

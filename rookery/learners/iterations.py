@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from rookery import backend
+from rookery.agents import backend
 from rookery.learners.base import Bank, Member, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 

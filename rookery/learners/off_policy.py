@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import backend, buffers, normalize, trees
+from rookery import buffers, normalize, trees
+from rookery.agents import backend
 from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import backend, networks
+from rookery import networks
+from rookery.agents import backend
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3

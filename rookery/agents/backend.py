@@ -13,7 +13,7 @@ def tracing_for(platform: str | None) -> contextlib.AbstractContextManager[None]
     It is needed only to compile for a device that this process does not have.
 
     Example:
-      >>> with rookery.backend.tracing_for("gpu"):
+      >>> with rookery.agents.backend.tracing_for("gpu"):
       ...     lowered = jax.jit(step).lower(state)
     """
     return _platform(platform)
