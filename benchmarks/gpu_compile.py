@@ -21,6 +21,7 @@ UPDATES = 50
 ENVIRONMENTS = 64
 STEPS = 100
 EPISODES = 10
+EPISODE_LENGTH = 200  # of the point tasks
 WORK = ("updates", "generations", "devices")
 GENERATIONS = {
     "pbt-sac": "--env point_maze",
@@ -133,6 +134,7 @@ def ppo(population: int) -> dict[str, Any]:
         "work": "generation, pbt-ppo",
         "P": population,
         "of": "ours",
+        "evaluation_step": _evaluation_step(counted, counted.loops[0]),
         **_memory_and_compilation(compiled, counted),
         "loops": [loop._asdict() for loop in counted.loops[:8]],
     }
@@ -153,8 +155,9 @@ def divided(devices: int) -> dict[str, Any]:
 
 
 def _evaluation_step(counted: Count, outer: Loop) -> int:
-    """Kernels of a step of evaluation, the longest loop of unknown length beside the training loops."""
-    return next((loop.kernels for loop in counted.unknown if loop != outer), 0)
+    """Kernels of a step of evaluation: its loop ends with the last episode, after at most `EPISODE_LENGTH` steps."""
+    loops = [loop.kernels for loop in counted.loops if loop != outer and loop.trips in (None, EPISODE_LENGTH)]
+    return max(loops, default=0)
 
 
 def _memory_and_compilation(compiled: harness.Compiled, counted: Count) -> dict[str, Any]:
