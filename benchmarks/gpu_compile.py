@@ -155,7 +155,10 @@ def divided(devices: int) -> dict[str, Any]:
 
 
 def _evaluation_step(counted: Count, outer: Loop) -> int:
-    """Kernels of a step of evaluation: its loop ends with the last episode, after at most `EPISODE_LENGTH` steps."""
+    """Kernels of a step of evaluation: its loop ends with the last episode, after at most `EPISODE_LENGTH` steps.
+
+    The loop of the warm-up has an unknown length too; it is returned if the compiler has changed that of evaluation.
+    """
     loops = [loop.kernels for loop in counted.loops if loop != outer and loop.trips in (None, EPISODE_LENGTH)]
     return max(loops, default=0)
 
