@@ -36,7 +36,8 @@ class Run(NamedTuple):
     @property
     def words(self) -> list[str]:
         """Arguments after `rookery`."""
-        sizes = ["--seeds", str(self.seeds), "--generations", str(self.generations)]
+        members = "--population" if self.kind.startswith("pbt") else "--seeds"
+        sizes = [members, str(self.seeds), "--generations", str(self.generations)]
         score = ["--fitness", self.fitness] if self.fitness else []
         return ["train", self.kind, "--env", self.env, *sizes, *score, *self.more]
 

@@ -20,10 +20,10 @@ SAC = (
     *("--num-envs", "32", "--updates-per-step", "0.25", "--steps-per-generation", "16000", "--batch-size", "256"),
     *("--hidden-sizes", "128", "128", "--buffer-size", "500000"),
 )
-POPULATION = ("--population", "8", "--num-envs", "64", "--rollout-length", "64")
 RUNS = {
     **{f"ppo-{task}": Run("ppo", task, 4, 50, more=PPO) for task in TASKS},
     **{f"sac-{task}": Run("sac", task, 4, 25, more=SAC) for task in TASKS},
+    "pbt-ppo-CartpoleSwingup": Run("pbt-ppo", "CartpoleSwingup", 8, 50, more=PPO[:4]),
 }
 
 

@@ -17,7 +17,7 @@ To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyp
 agent to the test suite in `tests/agents/test_agents.py`, which checks both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
@@ -108,8 +108,8 @@ class UpdateFn(Protocol[StateT, HyperT, NoiseT]):
       hyper: the member's hyper-parameters.
       batch: the transitions.
       noise: the result of `NoiseFn`.
-      step: `[]` int32, number of updates before this one. It is one scalar for the whole population and never batched,
-        so that `lax.cond(step % delay == 0, ...)` stays a branch that can be skipped.
+      step: `[]` int32, number of updates before this one; or an int, see `UpdateLayout.group`. It is one scalar for the
+        whole population and never batched, so that `lax.cond(step % delay == 0, ...)` stays a branch that is skipped.
 
     Returns:
       The new state, and metrics `[]`.
@@ -186,6 +186,25 @@ class IntrinsicReward(NamedTuple, Generic[ParamsT, StateT]):
     conclude: ConcludeFn
 
 
+def _unchanged(state: StateT) -> StateT:
+    return state
+
+
+class UpdateLayout(NamedTuple, Generic[StateT]):
+    """An arrangement of an agent's updates in fewer, larger operations, for `backend.prefers_few_kernels`.
+
+    Checkpoints and evaluations contain the state that is not packed.
+    """
+
+    pack: Callable[[StateT], StateT] = _unchanged
+    """Rearranges the state for training; `update` and `explore` accept both arrangements."""
+    unpack: Callable[[StateT], StateT] = _unchanged
+    """The inverse of `pack`."""
+    group: int = 1
+    """Updates in each repetition of the loop, if it divides the number of updates in a block. An update then receives
+    its place in the group, an int, as its `step`; a multiple of the updates after which the agent's update recurs."""
+
+
 class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """A learning algorithm for one member that learns from stored transitions."""
 
@@ -201,6 +220,8 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """None: the agent learns from the environment's reward, and its return is the fitness."""
     encoded_size: int | None = None
     """Size of the encoder's output; None if the networks read the features as they are."""
+    layout: UpdateLayout[StateT] | None = None
+    """None: the updates of a block follow one another, with the state as it is."""
     settings: Settings = NO_SETTINGS
     """Its name and config, recorded in the run directory."""
 

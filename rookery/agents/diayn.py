@@ -8,7 +8,7 @@ Deviation: the temperature of SAC is learned, unless `SacConfig.fix_alpha` is se
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
-from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes, check_spec
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
@@ -194,6 +194,15 @@ def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
     return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
+def _layout(inner: UpdateLayout) -> UpdateLayout[DiaynState]:
+    """The layout of the wrapped agent's updates, for the state that contains its state."""
+
+    def change(change_agent: Callable, state: DiaynState) -> DiaynState:
+        return state._replace(agent=change_agent(state.agent))
+
+    return UpdateLayout(partial(change, inner.pack), partial(change, inner.unpack), inner.group)
+
+
 def explore(bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Observation, key: Key) -> Array:
     """Return the wrapped agent's exploratory action."""
     return bindings.agent.explore(
@@ -353,5 +362,6 @@ def diayn(
             partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
         ),
         encoded_size=agent.encoded_size,
+        layout=agent.layout and _layout(agent.layout),
         settings={**agent.settings, "diayn": vars(config)},
     )

@@ -3,6 +3,7 @@
 Source: Haarnoja 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
-from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
@@ -181,6 +182,17 @@ def start(params: SacParams) -> SacState:
     return SacState(policy, critic, log_alpha, target_critic=jax.tree.map(jnp.copy, params.critic))
 
 
+def _change_critics(change: Callable[[PyTree], PyTree], state: SacState) -> SacState:
+    return state._replace(critic=change(state.critic), target_critic=change(state.target_critic))
+
+
+LAYOUT = UpdateLayout(
+    pack=partial(_change_critics, networks.stack_twins),
+    unpack=partial(_change_critics, networks.separate_twins),
+    group=2,  # XLA merges a few operations of neighbouring updates
+)
+
+
 def explore(nets: SacNetworks, state: SacState, hyper: SacHyper, observation: Observation, key: Key) -> Array:
     """Sample an action `[A]` from the policy; no hyper-parameter is used."""
     del hyper
@@ -288,5 +300,6 @@ def sac(
         update=partial(update, nets, config),
         space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
         encoded_size=read.encoded_size,
+        layout=LAYOUT,
         settings={"agent": read.described(named("sac", config))},
     )

@@ -3,6 +3,7 @@
 Source: Fujimoto 2018, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv:1802.09477).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -11,8 +12,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rookery import gradients, hyperparams, networks, returns
-from rookery.agents.base import OffPolicyAgent, check_continuous, check_hidden_sizes, check_output_scale
+from rookery import gradients, hyperparams, networks, returns, trees
+from rookery.agents import backend
+from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
@@ -177,6 +179,10 @@ def start(params: Td3Params) -> Td3State:
     return Td3State(gradients.start(params.policy), gradients.start(params.critic), *targets)
 
 
+def _change_critics(change: Callable[[PyTree], PyTree], state: Td3State) -> Td3State:
+    return state._replace(critic=change(state.critic), target_critic=change(state.target_critic))
+
+
 def explore(nets: Td3Networks, state: Td3State, hyper: Td3Hyper, observation: Observation, key: Key) -> Array:
     """Return the policy's action with Gaussian noise, clipped to [-1, 1], `[A]`."""
     action = _action(nets, state.policy.params, observation)
@@ -212,7 +218,7 @@ def update(
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
       noise: `[B, A]`, standard normal.
-      step: `[]`, never batched, so that updates without a policy step skip its computation.
+      step: `[]` or an int, never batched, so that updates without a policy step skip its computation.
 
     Returns:
       The new state, and metrics `[]`: critic_loss, value, and actor_loss. actor_loss is multiplied by `policy_delay`
@@ -224,10 +230,26 @@ def update(
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
 
     delayed_update = partial(_update_policy_and_targets, nets, hyper, batch.observation)
-    due = (step + 1) % config.policy_delay == 0
-    no_loss = jnp.zeros_like(metrics["critic_loss"])
-    state, actor_loss = jax.lax.cond(due, delayed_update, lambda state: (state, no_loss), state)
+    skip = partial(_skip, jnp.zeros_like(metrics["critic_loss"]))
+    state, actor_loss = _where((step + 1) % config.policy_delay == 0, delayed_update, skip, state)
     return state, {**metrics, "actor_loss": config.policy_delay * actor_loss}
+
+
+def _where(due: Array | bool, delayed_update: Callable, skip: Callable, state: Td3State) -> tuple[Td3State, Array]:
+    """Apply the delayed part of an update where it is due.
+
+    A GPU copies every array that leaves a conditional, which costs more than the part itself; there the part is
+    computed in each update, unless it is known at trace time whether it is due.
+    """
+    if isinstance(due, bool):
+        return delayed_update(state) if due else skip(state)
+    if backend.prefers_few_kernels():
+        return trees.where(due, delayed_update(state), skip(state))
+    return jax.lax.cond(due, delayed_update, skip, state)
+
+
+def _skip(no_loss: Array, state: Td3State) -> tuple[Td3State, Array]:
+    return state, no_loss
 
 
 def _update_policy_and_targets(
@@ -248,6 +270,14 @@ def _update_policy_and_targets(
 
 def _action(nets: Td3Networks, params: PyTree, observation: Observation) -> Array:
     return jnp.tanh(nets.policy.apply(params, observation))
+
+
+def _group(policy_delay: int) -> int:
+    """Updates per repetition of the loop: the delay, unless the loop's body would become long; see `UpdateLayout`."""
+    return policy_delay if policy_delay <= _LONGEST_GROUP else 1
+
+
+_LONGEST_GROUP = 4
 
 
 def td3(
@@ -289,5 +319,10 @@ def td3(
         update=partial(update, nets, config),
         space=SPACE,
         encoded_size=read.encoded_size,
+        layout=UpdateLayout(
+            pack=partial(_change_critics, networks.stack_twins),
+            unpack=partial(_change_critics, networks.separate_twins),
+            group=_group(config.policy_delay),
+        ),
         settings={"agent": read.described(named("td3", config))},
     )

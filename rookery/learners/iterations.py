@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from rookery.agents import backend
 from rookery.learners.base import Bank, Member, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 
@@ -79,16 +80,34 @@ class Training:
         return member, self.summarize(log)
 
 
-def training(iterate: IterateFn, summarize: Callable[[PyTree], Metrics], iterations: int) -> Training:
-    """Build a generation of `iterations` calls of `iterate`; see `Training`."""
+class Phases(NamedTuple):
+    """The same iterations without a conditional, in two loops, for `backend.prefers_few_kernels`."""
+
+    pack: Callable[[Member], Member]
+    """Rearranges a member for the loops."""
+    unpack: Callable[[Member], Member]
+    """The inverse of `pack`."""
+    warmup: IterateFn
+    """An iteration at the start of the run."""
+    warmup_iterations: int
+    """Number of these iterations."""
+    main: IterateFn
+    """Any later iteration."""
+
+
+def training(
+    iterate: IterateFn, summarize: Callable[[PyTree], Metrics], iterations: int, phases: Phases | None = None
+) -> Training:
+    """Build a generation of `iterations` calls of `iterate`, or of those in `phases`; see `Training`."""
     # With jit, `iterate` is traced once for both the shapes of the log and the loop.
-    loop = _Loop(jax.jit(iterate), iterations)
+    loop = _Loop(jax.jit(iterate), iterations, phases)
     return Training(partial(_start, loop), partial(_advance, loop), summarize, iterations)
 
 
 class _Loop(NamedTuple):
     iterate: IterateFn
     iterations: int
+    phases: Phases | None
 
 
 def _start(loop: _Loop, member: Member, bank: Bank) -> PyTree:
@@ -106,13 +125,22 @@ def _advance(
     first: Array | int,
     last: Array | int,
 ) -> tuple[Member, PyTree]:
-    def run_iteration(index: Array, carry: tuple[Member, PyTree]) -> tuple[Member, PyTree]:
+    def run_iteration(iterate: IterateFn, index: Array, carry: tuple[Member, PyTree]) -> tuple[Member, PyTree]:
         member, log = carry
         count = generation * loop.iterations + index
-        member, row = loop.iterate(member, bank, jax.random.fold_in(key, index), count)
+        member, row = iterate(member, bank, jax.random.fold_in(key, index), count)
         return member, jax.tree.map(lambda rows, new: rows.at[index].set(new), log, row)
 
-    return jax.lax.fori_loop(first, last, run_iteration, (member, log))
+    phases = loop.phases
+    if phases is None or not backend.prefers_few_kernels():
+        return jax.lax.fori_loop(first, last, partial(run_iteration, loop.iterate), (member, log))
+    carry = phases.pack(member), log
+    if phases.warmup_iterations:
+        end = jnp.clip(phases.warmup_iterations - generation * loop.iterations, first, last)
+        carry = jax.lax.fori_loop(first, end, partial(run_iteration, phases.warmup), carry)
+        first = end
+    member, log = jax.lax.fori_loop(first, last, partial(run_iteration, phases.main), carry)
+    return phases.unpack(member), log
 
 
 def divisible(step: StepFn) -> Training:

@@ -1,5 +1,6 @@
 """Training loop of an off-policy agent: repeatedly act in E environments, store the transitions, and update."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,13 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from rookery import buffers, normalize, trees
-from rookery.agents.base import KeepFn, OffPolicyAgent
+from rookery.agents import backend
+from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
 from rookery.learners import rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
-from rookery.learners.iterations import training
+from rookery.learners.iterations import Phases, training
 from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition, named
 
 BUFFER_SIZE = 1_000_000
@@ -127,15 +129,25 @@ def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, n
     )
 
 
-def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
+def iterate(
+    bindings: OffPolicyBindings,
+    member: Member,
+    bank: Bank,
+    key: Key,
+    count: Array,
+    learning: Array | bool | None = None,
+) -> tuple[Member, tuple]:
     """Run one step of every environment, then U updates; see `iterations.IterateFn`.
+
+    `learning` is False in the warm-up; by default it is computed from `count`.
 
     Logs, `[]` each, whether it updated the agent (1 or 0), the agent's metrics averaged over the updates, the mean
     reward of a step, and the number of steps in which the simulation produced non-finite numbers.
     """
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
-    learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
+    if learning is None:
+        learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
 
     observation = rollout.normalize_features(member.normalizer, member.env_state.observation)
     action = rollout.explore(bindings.agent, member.state, member.hyper, observation, explore_key)
@@ -153,14 +165,14 @@ def iterate(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, c
     first = (count - config.warmup_iterations) * config.updates
     counts = (config.updates, config.batch_size)
     run_updates = partial(learn, bindings.agent, bindings.buffer, member, learn_key, first, *counts)
-    if config.warmup_steps:
+    if learning is True or not config.warmup_steps:
+        state, metrics = run_updates()
+    else:
         metrics = jax.eval_shape(run_updates)[1]
         skip = partial(_skip, member.state, metrics)
-        state, metrics = jax.lax.cond(learning, run_updates, skip)
-    else:
-        state, metrics = run_updates()
+        state, metrics = skip() if learning is False else jax.lax.cond(learning, run_updates, skip)
     member = member._replace(state=state)
-    return member, (learning.astype(jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
+    return member, (jnp.asarray(learning, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
 
 
 def summarize(log: tuple) -> Metrics:
@@ -190,7 +202,7 @@ def learn(
       buffer: reads the member's transitions.
       member: the member to train; its environments are not used.
       key: consumed.
-      first: `[]` int32, number of updates before these; never batched.
+      first: `[]` int32, number of updates before these, a multiple of U; never batched.
       updates: U.
       batch_size: B, transitions per update.
 
@@ -202,9 +214,38 @@ def learn(
     noise = jax.tree.map(
         lambda leaf: leaf.reshape(updates, batch_size, *leaf.shape[1:]), agent.noise(noise_key, updates * batch_size)
     )
-    steps = first + jnp.arange(updates)
-    state, metrics = jax.lax.scan(partial(_update, agent, buffer, member), member.state, (indices, noise, steps))
+    update = partial(_update, agent, buffer, member)
+    inputs = (indices, noise, first + jnp.arange(updates))
+    if backend.prefers_few_kernels():
+        return _learn_in_groups(update, agent.layout.group if agent.layout else 1, member.state, inputs)
+    state, metrics = jax.lax.scan(update, member.state, inputs)
     return state, jax.tree.map(jnp.mean, metrics)
+
+
+def _learn_in_groups(
+    update: Callable[[PyTree, PyTree], tuple[PyTree, Metrics]], group: int, state: PyTree, inputs: PyTree
+) -> tuple[PyTree, Metrics]:
+    """Run the updates of `learn` with few kernels: several in each repetition of the loop, and one sum of all metrics.
+
+    An update in a group receives its place in the group as its number `step`, an int instead of an array, so that the
+    agent decides at trace time what the update consists of.
+    """
+    updates = inputs[2].shape[0]
+    if updates % group:
+        group = 1
+    inputs = jax.tree.map(lambda leaf: leaf.reshape(updates // group, group, *leaf.shape[1:]), inputs)
+    leaves, structure = jax.tree.flatten(jax.eval_shape(update, state, trees.take(trees.take(inputs, 0), 0))[1])
+
+    def run_group(carry: tuple[PyTree, Array], inputs: PyTree) -> tuple[tuple[PyTree, Array], None]:
+        state, sums = carry
+        for place in range(group):
+            indices, noise, step = trees.take(inputs, place)
+            state, metrics = update(state, (indices, noise, place if group > 1 else step))
+            sums = sums + jnp.stack(jax.tree.leaves(metrics))
+        return (state, sums), None
+
+    (state, sums), _ = jax.lax.scan(run_group, (state, jnp.zeros(len(leaves))), inputs)
+    return state, jax.tree.unflatten(structure, list(sums / updates))
 
 
 def _update(
@@ -217,6 +258,18 @@ def _update(
         next_observation=rollout.normalize_features(member.normalizer, batch.next_observation),
     )
     return agent.update(state, member.hyper, batch, noise, step)
+
+
+def _phases(bindings: OffPolicyBindings) -> Phases:
+    """The warm-up and the learning as separate loops, on the agent's packed state."""
+    layout = bindings.agent.layout or UpdateLayout()
+    return Phases(
+        pack=lambda member: member._replace(state=layout.pack(member.state)),
+        unpack=lambda member: member._replace(state=layout.unpack(member.state)),
+        warmup=partial(iterate, bindings, learning=False),
+        warmup_iterations=bindings.config.warmup_iterations,
+        main=partial(iterate, bindings, learning=True),
+    )
 
 
 def off_policy(
@@ -249,7 +302,7 @@ def off_policy(
         rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward),
         init=partial(init, bindings),
         restart=partial(restart, bindings),
-        step=training(partial(iterate, bindings), summarize, config.iterations),
+        step=training(partial(iterate, bindings), summarize, config.iterations, _phases(bindings)),
         steps_per_generation=config.steps_per_generation,
     )._replace(
         untrained_generations=config.untrained_generations,

@@ -1,0 +1,135 @@
+"""Training arranged for a GPU, run on a CPU: equal to the default up to rounding, with states of the same structure."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import networks
+from rookery.agents import backend
+from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.sac import SacConfig, sac
+from rookery.agents.td3 import Td3Config, td3
+from rookery.envs import registry
+from rookery.envs.wrappers.skills import skills
+from rookery.learners.base import Learner, Member
+from rookery.learners.iterations import divisible
+from rookery.learners.off_policy import off_policy
+from rookery.types import PyTree
+from tests.tiny import LIFE
+
+GENERATIONS = 3  # the first is half warm-up
+ROOM = registry.make("point_room", episode_length=10)
+MAZE = registry.make("point_maze", episode_length=10)
+HIDDEN = (8, 8)
+
+
+def config_with(updates: int, **changes: object):
+    """A training loop with a number of updates after each step of 4 environments, and 5 iterations of warm-up."""
+    return dataclasses.replace(LIFE, updates_per_step=updates / LIFE.num_envs, warmup_steps=20, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def of_td3(delay: int, updates: int) -> Learner:
+    agent = td3(MAZE.spec, Td3Config(hidden_sizes=HIDDEN, policy_delay=delay, output_scale=1.0))
+    return off_policy(agent, MAZE, config_with(updates))
+
+
+def of_sac(updates: int) -> Learner:
+    return off_policy(sac(MAZE.spec, SacConfig(hidden_sizes=HIDDEN)), MAZE, config_with(updates))
+
+
+def of_diayn() -> Learner:
+    environment = skills(ROOM, 3)
+    agent = diayn(
+        td3(environment.spec, Td3Config(hidden_sizes=HIDDEN)),
+        environment.spec,
+        DiaynConfig(discriminator_hidden_sizes=(8,)),
+    )
+    return off_policy(agent, environment, config_with(4, normalize_observations=True))
+
+
+LEARNERS = {
+    **{f"td3, delay {d}, {u} updates": partial(of_td3, d, u) for d in (1, 2, 3, 5) for u in (3, 4)},
+    **{f"sac, {u} updates": partial(of_sac, u) for u in (1, 3, 4)},
+    "diayn of td3": of_diayn,
+}
+
+
+def train(learner: Learner, platform: str) -> tuple[Member, list[PyTree]]:
+    """Members of a population of two after some generations, and the metrics of each."""
+    key = jax.random.key(0)
+    with backend.tracing_for(platform):
+        bank = learner.start_states(key)
+        hyper = jax.tree.map(jnp.float32, learner.space.defaults)
+        members = jax.vmap(lambda key: learner.init(key, hyper, bank))(jax.random.split(key, 2))
+        step = jax.jit(jax.vmap(learner.step, in_axes=(0, None, 0, None)))
+        metrics = []
+        for generation in range(GENERATIONS):
+            keys = jax.random.split(jax.random.fold_in(key, generation), 2)
+            members, row = step(members, bank, keys, jnp.int32(generation))
+            metrics.append(row)
+    return members, metrics
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_few_kernels_give_the_same_training(name: str):
+    learner = LEARNERS[name]()
+    expected, trained = train(learner, "cpu"), train(learner, "gpu")
+    assert jax.tree.structure(trained) == jax.tree.structure(expected)  # so that checkpoints have one layout
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(trained), jax.tree.leaves(expected), strict=True):
+        assert leaf.dtype == other.dtype, path
+        np.testing.assert_allclose(leaf, other, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
+
+
+def test_a_generation_that_is_continued_in_the_warm_up_gives_the_same_bits():
+    learner, key = of_sac(2), jax.random.key(0)
+    step = divisible(learner.step)
+    with backend.tracing_for("gpu"):
+        bank = learner.start_states(key)
+        member = learner.init(key, jax.tree.map(jnp.float32, learner.space.defaults), bank)
+
+        def run(cuts: list[int]) -> PyTree:
+            advance, state, log = jax.jit(step.advance), member, step.start(member, bank)
+            for first, last in zip([0, *cuts], [*cuts, step.iterations], strict=True):
+                state, log = advance(state, log, bank, key, jnp.int32(0), jnp.int32(first), jnp.int32(last))
+            return state, log
+
+        whole, parts = run([]), run([2, 5, 7])
+    for leaf, other in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_array_equal(leaf, other)
+
+
+def test_the_platform_selects_the_arrangement_and_traces_again():
+    traced = []
+
+    @jax.jit
+    def program(x: jax.Array) -> jax.Array:
+        traced.append(backend.prefers_few_kernels())
+        return x + 1
+
+    program(jnp.zeros(()))
+    with backend.tracing_for("gpu"):
+        program(jnp.zeros(()))
+    with backend.tracing_for("tpu"):
+        program(jnp.zeros(()))
+    program(jnp.zeros(()))
+    assert traced == [jax.default_backend() == "gpu", True, False]
+
+
+def test_stacked_twins_compute_the_same_and_can_be_separated():
+    pair = networks.twin(networks.mlp([3, 2], [4], 1))
+    params = pair.init(jax.random.key(0))
+    tree = {"params": params, "other": jnp.ones(3)}
+    stacked = networks.stack_twins(tree)
+    inputs = jax.random.normal(jax.random.key(1), (5, 3)), jax.random.normal(jax.random.key(2), (5, 2))
+    np.testing.assert_allclose(
+        pair.apply(stacked["params"], *inputs), pair.apply(params, *inputs), rtol=1e-5, atol=1e-6
+    )
+    first = networks.first_twin(networks.mlp([3, 2], [4], 1))
+    np.testing.assert_allclose(first(stacked["params"], *inputs), first(params, *inputs), rtol=1e-5, atol=1e-6)
+    separated = networks.separate_twins(stacked)
+    assert jax.tree.structure(separated) == jax.tree.structure(tree)
+    jax.tree.map(np.testing.assert_array_equal, separated, tree)
