@@ -1,6 +1,7 @@
 """Loading of MuJoCo Playground's environments: implementation of the physics, robot models, and silence."""
 
 import functools
+import importlib
 from typing import Any
 
 import jax
@@ -91,8 +92,7 @@ def without_iteration_messages(model: Any) -> Any:
 
 def quiet_warp() -> None:
     """Import Warp without its messages about devices and about each kernel that it loads."""
-    import warp
-
+    warp: Any = importlib.import_module("warp")
     if hasattr(warp, "LOG_ERROR"):
         warp.config.log_level = warp.LOG_ERROR
     else:  # earlier releases
