@@ -67,12 +67,13 @@ def main() -> None:
 
 
 def train(run: Run, folder: Path) -> float:
-    """Train if the run does not exist; return the seconds of the command, or 0 if it exists."""
+    """Train if the run does not exist, or resume it; return the seconds of the command, or 0 if it exists."""
     if (folder / "metrics.csv").exists() and len(read_csv(folder / "metrics.csv")["generation"]) >= run.generations:
         return 0.0
     started = time.perf_counter()
     command = [sys.executable, "-c", "import rookery.cli.app; rookery.cli.app.main()"]
-    subprocess.run([*command, *run.words, "--run-dir", str(folder), "--overwrite", "--quiet"], check=True)
+    words = ["resume", str(folder)] if (folder / "config.json").exists() else [*run.words, "--run-dir", str(folder)]
+    subprocess.run([*command, *words, "--quiet"], check=True)
     return time.perf_counter() - started
 
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.learning.playground --runs runs/playground --picture docs/learning_playground.png
 
-Each run is a command line with the task, the seeds and the budget; the settings that differ from the defaults are those
-of MuJoCo Playground's own configuration (128 environments for SAC). Existing runs are not repeated, and an interrupted
-run is resumed. Members are scored by the last evaluation of the run, 10 full deterministic episodes of each; no
-selection used the scores of PPO and SAC. The population selects by them.
+Each run is a command line with the task, the seeds, the budget, and a few settings: PPO with the suite's discount and with
+64 environments, SAC with smaller networks and fewer updates than by default, so that its runs fit two cores. Existing
+runs are not repeated, and interrupted ones are resumed. Members are scored by the last evaluation of the run, 10 full
+deterministic episodes of each; it selected nothing for PPO and SAC, but the population selects by such evaluations.
 """
 
 from pathlib import Path

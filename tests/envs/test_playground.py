@@ -115,8 +115,7 @@ def test_members_by_environments_are_one_batch_of_physics() -> None:
 
 
 def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Environment, started: Any) -> None:
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     key, picture = jax.random.key(3), task.picture
     assert picture is not None
     assert picture.bodies is not None
@@ -177,8 +176,7 @@ def test_positions_have_the_robot_s_axes() -> None:
 @pytest.mark.parametrize(("height", "expected"), [(0.0, 1.0), (0.004, 1.0), (0.006, 0.0)])
 def test_a_foot_on_the_floor_is_in_contact(height: float, expected: float) -> None:
     """MuJoCo's own kinematics of the hopper, moved to stand on the floor or above it."""
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     env = loading.load("HopperHop", "jax")
     model = env.mj_model
     data = mujoco.MjData(model)
@@ -261,8 +259,7 @@ def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch: pytes
 def test_a_title_names_the_implementation() -> None:
     from rookery import running
 
-    settings = {"environment": {"env": "CheetahRun", "impl": "warp"}}
-    program = rookery.Program(*[lambda *_: None] * 3, 2, 2, settings=settings)  # pyright: ignore[reportArgumentType]
+    program: Any = SimpleNamespace(settings={"environment": {"env": "CheetahRun", "impl": "warp"}})
     assert running.task_title(program, "CheetahRun") == "CheetahRun (impl warp)"
 
 

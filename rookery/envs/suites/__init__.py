@@ -1,1 +1,4 @@
-"""Adapters that give the environments of other packages (Brax, MuJoCo Playground, gymnax, JaxMARL) the interface of `envs/base.py`."""
+"""Adapters that give the environments of other packages the interface of `envs/base.py`.
+
+The packages are Brax, MuJoCo Playground, gymnax and JaxMARL.
+"""
