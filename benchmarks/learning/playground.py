@@ -2,10 +2,11 @@
 
     python -m benchmarks.learning.playground --runs runs/playground --picture docs/learning_playground.png
 
-Each run is a command line with the task, the seeds, the budget, and a few settings: PPO with the suite's discount and with
-64 environments, SAC with smaller networks and fewer updates than by default, so that its runs fit two cores. Existing
-runs are not repeated, and interrupted ones are resumed. Members are scored by the last evaluation of the run, 10 full
-deterministic episodes of each; it selected nothing for PPO and SAC, but the population selects by such evaluations.
+Each run is a command line with the task, the seeds, the budget, and a few settings: PPO with the suite's discount and
+with 64 environments, SAC with smaller networks and fewer updates than by default, so that its runs fit two cores.
+Existing runs are not repeated, and interrupted ones are resumed. Members are scored by the last evaluation of the run,
+10 full deterministic episodes of each; it selected nothing for PPO and SAC, but the population selects by such
+evaluations.
 """
 
 from pathlib import Path
