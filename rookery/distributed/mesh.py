@@ -2,6 +2,7 @@
 
 import math
 import os
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXIS = "population"
+Precision = Literal["float32", "tf32"]
+_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32"}
 
 
 def make_mesh(count: int | None = None) -> Mesh:
@@ -37,6 +40,18 @@ def make_mesh(count: int | None = None) -> Mesh:
 def here() -> Mesh:
     """A mesh of one device of this process, for reading a stored run regardless of the devices that produced it."""
     return Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
+
+
+def use_precision(precision: Precision) -> None:
+    """Set the precision of all matrix products of this process if its devices are GPUs; initialises JAX.
+
+    JAX's own default there is TF32, with which runs of a physics simulation are hard to reproduce.
+
+    Args:
+      precision: `float32`, or `tf32`, whose inputs have a mantissa of 10 bits.
+    """
+    if jax.default_backend() == "gpu":
+        jax.config.update("jax_default_matmul_precision", _PRECISIONS[precision])
 
 
 def use_cores(population_size: int | None) -> int:

@@ -11,7 +11,7 @@ from rookery.agents.diayn import diayn
 from rookery.agents.multi_agent import independent, shared
 from rookery.distributed import layout
 from rookery.distributed.device_memory import available
-from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores
+from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores, use_precision
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks import functions
@@ -107,7 +107,7 @@ def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | No
         raise ValueError(f"population must be at least 1, got {config.population}.")
     if config.cells is not None:
         return _me_pbt(config, over)
-    mesh = over or _mesh(config.environment, population=config.population)
+    mesh = _mesh(config.environment, over, population=config.population)
     config, learner, space = _learner(config, mesh, schedule is not None)
     placement = layout.placement(mesh, config.environment.exact)
     if config.pbt is None:
@@ -161,7 +161,7 @@ def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
 
 
 def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
-    mesh = over or _mesh(config.environment, **_sharded_cells(config.cells), batch=config.batch_size)
+    mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), batch=config.batch_size)
     scored = scoring(config)
     placement = _placement(mesh, config)
     emitter = iso_line(scored, config.batch_size, config.variation, placement.cells)
@@ -174,7 +174,7 @@ def _me_pbt(config: MePbtRun, over: Mesh | None) -> Built:
         raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
-    mesh = over or _mesh(config.environment, **_sharded_cells(config.cells), **sizes)
+    mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), **sizes)
     config, learner, space = _learner(config, mesh)
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
@@ -187,18 +187,20 @@ def _placement(mesh: Mesh, config: MapElitesRun | MePbtRun) -> Placement:
     return layout.placement(mesh, config.environment.exact, config.cells.count, config.cells.shard_repertoire)
 
 
-def _mesh(environment: EnvironmentConfig, **sizes: int) -> Mesh:
-    """The mesh of devices that divide all `sizes` evenly.
+def _mesh(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> Mesh:
+    """The mesh `over`, or one of devices that divide all `sizes` evenly, with the requested precision.
 
     On a CPU, its cores become devices here, which must happen before any other call initialises JAX.
     """
-    _check_devices(environment.devices)
-    divisor = math.gcd(*sizes.values())
-    use_cores(environment.devices or divisor)
-    mesh = mesh_for(divisor) if environment.devices is None else _requested_mesh(environment.devices)
-    for name, size in sizes.items():
-        check_population(size, mesh, name)
-    return mesh
+    if over is None:
+        _check_devices(environment.devices)
+        divisor = math.gcd(*sizes.values())
+        use_cores(environment.devices or divisor)
+        over = mesh_for(divisor) if environment.devices is None else _requested_mesh(environment.devices)
+        for name, size in sizes.items():
+            check_population(size, over, name)
+    use_precision(environment.precision)
+    return over
 
 
 def _check_devices(devices: int | None) -> None:

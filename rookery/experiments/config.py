@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from typing_extensions import Doc
 
+from rookery.distributed.mesh import Precision
 from rookery.hyperparams import Space
 
 
@@ -39,6 +40,9 @@ class EnvironmentConfig:
     exact: bool = False
     """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
     of devices."""
+    precision: Precision = "float32"
+    """Precision of matrix products on a GPU: float32, or tf32, which is faster and rounds their inputs to 10 bits (also
+    in physics). On other devices it has no effect."""
 
 
 @dataclass(frozen=True)
