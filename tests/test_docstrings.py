@@ -26,7 +26,7 @@ FUNCTIONS = {
 }
 
 
-SUITES = {"brax": "brax.envs", "gymnax": "gymnax", "jaxmarl": "jaxmarl"}
+SUITES = {"brax": "brax.envs", "gymnax": "gymnax", "jaxmarl": "jaxmarl", "mujoco_playground": "mujoco_playground"}
 """Package that an example uses -> module to import."""
 
 

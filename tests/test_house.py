@@ -20,7 +20,17 @@ FILES = sorted(ROOT.rglob("*.py"))
 GROUPS = [["versions", "types", "factories"], ["trees", "features"], ["hyperparams"]]
 GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
-GROUPS += [["training"], ["tracking"], ["deploy"], ["report"], ["running"], ["loading"], ["compat"], ["cli"], ["__main__"]]
+GROUPS += [
+    ["training"],
+    ["tracking"],
+    ["deploy"],
+    ["report"],
+    ["running"],
+    ["loading"],
+    ["compat"],
+    ["cli"],
+    ["__main__"],
+]
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},

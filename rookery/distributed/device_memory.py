@@ -62,6 +62,7 @@ class Gauge:
     def __init__(self, over: Mesh):
         self._over = over
         self._before = _resident("VmRSS")
+        self._held = 0
         self._meaning = "the peak growth of {}, compilation included"
 
     def begin(self, held: int) -> None:
@@ -73,7 +74,7 @@ class Gauge:
         with contextlib.suppress(OSError):
             _RESET.write_text("5")
             if (now := _resident("VmRSS")) is not None:
-                self._before = now - held
+                self._before, self._held = now - held, held
                 self._meaning = "the state plus the peak growth of {} beyond it"
 
     def read(self) -> Used | None:
@@ -85,7 +86,8 @@ class Gauge:
             return None
         count = len(self._over.local_devices)
         subject = f"the process with its {count} devices" if count > 1 else "the process"
-        return Used(max(peak - self._before, 0), self._meaning.format(subject))
+        # The system updates its counters late, so the peak may be below an earlier size.
+        return Used(max(peak - self._before, self._held), self._meaning.format(subject))
 
 
 def _counters(over: Mesh, name: str) -> list[int]:

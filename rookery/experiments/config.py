@@ -41,8 +41,7 @@ class EnvironmentConfig:
     """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
     of devices."""
     precision: Precision = "float32"
-    """Precision of matrix products on a GPU: float32, or tf32, which is faster and rounds their inputs to 10 bits (also
-    in physics). On other devices it has no effect."""
+    """Precision of matrix products on a GPU, also in physics: tf32 is faster and rounds their inputs to 10 bits."""
 
 
 @dataclass(frozen=True)

@@ -428,7 +428,7 @@ def test_envs_filters_and_describes(rookery_command, monkeypatch):
     assert code == 0
     assert "--option predators=..." in out
     code, _, error = rookery_command("envs", "antt")
-    assert (code, error) == (1, "error: there is no task 'antt'; did you mean ant, ant_trap, ant_uni?\n")
+    assert (code, error) == (1, "error: there is no task 'antt'; did you mean ant, ant_trap, mjx_ant?\n")
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,14 @@ class TestMemory:
         assert more.nbytes + 7_000_000 - 2**20 <= used.size <= more.nbytes + 7_000_000 + 2**24
         assert used.meaning == "the state plus the peak growth of the process with its 2 devices beyond it"
 
+    def test_the_state_counts_where_the_system_s_peak_is_late(self, monkeypatch):
+        gauge = device_memory.Gauge(mesh.make_mesh(1))
+        monkeypatch.setattr(device_memory, "_resident", {"VmRSS": 50_000_000, "VmHWM": 42_000_000}.get)
+        gauge.begin(held=7_000_000)
+        used = gauge.read()
+        assert used is not None
+        assert used.size == 7_000_000
+
     def test_compilation_is_included_and_reported_if_the_peak_cannot_be_reset(self, monkeypatch, tmp_path):
         monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")
         gauge = device_memory.Gauge(mesh.make_mesh(1))
@@ -403,7 +411,7 @@ def test_a_run_warns_before_and_reports_its_memory_afterwards(train, tmp_path, m
         "`rookery train ... --plan` lists settings that fit.\n"
     )
     assert re.search(
-        r"memory     planned 960 bytes per device \(peak [\d.]+ kB while saving\), used [\d.]+ [kMG]B: "
+        r"memory     planned 960 bytes per device \(peak [\d.]+ kB while saving\), used [\d.]+ ([kMG]B|bytes): "
         "the state plus the peak growth of the process with its 2 devices beyond it\n",
         out,
     )

@@ -151,7 +151,8 @@ def from_playground(
       ValueError: the object has no `reset`, `step` and `mjx_model`, or its model cannot be randomised.
 
     Example:
-      >>> env = rookery.from_playground(mujoco_playground.registry.load("PendulumSwingup", {"impl": "jax"}))
+      >>> pendulum = mujoco_playground.registry.load("PendulumSwingup", config_overrides={"impl": "jax"})
+      >>> env = rookery.from_playground(pendulum)
     """
     if not all(hasattr(env, attribute) for attribute in ("reset", "step", "mjx_model", "action_size")):
         raise ValueError(
