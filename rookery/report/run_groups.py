@@ -13,10 +13,10 @@ from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
 from rookery.trees import flatten_mapping
 
-# Settings without an effect on the results, or (`devices` without `exact`) only on their rounding.
+# Settings without an effect on the results, or (`devices` without `exact`, `precision`) only on their rounding.
 _WITHOUT_EFFECT = {
     *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
-    *("environment.devices", "environment.exact"),
+    *("environment.devices", "environment.exact", "environment.precision"),
 }
 # Values that mean the same as the absence of the setting: older versions did not record it.
 _ABSENT = {"environment.frame_stack": 1}
