@@ -238,7 +238,7 @@ def test_wrong_options_get_a_sentence(name: str, options: dict[str, Any], messag
 
 def test_robots_that_must_be_downloaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, suite: Any) -> None:
     monkeypatch.setattr("mujoco_playground._src.mjx_env.MENAGERIE_PATH", tmp_path / "absent")
-    with pytest.raises(FileNotFoundError, match=r"Go1Getup needs robot models .* once: python -c 'from mujoco_play"):
+    with pytest.raises(ImportError, match=r"Go1Getup needs robot models .* once: python -c 'from mujoco_play"):
         registry.make("Go1Getup")
 
 

@@ -115,7 +115,7 @@ def make(
 
     Raises:
       ImportError: Playground is not installed.
-      FileNotFoundError: the task's robot has to be downloaded.
+      ImportError: the task's robot has to be downloaded.
       ValueError: an argument is invalid, or the suite has no randomisation function for the task.
     """
     env = loading.load(name, impl, naconmax)

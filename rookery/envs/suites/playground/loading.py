@@ -49,7 +49,7 @@ def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any
 
     Raises:
       ImportError: Playground is not installed.
-      FileNotFoundError: the task's robot has to be downloaded.
+      ImportError: the task's robot has to be downloaded.
       ValueError: the name, the implementation or the number of contacts is invalid.
     """
     if name not in tasks.TASKS:
@@ -125,7 +125,7 @@ def _check_robot(name: str) -> None:
     from mujoco_playground._src import mjx_env
 
     if name not in tasks.CONTROL_SUITE and not mjx_env.MENAGERIE_PATH.exists():
-        raise FileNotFoundError(
+        raise ImportError(
             f"{name} needs robot models that MuJoCo Playground does not contain (MuJoCo Menagerie); download them "
             f"once: {DOWNLOAD}"
         )
