@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from benchmarks import described_gpu, harness, work
-from benchmarks.described_gpu import Count, Loop, count_kernels
+from rookery.distributed.kernels import Count, Loop, collectives, count_kernels
 
 UPDATES = 50
 ENVIRONMENTS = 64
@@ -149,7 +149,7 @@ def divided(devices: int) -> dict[str, Any]:
         "work": "generation, pbt-sac",
         "P": 16,
         "of": f"ours on {devices} GPUs",
-        "collectives": described_gpu.collectives(counted),
+        "collectives": collectives(counted),
         **_memory_and_compilation(compiled, counted),
     }
 

@@ -19,10 +19,15 @@ def tracing_for(platform: str | None) -> contextlib.AbstractContextManager[None]
     return _platform(platform)
 
 
+def platform() -> str:
+    """The platform that programs are traced for: "cpu", "gpu" or "tpu"."""
+    return _platform.value or jax.default_backend()
+
+
 def prefers_few_kernels() -> bool:
     """Whether equal work is faster in fewer, larger operations, even if some of it is moved or computed in vain.
 
     True on a GPU, where the start of a kernel takes microseconds: for networks of a few hundred units as long as the
     kernel itself. On a CPU, separate smaller matrix products stay in the cache (10 to 14 % faster for twin critics).
     """
-    return (_platform.value or jax.default_backend()) == "gpu"
+    return platform() == "gpu"

@@ -22,11 +22,12 @@ import tyro
 from rich.console import Console
 
 from rookery import factories, running
+from rookery.agents import backend
 from rookery.cli import commands, config_file, flags, help
 from rookery.cli.options import RUNS, ProgramCommand
-from rookery.distributed import device_memory
+from rookery.cli.titles import run_title
+from rookery.distributed import described_gpu, device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
-from rookery.distributed.mesh import describe
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs import custom
@@ -42,7 +43,7 @@ from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.run_dir import open_existing
 from rookery.tracking import TrackingConfig, trackers
-from rookery.training import CallbackWarning, loop, run_writer
+from rookery.training import CallbackWarning, gpu_plan, loop, run_writer
 from rookery.training.memory_plan import remedy
 
 
@@ -58,6 +59,9 @@ class Train:
     """Print all settings as a TOML file for `--config`; train nothing."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
+    plan_gpu: tyro.conf.CascadeSubcommandArgs[str | None] = None
+    """Like `--plan`, for `--devices` GPUs (1) of a kind that need not be here: a100, a100-40gb, a6000, b200, h100,
+    h100-pcie, h200."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
     tracking: tyro.conf.CascadeSubcommandArgs[TrackingConfig] = field(default_factory=TrackingConfig)
 
@@ -208,6 +212,9 @@ def main() -> None:
             return
         keep_compiled_programs()
         warnings.showwarning = _show_warning
+        if isinstance(command, Train) and command.plan_gpu is not None:
+            plan_gpu(command)
+            return
         group = join(getattr(command, "processes", ProcessesConfig()))
         _execute(command, group)
         group.leave()
@@ -253,14 +260,20 @@ def keep_compiled_programs() -> None:
 
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
-    config, schedule, name = command.config, None, command.config.kind
+    config, schedule = _complete(command.config)
+    if command.plan:
+        _plan(config, schedule)
+    else:
+        _run(config, schedule, group, command.tracking)
+
+
+def _complete(config: RecordedRun) -> tuple[RecordedRun, Schedule | None]:
+    """The config with its run directory and its absolute names, and the schedule that it replays."""
+    schedule, name = None, config.kind
     if isinstance(config, ProgramRun):
         run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.factory)}-{config.run.seed}"
         run = dataclasses.replace(config.run, run_dir=run_dir)
-        _run_or_plan(
-            command, dataclasses.replace(config, factory=factories.canonical(config.factory), run=run), None, group
-        )
-        return
+        return dataclasses.replace(config, factory=factories.canonical(config.factory), run=run), None
     if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
         schedule = lineage(config.replay_schedule).schedule()
         check_agent(schedule, agent_of(name))
@@ -268,15 +281,7 @@ def train(command: Train, group: ProcessGroup) -> None:
     run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.environment.env)}-{config.run.seed}"
     environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
     run = dataclasses.replace(config.run, run_dir=run_dir)
-    config = dataclasses.replace(config, environment=environment, run=run)
-    _run_or_plan(command, config, schedule, group)
-
-
-def _run_or_plan(command: Train, config: RecordedRun, schedule: Schedule | None, group: ProcessGroup) -> None:
-    if command.plan:
-        _plan(config, schedule)
-    else:
-        _run(config, schedule, group, command.tracking)
+    return dataclasses.replace(config, environment=environment, run=run), schedule
 
 
 def resume(command: Resume, group: ProcessGroup) -> None:
@@ -295,24 +300,41 @@ def resume(command: Resume, group: ProcessGroup) -> None:
 
 
 def _plan(config: RecordedRun, schedule: Schedule | None) -> None:
-    built = build.build(config, schedule)  # turns CPU cores into devices, so JAX must not be initialised before
+    # `build` turns CPU cores into devices, so JAX must not be initialised before.
+    _show_plan(config, build.build(config, schedule))
+
+
+def plan_gpu(command: Train) -> None:
+    """`rookery train KIND --plan-gpu NAME`."""
+    gpu, devices = described_gpu.find(str(command.plan_gpu)), command.config.environment.devices
+    if command.processes != ProcessesConfig():
+        raise ValueError("plan_gpu plans for the GPUs of one machine, in one process; leave the other processes out.")
+    if devices is not None and devices < 1:
+        raise ValueError(f"devices must be at least 1, got {devices}.")
+    described_gpu.prepare()
+    over = described_gpu.mesh(gpu, devices or 1)
+    config, schedule = _complete(command.config)
+    with backend.tracing_for("gpu"):
+        _show_plan(config, build.build(config, schedule, over), gpu)
+
+
+def _show_plan(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
     console = Console(quiet=config.run.quiet or not is_first())
     built = built._replace(program=warm_start.begin(config, built))
-    console.print(_run_title(config, built), highlight=False, soft_wrap=True)
-    console.print("compiling a generation, which train will find in the cache", highlight=False)
-    planned = loop.plan(built.program, config.run, built.mesh)
-    console.print(tables.plan_table(planned))
+    console.print(run_title(config, built), highlight=False, soft_wrap=True)
+    if gpu is None:
+        console.print("compiling a generation, which train will find in the cache", highlight=False)
+        planned = loop.plan(built.program, config.run, built.mesh)
+        console.print(tables.plan_table(planned))
+    else:
+        console.print(f"compiling for the description of an {gpu.name}; nothing is run on a GPU", highlight=False)
+        found = gpu_plan.plan(built.program, config.run, built.mesh)
+        planned = found.memory
+        console.print(tables.plan_table(planned))
+        for line in tables.gpu_plan_lines(found, gpu.memory):
+            console.print(line, highlight=False, soft_wrap=True)
     if message := remedy(planned):
         raise ValueError(message)
-
-
-def _run_title(config: RecordedRun, built: build.Built) -> str:
-    if isinstance(config, ProgramRun):
-        return running.title(built.program, built.mesh)
-    timing = f", {built.program.timing}" if built.program.timing else ""
-    task = running.task_title(built.program, factories.label(config.environment.env))
-    population = _population_title(config)
-    return f"{config.kind} on {task}: {population} on {describe(built.mesh)}{timing}"
 
 
 def _run(
@@ -329,7 +351,7 @@ def _run(
     connect(built.mesh)
     if not (resume and _has_checkpoint(config)):
         built = built._replace(program=warm_start.begin(config, built))
-    running.show(config.run, f"{_run_title(config, built)}, in {config.run.run_dir}")
+    running.show(config.run, f"{run_title(config, built)}, in {config.run.run_dir}")
     if isinstance(config, ProgramRun):
         record = programs.record_of(config, built.program)
     else:
@@ -344,21 +366,6 @@ def _has_checkpoint(config: RecordedRun) -> bool:
     return not all(
         Checkpointer(path, read_only=True).empty for path in (run_folder.checkpoints, run_folder.interrupted)
     )
-
-
-def _population_title(config: AnyRun) -> str:
-    """A short description of a run's population."""
-    if config.skills is not None:
-        kind = "skills" if config.skills.skill_kind == "one-hot" else "dimensions of skills"
-        return f"population {config.population} with {config.skills.num_skills} {kind}"
-    if config.has_team:
-        members = "each role" if config.has_separate_roles else "teams"
-        return f"population {config.population} of {members}, {config.parameters} parameters"
-    if config.learner is None:
-        return f"{config.cells.count} cells, {config.batch_size} genotypes a generation"
-    if config.cells is not None:
-        return f"{config.cells.count} cells, population {config.population} and {config.ga_population} variations"
-    return f"population {config.population}"
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

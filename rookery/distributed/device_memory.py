@@ -4,8 +4,11 @@ import contextlib
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+
+from rookery.distributed import described_gpu
 from rookery.distributed.mesh import Mesh
 
 _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -29,7 +32,7 @@ def available(over: Mesh) -> int | None:
 
 def device_limit(over: Mesh) -> int | None:
     """The smallest memory limit in bytes of this process's devices; None for devices without dedicated memory (CPU)."""
-    return min(_counters(over, "bytes_limit"), default=None)
+    return min(_counters(over, "bytes_limit"), default=described_gpu.available(over))
 
 
 def machine() -> int | None:
@@ -92,9 +95,16 @@ class Gauge:
 
 def _counters(over: Mesh, name: str) -> list[int]:
     """One memory counter of every device of this process; empty if any device lacks it."""
-    counters = [(device.memory_stats() or {}).get(name) for device in over.local_devices]
+    counters = [(_statistics(device) or {}).get(name) for device in over.local_devices]
     known = [count for count in counters if count is not None]
     return known if len(known) == len(counters) else []
+
+
+def _statistics(device: Any) -> dict[str, int] | None:
+    """The counters of a device; None where it has none, or is not in this machine."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        return device.memory_stats()
+    return None
 
 
 def _resident(name: str) -> int | None:

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rookery.agents import backend
+
 AXIS = "population"
 Precision = Literal["float32", "tf32"]
 _PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32"}
@@ -43,14 +45,14 @@ def here() -> Mesh:
 
 
 def use_precision(precision: Precision) -> None:
-    """Set the precision of all matrix products of this process if its devices are GPUs; initialises JAX.
+    """Set the precision of all matrix products of this process if it traces for GPUs; initialises JAX.
 
     JAX's own default there is TF32, with which runs of a physics simulation are hard to reproduce.
 
     Args:
       precision: `float32`, or `tf32`, whose inputs have a mantissa of 10 bits.
     """
-    if jax.default_backend() == "gpu":
+    if backend.platform() == "gpu":
         jax.config.update("jax_default_matmul_precision", _PRECISIONS[precision])
 
 

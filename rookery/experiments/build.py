@@ -197,8 +197,8 @@ def _mesh(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> Me
         divisor = math.gcd(*sizes.values())
         use_cores(environment.devices or divisor)
         over = mesh_for(divisor) if environment.devices is None else _requested_mesh(environment.devices)
-        for name, size in sizes.items():
-            check_population(size, over, name)
+    for name, size in sizes.items():
+        check_population(size, over, name)
     use_precision(environment.precision)
     return over
 

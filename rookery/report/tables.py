@@ -14,6 +14,7 @@ from rookery.report.formatting import Settings, counted, equal_decimals, limits_
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import over_runs
+from rookery.training.gpu_plan import GpuPlan
 from rookery.training.memory_plan import WORKING, Plan
 
 Metrics = Mapping[str, np.ndarray]
@@ -321,6 +322,19 @@ def plan_table(planned: Plan) -> Table:
     add("peak", planned.peak)
     add("available", planned.available)
     return table
+
+
+def gpu_plan_lines(plan: GpuPlan, memory: int) -> list[str]:
+    """What else is known of a run that was compiled for GPUs with `memory` bytes each, one line for each fact."""
+    planned = plan.memory
+    left = f"; {plan.unknown} loops of unknown length count once" if plan.unknown else ""
+    share = f"{size(planned.peak)} of the {size(planned.available or 0)} that JAX may use of {size(memory)}"
+    return [
+        f"memory        {'fits' if planned.peak <= (planned.available or 0) else 'does not fit'}: {share}",
+        f"kernels       {plan.kernels:,} for each generation after the warm-up{left}",
+        f"collectives   {plan.collectives} in each generation",
+        f"compilation   {plan.seconds:.1f} s",
+    ]
 
 
 def _descriptor(row: Settings) -> str:

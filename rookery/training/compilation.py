@@ -70,9 +70,10 @@ class Compiler:
         identical = stages.first_states is stages.start_states
         left_out = {"first_states"} if identical or not creates else set()
         left_out |= set() if creates else {"create"}
+        platform = self._over.devices.flat[0].platform  # not always that of this process, see `described_gpu`
         with concurrent.futures.ThreadPoolExecutor(_COMPILERS) as pool:
             compiling = {
-                name: pool.submit(programs.compile_lowered, lower(), once=name not in ("advance", "finish"))
+                name: pool.submit(programs.compile_lowered, lower(), name not in ("advance", "finish"), platform)
                 for name, lower in lowered.items()
                 if name not in left_out
             }

@@ -64,11 +64,16 @@ def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
     Raises:
       ValueError: the devices cannot divide the program evenly, or `best_by` names no metric.
     """
+    return compile_plan(program, config, over)[0]
+
+
+def compile_plan(program: Program, config: RunConfig, over: Mesh) -> tuple[plans.Plan, programs.Stages]:
+    """The plan of a run and the compiled stages that it was made from; see `plan`."""
     template = programs.template(program, over)
     compiler = Compiler(program, over, template)
     Best(config.best_by).check(_columns(program, compiler.metrics))
-    working = plans.working_memory(*compiler.compile())
-    return plans.plan(program, over, template)._replace(working=working)
+    stages = compiler.compile()
+    return plans.plan(program, over, template)._replace(working=plans.working_memory(*stages)), stages
 
 
 def run(

@@ -45,7 +45,7 @@ def test_the_options_of_a_kind_are_grouped(kind):
     shown = sorted(flag for flags in found.values() for flag in flags)
     assert shown == sorted(option.flag for cls in (Train, KINDS[kind]) for option in options_of(cls))
     assert found[MAIN][0] == "--env"
-    assert found[MAIN][-3:] == ["--config", "--print-config", "--plan"]
+    assert found[MAIN][-4:] == ["--config", "--print-config", "--plan", "--plan-gpu"]
     assert {"--seed", "--generations", "--run-dir", "--overwrite", "--devices", "--init-from"} <= {*found[MAIN]}
     assert found["evaluation"] == ["--eval-episodes", "--start-states", "--eval-descriptor"]
 
