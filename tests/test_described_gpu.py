@@ -211,7 +211,7 @@ class TestPlan:
         import jax
 
         monkeypatch.setattr(gpus, "prepare", lambda: None)
-        before = jax.config.jax_default_matmul_precision
+        before = jax.config.values["jax_default_matmul_precision"]
         yield
         jax.config.update("jax_default_matmul_precision", before)
 
@@ -225,7 +225,7 @@ class TestPlan:
         assert "compilation  " in out
 
     def test_a_run_that_is_too_large_says_what_to_reduce(self):
-        words = ["pbt-sac", *GENERATIONS["pbt-sac"].split(), "--buffer-size", "3000000000"]
+        words = ["pbt-sac", *GENERATIONS["pbt-sac"].split(), "--buffer-size", "2000000000"]
         code, out, err = call("train", *words, "--plan-gpu", "h100")
         assert code == 1
         assert "does not fit" in out

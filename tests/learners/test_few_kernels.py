@@ -18,6 +18,8 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Learner, Member
 from rookery.learners.iterations import divisible
 from rookery.learners.off_policy import off_policy
+from rookery.populations.independent import seeds
+from rookery.training import loop
 from rookery.types import PyTree
 from tests.tiny import LIFE
 
@@ -133,3 +135,23 @@ def test_stacked_twins_compute_the_same_and_can_be_separated():
     separated = networks.separate_twins(stacked)
     assert jax.tree.structure(separated) == jax.tree.structure(tree)
     jax.tree.map(np.testing.assert_array_equal, separated, tree)
+
+
+@pytest.mark.parametrize(("first", "second"), [("gpu", "cpu"), ("cpu", "gpu")])
+@pytest.mark.parametrize("name", ["sac, 4 updates", "td3, delay 2, 4 updates"])
+def test_a_checkpoint_of_one_arrangement_resumes_with_the_other(name: str, first: str, second: str, tmp_path):
+    program = seeds(LEARNERS[name](), population_size=2)
+    settings = {"run_dir": str(tmp_path / "mixed"), "quiet": True, "checkpoint_every": 1}
+    with backend.tracing_for(first):
+        loop.run(program, generations=2, **settings)
+    with backend.tracing_for(second):
+        resumed = loop.run(program, generations=GENERATIONS + 1, resume=True, **settings)
+        expected = loop.run(program, generations=GENERATIONS + 1, quiet=True)
+    assert len(resumed.history) == GENERATIONS - 1
+    assert jax.tree.structure(resumed.state) == jax.tree.structure(expected.state)
+    for (path, leaf), other in zip(
+        jax.tree.leaves_with_path(resumed.state), jax.tree.leaves(expected.state), strict=True
+    ):
+        assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), path
+        if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(leaf, other, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
