@@ -153,5 +153,5 @@ def test_a_checkpoint_of_one_arrangement_resumes_with_the_other(name: str, first
         jax.tree.leaves_with_path(resumed.state), jax.tree.leaves(expected.state), strict=True
     ):
         assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), path
-        if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             np.testing.assert_allclose(leaf, other, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
