@@ -3,9 +3,11 @@
 import importlib.util
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -117,6 +119,23 @@ def test_a_model_has_room_for_all_contacts() -> None:
     assert (walled.contacts, walled.constraints) == (4 + 5 * 3, 4 * 19 + 8)
     assert (walled.mj_model.opt.iterations, walled.mj_model.opt.ls_iterations) == (1, 4)  # as Brax's class sets them
     assert env.sys.mj_model.opt.iterations == 4  # Brax's model is not changed
+
+
+@needs_warp
+def test_warp_runs_the_solver_to_its_end() -> None:
+    """Where Brax stops after one iteration, Warp gives what MJX for JAX gives with a hundred."""
+    env = brax.load("ant", "mjx")
+    assert brax_tasks._engine(env, "jax").mj_model.opt.iterations == 1
+    converged = env.sys.tree_replace({"opt.iterations": 100, "opt.ls_iterations": 100})
+    results = []
+    for impl, system in (("warp", env.sys), ("jax", converged)):
+        env.sys = system
+        step = jax.jit(jax.vmap(partial(brax_tasks._step, brax_tasks._engine(env, impl))))
+        ground = env.sys.init_q.at[2].set(0.3)  # metres; the feet are in the floor
+        state = Physics(jnp.tile(ground, (4, 1)), jnp.zeros((4, 14)), (), (), jnp.zeros((4, 14)))
+        results.append(step(state, jax.random.uniform(jax.random.key(0), (4, 8), minval=-1.0)))
+    assert np.abs(results[0].qd).max() > 1.0
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), results[0].qd, results[1].qd)
 
 
 @pytest.mark.parametrize("name", NAMES)

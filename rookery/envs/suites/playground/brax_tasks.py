@@ -8,6 +8,10 @@ poses of the links, and the acceleration that the solver starts from. A test com
 Warp has one pool of contacts for all environments of a batch, whose size must be known when it is allocated. The pool
 is scratch memory of a step, so it is allocated in the step, with room for every contact that the model can have in
 every environment of the batch, however many axes are mapped.
+
+Brax's classes stop the constraint solver early, for the ant and the humanoid after one iteration, where the result is
+that of the solver rather than of the equations. MJX for JAX has the solver that they were made with and stops alike.
+Warp has another solver, which runs until it has converged.
 """
 
 import copy
@@ -29,6 +33,8 @@ from rookery.types import Array, PyTree
 
 BACKEND = "mjx"
 _OPTIONS = ("timestep", "iterations", "ls_iterations", "solver", "disableflags")  # that Brax's classes set
+WARP_ITERATIONS = 100
+"""The most iterations of Warp's constraint solver, and of its line search; it stops where it has converged."""
 
 
 class Physics(NamedTuple):
@@ -136,6 +142,8 @@ def _engine(brax_env: Any, impl: str) -> Engine:
     mj_model = copy.deepcopy(brax_env.sys.mj_model)
     for option in _OPTIONS:  # Brax's classes set them in their own copy of the options
         setattr(mj_model.opt, option, np.asarray(getattr(brax_env.sys.opt, option)).item())
+    if impl == "warp":
+        mj_model.opt.iterations = mj_model.opt.ls_iterations = WARP_ITERATIONS
     with third_party.standard_promotion():
         model = mjx.put_model(mj_model, impl=impl, device=jnp.zeros(()).device)
         bounds: Any = mjx.make_data(mj_model, impl="jax")._impl  # MJX for JAX has a row for each that is possible
