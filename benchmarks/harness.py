@@ -34,6 +34,8 @@ class Times(NamedTuple):
     """Seconds per round of one contender."""
 
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()
+    """Processor time of all threads of this process, which other processes disturb less."""
 
     @property
     def median(self) -> float:
@@ -108,14 +110,16 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int, warmup:
     """
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-warmup, rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.process_time()
             contenders[name]()
             if turn >= 0:
                 seconds[name].append(time.perf_counter() - started)
-    return {name: Times(tuple(values)) for name, values in seconds.items()}
+                cpu[name].append(time.process_time() - cpu_started)
+    return {name: Times(tuple(seconds[name]), tuple(cpu[name])) for name in names}
 
 
 def rates(times: Times, work: float, per: str = "per_second") -> dict[str, float]:

@@ -6,6 +6,7 @@
 # FOLDER contains this package, editable, and the libraries it is compared with. They run in one process, so that ratios
 # are measured in one run with one version of JAX. FOLDER-jaxagents contains jaxagents 0.2.5 with its old dependencies,
 # without this package; PYTHON_JAXAGENTS chooses its interpreter, which must be Python 3.12, or it is skipped.
+# FOLDER-sbx contains this package, editable, with Gymnasium, and SBX and stable-baselines3, with PyTorch for the CPU.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -14,6 +15,8 @@ folder="${1:-$root/.venv-peers}"
 "${PYTHON:-python3}" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet --upgrade pip
 "$folder/bin/python" -m pip install --quiet --editable "$root[bench]" "qdax>=0.5" "ribs>=0.8" "rejax==0.1.3" distrax
+# rejax's dependencies bring two packages with the same modules, of which this one works with today's JAX.
+"$folder/bin/python" -m pip install --quiet --force-reinstall --no-deps tfp-nightly
 "$folder/bin/python" -m pip check
 "$folder/bin/python" - <<'VERSIONS'
 from importlib.metadata import version
@@ -38,4 +41,18 @@ if "$old_python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/d
 else
     echo "no Python 3.12 ($old_python): jaxagents is skipped; benchmarks.ippo cannot run" >&2
 fi
+"${PYTHON:-python3}" -m venv "$folder-sbx"
+pip=("$folder-sbx/bin/python" -m pip install --quiet)
+"${pip[@]}" --upgrade pip
+"${pip[@]}" --extra-index-url https://download.pytorch.org/whl/cpu "torch==2.13.0+cpu" # PyPI's wheels bring CUDA
+"${pip[@]}" --editable "$root[gymnasium]" "sbx-rl==0.28.0" "stable-baselines3==2.9.2"
+"$folder-sbx/bin/python" -m pip check
+"$folder-sbx/bin/python" - <<'VERSIONS'
+from importlib.metadata import version
+
+names = ("rookery", "sbx-rl", "stable-baselines3", "torch", "gymnasium", "mujoco", "jax", "jaxlib", "flax", "optax")
+print(" ".join(f"{name}=={version(name)}" for name in names))
+VERSIONS
+echo "run, for example, $folder-sbx/bin/python -m benchmarks.gymnasium_speed --quick"
+
 echo "run, for example: $folder/bin/python -m benchmarks.population_update --quick"

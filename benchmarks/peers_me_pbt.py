@@ -28,7 +28,8 @@ from benchmarks import qdax_me_pbt as parts
 from benchmarks.peers_map_elites import scores
 from benchmarks.qdax_me_pbt import QUICK, Settings
 from rookery.envs.wrappers import auto_reset
-from rookery.learners import rollout
+from rookery.learners import evaluation
+from rookery.learners.base import EvaluationConfig
 from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 
@@ -188,14 +189,14 @@ def reevaluate(
     """
     environment = rookery.make(settings.task, episode_length=settings.episode_length)
     policy = partial(act, parts.agent_of(settings))
-    config = rollout.EvaluationConfig(eval_episodes=episodes, start_states=episodes)
+    config = EvaluationConfig(eval_episodes=episodes, start_states=episodes)
     bank_key, key = jax.random.split(jax.random.key(seed))
     bank = auto_reset.start_bank(environment, bank_key, episodes)
 
-    evaluator_config = rollout.evaluator(policy, environment, config)
+    evaluator_config = evaluation.evaluator(policy, environment, config)
 
     def evaluator(params: PyTree) -> tuple[Array, Array]:
-        found = rollout.evaluate(evaluator_config, Genotype(params, None, None), bank, key)
+        found = evaluation.evaluate(evaluator_config, Genotype(params, None, None), bank, key)
         return found.fitness, found.descriptor
 
     occupied = np.flatnonzero(np.isfinite(elites.fitnesses))

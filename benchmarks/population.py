@@ -54,7 +54,8 @@ def measure(learner: Learner, population: int, rounds: int) -> dict[str, Any]:
         compiled = programs.compile_program(program, over)
         state = compiled.init(jax.random.key(0))
         step = compiled.step.lower(state, jax.random.key(0)).compile()
-        row["working_gb"] = (memory_plan.working_memory(step) or 0) / 1e9
+        analysis = step.memory_analysis()
+        row["working_gb"] = analysis.temp_size_in_bytes / 1e9 if analysis else float("nan")
         held = harness.Held(state)
         times = harness.interleave({"generation": lambda: advance(step, held)}, rounds)["generation"]
     except jax.errors.JaxRuntimeError as error:
@@ -67,7 +68,7 @@ def measure(learner: Learner, population: int, rounds: int) -> dict[str, Any]:
         "generation_s": times.median,
         "agents_per_s": population / times.median,
         "updates_per_s": population * learner.steps_per_generation / times.median,
-        "used_gb": used.count / 1e9 if used else float("nan"),
+        "used_gb": used.size / 1e9 if used else float("nan"),
         "seconds": list(times.seconds),
     }
 

@@ -9,6 +9,8 @@ use one process, one device and the same version of JAX, without donation, as in
 configuration of the command line: members divided over one device per core, donated, in a separate process in which it
 also alternates with rejax.
 
+`cpu_ratio` compares the processor time of all threads, which other processes on the machine disturb less.
+
 The number of updates per call decreases with the number of seeds, so that a call takes seconds.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import rookery
 from benchmarks import harness
@@ -51,6 +54,7 @@ MODULE = "benchmarks.ppo"
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--seeds", type=int, nargs="+", default=[1, 16, 128, 1024], help="(%(default)s)")
+    made.add_argument("--one-device", action="store_true", help="leave out `ours_cores`")
     made.add_argument("--cores", action="store_true", help=argparse.SUPPRESS)  # one row in this process, in JSON
     options = harness.parse(made)
     if options.cores:
@@ -60,10 +64,10 @@ def main() -> None:
     if options.quick:
         options.seeds = options.seeds[:2]
     load = harness.load()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for count in options.seeds:
         row = measure("ours", count, options)
-        if count > 1:
+        if count > 1 and not options.one_device:
             quick = ("--quick",) if options.quick else ()
             flags = ("--seeds", str(count), "--rounds", str(options.rounds), *quick, "--cores")
             spread = harness.in_process(MODULE, *flags)
@@ -89,9 +93,11 @@ def measure(name: str, count: int, options: argparse.Namespace) -> dict[str, Any
         "updates": updates,
         **{f"{contender}/s": steps / value.median for contender, value in times.items()},
         **harness.speedup(times[name], times["rejax"]),
+        "cpu_ratio": float(np.median(times["rejax"].cpu_seconds) / np.median(times[name].cpu_seconds)),
         **{f"{contender}_compile_s": program.seconds for contender, program in programs.items()},
         "temporary_gb": {contender: program.temporary_gb for contender, program in programs.items()},
         "seconds": {contender: value.seconds for contender, value in times.items()},
+        "cpu_seconds": {contender: value.cpu_seconds for contender, value in times.items()},
     }
 
 

@@ -106,15 +106,21 @@ def members(bindings: OffPolicyBindings, shapes: Shapes, key: Key) -> Member:
     return jax.jit(init_population)(key)
 
 
-def update_block(bindings: OffPolicyBindings, buffer: PyTree, carry: tuple[Member, Key]) -> tuple[tuple, PyTree]:
-    """The learner's block of updates for a population; `carry` is the members without their buffers, and a key."""
+def update_block(
+    bindings: OffPolicyBindings, buffer: PyTree, carry: tuple[Member, Key], first: Array | int = 0
+) -> tuple[tuple, PyTree]:
+    """The learner's block of updates for a population.
+
+    `carry` is the members without their buffers, and a key; `first` is the number of updates before the block.
+    """
     population, key = carry
     key, update_key = jax.random.split(key)
     keys = base.member_keys(update_key, population.hyper.discount.shape[0])
 
     def learn(member: Member, buffer: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-        counts, zero = (bindings.config.updates, bindings.config.batch_size), jnp.zeros((), jnp.int32)
-        return off_policy_learn(bindings.agent, bindings.buffer, member._replace(buffer=buffer), key, zero, *counts)
+        counts = bindings.config.updates, bindings.config.batch_size
+        member = member._replace(buffer=buffer)
+        return off_policy_learn(bindings.agent, bindings.buffer, member, key, jnp.asarray(first, jnp.int32), *counts)
 
     state, metrics = base.vmap(learn, (population, buffer, keys), ())
     return (population._replace(state=state), key), metrics

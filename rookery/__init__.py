@@ -35,6 +35,7 @@ from rookery.envs.check import check_environment
 from rookery.envs.custom import register
 from rookery.envs.registry import make
 from rookery.envs.suites.brax.adapter import from_brax
+from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.suites.gymnax import from_gymnax
 from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
 from rookery.envs.suites.playground.adapter import from_playground
@@ -65,6 +66,7 @@ __all__ = [
     "diayn",
     "export",
     "from_brax",
+    "from_gymnasium",
     "from_gymnax",
     "from_jaxmarl",
     "from_playground",

@@ -14,6 +14,9 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.types import Array, Key, PyTree
 
+LARGEST_INDEX = 2**31 - 1
+"""Indices are int32. Rows that are not finite receive the indices after the capacity, which must exist as well."""
+
 
 class BufferState(NamedTuple):
     """Contents of a ring buffer. Rows at and beyond `size` were never written and are never sampled."""
@@ -63,10 +66,12 @@ def ring(capacity: int) -> Buffer:
     """Build a ring buffer with a capacity of `capacity` rows.
 
     Raises:
-      ValueError: `capacity` is below 1.
+      ValueError: `capacity` is below 1, or above the largest int32.
     """
     if capacity < 1:
         raise ValueError(f"a buffer needs a capacity of at least 1 row, got {capacity}.")
+    if capacity > LARGEST_INDEX:
+        raise ValueError(f"a buffer can have at most {LARGEST_INDEX} rows, got {capacity}.")
     return Buffer(partial(init, capacity), add, draw, take)
 
 

@@ -29,10 +29,14 @@ class Product(NamedTuple):
     """A factory by name, such as "./mass.py:make"."""
 
 
+SUITE_PREFIXES = ("gym:", "envpool:")
+"""Begin the names of environments that a suite finds by itself."""
+
+
 def is_reference(name: str) -> bool:
     """Whether a name has the form `module:factory` or `file.py:factory`."""
     where, separator, attribute = name.rpartition(":")
-    return bool(separator and where and attribute)
+    return bool(separator and where and attribute) and not name.startswith(SUITE_PREFIXES)
 
 
 def load(reference: str, product: Product) -> Factory:
@@ -74,14 +78,16 @@ def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
 def canonical(reference: str) -> str:
     """The name by which another process finds the same function: files with absolute paths."""
     where, _, attribute = reference.rpartition(":")
-    return f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") else reference
+    return f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") and is_reference(reference) else reference
 
 
 def label(name: str) -> str:
     """A short name without ":" and "/" for run directories and titles: `mass` for `path/mass.py:make`."""
-    where, separator, attribute = name.rpartition(":")
-    if not separator:
+    if name.startswith(SUITE_PREFIXES):
+        return name.replace(":", "-").replace("/", "-")
+    if not is_reference(name):
         return name
+    where, _, attribute = name.rpartition(":")
     module = Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
     return module if attribute in ("make", "build", "environment") else f"{module}-{attribute}"
 

@@ -26,7 +26,13 @@ FUNCTIONS = {
 }
 
 
-SUITES = {"brax": "brax.envs", "gymnax": "gymnax", "jaxmarl": "jaxmarl", "mujoco_playground": "mujoco_playground"}
+SUITES = {
+    "brax": "brax.envs",
+    "gymnasium": "gymnasium",
+    "gymnax": "gymnax",
+    "jaxmarl": "jaxmarl",
+    "mujoco_playground": "mujoco_playground",
+}
 """Package that an example uses -> module to import."""
 
 

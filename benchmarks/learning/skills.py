@@ -30,7 +30,7 @@ from rookery import trees
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.envs import descriptors
 from rookery.envs.wrappers.skills import skills
-from rookery.learners import rollout
+from rookery.learners import evaluation, rollout
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
 from rookery.report.figures import style
@@ -194,7 +194,7 @@ def walk(environment: rookery.Environment, policy: Any, bank: Any, key: jax.Arra
         summary = jax.vmap(kind.accumulate)(summary, recorded.descriptor, alive & ~recorded.broken)
         return (env_states, alive & ~recorded.ended, summary), jnp.where(alive[:, None], recorded.descriptor, jnp.nan)
 
-    env_states = rollout.start_episodes(environment, bank, FRESH)
+    env_states = evaluation.start_episodes(environment, bank, FRESH)
     empty = jax.tree.map(lambda leaf: jnp.zeros((FRESH, *leaf.shape)), kind.init(spec.descriptor_size))
     keys = jax.random.split(jax.random.fold_in(key, 1), spec.episode_length)
     (_, _, summary), paths = jax.lax.scan(step, (env_states, jnp.ones((FRESH,), bool), empty), keys)

@@ -37,7 +37,7 @@ from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import identify
-from rookery.learners import rollout
+from rookery.learners import evaluation, rollout
 from rookery.learners.base import Member
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.report import statistics
@@ -247,7 +247,7 @@ def drawn_by_jaxmarl(network: Any, params: PyTree, observation: Observation, key
 def play(environment: rookery.Environment, act: Callable, learned: PyTree, key: Key) -> Array:
     """Returns `[FRESH, I]` of full episodes from new start states; episodes of these tasks only end by truncation."""
     bank_key, key = jax.random.split(key)
-    env_states = rollout.start_episodes(environment, auto_reset.start_bank(environment, bank_key, FRESH), FRESH)
+    env_states = evaluation.start_episodes(environment, auto_reset.start_bank(environment, bank_key, FRESH), FRESH)
     keys = jax.random.split(key, environment.spec.episode_length)
     return jnp.sum(jax.lax.scan(partial(advance, environment, act, learned), env_states, keys)[1], axis=0)
 

@@ -200,9 +200,11 @@ class UpdateLayout(NamedTuple, Generic[StateT]):
     """Rearranges the state for training; `update` and `explore` accept both arrangements."""
     unpack: Callable[[StateT], StateT] = _unchanged
     """The inverse of `pack`."""
+    period: int = 1
+    """Updates after which the agent's update recurs: its computation depends on its number only modulo the period."""
     group: int = 1
-    """Updates in each repetition of the loop, if it divides the number of updates in a block. An update then receives
-    its place in the group, an int, as its `step`; a multiple of the updates after which the agent's update recurs."""
+    """Updates in each repetition of the loop, a multiple of the period. An update then receives its place in the group,
+    an int, as its `step`. With 1, whatever the period, an update receives its number, an array."""
 
 
 class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):

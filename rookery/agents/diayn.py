@@ -200,7 +200,7 @@ def _layout(inner: UpdateLayout) -> UpdateLayout[DiaynState]:
     def change(change_agent: Callable, state: DiaynState) -> DiaynState:
         return state._replace(agent=change_agent(state.agent))
 
-    return UpdateLayout(partial(change, inner.pack), partial(change, inner.unpack), inner.group)
+    return inner._replace(pack=partial(change, inner.pack), unpack=partial(change, inner.unpack))
 
 
 def explore(bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Observation, key: Key) -> Array:

@@ -15,15 +15,24 @@ TrainStateT = TypeVar("TrainStateT", bound=HasParams)
 CriticStateT = TypeVar("CriticStateT", bound=HasParams)
 
 EPSILON = 1e-5  # Adam's epsilon in the code of Schulman 2017
+PACKED_ROWS = 2048
+"""The largest number of rows whose indices are the low bits of their random numbers. With the other 21 bits, one pair
+of 2,048 rows ties on average, and keeps its order."""
 
 
 def shuffle(count: int, key: Key) -> Array:
     """Return a permutation of `count` rows, `[count]`; the key is consumed.
 
     Random numbers are sorted once, which takes half the time of `jax.random.permutation`; that function sorts again to
-    break ties, which almost never occur among the few rows of a rollout.
+    break ties, which almost never occur among the few rows of a rollout. Up to `PACKED_ROWS` rows, each number contains
+    its row's index: on a CPU, XLA sorts single numbers five times as fast as pairs.
     """
-    return jnp.argsort(jax.random.bits(key, (count,)))
+    numbers = jax.random.bits(key, (count,))
+    if count > PACKED_ROWS:
+        return jnp.argsort(numbers)
+    mask = (1 << max(count - 1, 1).bit_length()) - 1
+    packed = (numbers & ~jnp.uint32(mask)) | jnp.arange(count, dtype=numbers.dtype)
+    return (jnp.sort(packed) & mask).astype(jnp.int32)
 
 
 class UpdateSpec(NamedTuple, Generic[TrainStateT]):

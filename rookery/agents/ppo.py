@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, networks, normalize, returns
+from rookery.agents import backend
 from rookery.agents.actor_critic import (
     ActorCritic,
     Memory,
@@ -321,7 +322,7 @@ def ppo(
         start=start,
         explore=partial(explore, nets),
         act=partial(act, nets),
-        update=partial(update, nets, config),
+        update=backend.in_chunks(partial(update, nets, config)),
         space=environment_defaults(spec).space,
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=resolve_defaults(config, spec).minibatches,

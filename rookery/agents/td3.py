@@ -322,6 +322,7 @@ def td3(
         layout=UpdateLayout(
             pack=partial(_change_critics, networks.stack_twins),
             unpack=partial(_change_critics, networks.separate_twins),
+            period=config.policy_delay,
             group=_group(config.policy_delay),
         ),
         settings={"agent": read.described(named("td3", config))},

@@ -31,6 +31,7 @@ from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs import custom
+from rookery.envs.host.base import HostError, HostWarning
 from rookery.experiments import build, programs, warm_start
 from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
@@ -231,7 +232,7 @@ def main() -> None:
         print("\ninterrupted; the checkpoints saved so far are complete", file=sys.stderr)
         group.abandon(130, "it was interrupted")
         sys.exit(130)
-    except (ValueError, ImportError, MemoryError, CheckpointError) as error:
+    except (ValueError, ImportError, MemoryError, CheckpointError, HostError) as error:
         group.await_lost_process(error)
         message = _as_typed(str(error), line)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
@@ -315,7 +316,13 @@ def plan_gpu(command: Train) -> None:
     over = described_gpu.mesh(gpu, devices or 1)
     config, schedule = _complete(command.config)
     with backend.tracing_for("gpu"):
-        _show_plan(config, build.build(config, schedule, over), gpu)
+        built = build.build(config, schedule, over)
+        if built.learner and built.learner.evaluator and built.learner.evaluator.environment.host:
+            raise ValueError(
+                f"plan_gpu cannot compile the calls to {built.learner.spec.name}, whose environments are on the host, "
+                "without a GPU; use --plan on a machine that has one."
+            )
+        _show_plan(config, built, gpu)
 
 
 def _show_plan(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
@@ -379,5 +386,5 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 _SHOWN = (CheckpointWarning, CallbackWarning, device_memory.MemoryWarning, running.ProgramWarning)
-_SHOWN += (run_writer.AfterSaveWarning,)
+_SHOWN += (run_writer.AfterSaveWarning, HostWarning)
 _show_other_warning = warnings.showwarning

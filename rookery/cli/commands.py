@@ -14,6 +14,7 @@ from rookery.deploy import evaluate
 from rookery.deploy import render as rendering
 from rookery.envs import registry
 from rookery.envs.custom import is_custom
+from rookery.factories import SUITE_PREFIXES
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.storage import run_dir
@@ -37,7 +38,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Render:
-    """Render an episode of a run's best member as an animation (rookery's planar tasks, gymnax and JaxMARL)."""
+    """Render an episode of a run's best member as an animation (rookery's planar tasks, gymnax, JaxMARL, Gymnasium)."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -59,7 +60,7 @@ class Envs:
     """List all tasks, those that match a word, or everything about one."""
 
     name: tyro.conf.Positional[str] = ""
-    """A task, or package.module:factory, to describe; or a part of the names to list (ant, gymnax). By default all."""
+    """A task, package.module:factory or gym:ID to describe; or a part of the names to list (ant). By default all."""
 
 
 @dataclass(frozen=True)
@@ -256,11 +257,11 @@ def export(command: Export) -> None:
 def envs(command: Envs) -> None:
     """`rookery envs [NAME]`."""
     console, word = Console(), command.name.lower()
-    if is_custom(command.name):
+    if is_custom(command.name) or command.name.startswith(SUITE_PREFIXES):
         console.print(tables.task_table(registry.describe_environment(registry.make(command.name))))
         return
     chosen = [row for row in registry.table() if word in row["task"].lower() or word == row["suite"]]
-    if not chosen:
+    if not chosen and word not in ("gym", "gymnasium"):
         registry.find(command.name)  # raises with the nearest names
     for suite in dict.fromkeys(row["suite"] for row in chosen if len(chosen) > 1):
         console.print(tables.tasks_table(suite, [row for row in chosen if row["suite"] == suite]))
@@ -270,6 +271,12 @@ def envs(command: Envs) -> None:
     if len(chosen) > 1:
         console.print(
             f"{len(chosen)} tasks (act d: discrete actions); `rookery envs NAME` describes one", highlight=False
+        )
+    if not word or not chosen:
+        console.print(
+            "any environment of Gymnasium is gym: and its id, such as gym:Hopper-v5 or gym:my_package:MyEnv-v0; one of "
+            "EnvPool is envpool: and its name",
+            highlight=False,
         )
 
 

@@ -20,7 +20,7 @@ from typing_extensions import Doc
 
 from rookery.experiments.kinds import KINDS
 from rookery.experiments.settings import ProgramRun, RecordedRun, TeamSettings
-from rookery.learners.rollout import EvaluationConfig
+from rookery.learners.base import EvaluationConfig
 
 _FACTORY = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.py:FUNCTION|MODULE:FUNCTION")]
 ProgramCommand: type[ProgramRun] = dataclasses.make_dataclass(

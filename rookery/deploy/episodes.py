@@ -237,11 +237,16 @@ def _record_film(
     actor = trees.take(selection.actors, int(selection.rows[0]))
     trajectory = jax.device_get(roll_out(actor, jax.random.key(seed), int(selection.slots[0])))
     recording = _subsample(trajectory, render.names_of(environment.spec), selection.descriptions[0], most_frames)
-    # Visualisers add up the rewards of the frames, so each frame gets the sum since the frame before it.
-    sums = np.diff(recording.returns, axis=0, prepend=0.0).reshape(len(recording.steps), *trajectory.rewards.shape[1:])
+    if picture.replays:
+        steps = np.arange(recording.steps[-1] + 1)
+        states, rewards = jax.tree.map(itemgetter(steps), trajectory.frames), trajectory.rewards[steps]
+    else:
+        # Visualisers add up the rewards of the frames, so each frame gets the sum since the frame before it.
+        sums = np.diff(recording.returns, axis=0, prepend=0.0)
+        states, rewards = recording.frames, sums.reshape(len(recording.steps), *trajectory.rewards.shape[1:])
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "episode.gif"
-        picture.film(recording.frames, jnp.asarray(sums, jnp.float32), str(path))
+        picture.film(states, jnp.asarray(rewards, jnp.float32), str(path))
         film = np.frombuffer(path.read_bytes(), np.uint8)
     return {"kind": "film", "episodes": [recording.description]}, {"film": film}
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
 
 from rookery.deploy import onnx, policy_files
@@ -121,7 +120,7 @@ def export(
 def stablehlo(policy: Policy) -> bytes:
     """Serialise a policy with `jax.export`, as a function of batches of any size, for all `PLATFORMS`."""
     batch = jax.export.symbolic_shape("batch")
-    batches = [jax.ShapeDtypeStruct((*batch, *shape), jnp.float32) for shape in policy.inputs.values()]
+    batches = [jax.ShapeDtypeStruct((*batch, *shape), policy.types[name]) for name, shape in policy.inputs.items()]
     # At the default precision, matrix products on GPUs and TPUs would be less precise than in the check.
     with jax.default_matmul_precision("highest"):
         exported = jax.export.export(jax.jit(jax.vmap(policies.policy_function(policy))), platforms=PLATFORMS)(*batches)
@@ -139,7 +138,7 @@ def _onnx(policy: Policy, reference: ReferenceEpisode) -> tuple[bytes, float]:
     Raises:
       NoOnnxError: the policy cannot be converted, or the model's actions differ.
     """
-    model = onnx.convert(policies.policy_function(policy), policy.inputs, list(policy.outputs))
+    model = onnx.convert(policies.policy_function(policy), policy.inputs, policy.types, list(policy.outputs))
     largest = difference(onnx.act(model, reference.inputs), reference.outputs)
     if largest > TOLERANCE:
         raise NoOnnxError(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
@@ -15,12 +14,18 @@ class NoOnnxError(Exception):
     """A policy has no ONNX model; the message is a clause that states the reason."""
 
 
-def convert(act: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], outputs: Sequence[str]) -> bytes:
+def convert(
+    act: Callable[..., Any],
+    inputs: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, np.dtype],
+    outputs: Sequence[str],
+) -> bytes:
     """Convert a function of one row to an ONNX model for batches of any size.
 
     Args:
-      act: takes the inputs in their order, float32, and returns an array or a tuple of arrays.
+      act: takes the inputs in their order and returns an array or a tuple of arrays.
       inputs: shape of one row by input name.
+      types: type by input name.
       outputs: names of the outputs.
 
     Returns:
@@ -34,11 +39,11 @@ def convert(act: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], outp
         import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]  # needed to verify the model
     except ImportError as error:
         raise NoOnnxError(f"{error.name} is not installed; pip install 'rookery[onnx]'") from error
-    rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in inputs.values()]
+    rows = [jax.ShapeDtypeStruct(shape, types[name]) for name, shape in inputs.items()]
     # Traced before the conversion: the converter's special rules for flax layers cannot be mapped over a batch.
     traced = jaxpr_as_fun(jax.make_jaxpr(act)(*rows))
-    batches = [("batch", *shape) for shape in inputs.values()]
     try:
+        batches = [jax.ShapeDtypeStruct(("batch", *shape), types[name]) for name, shape in inputs.items()]
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             model: Any = jax2onnx.to_onnx(
                 jax.vmap(traced), batches, model_name="policy", input_names=list(inputs), output_names=list(outputs)

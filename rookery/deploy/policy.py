@@ -16,8 +16,9 @@ from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec,
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
-from rookery.features import flatten_features, is_shape
+from rookery.features import as_floats, flatten_features, is_shape
 from rookery.learners import rollout
+from rookery.learners.base import Evaluator
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Elite, Repertoire
@@ -32,7 +33,7 @@ class Policy(NamedTuple):
 
     origin: Origin
     """The run, at a checkpoint."""
-    evaluator: rollout.Evaluator
+    evaluator: Evaluator
     """The run's deterministic policy function and evaluation environment."""
     genotype: Genotype
     cell: int | None
@@ -59,8 +60,13 @@ class Policy(NamedTuple):
     @property
     def memory_size(self) -> int:
         """Size of the recurrent policy's memory; excludes the memory of PPO's critic, which does not affect actions."""
-        carry = jax.eval_shape(self.evaluator.environment.reset, jax.random.key(0))[1].observation.carry
+        carry = self._observation.carry
         return carry.policy.shape[-1] if isinstance(carry, Memory) else 0
+
+    @property
+    def _observation(self) -> Observation:
+        """Shapes and types of an observation."""
+        return jax.eval_shape(self.evaluator.environment.reset, jax.random.key(0))[1].observation
 
     @property
     def observation_size(self) -> int:
@@ -72,6 +78,12 @@ class Policy(NamedTuple):
         """Shape of one row by name: `observation` `[O]`, and `memory` `[H]` if recurrent; for a team `[I, ...]`."""
         shapes = {"observation": (*self.spec.agents, self.observation_size)}
         return shapes | ({"memory": (*self.spec.agents, self.memory_size)} if self.memory_size else {})
+
+    @property
+    def types(self) -> dict[str, np.dtype]:
+        """Types of the inputs: uint8 for observations that are pixels alone, float32 for all others."""
+        pixels = self._observation.features.dtype == jnp.uint8
+        return {name: np.dtype("uint8" if pixels and name == "observation" else "float32") for name in self.inputs}
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
@@ -214,7 +226,20 @@ def _features(policy: Policy, observation: PyTree) -> Array:
             f"the policy reads observations of shape {expected}{own}, got {vector.shape}; jax.vmap gives the actions "
             "for a batch of them."
         )
-    return vector
+    return _as_input(policy, vector)
+
+
+def _as_input(policy: Policy, vector: Array) -> Array:
+    """A vector in the type of the policy's observations.
+
+    Raises:
+      ValueError: the policy reads pixels, and the vector has other numbers.
+    """
+    if policy.types["observation"] != np.uint8:
+        return as_floats(vector)  # among other features, pixels are numbers in [0, 1]
+    if not jnp.issubdtype(vector.dtype, jnp.integer):
+        raise ValueError(f"the policy reads pixels, uint8 in 0..255, got {vector.dtype}; do not divide them by 255.")
+    return vector.astype(jnp.uint8)
 
 
 def _act(policy: Policy, observation: Array) -> Array:
@@ -232,15 +257,15 @@ def _wrap(policy: Policy, vector: Array) -> Observation:
     """The observation of the run's agent: with the agent index and the skill, as the run's wrappers add them."""
     spec = policy.spec
     skill = jnp.asarray(enumerate_skills(spec.skill)[policy.skill or 0]) if spec.skill else None
-    mask = vector[..., spec.observation_size :] > 0.5 if spec.masked else None
+    mask = vector[..., spec.observation_size :].astype(jnp.float32) > 0.5 if spec.masked else None
     index = jnp.eye(spec.agents[0]) if spec.identified else None
     return Observation(vector[..., : spec.observation_size], skill, mask, agent=index)
 
 
-def _vector(observation: Observation) -> Array:
+def _vector(observation: Observation, dtype: np.dtype) -> Array:
     """The input vector of a policy, from an observation of the run's agent."""
     parts = (observation.features, observation.action_mask)
-    return jnp.concatenate([part.astype(jnp.float32) for part in parts if part is not None], axis=-1)
+    return jnp.concatenate([part.astype(dtype) for part in parts if part is not None], axis=-1)
 
 
 class ReferenceEpisode(NamedTuple):
@@ -268,7 +293,7 @@ def reference_episode(policy: Policy, key: Key) -> ReferenceEpisode:
     length = render.length_of(jax.device_get(trajectory.over))  # no action on the last observation
     observations: Observation = jax.tree.map(lambda leaf: leaf[:length], trajectory.frames)
     actions = jax.jit(jax.vmap(partial(rollout.act, policy.evaluator, policy.genotype)))(observations)
-    inputs, outputs = {"observation": _vector(observations)}, {"action": actions}
+    inputs, outputs = {"observation": _vector(observations, policy.types["observation"])}, {"action": actions}
     if isinstance(actions, ActionWithCarry):
         outputs = {"action": actions.action, "next_memory": actions.carry.policy}
         inputs["memory"] = observations.carry.policy

@@ -36,6 +36,8 @@ def describe(policy: Policy) -> dict[str, Any]:
         "outputs": {name: ["batch", *shape] for name, shape in policy.outputs.items()},
         "observation": {
             "size": policy.observation_size,
+            "type": policy.types["observation"].name,
+            "shape": policy.spec.observation_shape,
             "mask": policy.mask_size,
             "normalised": _normalisation(policy),
         },
@@ -82,14 +84,14 @@ def _normalisation(policy: Policy) -> dict[str, Any] | None:
 
 def scripts(policy: Policy, onnx: bool) -> dict[str, str]:
     """Contents by file name of the scripts, each of which can also be imported as a module."""
+    types = {name: f"np.{dtype.name}" for name, dtype in policy.types.items()}
     names = list(policy.inputs)
-    shapes = [(1, *shape) for shape in policy.inputs.values()]
     parts = {
         "names": ", ".join(names),
         "docstring": _docstring(policy),
-        "arrays": ", ".join(f"np.asarray({name}, np.float32)" for name in names),
-        "feeds": ", ".join(f'"{name}": np.asarray({name}, np.float32)' for name in names),
-        "zeros": ", ".join(f"np.zeros({shape})" for shape in shapes),
+        "arrays": ", ".join(f"np.asarray({name}, {types[name]})" for name in names),
+        "feeds": ", ".join(f'"{name}": np.asarray({name}, {types[name]})' for name in names),
+        "zeros": ", ".join(f"np.zeros({(1, *shape)})" for shape in policy.inputs.values()),
         "first": "" if policy.memory_size else "[0]",
     }
     return _filled({"act.py": _ACT} | ({"act_onnx.py": _ACT_ONNX} if onnx else {}), parts)
@@ -104,7 +106,8 @@ def _docstring(policy: Policy) -> str:
     shapes = {name: f"[{', '.join(['batch', *map(str, shape)])}]" for name, shape in policy.inputs.items()}
     action = f"[{', '.join(['batch', *map(str, policy.outputs['action'])])}]"
     values = f"int32 in 0..{policy.spec.action_size - 1}" if policy.spec.discrete else "in [-1, 1]"
-    summary = f"Observations {shapes['observation']} -> actions {action}, {values}."
+    pixels = ", uint8 in 0..255," if policy.types["observation"] == np.uint8 else ""
+    summary = f"Observations {shapes['observation']}{pixels} -> actions {action}, {values}."
     if not policy.memory_size:
         return summary
     return (

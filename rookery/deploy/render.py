@@ -17,7 +17,7 @@ from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
-from rookery.learners.base import genotype
+from rookery.learners.base import Evaluator, genotype
 from rookery.populations.base import Program
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
@@ -233,6 +233,11 @@ def picture_of(environment: Environment) -> Picture:
     Raises:
       ValueError: the environment has none.
     """
+    if environment.picture is None and environment.host is not None:
+        raise ValueError(
+            f"{environment.spec.name} cannot be rendered: its environment objects draw no frames; create them in "
+            'make_env with render_mode="rgb_array", if their class has that mode (metadata["render_modes"]).'
+        )
     if environment.picture is None:
         raise ValueError(
             f"{environment.spec.name} cannot be rendered; the environments of this package that can are point_maze, "
@@ -242,7 +247,7 @@ def picture_of(environment: Environment) -> Picture:
     return environment.picture
 
 
-def evaluator_of(origin: Origin) -> rollout.Evaluator:
+def evaluator_of(origin: Origin) -> Evaluator:
     """The evaluator of a run: its deterministic policy function and its evaluation environment.
 
     Raises:

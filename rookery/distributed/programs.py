@@ -144,6 +144,11 @@ def replicated(over: Mesh, tree: PyTree) -> PyTree:
     return _placed((shardings(over).shared,), (tree,))[0]
 
 
+def place_like(tree: PyTree, like: PyTree) -> PyTree:
+    """The arrays of a tree with the shardings of another tree of the same structure."""
+    return jax.tree.map(lambda leaf, other: jax.device_put(leaf, other.sharding), tree, like)
+
+
 def _placed(layout: Sequence[NamedSharding], shapes: Sequence[PyTree]) -> list[PyTree]:
     def place(sharding: NamedSharding, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

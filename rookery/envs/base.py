@@ -10,11 +10,13 @@ is over. The episode is over when it has ended for all agents. Every function he
 """
 
 import math
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 
 from rookery.envs import descriptors
+from rookery.envs.host.pool import HostPool
 from rookery.envs.rendering import scene
 from rookery.features import Shape
 from rookery.types import NO_SETTINGS, Array, Key, Observation, PyTree, Settings
@@ -179,6 +181,13 @@ class NextFn(Protocol):
     def __call__(self, start: tuple[EnvState, Step], last: EnvState, key: Key) -> tuple[EnvState, Step]: ...
 
 
+class AnnounceFn(Protocol):
+    """Let the host begin the step that `step` will take from the returned state with the same action, while the device
+    does other work; only for environments on the host."""
+
+    def __call__(self, state: EnvState, action: Array) -> EnvState: ...
+
+
 class Assignment(NamedTuple):
     """Assigns a goal, such as a skill, to each episode that begins from a shared start state."""
 
@@ -201,8 +210,22 @@ class Environment(NamedTuple):
     """None: an episode is determined by its start state."""
     picture: scene.Picture | None = None
     """None: the environment cannot be drawn."""
+    announce: AnnounceFn | None = None
+    """None: steps are computed on the device."""
+    host: HostPool | None = None
+    """The environment objects of an environment on the host, see `envs/host`; None for one that is computed on the
+    device. The state of an episode on the host exists once, so it must be stepped once and not be kept."""
     settings: Settings = NO_SETTINGS
     """The name and options that it was made from, recorded in the run directory."""
+
+
+def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:
+    """The `announce` of a wrapper whose state holds that of the wrapped environment in `field`."""
+    return None if environment.announce is None else partial(_announce_inside, environment.announce, field)
+
+
+def _announce_inside(announce: AnnounceFn, field: str, state: EnvState, action: Array) -> EnvState:
+    return state._replace(**{field: announce(getattr(state, field), action)})
 
 
 def descriptor_spec(

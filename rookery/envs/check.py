@@ -12,12 +12,19 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.envs.host.base import first_line
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
 _IN_A_TEAM = (
     "Every agent of a team needs one in every step, and the flags of an agent that ends before the others must "
     "stay set until the episode is over."
+)
+_NOT_PURE_RESET = "the same key gives different start states; reset must be a pure function of its key."
+_NOT_PURE = "the same states, actions and keys give different steps; step must be a pure function."
+_NOT_SEEDED = (
+    "two episodes with the same seed and the same actions differ, so that no run can be repeated; let the environment "
+    "draw all random numbers from self.np_random, which super().reset(seed=seed) sets."
 )
 SEEDS = 3
 """Episodes that `check_environment` runs at once."""
@@ -37,7 +44,8 @@ def check_environment(environment: Environment, seed: int = 0) -> None:
       seed: seed of the start states and the actions.
 
     Raises:
-      ValueError: something is wrong; one sentence for each problem, each on its own line.
+      ValueError: something is wrong; one sentence for each problem, each on its own line. For an environment on the
+        host also if it raised an exception, did not return in time, or is not determined by its seed and the actions.
 
     Warns:
       EnvironmentWarning: every episode starts in the same state, which may be intended.
@@ -46,7 +54,11 @@ def check_environment(environment: Environment, seed: int = 0) -> None:
       >>> rookery.check_environment(rookery.make("point_room", episode_length=5))
     """
     check_interface(environment)
-    _report(environment.spec, _behaviour(environment, jax.random.key(seed)))
+    _forget_failure(environment)
+    try:
+        _report(environment.spec, _behaviour(environment, jax.random.key(seed)))
+    finally:
+        _forget_failure(environment)  # it was reported, and would end a training
 
 
 def check_interface(environment: Environment) -> None:
@@ -79,7 +91,7 @@ def check_interface(environment: Environment) -> None:
 
 
 def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
-    if found := list(problems):
+    if found := list(dict.fromkeys(problems)):
         raise ValueError(f"the environment {spec.name} is wrong: " + "\n".join(found))
 
 
@@ -112,7 +124,7 @@ def _traced(
         result = jax.eval_shape(function, *inputs)
     except Exception as error:
         shape = f" for an action of shape {inputs[1].shape} and type {inputs[1].dtype}" if len(inputs) > 1 else ""
-        _report(spec, [f"{call} raised {type(error).__name__}{shape}: {_first_line(error)}."])
+        _report(spec, [f"{call} raised {type(error).__name__}{shape}: {first_line(error)}."])
         raise
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Step)):
         text = f"{call} must return (state, step), with step from rookery.envs.{builder}, got {_kind(result)}."
@@ -206,10 +218,21 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
     """Problems that show in episodes with random actions."""
     spec, length = environment.spec, environment.spec.episode_length
     yield from _start_problems(environment, key)
-    steps, again = (_random_episodes(environment, key) for _ in range(2))
+    if _failed(environment):
+        return
+    # Both begin at new start states: an episode on the host exists once.
+    steps, again = (jax.device_get(_random_episodes(environment, key)) for _ in range(2))
+    if failure := _failed(environment):
+        yield failure
+        return
     if not _equal(steps, again):
-        yield "the same states, actions and keys give different steps; step must be a pure function."
+        yield _NOT_SEEDED if environment.host else _NOT_PURE
     active = np.concatenate([np.ones((1, SEEDS), bool), ~np.cumsum(_over(spec, steps), axis=0).astype(bool)[:-1]])
+    if environment.host is not None and (broken := (steps.broken & active).any(axis=1)).any():
+        yield (
+            f"step {int(np.argmax(broken)) + 1} gives an observation, reward or descriptor that is not finite; such a "
+            "step ends its episode with reward 0."
+        )
     for name, values in (("reward", steps.reward), ("observation", steps.final_observation.features)):
         finite = np.isfinite(np.asarray(values)).reshape(length, SEEDS, -1).all(axis=-1) | ~active
         if not finite.all():
@@ -219,6 +242,17 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
                 "episode."
             )
     yield from _time_limit_problems(spec, steps)
+
+
+def _failed(environment: Environment) -> str:
+    """What an environment on the host did wrong, as a sentence; empty if nothing."""
+    failure = environment.host and environment.host.failure
+    return f"it {failure.text}." if failure else ""
+
+
+def _forget_failure(environment: Environment) -> None:
+    if environment.host is not None:
+        environment.host.failure = None
 
 
 def _time_limit_problems(spec: EnvSpec, steps: Step) -> Iterator[str]:
@@ -232,10 +266,14 @@ def _time_limit_problems(spec: EnvSpec, steps: Step) -> Iterator[str]:
 
 def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
     keys = jax.random.split(key, SEEDS)
-    (state, first), again = (jax.jit(jax.vmap(environment.reset))(keys) for _ in range(2))
+    (state, first), again = (jax.block_until_ready(jax.jit(jax.vmap(environment.reset))(keys)) for _ in range(2))
+    if failure := _failed(environment):
+        yield failure
+        return
     if not _equal((state, first), again):
-        yield "the same key gives different start states; reset must be a pure function of its key."
-    if _equal(trees.take((state, first), 0), trees.take((state, first), 1)):
+        yield _NOT_SEEDED if environment.host else _NOT_PURE_RESET
+    starts = first if environment.host else (state, first)  # on the host a state holds the seed, which always differs
+    if _equal(trees.take(starts, 0), trees.take(starts, 1)):
         text = f"reset of {environment.spec.name} ignores its key: every episode starts in the same state"
         warnings.warn(text, EnvironmentWarning, stacklevel=5)
     if np.any(first.reward) or np.any(first.terminated) or np.any(first.truncated):
@@ -289,7 +327,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return f"a tuple of {len(value)}"
     return f"{type(value).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")

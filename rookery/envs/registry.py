@@ -15,6 +15,8 @@ from rookery.envs.suites import gymnax
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.brax import walls as brax_walls
+from rookery.envs.suites.envpool import adapter as envpool
+from rookery.envs.suites.gymnasium import adapter as gymnasium
 from rookery.envs.suites.jaxmarl import adapter as jaxmarl
 from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
 from rookery.envs.suites.playground import adapter as playground
@@ -31,7 +33,8 @@ class Task(NamedTuple):
     name: str
     """Name of the task."""
     suite: str
-    """One of "rookery", "brax", "playground", "gymnax", "jaxmarl", or "function" for a scoring function."""
+    """One of "rookery", "brax", "playground", "gymnax", "jaxmarl", "gymnasium", "user-defined", or "function" for a
+    scoring function."""
     extra: str | None
     """Extra to install, as in `pip install "rookery[extra]"`; None when the task needs none."""
     build: Callable[..., Environment]
@@ -74,6 +77,10 @@ def make(name: str, **overrides: Any) -> Environment:
     if custom.is_custom(name):
         environment = custom.make(name, **overrides)
         return environment._replace(settings=_settings(environment, custom.recorded_name(name), overrides))
+    for suite in _HOST_SUITES:
+        if name.startswith(suite.PREFIX):
+            environment = suite.make(name, **overrides)
+            return environment._replace(settings=_settings(environment, name, overrides))
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))
     if unknown:
@@ -152,10 +159,15 @@ def _row(task: Task) -> dict[str, Any]:
 
 
 def describe_environment(environment: Environment) -> dict[str, Any]:
-    """Describe a user-defined environment as one row of a table, as `describe` does."""
+    """Describe a user-defined environment, or one on the host, as one row of a table, as `describe` does."""
     spec = environment.spec
     sizes = spec.observation_size, spec.action_size, spec.episode_length
     task = Task(spec.name, "user-defined", None, partial(make, spec.name), *sizes, ())
+    for suite, options in _HOST_SUITES.items():
+        if environment.settings.get("environment", {}).get("env", "").startswith(suite.PREFIX):
+            task = task._replace(
+                suite=suite.EXTRA, extra=suite.EXTRA, overrides=("episode_length", *options, "timeout")
+            )
     task = task._replace(descriptor=spec.descriptor, qd_offset=spec.qd_offset, discrete=spec.discrete)
     return _row(task._replace(agents=len(spec.team.names) if spec.team else 1))
 
@@ -277,6 +289,9 @@ def _locomotion(build: Callable[[str, int, int], Task]) -> tuple[Task, ...]:
         _walled(ant, "maze", brax_walls.MAZE, 57.0),
     )
 
+
+_HOST_SUITES: dict[Any, tuple[str, ...]] = {gymnasium: ("workers", "worker_kind"), envpool: ("num_threads",)}
+"""Suites whose environments run on the host and are named by a prefix -> their options, besides those of the task."""
 
 _BRAX = _locomotion(_brax)
 

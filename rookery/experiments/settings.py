@@ -15,9 +15,9 @@ from rookery.experiments.agents import AgentEntry
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, RunConfig
 from rookery.hyperparams import Space
+from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.learners.rollout import EvaluationConfig
 from rookery.populations.config import PbtConfig
 from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.qd.scoring import PolicyConfig

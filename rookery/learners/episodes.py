@@ -3,7 +3,7 @@
 import dataclasses
 from functools import partial
 
-from rookery.learners import rollout
+from rookery.learners import evaluation
 from rookery.learners.base import Evaluator, Learner
 from rookery.types import HyperT, StateT
 
@@ -18,8 +18,8 @@ def with_episodes(learner: Learner[StateT, HyperT], episodes: int) -> Learner[St
         raise ValueError(f"the learner of {learner.spec.name} has no evaluator, whose number of episodes could change.")
     evaluator = more_episodes(learner.evaluator, episodes)
     return learner._replace(
-        **rollout.evaluation_of(evaluator),
-        trace=partial(rollout.trace, evaluator),
+        **evaluation.evaluation_of(evaluator),
+        trace=partial(evaluation.trace, evaluator),
         evaluation_steps=evaluator.steps,
     )
 
@@ -28,4 +28,4 @@ def more_episodes(evaluator: Evaluator, episodes: int) -> Evaluator:
     """The evaluator with another number of episodes, which skills round up, and at least as many start states."""
     starts = max(episodes, evaluator.config.start_states)
     config = dataclasses.replace(evaluator.config, eval_episodes=episodes, start_states=starts)
-    return evaluator._replace(config=config, episodes=rollout.whole_rounds(evaluator.environment, config))
+    return evaluator._replace(config=config, episodes=evaluation.whole_rounds(evaluator.environment, config))

@@ -1,6 +1,5 @@
 """Training loop of an off-policy agent: repeatedly act in E environments, store the transitions, and update."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
-from rookery.learners import rollout
+from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
 from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition, named
@@ -28,7 +27,7 @@ class OffPolicyConfig(EvaluationConfig):
     """Trip counts and sizes of one member's training loop.
 
     Raises:
-      ValueError: a count is below 1, steps or updates do not divide evenly, or the buffer is too small.
+      ValueError: a count is below 1, steps or updates do not divide evenly, or the buffer is too small or too large.
     """
 
     num_envs: int = 25
@@ -70,6 +69,12 @@ class OffPolicyConfig(EvaluationConfig):
             )
         if self.buffer_size is not None and self.buffer_size < self.num_envs:
             raise ValueError(f"buffer_size must be at least num_envs ({self.num_envs}), got {self.buffer_size}.")
+        largest = buffers.LARGEST_INDEX - self.num_envs
+        if self.buffer_size is not None and self.buffer_size > largest:
+            raise ValueError(
+                f"buffer_size must be at most {largest} with num_envs {self.num_envs}, since indices of transitions "
+                f"are int32, got {self.buffer_size}."
+            )
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}.")
 
@@ -154,25 +159,48 @@ def iterate(
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
-    env_batch, rows, steps = rollout.advance(environment, member.env_state, action, env_key, bindings.keep)
+    first = (count - config.warmup_iterations) * config.updates
+    update = partial(_maybe_learn, bindings, key=learn_key, first=first, learning=learning)
+    advance = partial(rollout.advance, environment, action=action, key=env_key, keep=bindings.keep)
+    if environment.announce is None:
+        env_batch, rows, steps = advance(member.env_state)
+        member = _store(bindings, member, env_batch, rows, steps)
+        state, metrics = update(member)
+        member = member._replace(state=state)
+    else:  # the host steps the environments while the device learns from the transitions before this step
+        announced = jax.vmap(environment.announce)(member.env_state.state, action)
+        state, metrics = update(member)
+        announced = rollout.after(announced, (state, metrics))
+        env_batch, rows, steps = advance(member.env_state._replace(state=announced))
+        member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
+    return member, (jnp.asarray(learning, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
+
+
+def _store(
+    bindings: OffPolicyBindings, member: Member, env_batch: rollout.EnvBatchState, rows: Transition, steps: envs.Step
+) -> Member:
+    """Store the transitions of a step, and update the statistics of what was observed."""
     intrinsic_reward = bindings.agent.intrinsic_reward
     if intrinsic_reward is not None:
         member = member._replace(state=intrinsic_reward.observe(member.state, steps))
     member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows))
-    if config.normalize_observations:
+    if bindings.config.normalize_observations:
         member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation.features))
+    return member
 
-    first = (count - config.warmup_iterations) * config.updates
+
+def _maybe_learn(
+    bindings: OffPolicyBindings, member: Member, key: Key, first: Array, learning: Array | bool
+) -> tuple[PyTree, Metrics]:
+    """Run the updates of an iteration, or none in the warm-up; see `learn`."""
+    config = bindings.config
     counts = (config.updates, config.batch_size)
-    run_updates = partial(learn, bindings.agent, bindings.buffer, member, learn_key, first, *counts)
+    run_updates = partial(learn, bindings.agent, bindings.buffer, member, key, first, *counts)
     if learning is True or not config.warmup_steps:
-        state, metrics = run_updates()
-    else:
-        metrics = jax.eval_shape(run_updates)[1]
-        skip = partial(_skip, member.state, metrics)
-        state, metrics = skip() if learning is False else jax.lax.cond(learning, run_updates, skip)
-    member = member._replace(state=state)
-    return member, (jnp.asarray(learning, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
+        return run_updates()
+    metrics = jax.eval_shape(run_updates)[1]
+    skip = partial(_skip, member.state, metrics)
+    return skip() if learning is False else jax.lax.cond(learning, run_updates, skip)
 
 
 def summarize(log: tuple) -> Metrics:
@@ -215,37 +243,11 @@ def learn(
         lambda leaf: leaf.reshape(updates, batch_size, *leaf.shape[1:]), agent.noise(noise_key, updates * batch_size)
     )
     update = partial(_update, agent, buffer, member)
-    inputs = (indices, noise, first + jnp.arange(updates))
     if backend.prefers_few_kernels():
-        return _learn_in_groups(update, agent.layout.group if agent.layout else 1, member.state, inputs)
-    state, metrics = jax.lax.scan(update, member.state, inputs)
+        layout = agent.layout or UpdateLayout()
+        return grouped_updates.run(update, layout, member.state, (indices, noise), first)
+    state, metrics = jax.lax.scan(update, member.state, (indices, noise, first + jnp.arange(updates)))
     return state, jax.tree.map(jnp.mean, metrics)
-
-
-def _learn_in_groups(
-    update: Callable[[PyTree, PyTree], tuple[PyTree, Metrics]], group: int, state: PyTree, inputs: PyTree
-) -> tuple[PyTree, Metrics]:
-    """Run the updates of `learn` with few kernels: several in each repetition of the loop, and one sum of all metrics.
-
-    An update in a group receives its place in the group as its number `step`, an int instead of an array, so that the
-    agent decides at trace time what the update consists of.
-    """
-    updates = inputs[2].shape[0]
-    if updates % group:
-        group = 1
-    inputs = jax.tree.map(lambda leaf: leaf.reshape(updates // group, group, *leaf.shape[1:]), inputs)
-    leaves, structure = jax.tree.flatten(jax.eval_shape(update, state, trees.take(trees.take(inputs, 0), 0))[1])
-
-    def run_group(carry: tuple[PyTree, Array], inputs: PyTree) -> tuple[tuple[PyTree, Array], None]:
-        state, sums = carry
-        for place in range(group):
-            indices, noise, step = trees.take(inputs, place)
-            state, metrics = update(state, (indices, noise, place if group > 1 else step))
-            sums = sums + jnp.stack(jax.tree.leaves(metrics))
-        return (state, sums), None
-
-    (state, sums), _ = jax.lax.scan(run_group, (state, jnp.zeros(len(leaves))), inputs)
-    return state, jax.tree.unflatten(structure, list(sums / updates))
 
 
 def _update(
@@ -297,9 +299,9 @@ def off_policy(
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
     keep = agent.intrinsic_reward.keep if agent.intrinsic_reward else None
     bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config, keep)
-    return rollout.bind_learner(
+    return evaluation.bind_learner(
         agent,
-        rollout.evaluator(agent.act, environment, config, agent.intrinsic_reward),
+        evaluation.evaluator(agent.act, environment, config, agent.intrinsic_reward),
         init=partial(init, bindings),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.iterations, _phases(bindings)),

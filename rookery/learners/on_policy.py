@@ -17,7 +17,7 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.recurrence import with_carry
-from rookery.learners import rollout
+from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
 from rookery.types import Array, HyperT, Key, Metrics, Observation, PyTree, Scalar, StateT, Transition, named
@@ -126,11 +126,11 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, and the number of steps in
     which the simulation produced non-finite numbers, `[]` each.
     """
-    environment = auto_reset.auto_reset(bindings.environment, bank)
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, bindings.config.rollout_length)
     explore = partial(_explore, bindings, member)
-    actors, (rows, broken) = collect(explore, environment, member.hyper.discount, member.env_state, keys)
+    discount, actors = member.hyper.discount, member.env_state
+    actors, (rows, broken) = collect(explore, bindings.environment, bank, discount, actors, keys)
     batch = rows._replace(
         observation=rollout.normalize_features(member.normalizer, rows.observation),
         next_observation=rollout.normalize_features(member.normalizer, rows.next_observation),
@@ -157,26 +157,26 @@ def summarize(log: tuple) -> Metrics:
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 
-def _explore(bindings: OnPolicyBindings, member: Member, observation: Observation, key: Key) -> tuple[PyTree, Array]:
+def _explore(bindings: OnPolicyBindings, member: Member, observation: Observation, keys: Key) -> tuple[PyTree, Array]:
     """Actions and log densities for all environments, with one batched forward pass of each network."""
     observation = rollout.normalize_features(member.normalizer, observation)
-    keys = jax.random.split(key, bindings.config.num_envs)
     explore = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
     return explore(member.state, member.hyper, observation, keys)
 
 
 ExploreBatchFn = Callable[[Observation, Key], tuple[PyTree, Array]]
-"""(observations `[E, ...]`, key) -> exploratory actions `[E, A]` and their log densities `[E]`."""
+"""(observations `[E, ...]`, keys `[E]`) -> exploratory actions `[E, A]` and their log densities `[E]`."""
 
 
 def collect(
-    explore: ExploreBatchFn, environment: envs.Environment, discount: Scalar, actors: Actors, keys: Array
+    explore: ExploreBatchFn, environment: envs.Environment, bank: Bank, discount: Scalar, actors: Actors, keys: Array
 ) -> tuple[Actors, tuple[Transition, Array]]:
-    """Collect one rollout.
+    """Collect one rollout, with automatic resets.
 
     Args:
       explore: called once in every step, for all environments together.
-      environment: with automatic reset.
+      environment: without automatic reset.
+      bank: start states of the next episodes.
       discount: `[]`, or `[I]` for a team, discount of `RolloutExtras.accumulated`.
       actors: the environments.
       keys: `[T]`, one for each step; consumed.
@@ -185,23 +185,36 @@ def collect(
       The environments after the rollout; the transitions `[T, E, ...]` with extras `RolloutExtras`; and `[T, E]` bool,
       whether the simulation produced non-finite numbers in the step.
     """
-    return jax.lax.scan(partial(_act, explore, environment, discount), actors, keys)
+    draws = jax.vmap(partial(_draw, bank, actors.env_batch.num_envs))(keys)
+    return jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
+
+
+def _draw(bank: Bank, num_envs: int, key: Key) -> tuple[Array, auto_reset.Draws]:
+    """The keys `[E]` that a step explores with, and the draws `[E]` of its environments; the key is consumed."""
+    explore_key, env_key = jax.random.split(key)
+    draws = jax.vmap(partial(auto_reset.draw, bank))(jax.random.split(env_key, num_envs))
+    return jax.random.split(explore_key, num_envs), draws
 
 
 def _act(
-    explore: ExploreBatchFn, environment: envs.Environment, discount: Scalar, actors: Actors, key: Key
+    explore: ExploreBatchFn,
+    environment: envs.Environment,
+    bank: Bank,
+    discount: Scalar,
+    actors: Actors,
+    draws: tuple[Array, auto_reset.Draws],
 ) -> tuple[Actors, tuple[Transition, Array]]:
     """Step every environment once."""
-    explore_key, env_key = jax.random.split(key)
-    action, log_prob = explore(actors.env_batch.observation, explore_key)
+    action, log_prob = explore(actors.env_batch.observation, draws[0])
     clipped = action if environment.spec.unbounded else _clip_action(action)
-    env_batch, rows, steps = rollout.advance(environment, actors.env_batch, clipped, env_key)
+    stepped = jax.vmap(partial(auto_reset.step, environment, bank))(actors.env_batch.state, clipped, draws[1])
+    env_batch, rows, steps = rollout.record(actors.env_batch, action, stepped)
     accumulated = steps.reward + jnp.broadcast_to(discount, steps.reward.shape) * actors.accumulated
     ended = steps.ended | ~actors.counts
     extras = RolloutExtras(log_prob, ended, actors.counts, accumulated)
     episode_over = jax.vmap(jnp.all)(steps.ended)
     next_actors = Actors(env_batch, trees.where(episode_over, True, ~ended), jnp.where(ended, 0.0, accumulated))
-    return next_actors, (rows._replace(action=action, extras=extras), steps.broken)
+    return next_actors, (rows._replace(extras=extras), steps.broken)
 
 
 def _clip_action(action: PyTree) -> PyTree:
@@ -242,9 +255,9 @@ def on_policy(
     environment = with_carry(environment, agent.carry_sizes)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
-    return rollout.bind_learner(
+    return evaluation.bind_learner(
         agent,
-        rollout.evaluator(agent.act, environment, config)._replace(role=role),
+        evaluation.evaluator(agent.act, environment, config)._replace(role=role),
         init=partial(init, bindings),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.evaluate_every),

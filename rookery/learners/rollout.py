@@ -1,31 +1,20 @@
-"""Acting in environments: steps for training, and full episodes for evaluation."""
+"""Acting in environments: steps for training, and the checks that every learner makes of its parts."""
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from rookery import normalize, trees
-from rookery.agents.base import ActFn, Agent, IntrinsicReward, KeepFn, OffPolicyAgent, OnPolicyAgent
-from rookery.envs import base as envs
-from rookery.envs import descriptors
-from rookery.envs.base import Environment, EnvState, Step, Team
+from rookery import normalize
+from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent
+from rookery.envs.base import Environment, EnvState, Step
 from rookery.envs.check import check_interface
-from rookery.envs.wrappers import auto_reset, skills
+from rookery.envs.wrappers import auto_reset
 from rookery.learners.base import (
-    SUMMARIES,
     Bank,
-    EvaluationConfig,
-    Evaluator,
-    InitFn,
-    Learner,
     Member,
-    RestartFn,
-    StepFn,
 )
-from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Observation, ParamsT, PyTree, StateT, Transition
+from rookery.types import Array, Genotype, HyperT, Key, Observation, ParamsT, PyTree, StateT, Transition
 
 
 class EnvBatchState(NamedTuple):
@@ -110,11 +99,7 @@ def explore(
 
 
 def advance(
-    environment: Environment,
-    env_batch: EnvBatchState,
-    action: Array,
-    key: Key,
-    keep: KeepFn | None = None,
+    environment: Environment, env_batch: EnvBatchState, action: Array, key: Key, keep: KeepFn | None = None
 ) -> tuple[EnvBatchState, Transition, Step]:
     """Step every environment once; `environment` must reset automatically.
 
@@ -129,63 +114,28 @@ def advance(
       The environments after the step, the transitions `[E, ...]` with the true successors, and the steps `[E, ...]`.
     """
     keys = jax.random.split(key, env_batch.num_envs)
-    state, step = jax.vmap(environment.step)(env_batch.state, action, keys)
+    return record(env_batch, action, jax.vmap(environment.step)(env_batch.state, action, keys), keep)
+
+
+def record(
+    env_batch: EnvBatchState, action: PyTree, stepped: tuple[EnvState, Step], keep: KeepFn | None = None
+) -> tuple[EnvBatchState, Transition, Step]:
+    """The results of `advance` from those of the environments' steps, `[E, ...]`."""
+    state, step = stepped
     extras = jax.vmap(keep)(step) if keep else ()
     transition = Transition(env_batch.observation, action, step.reward, step.final_observation, step.terminated, extras)
     return EnvBatchState(state, step.observation), transition, step
 
 
-class Episodes(NamedTuple):
-    """A running evaluation: sums over N episodes, no trajectories. In a team, arrays marked (*) are `[N, I]`."""
+def after(state: EnvState, results: PyTree) -> EnvState:
+    """The state of announced environments, whose steps are then awaited only after `results` were computed.
 
-    env_batch: EnvBatchState
-    """`[N, ...]`."""
-    active: Array
-    """`[N]` bool (*): the episode has not ended."""
-    returns: Array
-    """`[N]` (*)."""
-    lengths: Array
-    """`[N]` int32."""
-    summary: descriptors.Summary
-    """`[N, ...]`, accumulated descriptors."""
-    sums: Mapping[str, Array]
-    """Name -> `[N]`, sums of the quantities that an intrinsic reward measures."""
-    broken: Array
-    """`[N]` bool: ended because the simulation produced non-finite numbers."""
-    is_finite: Array
-    """`[]` bool, or `[I]`: every action before the end of the episodes was finite."""
-    time: Array
-    """`[]` int32."""
-    last: PyTree = ()
-    """`LastStep` of the agents of a team."""
-
-
-class LastStep(NamedTuple):
-    """The last step of an episode for each agent of a team, `[N, I]`."""
-
-    final_reward: Array
-    terminated: Array
-    """bool."""
-    truncated: Array
-    """bool."""
-
-
-def evaluator(
-    act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
-) -> Evaluator:
-    """Build an `Evaluator`."""
-    return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)
-
-
-def whole_rounds(environment: Environment, config: EvaluationConfig) -> int:
-    """The number of episodes; with skills, rounded up so that all enumerated skills get equally many."""
-    skill, episodes = environment.spec.skill, config.eval_episodes
-    return skills.whole_rounds(skill, episodes) if skill else episodes
-
-
-def bank_size(evaluator: Evaluator) -> int:
-    """K, start states per generation: as configured, and at least one for each episode of an evaluation."""
-    return max(evaluator.config.start_states, evaluator.episodes)
+    The compiler orders independent work as it likes, so a number that depends on the results is added: 0, since no
+    number exceeds infinity.
+    """
+    leaf = next(leaf for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
+    exceeds = leaf.reshape(-1)[0] > jnp.inf
+    return jax.tree.map(lambda leaf: leaf + exceeds.astype(leaf.dtype), state)
 
 
 def check_arguments(learner: str, agent: Agent, environment: Environment) -> None:
@@ -198,199 +148,3 @@ def check_arguments(learner: str, agent: Agent, environment: Environment) -> Non
         found = "an environment" if isinstance(agent, Environment) else f"an object of type {type(agent).__name__}"
         raise ValueError(f"{learner} takes the agent first, then the environment; got {found} as the agent.")
     check_interface(environment)
-
-
-def bind_learner(
-    agent: Agent,
-    evaluator: Evaluator,
-    init: InitFn[StateT, HyperT],
-    restart: RestartFn[StateT, HyperT],
-    step: StepFn[StateT, HyperT],
-    steps_per_generation: int,
-) -> Learner[StateT, HyperT]:
-    """Build the learner of an agent from its training loop and its evaluator."""
-    environment = evaluator.environment
-    return Learner(
-        **evaluation_of(evaluator),
-        init=init,
-        load_genotype=partial(load_genotype, agent),
-        restart=restart,
-        step=step,
-        trace=partial(trace, evaluator),
-        spec=environment.spec,
-        space=agent.space,
-        steps_per_generation=steps_per_generation,
-        evaluation_steps=evaluator.steps,
-    )
-
-
-def evaluation_of(evaluator: Evaluator) -> dict[str, Any]:
-    """The fields that a `Learner` and a `Scoring` derive from their evaluator."""
-    start_states = partial(auto_reset.start_bank, evaluator.environment, size=bank_size(evaluator))
-    return {"evaluator": evaluator, "evaluate": partial(evaluate, evaluator), "start_states": start_states}
-
-
-def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:
-    """Start an episode from each of the first start states of the bank; skills are assigned in turn."""
-    start = trees.take(bank, jnp.arange(episodes))
-    if environment.assignment is not None:
-        start = jax.vmap(partial(environment.assignment.first, key=None))(start, jnp.arange(episodes))
-    return EnvBatchState(start[0], start[1].observation)
-
-
-def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
-    """Evaluate a genotype by full deterministic episodes from the first start states of the bank.
-
-    The loop ends when the last episode ends. A mask excludes steps after the end of an episode, or after the end of an
-    agent's task while other agents of the team continue.
-
-    Args:
-      evaluator: agent, environment and settings.
-      genotype: the genotype to evaluate.
-      bank: at least N start states.
-      key: consumed by the environment only.
-
-    Returns:
-      The `Evaluation`; its fitness is NaN if any action was not finite. `episodes` contains the descriptors `[N, D]`
-      and the values that an intrinsic reward reports; for a team also `return/<agent>`, `final_reward/<agent>`,
-      `terminated/<agent>` and `truncated/<agent>`, `[N]` each.
-    """
-    environment, episodes = evaluator.environment, evaluator.episodes
-    spec = environment.spec
-    kind = descriptors.KINDS[spec.descriptor.kind if spec.descriptor else "mean"]
-    empty = jax.tree.map(lambda leaf: jnp.zeros((episodes, *leaf.shape)), kind.init(spec.descriptor_size))
-    sums = {}
-    if evaluator.intrinsic_reward:
-        measures = jax.eval_shape(evaluator.intrinsic_reward.measure, genotype.params, trees.take(bank[1], 0))
-        sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
-    env_batch = start_episodes(environment, bank, episodes)
-    # Derived from existing arrays, so that the loop carry is varying over the same mapped axes from the start.
-    inactive = jnp.zeros_like(env_batch.observation.features[..., 0], bool)
-    zeros, false = jnp.zeros_like(inactive, jnp.float32), jnp.zeros_like(inactive.reshape(episodes, -1)[:, 0])
-    start = Episodes(
-        env_batch=env_batch,
-        active=~inactive,
-        returns=zeros,
-        lengths=jnp.zeros_like(false, jnp.int32),
-        summary=trees.where(false, empty, empty),
-        sums=trees.where(false, sums, sums),
-        broken=false,
-        is_finite=~inactive[0],
-        time=jnp.zeros((), jnp.int32),
-        last=LastStep(zeros, inactive, inactive) if spec.team else (),
-    )
-    advance_all = partial(_advance_episodes, evaluator, kind, genotype, key)
-    end = jax.lax.while_loop(lambda run: run.active.any() & (run.time < spec.episode_length), advance_all, start)
-    reached = jax.vmap(kind.finish)(end.summary)
-    evaluation = Evaluation(
-        fitness=jnp.where(end.is_finite.all(), jnp.mean(end.returns), jnp.nan),
-        descriptor=SUMMARIES[evaluator.config.eval_descriptor](reached, axis=0),
-        returns=end.returns,
-        lengths=end.lengths,
-        broken=jnp.sum(end.broken),
-        episodes={"descriptors": reached},
-    )
-    if spec.team:
-        return _by_agents(evaluator, spec.team, end, evaluation)
-    if evaluator.intrinsic_reward:
-        fitness, reported = evaluator.intrinsic_reward.conclude(end.sums, end.returns, end.lengths)
-        fitness = jnp.where(end.is_finite, fitness, jnp.nan)
-        evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **reported})
-    return evaluation
-
-
-def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
-    """Add the results of each agent of a team, and compute the team's fitness."""
-    values_by_name = {"return": end.returns, **end.last._asdict()}
-    columns = {
-        f"{name}/{agent}": values[:, i].astype(jnp.float32)
-        for name, values in values_by_name.items()
-        for i, agent in enumerate(team.names)
-    }
-    by_agent = jnp.mean(end.returns, axis=0)
-    fitness = jnp.mean(by_agent) if evaluator.role is None else by_agent[evaluator.role]
-    return evaluation._replace(
-        fitness=jnp.where(end.is_finite.all(), fitness, jnp.nan),
-        returns=jnp.mean(end.returns, axis=1),
-        episodes={**evaluation.episodes, **columns},
-        roles=jnp.where(end.is_finite, by_agent, jnp.nan),
-    )
-
-
-def _advance_episodes(
-    evaluator: Evaluator, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
-) -> Episodes:
-    env_batch, step, action = _act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time))
-    sums = (
-        _accumulate_measures(evaluator.intrinsic_reward, genotype, step, run)
-        if evaluator.intrinsic_reward
-        else run.sums
-    )
-    active, last = _any_agent(run.active), run.last
-    if last:
-        now = LastStep(step.reward, step.terminated, step.truncated)
-        last = jax.tree.map(partial(jnp.where, run.active), now, last)
-    return Episodes(
-        env_batch=env_batch,
-        active=run.active & ~step.ended,
-        returns=run.returns + jnp.where(run.active, step.reward, 0.0),
-        lengths=run.lengths + active.astype(jnp.int32),
-        summary=jax.vmap(kind.accumulate)(run.summary, step.descriptor, active & ~step.broken),
-        sums=sums,
-        broken=run.broken | (active & step.broken),
-        is_finite=run.is_finite & (_finite(action, run.active.ndim) | ~run.active).all(axis=0),
-        time=run.time + 1,
-        last=last,
-    )
-
-
-def _any_agent(active: Array) -> Array:
-    """Whether an episode has not ended for at least one agent, `[N]` from `[N]` or `[N, I]`."""
-    return active if active.ndim == 1 else active.any(axis=1)
-
-
-def _finite(action: PyTree, rank: int) -> Array:
-    """Whether all numbers of each action are finite; a discrete policy signals non-finite outputs by a negative
-    index."""
-    action = action.action if isinstance(action, envs.ActionWithCarry) else action
-    valid = action >= 0 if jnp.issubdtype(action.dtype, jnp.integer) else jnp.isfinite(action)
-    return valid.all(axis=tuple(range(rank, action.ndim)))
-
-
-def _accumulate_measures(
-    intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes
-) -> Mapping[str, Array]:
-    """Add a step's measured quantities to the sums of the episodes that have not ended."""
-    normalized = step._replace(final_observation=normalize_features(genotype.normalizer, step.final_observation))
-    measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, normalized)
-    return {name: total + jnp.where(run.active, measures[name], 0.0) for name, total in run.sums.items()}
-
-
-def trace(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]:
-    """Record the episodes that `evaluate` runs; see `learners.base.TraceFn`. Stores a descriptor per step."""
-    env_batch = start_episodes(evaluator.environment, bank, evaluator.episodes)
-    start_descriptors = trees.take(bank[1].descriptor, jnp.arange(evaluator.episodes))
-    active = jnp.ones((evaluator.episodes, *evaluator.environment.spec.agents), bool)
-    times = jnp.arange(evaluator.environment.spec.episode_length)
-    _, (reached, was_active) = jax.lax.scan(partial(_trace_step, evaluator, genotype, key), (env_batch, active), times)
-    descriptors_t = jnp.concatenate([start_descriptors[None], reached])
-    active_t = jnp.concatenate([jnp.ones((1, evaluator.episodes), bool), was_active])
-    return jnp.swapaxes(descriptors_t, 0, 1), jnp.swapaxes(active_t, 0, 1)
-
-
-def _trace_step(
-    evaluator: Evaluator, genotype: Genotype, key: Key, carry: tuple[EnvBatchState, Array], time: Array
-) -> tuple[tuple[EnvBatchState, Array], tuple[Array, Array]]:
-    env_batch, active = carry
-    env_batch, step = _act_once(evaluator, genotype, env_batch, jax.random.fold_in(key, time))[:2]
-    return (env_batch, active & ~step.ended), (step.descriptor, _any_agent(active) & ~step.broken)
-
-
-def _act_once(
-    evaluator: Evaluator, genotype: Genotype, env_batch: EnvBatchState, key: Key
-) -> tuple[EnvBatchState, Step, PyTree]:
-    """Step every episode once with the genotype's actions; also returns the actions, `[N, ...]`."""
-    observation = normalize_features(genotype.normalizer, env_batch.observation)
-    action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
-    env_batch, _, step = advance(evaluator.environment, env_batch, action, key)
-    return env_batch, step, action

@@ -17,9 +17,9 @@ from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks.functions import Function
 from rookery.hyperparams import Space
-from rookery.learners import rollout
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.learners.episodes import more_episodes
+from rookery.learners.evaluation import evaluation_of, evaluator
 from rookery.qd.base import Bank, Scoring
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
@@ -186,14 +186,14 @@ def policy_scoring(
     """
     evaluation, spec = evaluation or EvaluationConfig(), environment.spec
     evolved = policy(spec, config, encoder)
-    evaluator = rollout.evaluator(evolved.act, environment, evaluation)
+    evaluates = evaluator(evolved.act, environment, evaluation)
     return Scoring(
         name=spec.name,
         init_genotype=partial(_init_policy, evolved),
-        **rollout.evaluation_of(evaluator),
+        **evaluation_of(evaluates),
         descriptor=descriptor_of(spec),
         qd_offset=worst_return(spec),
-        steps=evaluator.steps,
+        steps=evaluates.steps,
         settings={**environment.settings, "policy": vars(config or PolicyConfig()), "evaluation": vars(evaluation)},
     )
 
@@ -202,8 +202,8 @@ def with_episodes(scoring: Scoring[GenotypeT], episodes: int) -> Scoring[Genotyp
     """The same scoring with another number of evaluation episodes; unchanged if it runs none."""
     if scoring.evaluator is None:
         return scoring
-    evaluator = more_episodes(scoring.evaluator, episodes)
-    return scoring._replace(**rollout.evaluation_of(evaluator), steps=evaluator.steps)
+    evaluates = more_episodes(scoring.evaluator, episodes)
+    return scoring._replace(**evaluation_of(evaluates), steps=evaluates.steps)
 
 
 def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tuple[()]]:

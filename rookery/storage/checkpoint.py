@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # imported on first use, since the import takes a second
 StateT = TypeVar("StateT")
 Restored = dict[str, Array | np.ndarray]
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
+_HOST_FILE = "host.npz"
 _RESTORE_ATTEMPTS = 10  # the running training may replace the checkpoint that is being read by a newer one
 _saves = itertools.count()
 
@@ -75,7 +76,14 @@ class Checkpointer:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_incomplete()
 
-    def save(self, generation: int, state: PyTree, metadata: Mapping[str, Any], retained: int | None = None) -> None:
+    def save(
+        self,
+        generation: int,
+        state: PyTree,
+        metadata: Mapping[str, Any],
+        retained: int | None = None,
+        host: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Save in the background; the arrays of `state` may be donated as soon as this returns.
 
         The call first waits for a save in progress. When the new checkpoint is complete, older ones beyond `keep` are
@@ -86,6 +94,7 @@ class Checkpointer:
           state: leaves are arrays of any dtype and size, typed keys, Python bools, ints and floats; or None.
           metadata: JSON values.
           retained: a generation whose checkpoint is kept regardless of its age.
+          host: arrays of the host, such as running episodes, for `host_arrays`.
 
         Raises:
           CheckpointError: this save cannot begin (a leaf that cannot be stored, too little disk space), or the
@@ -113,7 +122,7 @@ class Checkpointer:
         except Exception as error:
             self._remove_incomplete()
             raise self._error(generation, error) from error
-        background = (writer, body, retained, next(_saves))  # the count is the same in every process
+        background = (writer, body, retained, next(_saves), host)  # the count is the same in every process
         self._thread = threading.Thread(target=self._finish, args=background, name="rookery-checkpoint")
         self._thread.start()
 
@@ -188,6 +197,18 @@ class Checkpointer:
                     raise
         return self._restore(template, generation, partial)
 
+    def host_arrays(self, generation: int) -> dict[str, np.ndarray] | None:
+        """The arrays of the host that were saved with a generation; None if there are none.
+
+        Raises:
+          CheckpointError: the checkpoint is damaged.
+        """
+        path = self.directory / self._verified(generation)["folder"] / _HOST_FILE
+        if not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+
     def _restore(self, template: StateT, generation: int | None, partial: bool) -> tuple[StateT, dict[str, Any], int]:
         body, wanted = self._find(generation), leaf_specs.specs(template)
         saved = body["leaves"]
@@ -213,11 +234,21 @@ class Checkpointer:
                 f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
 
-    def _finish(self, writer: "StandardCheckpointer", body: Manifest, retained: int | None, number: int) -> None:
+    def _finish(
+        self,
+        writer: "StandardCheckpointer",
+        body: Manifest,
+        retained: int | None,
+        number: int,
+        host: Mapping[str, np.ndarray] | None,
+    ) -> None:
         """In the background: wait for the commit, then write the manifest, then delete old checkpoints."""
         try:
             writer.close()
             if sync.is_first():
+                if host is not None:
+                    arrays: dict[str, Any] = dict(host)
+                    np.savez(self.directory / body["folder"] / _HOST_FILE, **arrays)
                 manifest.write(self.directory, body)
                 manifest.retire(self.directory, body["generation"], self._keep, retained)
                 if self._replaces is not None:

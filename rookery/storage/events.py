@@ -46,6 +46,11 @@ class Journal:
         self._early: list[str] = []  # warnings before `begin`
         self._show = warnings.showwarning
 
+    @property
+    def run_dir(self) -> Path | None:
+        """The path of the run directory; None if nothing is written."""
+        return self._folder.path if self._folder else None
+
     def begin(self, first: int, over: Mesh, usage: Callable[[], Usage], command: Sequence[str] | None = None) -> None:
         """Record that the run starts or continues, with its command, versions and hardware.
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.stages import Compiled
 
 from rookery.distributed import sync
 from rookery.distributed.programs import Stages
@@ -29,14 +28,14 @@ _FINISH_SECONDS = 10.0
 
 
 class Pause(NamedTuple):
-    """A generation that a signal stopped before its end."""
+    """A generation that stopped before its end."""
 
-    signum: int
-    """Number of the signal."""
+    signum: int | None
+    """Number of the signal; None if an environment on the host failed."""
     state: ProgramState
     """State of the program."""
-    work: Work
-    """Intermediate state of the generation."""
+    work: Work | None
+    """Intermediate state of the generation; None before its first iteration."""
     done: int
     """Training iterations of the generation that are done."""
 
@@ -53,22 +52,27 @@ class Generations:
       signum: returns the number of the signal that requested this process to stop, or None.
       show: called with the fraction of the generation's training that is done, in [0, 1], and the estimated seconds
         until the end of the generation.
+      failed: given the state, whether an environment on the host has failed; None if there are none.
     """
 
     def __init__(
-        self, program: Program, stages: Stages, signum: Callable[[], int | None], show: Callable[[float, float], None]
+        self,
+        program: Program,
+        stages: Stages,
+        signum: Callable[[], int | None],
+        show: Callable[[float, float], None],
+        failed: Callable[[ProgramState], bool] | None = None,
     ):
         self._init, self._step = staged_init(program.init), staged_step(program.step)
         self._stages = stages
-        self._signum, self._show = signum, show
+        self._signum, self._show, self._failed = signum, show, failed
         self._count = 1  # iterations in the next call
         self._finish_seconds = 0.0  # duration of the `finish` stage in the previous generation
 
     @property
-    def compiled(self) -> list[Compiled]:
-        """The compiled stages of a generation."""
-        stages = self._stages
-        return [stages.start_states, stages.begin, stages.advance, stages.finish]
+    def stages(self) -> Stages:
+        """The compiled stages."""
+        return self._stages
 
     def create(self, key: Key) -> ProgramState:
         """The state before the first generation."""
@@ -87,14 +91,23 @@ class Generations:
           done: iterations of a paused generation that are done.
 
         Returns:
-          The next state and the metrics on the host; or a `Pause`, if a signal came and more than 10 seconds were left.
+          The next state and the metrics on the host; or a `Pause`, if a signal came and more than 10 seconds were left,
+          or if an environment on the host failed.
         """
         if work is None:
-            state, work = self._begin(state, key)
+            bank_key, keys = split(self._step, key)
+            self._count = 1
+            bank = self._stages.start_states(bank_key)
+            if self._failed and jax.block_until_ready(bank) and self._failed(state):
+                return Pause(None, state, None, 0)
+            state, work = self._stages.begin(state, bank, keys)
+            assert work is not None
         while done < self._step.iterations:
             state, work, done, seconds = self._advance(state, work, done)
             left = self._seconds_left(done, seconds)
             self._show(done / self._step.iterations, left)
+            if self._failed and self._failed(state):
+                return Pause(None, state, work, done)
             signum, _ = sync.agree(self._signum(), False)
             if signum is not None and sync.of_first(left > _FINISH_SECONDS) and done < self._step.iterations:
                 return Pause(signum, state, work, done)
@@ -103,11 +116,6 @@ class Generations:
         metrics = dict(jax.device_get(metrics))
         self._finish_seconds = time.monotonic() - started
         return state, metrics
-
-    def _begin(self, state: ProgramState, key: Key) -> tuple[ProgramState, Work]:
-        bank_key, keys = split(self._step, key)
-        self._count = 1
-        return self._stages.begin(state, self._stages.start_states(bank_key), keys)
 
     def _advance(self, state: ProgramState, work: Work, done: int) -> tuple[ProgramState, Work, int, float]:
         """Run some iterations; also returns the number of iterations done so far and the seconds per iteration."""

@@ -3,6 +3,8 @@
 import time
 from typing import NamedTuple
 
+import jax
+
 from rookery.distributed import kernels
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.programs import Stages
@@ -37,10 +39,14 @@ def plan(program: Program, config: RunConfig, over: Mesh) -> GpuPlan:
       over: described GPUs, from `distributed.described_gpu.mesh`.
 
     Raises:
-      ValueError: the devices cannot divide the program evenly, or `best_by` names no metric.
+      ValueError: the devices cannot divide the program evenly, `best_by` names no metric, or XLA cannot compile it.
     """
     started = time.monotonic()
-    memory, stages = loop.compile_plan(program, config, over)
+    try:
+        memory, stages = loop.compile_plan(program, config, over)
+    except jax.errors.JaxRuntimeError as error:  # without a GPU, XLA cannot try other kernels
+        cause = (str(error).strip().splitlines() or ["no message"])[0][:200]
+        raise ValueError(f"XLA cannot compile this run for a GPU that is not there: {cause}.") from error
     seconds = time.monotonic() - started
     launched, unknown, collectives = _count(stages, staged_step(program.step).iterations)
     return GpuPlan(memory, launched, unknown, collectives, seconds)

@@ -18,10 +18,10 @@ import numpy as np
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Interrupted, Requests
+from rookery.envs.host.base import HostError
 from rookery.experiments.config import RunConfig
 from rookery.experiments.program_record import record_of_new, record_of_resumed
 from rookery.populations.base import Program, ProgramState
-from rookery.populations.stages import Work
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
@@ -32,9 +32,11 @@ from rookery.training import memory_plan as plans
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations, Pause
+from rookery.training.host_episodes import HostEpisodes, host_episodes
 from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
+from rookery.training.start_point import DONE, StartPoint, restore
 from rookery.types import Key
 
 
@@ -73,7 +75,8 @@ def compile_plan(program: Program, config: RunConfig, over: Mesh) -> tuple[plans
     compiler = Compiler(program, over, template)
     Best(config.best_by).check(_columns(program, compiler.metrics))
     stages = compiler.compile()
-    return plans.plan(program, over, template)._replace(working=plans.working_memory(*stages)), stages
+    planned = plans.plan(program, over, template)
+    return planned._replace(working=plans.working_memory(stages, planned.held)), stages
 
 
 def run(
@@ -112,13 +115,14 @@ def run(
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
       CallbackError: a `Required` callback failed; the progress is saved.
+      HostError: an environment on the host failed; the progress is saved.
 
     Warns:
       CallbackWarning, AfterSaveWarning: a callback or `after_save` raised an exception; once each; the run continues.
     """
     config = run_config(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
-    template = programs.template(program, over)
+    template, host = programs.template(program, over), host_episodes(program)
     _check_alike(config, resume, over, template, number_required(callbacks))
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = Compiler(program, over, template)
@@ -148,9 +152,9 @@ def run(
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
         called.begin(Start(recorded, writers.run_dir, first, config.generations))
-        generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal)
-        meter.begin(generations.compiled, state)
-        parts = _Loop(program, config, generations, writers, reporter, requests, best, called)
+        generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal, host)
+        meter.begin(generations.stages, state)
+        parts = _Loop(program, config, generations, writers, reporter, requests, best, called, host)
         state, history = parts.run(start._replace(state=state), run_key)
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
@@ -174,19 +178,6 @@ def _best(program: Program, config: RunConfig, compiler: Compiler) -> Best:
     return best
 
 
-class StartPoint(NamedTuple):
-    """The point at which a run starts or resumes."""
-
-    state: ProgramState | None
-    """State of the program; None if the run is new and its state is not yet initialised."""
-    generation: int
-    """Number of finished generations."""
-    work: Work | None = None
-    """Intermediate state of an interrupted generation; None at the boundary of two generations."""
-    done: int = 0
-    """Iterations of the interrupted generation that are done."""
-
-
 def _compile(
     program: Program,
     compiler: Compiler,
@@ -195,13 +186,20 @@ def _compile(
     requests: Requests,
     reporter: Reporter,
     journal: Journal,
+    host: HostEpisodes | None,
 ) -> tuple[Generations, ProgramState]:
     """The compiled generations and the first state, which is initialised here for a new run."""
     started = time.monotonic()
     stages = compiler.compile(creates=start.state is None)
     sync.barrier()
-    generations = Generations(program, stages, lambda: requests.signum, reporter.progress)
+    failed = host.failed if host else None
+    generations = Generations(program, stages, lambda: requests.signum, reporter.progress, failed)
     state = generations.create(key) if start.state is None else start.state
+    if host is not None:
+        if start.state is not None:
+            state = host.restore(state, start.host, jax.random.fold_in(key, start.generation))
+        elif host.failed(jax.block_until_ready(state)):
+            raise host.error((), start.generation, journal.run_dir, saved=False)
     reporter.compiled(time.monotonic() - started)
     journal.compiled(reporter.seconds_compiling)
     return generations, state
@@ -226,45 +224,6 @@ def _columns(program: Program, metrics: Mapping[str, jax.ShapeDtypeStruct]) -> I
     """The columns that `metrics.csv` will have, from the shapes of the program's metrics."""
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), metrics)
     return summarize(program, 0, zeros, WallTimes(1.0))
-
-
-def restore(
-    folder: RunFolder, checkpoints: Checkpointer, template: ProgramState, work: Callable[[], Work]
-) -> StartPoint:
-    """Restore the newest complete checkpoint of a run, or that of an interrupted generation, if it is newer.
-
-    A run that was killed before its first checkpoint starts from the beginning; only its computing time is lost.
-
-    Args:
-      folder: the run directory.
-      checkpoints: of the finished generations.
-      template: shapes, dtypes and shardings of the program's state.
-      work: returns the template of the intermediate state of a generation.
-
-    Warns:
-      CheckpointWarning: a damaged checkpoint was skipped.
-
-    Raises:
-      CheckpointError: there are checkpoints, but none is complete, or it does not match the template.
-    """
-    newest = -1 if sync.of_first(checkpoints.empty) else 0
-    interrupted = Checkpointer(folder.interrupted, read_only=True)
-    reached = sync.of_first(_latest(interrupted))
-    if newest == 0 and reached >= 0:
-        newest = sync.of_first(_latest(checkpoints))
-    if reached > newest or reached == newest >= 0:
-        (state, unfinished), metadata, generation = interrupted.restore((template, work()))
-        return StartPoint(state, generation, unfinished, metadata[_DONE])
-    if newest < 0:
-        return StartPoint(None, 0)
-    state, _, generation = checkpoints.restore(template)
-    return StartPoint(state, generation)
-
-
-def _latest(checkpoints: Checkpointer) -> int:
-    """The generation of the newest complete checkpoint on process 0; -1 without one, and on all other processes."""
-    latest = checkpoints.latest() if sync.is_first() else None
-    return -1 if latest is None else latest
 
 
 def _journal_and_checkpoints(
@@ -306,10 +265,6 @@ def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
     return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
 
 
-_DONE = "iterations"
-"""Key of the number of finished iterations in the metadata of an interrupted generation's checkpoint."""
-
-
 class _Loop(NamedTuple):
     """The loop over generations, with all objects that it uses."""
 
@@ -321,11 +276,12 @@ class _Loop(NamedTuple):
     requests: Requests
     best: Best
     callbacks: Callbacks
+    host: HostEpisodes | None
 
     def run(self, start: StartPoint, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
         """Run from the starting point to the last generation, or until the first signal."""
         history: list[dict[str, np.ndarray]] = []
-        state, first, work, done = start
+        state, first, work, done, _ = start
         assert state is not None
         tables = checkpoint = 0.0
         for generation in range(first, self.config.generations):
@@ -335,6 +291,9 @@ class _Loop(NamedTuple):
             if isinstance(reached, Pause):
                 raise self.pause(generation, reached)
             state, metrics = reached
+            if self.host is not None and self.host.failed(()):  # in the evaluation, whose results are not used
+                self.writers.wait()
+                raise self.host.error((), generation, self.writers.run_dir, saved=False)
             work, done = None, 0
             history.append(metrics)
             seconds = time.monotonic() - started
@@ -350,9 +309,17 @@ class _Loop(NamedTuple):
             tables = time.monotonic() - started - seconds - called - checkpoint
         return state, history
 
-    def pause(self, generation: int, pause: Pause) -> Interrupted:
-        """Save a generation that a signal stopped before its end; returns the exception to raise."""
-        self.writers.save_interrupted(generation, (pause.state, pause.work), {_DONE: pause.done})
+    def pause(self, generation: int, pause: Pause) -> Interrupted | HostError:
+        """Save a generation that stopped before its end; returns the exception to raise."""
+        episodes = self.host.save(pause.state) if self.host else None
+        if pause.work is None:
+            self.writers.save(generation, pause.state, self.program.table, self.best.generation, episodes)
+            self.writers.wait()
+        else:
+            self.writers.save_interrupted(generation, (pause.state, pause.work), {DONE: pause.done}, episodes)
+        if pause.signum is None:
+            assert self.host is not None
+            return self.host.error(pause.state, generation, self.writers.run_dir, saved=True)
         return Interrupted(pause.signum, stopped(generation, self.writers.run_dir, within=True))
 
     def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
@@ -372,7 +339,8 @@ class _Loop(NamedTuple):
         signum, saves = sync.agree(self.requests.signum, saves)
         seconds = 0.0
         if saves or last or signum is not None:
-            seconds = self.writers.save(generation, state, self.program.table, self.best.generation)
+            episodes = self.host.save(state) if self.host and self.writers.checkpoints else None
+            seconds = self.writers.save(generation, state, self.program.table, self.best.generation, episodes)
         if signum is not None and not last:
             raise Interrupted(signum, stopped(generation, self.writers.run_dir))
         if failed:

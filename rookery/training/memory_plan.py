@@ -6,16 +6,15 @@ allocated.
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-from jax.stages import Compiled
 
 from rookery.buffers import BufferState
 from rookery.distributed import device_memory, programs
 from rookery.distributed.device_memory import Gauge, MemoryWarning, Usage, size
 from rookery.distributed.mesh import Mesh
+from rookery.distributed.programs import Stages
 from rookery.learners.base import Member
 from rookery.populations.base import Program, ProgramState
 from rookery.types import PyTree
@@ -142,19 +141,31 @@ def _length(tree: PyTree, axis: int) -> int:
     return leaves[0].shape[axis] if leaves else 0
 
 
-def working_memory(*compiled: Compiled) -> int | None:
-    """The largest working memory of several compiled programs on one device, in bytes, from XLA's memory analysis.
+def working_memory(stages: Stages, held: int) -> int | None:
+    """The largest memory that a stage of a run needs besides the state, on one device, from XLA's memory analysis.
 
     Args:
-      compiled: results of `jax.stages.Lowered.compile`, such as the stages of a generation.
+      stages: the compiled stages; None for those that are not compiled.
+      held: bytes of the state on one device.
 
     Returns:
-      Temporary memory plus outputs that do not reuse the memory of an argument; None if the backend does not report
-      them.
+      Bytes of temporary memory, arguments and results, without the state among them and without results that reuse the
+      memory of an argument; None if the backend does not report them.
     """
-    reports = [program.memory_analysis() for program in compiled]
-    sizes = [one.temp_size_in_bytes + one.output_size_in_bytes - one.alias_size_in_bytes for one in reports if one]
-    return max(sizes, default=None)
+    reports = {name: stage.memory_analysis() for name, stage in stages._asdict().items() if stage is not None}
+    sizes = [
+        one.temp_size_in_bytes
+        + one.argument_size_in_bytes
+        + one.output_size_in_bytes
+        - one.alias_size_in_bytes
+        - (0 if name in _STATELESS else held)
+        for name, one in reports.items()
+        if one
+    ]
+    return max(0, *sizes) if sizes else None
+
+
+_STATELESS = ("first_states", "start_states")  # the state is neither an argument nor the result of these stages
 
 
 def remedy(planned: Plan) -> str | None:
@@ -246,14 +257,14 @@ class Meter:
             )
             warnings.warn(message, MemoryWarning, stacklevel=3)
 
-    def begin(self, stages: Sequence[Compiled], state: ProgramState) -> None:
+    def begin(self, stages: Stages, state: ProgramState) -> None:
         """Start measuring once the first state is ready, so that memory used by compilation is not counted.
 
         Args:
-          stages: the compiled stages of a generation.
+          stages: the compiled stages.
           state: the first state.
         """
-        self._planned = self._planned._replace(working=working_memory(*stages))
+        self._planned = self._planned._replace(working=working_memory(stages, self._planned.held))
         jax.block_until_ready(state)
         self._gauge.begin(
             sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)

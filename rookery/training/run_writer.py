@@ -82,7 +82,14 @@ class RunWriters(NamedTuple):
                 members = {"parent": metrics["parent"], "fitness": metrics["fitness"], **members}
             self.log.write(generation, row, members)
 
-    def save(self, generation: int, state: ProgramState, table: TableFn | None, spared: int | None = None) -> float:
+    def save(
+        self,
+        generation: int,
+        state: ProgramState,
+        table: TableFn | None,
+        spared: int | None = None,
+        host: Mapping[str, np.ndarray] | None = None,
+    ) -> float:
         """Start saving the state in the background, write the table of its repertoire, and call `after_save`.
 
         Args:
@@ -90,6 +97,7 @@ class RunWriters(NamedTuple):
           state: of the program after them.
           table: gives the columns of `repertoire.csv`; None without a repertoire.
           spared: generation whose checkpoint is kept in addition to the newest ones.
+          host: running episodes of environments on the host.
 
         Returns:
           Seconds that the checkpoint took: waiting for the previous one, and starting this one.
@@ -103,24 +111,31 @@ class RunWriters(NamedTuple):
                 self.log.write_cells(generation - 1, columns["fitness"])
                 write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
         started = time.monotonic()
-        self.checkpoints.save(generation, state, {}, spared)
+        self.checkpoints.save(generation, state, {}, spared, host)
         seconds = time.monotonic() - started
         if self.after_save is not None and self.log is not None and self.folder is not None:
             self.after_save(self.folder.path)
         return seconds
 
-    def save_interrupted(self, generation: int, unfinished: PyTree, metadata: Mapping[str, Any]) -> None:
+    def save_interrupted(
+        self,
+        generation: int,
+        unfinished: PyTree,
+        metadata: Mapping[str, Any],
+        host: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Save the intermediate state of a generation that a signal stopped, and wait until it is complete.
 
         Args:
           generation: number of finished generations.
           unfinished: state of the program and intermediate state of the generation.
           metadata: JSON values stored with the checkpoint.
+          host: running episodes of environments on the host.
         """
         if self.folder is not None:
             self.wait()  # an ordinary checkpoint deletes this folder when it is complete
             with Checkpointer(self.folder.interrupted) as checkpoints:
-                checkpoints.save(generation, unfinished, metadata)
+                checkpoints.save(generation, unfinished, metadata, host=host)
 
     def wait(self) -> None:
         """Wait until all checkpoints are complete."""

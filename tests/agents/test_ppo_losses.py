@@ -13,7 +13,7 @@ import pytest
 
 from rookery import networks
 from rookery.agents.actor_critic import ActorCritic, Policy
-from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, epoch, shuffle
+from rookery.agents.minibatch import PACKED_ROWS, UpdateSpec, clipped_adam, cut_rows, epoch, shuffle
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows, critic_loss, policy_loss, ppo, prepare_rows
 from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
@@ -199,6 +199,20 @@ def test_a_shuffle_is_a_permutation_and_differs_by_key() -> None:
     assert (shuffled[0] == shuffled[1]).all()
     assert (shuffled[0] != shuffled[2]).any()
     assert (shuffled[0] != np.arange(24)).any()
+
+
+@pytest.mark.parametrize("count", [1, 2, PACKED_ROWS, PACKED_ROWS + 1])
+def test_a_shuffle_of_any_number_of_rows_is_a_permutation(count: int) -> None:
+    order = np.asarray(compiled(partial(shuffle, count))(jax.random.key(0)))
+    assert order.dtype == np.int32
+    assert (np.sort(order) == np.arange(count)).all()
+
+
+def test_every_order_is_equally_likely() -> None:
+    orders = np.asarray(compiled(jax.vmap(partial(shuffle, 3)))(jax.random.split(jax.random.key(0), 6_000)))
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 6
+    assert np.sum((counts - 1_000.0) ** 2 / 1_000.0) < 20.5  # chi-squared of 5 degrees of freedom: p = 0.001
 
 
 @pytest.mark.parametrize("recurrent", [False, True])

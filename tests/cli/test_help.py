@@ -121,7 +121,7 @@ def test_the_place_of_arguments_without_a_flag():
     for command, usage, explained in (
         ("evaluate", "evaluate PATH [OPTIONS]", r"PATH +Run directory\."),
         ("compare", "compare PATH ... [OPTIONS]", r"PATH \.\.\. +Run directories\."),
-        ("envs", "envs [STR] [OPTIONS]", r"\[STR\] +A task, or "),
+        ("envs", "envs [STR] [OPTIONS]", r"\[STR\] +A task, package"),
     ):
         text = page(command=command)
         assert text.startswith(f"usage: rookery {usage}\n")

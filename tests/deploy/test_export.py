@@ -42,6 +42,8 @@ def test_description_of_the_policy(sac_run: Path) -> None:
     assert about["action"] == {"kind": "continuous", "type": "float32", "size": 2, "low": -1.0, "high": 1.0}
     assert about["observation"] == {
         "size": 2,
+        "type": "float32",
+        "shape": None,
         "mask": 0,
         "normalised": {"mean": [1.0, 1.0], "std": [2.0, 2.0], "limit": 5.0},
     }

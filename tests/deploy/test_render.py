@@ -24,8 +24,8 @@ from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import configure
+from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
-from rookery.learners.rollout import EvaluationConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.report.figures import animation
 from rookery.storage import run_dir

@@ -24,9 +24,9 @@ from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import configure
+from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.learners.rollout import EvaluationConfig
 from rookery.populations.base import ProgramState
 from rookery.qd.scoring import PolicyConfig
 from rookery.storage import run_dir

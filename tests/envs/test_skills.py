@@ -14,7 +14,7 @@ from rookery.envs import base as envs
 from rookery.envs.base import Assignment, Environment, EnvSpec, SkillSpec, Step
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills, skills, whole_rounds
-from rookery.learners import rollout
+from rookery.learners import evaluation, rollout
 from rookery.types import Observation, PyTree
 from tests.agents.common import compiled
 from tests.tiny import assert_equal
@@ -166,12 +166,12 @@ def test_balanced_skills_go_round(dealt: Walk) -> None:
 
 
 def test_evaluations_take_the_skills_in_turn() -> None:
-    def evaluation(environment: Environment, key: jax.Array) -> tuple:
+    def begin(environment: Environment, key: jax.Array) -> tuple:
         bank = auto_reset.start_bank(environment, key, 16)
-        return bank[1].observation, rollout.start_episodes(environment, bank, 16)
+        return bank[1].observation, evaluation.start_episodes(environment, bank, 16)
 
     for environment in (skills(line(), 4, balanced=True), skills(line(), 2, "sphere")):
-        starts, rollouts = compiled(partial(evaluation, environment))(jax.random.key(0))
+        starts, rollouts = compiled(partial(begin, environment))(jax.random.key(0))
         assert environment.spec.skill is not None
         every = enumerate_skills(environment.spec.skill)
         np.testing.assert_array_equal(rollouts.observation.skill, np.concatenate([every] * (16 // len(every))))

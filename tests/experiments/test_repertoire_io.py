@@ -13,7 +13,7 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.learners import base as lives
-from rookery.learners import rollout
+from rookery.learners import evaluation
 from rookery.qd import repertoire as repertoires
 from rookery.types import Genotype, Observation
 from tests.tiny import LIFE, assert_equal
@@ -181,8 +181,8 @@ class TestAct:
         state, step = jax.tree.map(lambda leaf: leaf[0], bank)
         for _ in range(3):
             state, step = env.step(state, rookery.act(policy, genotype, step.observation), KEY)
-        evaluation = searched.evaluate(genotype, bank, KEY)
-        np.testing.assert_allclose(evaluation.descriptor, step.final_observation.features, rtol=1e-6)
+        result = searched.evaluate(genotype, bank, KEY)
+        np.testing.assert_allclose(result.descriptor, step.final_observation.features, rtol=1e-6)
 
 
 def breaking_environment(after: int) -> Environment:
@@ -209,9 +209,9 @@ def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected(after, broke
     bank = auto_reset.start_bank(env, KEY, 2)
     act = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).act
     genotype = Genotype(rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).init(KEY), (), None)
-    evaluation = rollout.evaluate(rollout.evaluator(act, env, config), genotype, bank, KEY)
-    assert int(evaluation.broken) == broken
-    np.testing.assert_allclose(evaluation.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
+    result = evaluation.evaluate(evaluation.evaluator(act, env, config), genotype, bank, KEY)
+    assert int(result.broken) == broken
+    np.testing.assert_allclose(result.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
     searched = rookery.qd.policy_scoring(env, rookery.qd.PolicyConfig((4,)), config)
     program = rookery.map_elites(searched, rookery.qd.grid((5,), (-1.0,), (1.0,)), rookery.qd.iso_line(searched, 3))
     state, metrics = jax.jit(program.step)(program.init(KEY), KEY)

@@ -22,8 +22,8 @@ from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS, configure
 from rookery.experiments.warm_start_settings import warm_start_defaults
+from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
-from rookery.learners.rollout import EvaluationConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.storage import run_dir

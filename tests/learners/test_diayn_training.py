@@ -16,10 +16,9 @@ import pytest
 from rookery import buffers, gradients, normalize, trees
 from rookery.agents.diayn import DiaynConfig, conclude, diayn
 from rookery.envs.wrappers.skills import skills
-from rookery.learners import rollout
-from rookery.learners.base import Member, genotype
+from rookery.learners import evaluation
+from rookery.learners.base import EvaluationConfig, Member, genotype
 from rookery.learners.off_policy import off_policy
-from rookery.learners.rollout import EvaluationConfig
 from rookery.types import Evaluation, Observation, PyTree, Transition
 from tests import tiny
 from tests.learners.recording import (
@@ -249,5 +248,7 @@ def test_every_skill_has_equally_many_episodes_and_each_a_start_state(requested:
     bank: PyTree = jax.eval_shape(learner.start_states, jax.random.key(0))
     assert bank[1].reward.shape == (max(held, 12),)
     assert learner.evaluation_steps == held * LENGTH
-    evolved = rollout.evaluator(SPY.act, environment, EvaluationConfig(eval_episodes=requested, start_states=requested))
-    assert (evolved.episodes, rollout.bank_size(evolved)) == (held, held)
+    evolved = evaluation.evaluator(
+        SPY.act, environment, EvaluationConfig(eval_episodes=requested, start_states=requested)
+    )
+    assert (evolved.episodes, evaluation.bank_size(evolved)) == (held, held)

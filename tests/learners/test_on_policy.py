@@ -9,18 +9,48 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rookery
 from rookery.agents import multi_agent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import sac
 from rookery.envs.base import Environment, Step
+from rookery.envs.wrappers import auto_reset
+from rookery.learners import rollout
 from rookery.learners.base import Learner, Member, genotype
-from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.types import PyTree, Transition
+from rookery.learners.on_policy import OnPolicyConfig, collect, on_policy, start_actors
+from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import compiled
 from tests.learners.fixed_agents import CONFIG, ENVS, LOG_PROB, STEPS, SpyHyper, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ELSEWHERE, ERRAND, PAY, errand
 from tests.tiny import assert_equal
+
+# --- one rollout
+
+
+def test_a_rollout_equals_steps_with_automatic_reset_and_one_key_each() -> None:
+    env, num_envs, length = rookery.make("point_room", episode_length=2), 3, 7
+    keys, bank = jax.random.split(jax.random.key(1), length), auto_reset.start_bank(env, jax.random.key(0), 5)
+    begun = start_actors(rollout.begin(env, bank, jax.random.key(2), num_envs), env.spec)
+    actors, (rows, _) = compiled(lambda keys: collect(_wander, env, bank, 0.5, begun, keys))(keys)
+
+    def step(env_batch: rollout.EnvBatchState, key: jax.Array) -> tuple[rollout.EnvBatchState, Transition]:
+        explore_key, env_key = jax.random.split(key)
+        action, _ = _wander(env_batch.observation, jax.random.split(explore_key, num_envs))
+        return rollout.advance(auto_reset.auto_reset(env, bank), env_batch, action, env_key)[:2]
+
+    env_batch, expected = compiled(lambda keys: jax.lax.scan(step, begun.env_batch, keys))(keys)
+    assert_equal(rows._replace(extras=()), expected)
+    assert_equal(actors.env_batch, env_batch)
+    assert np.asarray(rows.extras.ended).sum(axis=0).tolist() == [3, 3, 3]
+    firsts = np.asarray(rows.observation.features)[2::2].reshape(-1, env.spec.observation_size)
+    assert len(np.unique(firsts, axis=0)) > 1  # several start states
+
+
+def _wander(observation: Observation, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    action = 0.1 * jax.vmap(lambda key: jax.random.normal(key, (2,)))(keys) + 0.0 * observation.features[:, :2]
+    return action, action[:, 0]
+
 
 # --- a team's life
 

@@ -12,8 +12,8 @@ from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.experiments.lineage import lineage
-from rookery.learners import rollout
-from rookery.learners.rollout import EvaluationConfig
+from rookery.learners import evaluation
+from rookery.learners.base import EvaluationConfig
 from rookery.qd import centroids, scoring
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
@@ -276,12 +276,12 @@ class TestScoring:
             del params
             return (observation.features[0] > 0.5).astype(jnp.int32)
 
-        evaluation = rollout.evaluate(
-            rollout.evaluator(act, environment, config), Genotype((), (), None), bank, jax.random.key(0)
+        result = evaluation.evaluate(
+            evaluation.evaluator(act, environment, config), Genotype((), (), None), bank, jax.random.key(0)
         )
-        assert evaluation.descriptor.tolist() == [expected]
-        assert evaluation.returns.tolist() == [4.0, 0.0, 4.0]
-        assert evaluation.lengths.tolist() == [4, 4, 4]
+        assert result.descriptor.tolist() == [expected]
+        assert result.returns.tolist() == [4.0, 0.0, 4.0]
+        assert result.lengths.tolist() == [4, 4, 4]
 
     @pytest.mark.parametrize(
         ("options", "message"),

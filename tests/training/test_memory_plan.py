@@ -1,5 +1,6 @@
 """Planned memory, settings that fit, and measured memory; the expected sizes are calculated here."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -158,6 +159,48 @@ def cache_hits() -> Iterator[list[str]]:
     monitoring.unregister_event_listener(listen)
 
 
+def stages_with(**compiled: Any) -> programs.Stages:
+    """The stages of a program, of which some are compiled."""
+    return programs.Stages(**{name: compiled.get(name) for name in programs.Stages._fields})
+
+
+def stage(temporary: int, arguments: int, results: int, reused: int) -> Any:
+    """A compiled program with these sizes in bytes."""
+    sizes = {"temp": temporary, "argument": arguments, "output": results, "alias": reused}
+    report = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
+    return SimpleNamespace(memory_analysis=lambda: report)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "expected"),
+    [
+        ({"create": stage(30, 4, 1_000, 0)}, 34),  # its result is the state of 1,000 bytes
+        ({"advance": stage(70, 1_200, 1_200, 1_200)}, 270),  # the state, and 200 bytes of a generation in progress
+        ({"begin": stage(5, 1_050, 1_200, 1_050)}, 205),
+        ({"finish": stage(40, 1_200, 1_008, 1_000)}, 248),
+        ({"start_states": stage(11, 8, 50, 0)}, 69),  # beside the state
+        ({"start_states": stage(11, 8, 50, 0), "create": stage(30, 50, 1_000, 0)}, 80),
+    ],
+)
+def test_the_state_does_not_count_as_working_memory(compiled: dict[str, Any], expected: int):
+    assert memory_plan.working_memory(stages_with(**compiled), held=1_000) == expected
+
+
+def test_large_buffers_do_not_enlarge_the_working_memory():
+    over = mesh.make_mesh(1)
+    small, large = (
+        loop.plan(
+            pbt(tiny.learner(config=dataclasses.replace(tiny.LIFE, buffer_size=rows)), population_size=2),
+            RunConfig(),
+            over,
+        )
+        for rows in (1_000, 100_000)
+    )
+    assert large.held > 20 * small.held
+    assert large.working is not None
+    assert large.working == small.working
+
+
 class TestCompiled:
     """The plan of a compiled generation, compared with the run."""
 
@@ -172,8 +215,8 @@ class TestCompiled:
         assert reports["advance"].argument_size_in_bytes == planned.held + work
         assert reports["advance"].alias_size_in_bytes == planned.held + work, "state and work are donated"
         assert reports["finish"].alias_size_in_bytes == planned.held, "the state is donated"
-        results = {name: one.output_size_in_bytes - one.alias_size_in_bytes for name, one in reports.items()}
-        assert planned.working == max(one.temp_size_in_bytes + results[name] for name, one in reports.items())
+        assert planned.working == memory_plan.working_memory(compiled, planned.held)
+        assert planned.working >= reports["advance"].temp_size_in_bytes + work
 
     def test_a_run_uses_the_programs_that_its_plan_compiled_and_reports_its_memory(self, made, cache_hits):
         program, over, planned = made
@@ -196,8 +239,8 @@ class TestCompiled:
             loop.plan(program, RunConfig(best_by="returns"), over)
 
     def test_working_memory_is_none_without_an_analysis(self):
-        compiled: Any = SimpleNamespace(memory_analysis=lambda: None)
-        assert memory_plan.working_memory(compiled) is None
+        stage = SimpleNamespace(memory_analysis=lambda: None)
+        assert memory_plan.working_memory(stages_with(advance=stage, finish=stage), 0) is None
 
 
 def example(available: int | None, separate_memory: bool = True, **sizes: Any) -> Plan:

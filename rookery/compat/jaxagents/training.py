@@ -1,7 +1,7 @@
 """Training and evaluation of an agent that is defined by `Hooks`, as pure functions of a `Runner`.
 
 A rollout is `on_policy.collect`, the epochs of an update are `minibatch.train_both`, and an evaluation is
-`rollout.evaluate`. Unlike `learners.train.train`, which trains for equal generations, a training makes exactly the
+`evaluation.evaluate`. Unlike `learners.train.train`, which trains for equal generations, a training makes exactly the
 requested number of updates in stages, the last of which may be shorter, draws new start states for every update, and
 evaluates from the same start states after every stage.
 """
@@ -18,8 +18,9 @@ from rookery.compat.jaxagents.environment import joint_observation, shared_featu
 from rookery.compat.jaxagents.hooks import Hooks
 from rookery.compat.jaxagents.records import HyperParameters, Runner, TrainState, Transition
 from rookery.compat.records import per_agent, typed_key
-from rookery.envs.wrappers.auto_reset import auto_reset, start_bank
-from rookery.learners import rollout
+from rookery.envs.wrappers.auto_reset import start_bank
+from rookery.learners import evaluation, rollout
+from rookery.learners.base import EvaluationConfig
 from rookery.learners.on_policy import collect as on_policy_collect
 from rookery.learners.on_policy import start_actors
 from rookery.types import Array, Genotype, Key, Metrics, Observation, PyTree
@@ -63,11 +64,11 @@ def evaluate(agent: Hooks, episodes: int, rng: Key, training: TrainState) -> dic
     Returns:
       `terminated` and `truncated`, `[N]` bool; `final_rewards` and `returns`, `[N, I]`.
     """
-    config = rollout.EvaluationConfig(eval_episodes=episodes, start_states=episodes)
-    evaluator = rollout.evaluator(partial(_act, agent), agent._environment, config)
+    config = EvaluationConfig(eval_episodes=episodes, start_states=episodes)
+    evaluator = evaluation.evaluator(partial(_act, agent), agent._environment, config)
     bank_key, key = jax.random.split(typed_key(rng))
     bank = start_bank(agent._environment, bank_key, episodes)
-    metrics = rollout.evaluate(evaluator, Genotype(training, (), None), bank, key).episodes
+    metrics = evaluation.evaluate(evaluator, Genotype(training, (), None), bank, key).episodes
     agents, columns = range(agent.n_actors), {"final_rewards": "final_reward", "returns": "return"}
     return {name: metrics[f"{name}/0"] > 0 for name in ("terminated", "truncated")} | {
         name: jnp.stack([metrics[f"{column}/{index}"] for index in agents], axis=-1) for name, column in columns.items()
@@ -117,21 +118,21 @@ def _add_update(agent: Hooks, _: Array, runner: Runner) -> Runner:
 
 def collect(agent: Hooks, runner: Runner, bank_key: Key, rollout_key: Key) -> tuple[Runner, Transition]:
     """Collect one rollout, with automatic resets to new start states; the keys are consumed."""
-    environment = auto_reset(agent._environment, start_bank(agent._environment, bank_key, agent.config.batch_size))
+    environment = agent._environment
+    bank = start_bank(environment, bank_key, agent.config.batch_size)
     features = jax.vmap(partial(shared_features, agent.n_actors))(runner.obs)
     actors = start_actors(rollout.EnvBatchState(runner.envstate, Observation(features)), environment.spec)
     keys = jax.random.split(rollout_key, agent.config.rollout_length)
     explore = partial(_explore, agent, runner.actor_training)
-    actors, (rows, _) = on_policy_collect(explore, environment, runner.hyperparams.gamma, actors, keys)
+    actors, (rows, _) = on_policy_collect(explore, environment, bank, runner.hyperparams.gamma, actors, keys)
     obs = joint_observation(agent._observation.shape, actors.env_batch.observation)
     runner = runner.replace(envstate=actors.env_batch.state, obs=obs)
     return runner, transitions(agent, runner, rows)
 
 
-def _explore(agent: Hooks, training: TrainState, observation: Observation, key: Key) -> tuple[Array, Array]:
+def _explore(agent: Hooks, training: TrainState, observation: Observation, keys: Key) -> tuple[Array, Array]:
     """Sampled actions `[E, I, A]` for observations `[E, I, O]`, and their log densities `[E, I]`."""
     obs = joint_observation(agent._observation.shape, observation)
-    keys = jax.random.split(key, agent.config.batch_size)
     action = jax.vmap(agent._sample_actions, in_axes=(0, None, 0))(keys, training, obs)
     log_prob = jax.vmap(agent._density, in_axes=(None, None, 0, 0))(training, training.params, obs, action)
     log_prob = per_agent("_log_prob", agent.n_actors, log_prob, 1)

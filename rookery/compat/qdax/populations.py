@@ -29,8 +29,8 @@ from rookery.compat.qdax.records import (
 from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
 from rookery.distributed import layout
 from rookery.envs.base import Step, first_step
-from rookery.learners import rollout
-from rookery.learners.base import Member, genotype
+from rookery.learners import evaluation, rollout
+from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate
 from rookery.populations.base import member_keys, valid_fitness
 from rookery.populations.config import PbtConfig
@@ -141,11 +141,11 @@ def _evaluate(agent: OffPolicyAgent, env: Batch, states: PBTTrainingState, first
         first.reward.ndim > 1,
         f"initial states must be [P, E, ...], got {first.reward.shape}; reshape the result of reset.",
     )
-    evaluator = rollout.Evaluator(agent.act, env.environment, rollout.EvaluationConfig(), first.reward.shape[1])
+    evaluator = Evaluator(agent.act, env.environment, EvaluationConfig(), first.reward.shape[1])
 
     def evaluate_member(member: Member, first: State) -> Evaluation:
         start_states = first.pipeline_state, jax.vmap(first_step)(first.obs, first.pipeline_state.descriptor)
-        return rollout.evaluate(evaluator, genotype(member), start_states, typed_key(first.info["rng"][0]))
+        return evaluation.evaluate(evaluator, genotype(member), start_states, typed_key(first.info["rng"][0]))
 
     result = jax.vmap(evaluate_member)(states.member(), first)
     fitness = valid_fitness(result.fitness, result.broken)

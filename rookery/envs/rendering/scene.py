@@ -83,7 +83,8 @@ class FilmFn(Protocol):
     """Draw one episode, on the host, with the suite's visualiser.
 
     Args:
-      states: the environment's states, leaves `[T + 1, ...]`; the first is the state after the reset.
+      states: the environment's states, leaves `[T + 1, ...]`; the first is the state after the reset. They may be those
+        of some of the steps, with the sums of the rewards in between, unless `Picture.replays`.
       rewards: `[T + 1]`, or `[T + 1, I]`.
       path: the `.gif` file to write.
     """
@@ -106,6 +107,8 @@ class Picture(NamedTuple):
     """Shapes of the bodies and of their surroundings."""
     seconds: float | None = None
     """Simulated duration of a step; None if the environment defines none."""
+    replays: bool = False
+    """Whether `film` repeats the episode, so that it needs the states of all steps and chooses its frames itself."""
 
 
 def inside(picture: Picture | None, field: str) -> Picture | None:

@@ -1,6 +1,7 @@
 """Automatic resets from a bank of start states."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,14 +49,39 @@ def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environ
     return environment._replace(step=partial(_auto_reset_step, environment, bank))
 
 
+class Draws(NamedTuple):
+    """The random numbers of one step with automatic reset, which do not depend on the environment's state."""
+
+    step_key: Key
+    """Key of the environment's step."""
+    start: Array
+    """`[]` int32, index of the start state of the next episode, used if the episode ends."""
+    next_key: Key
+    """Key of the next episode's assignment."""
+
+
+def draw(bank: tuple[EnvState, Step], key: Key) -> Draws:
+    """Draw the random numbers of one step; the key is consumed.
+
+    A loop over time draws those of all steps before it begins: within it, each draw is a loop of small operations.
+    """
+    step_key, start_key, next_key = jax.random.split(key, 3)
+    return Draws(step_key, jax.random.randint(start_key, (), 0, bank[1].reward.shape[0]), next_key)
+
+
 def _auto_reset_step(
     environment: Environment, bank: tuple[EnvState, Step], state: EnvState, action: Array, key: Key
 ) -> tuple[EnvState, Step]:
-    step_key, start_key, next_key = jax.random.split(key, 3)
-    state, step = environment.step(state, action, step_key)
-    size = bank[1].reward.shape[0]
-    start_state, start = trees.take(bank, jax.random.randint(start_key, (), 0, size))
+    return step(environment, bank, state, action, draw(bank, key))
+
+
+def step(
+    environment: Environment, bank: tuple[EnvState, Step], state: EnvState, action: Array, draws: Draws
+) -> tuple[EnvState, Step]:
+    """Advance one step and begin the next episode if it ends this one: the step of `auto_reset` with given draws."""
+    state, taken = environment.step(state, action, draws.step_key)
+    start_state, start = trees.take(bank, draws.start)
     if environment.assignment is not None:
-        start_state, start = environment.assignment.next((start_state, start), state, next_key)
-    state = trees.where(step.over, start_state, state)
-    return state, step._replace(observation=trees.where(step.over, start.observation, step.observation))
+        start_state, start = environment.assignment.next((start_state, start), state, draws.next_key)
+    state = trees.where(taken.over, start_state, state)
+    return state, taken._replace(observation=trees.where(taken.over, start.observation, taken.observation))

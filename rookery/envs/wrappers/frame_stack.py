@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step, announce_inside
 from rookery.envs.rendering import scene
 from rookery.features import Shape, flatten_features, is_shape, unflatten_features
 from rookery.types import Array, Key
@@ -50,6 +50,7 @@ def stack_frames(environment: Environment, count: int) -> Environment:
         step=partial(_step, environment),
         spec=_stacked_spec(spec, count),
         picture=scene.inside(environment.picture, "inner"),
+        announce=announce_inside(environment, "inner"),
         settings={
             **environment.settings,
             "environment": {**environment.settings.get("environment", {}), "frame_stack": count},

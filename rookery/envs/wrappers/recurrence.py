@@ -49,6 +49,7 @@ def with_carry(environment: Environment, carry_sizes: PyTree) -> Environment:
         step=partial(_step, environment),
         spec=spec._replace(recurrent=True),
         picture=scene.inside(environment.picture, "inner"),
+        announce=None,
     )
 
 

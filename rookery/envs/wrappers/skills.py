@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.envs.base import Assignment, Environment, EnvState, SkillSpec, Step
+from rookery.envs.base import Assignment, Environment, EnvState, SkillSpec, Step, announce_inside
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -114,6 +114,8 @@ def skills(
             partial(_first, draw, skill_of_turn, balanced), partial(_next, draw, skill_of_turn, balanced)
         ),
         picture=scene.inside(environment.picture, "inner"),
+        announce=announce_inside(environment, "inner"),
+        host=environment.host,
         settings={**environment.settings, "skills": vars(config)},
     )
 

@@ -46,6 +46,7 @@ def as_team(environment: Environment) -> Environment:
         reset=partial(_reset, environment, _add_agent_axis),
         step=partial(_step_single, environment),
         spec=spec._replace(team=team),
+        announce=None,
     )
 
 

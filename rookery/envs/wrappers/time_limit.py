@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.envs.base import Environment, EnvState, Step
+from rookery.envs.base import Environment, EnvState, Step, announce_inside
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -41,6 +41,7 @@ def limit_episode(environment: Environment, length: int) -> Environment:
         step=partial(_timed_step, environment, length),
         spec=environment.spec._replace(episode_length=length),
         picture=scene.inside(environment.picture, "inner"),
+        announce=announce_inside(environment, "inner"),
         settings={
             **environment.settings,
             "environment": {**environment.settings.get("environment", {}), "episode_length": length},

@@ -1,0 +1,1 @@
+"""Environments that run on the host, outside of compiled programs, such as those of Gymnasium and EnvPool."""

@@ -1,0 +1,131 @@
+"""The interface between compiled programs and environments on the host.
+
+In a compiled program an episode is a `HostState`: the number of the slot that holds its environment object, and the
+seed that the episode was reset with. A start state is a seed alone, so start states can be stored and picked as often
+as those of any other environment; the environment object is reset when the first step is taken. A running episode
+exists once: its state must be stepped once and not be kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rookery.types import Array
+
+FRESH = -1
+"""Slot of an episode whose first step was not taken yet."""
+ENDED = -2
+"""Slot of an episode that is over; further steps change nothing."""
+
+TERMINATED, TRUNCATED, BROKEN, FAILED = 1, 2, 4, 8
+"""Bits of `StepRows.flags`. FAILED: the environment raised an exception, or its worker was lost."""
+
+
+class HostState(NamedTuple):
+    """The state of an episode on the host."""
+
+    slot: Array
+    """`[]` int32, number of the slot, or `FRESH` or `ENDED`."""
+    seed: Array
+    """`[]` int32, at least 0: the seed that the episode is reset with."""
+    action: Array
+    """`[A]`, or `[]` int32: the last action; with the seed it determines the episode, so that it can be drawn later."""
+
+
+class Sizes(NamedTuple):
+    """Sizes of the arrays that are exchanged with the host."""
+
+    features: int
+    """O."""
+    dtype: np.dtype
+    """float32, or uint8 for pixels."""
+    descriptor: int
+    """D."""
+    action: tuple[int, ...]
+    """Shape of an action, `(A,)`, or `()` for discrete actions."""
+    discrete: bool
+    """Whether actions are int32 indices."""
+
+
+class StepRows(NamedTuple):
+    """The results of a step of n environments."""
+
+    features: np.ndarray
+    """`[n, O]`, of the true successors."""
+    rewards: np.ndarray
+    """`[n]` float32."""
+    flags: np.ndarray
+    """`[n]` int32, bits as above."""
+    descriptors: np.ndarray
+    """`[n, D]` float32."""
+    events: Mapping[int, str] = {}
+    """Row -> the rest of a sentence about its environment: an error if the bit `FAILED` is set, else a warning."""
+    starts: Mapping[int, int] = {}
+    """Row -> checksum of the first features, for rows whose environment was reset."""
+
+
+def empty_rows(sizes: Sizes, count: int) -> StepRows:
+    """Rows of zeros to write results into."""
+    return StepRows(
+        np.zeros((count, sizes.features), sizes.dtype),
+        np.zeros(count, np.float32),
+        np.zeros(count, np.int32),
+        np.zeros((count, sizes.descriptor), np.float32),
+    )
+
+
+NONFINITE = "returned numbers that are not finite; the episode ended as broken."
+
+
+def replace_nonfinite(rows: StepRows, row: int) -> bool:
+    """End an episode whose step has numbers that are not finite, as `guard_physics` does; returns whether it has."""
+    values = rows.features[row], rows.rewards[row], rows.descriptors[row]
+    if all(np.isfinite(value).all() for value in values):
+        return False
+    rows.flags[row] = TERMINATED | BROKEN
+    rows.rewards[row] = 0.0
+    for array in (rows.features, rows.descriptors):
+        array[row] = np.nan_to_num(array[row], nan=0.0, posinf=0.0, neginf=0.0)
+    return True
+
+
+class Runner(Protocol):
+    """The environment objects of one worker; all methods are called by the same thread."""
+
+    def begin(self, seeds: Sequence[int]) -> StepRows:
+        """The first features and descriptors of episodes with these seeds, which are not kept."""
+        ...
+
+    def step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
+        """Step the environments of slots; one with a seed of 0 or more is reset with it first. Frees ended slots."""
+        ...
+
+    def free(self, slots: Sequence[int]) -> None:
+        """Free slots whose episodes are abandoned."""
+        ...
+
+    def save(self, slots: Sequence[int]) -> dict[str, np.ndarray] | None:
+        """The states of running episodes, arrays `[n, ...]`; None if they cannot be saved."""
+        ...
+
+    def load(self, slots: Sequence[int], arrays: Mapping[str, np.ndarray]) -> None:
+        """Continue saved episodes in these slots."""
+        ...
+
+    def close(self) -> None:
+        """Close all environment objects."""
+        ...
+
+
+class HostWarning(UserWarning):
+    """An environment on the host behaves in a way that is rarely intended, or one of its workers was started again."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message, without its full stop, as a part of a sentence."""
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+
+
+class HostError(RuntimeError):
+    """An environment on the host failed; the message names the environment and the cause."""

@@ -1,0 +1,57 @@
+"""The environment of a pool: what the suites on the host share."""
+
+from functools import partial
+
+from rookery.envs.base import Environment, EnvSpec
+from rookery.envs.host import calls
+from rookery.envs.host.pool import HostPool
+
+TIMEOUT = 60.0
+"""Default time limit of a reset or step, in seconds."""
+
+
+def environment(spec: EnvSpec, pool: HostPool) -> Environment:
+    """Bind a pool's calls into an environment.
+
+    Args:
+      spec: of the environment; its sizes are those of the pool's arrays.
+      pool: the environments.
+    """
+    return Environment(
+        reset=partial(calls.reset, pool),
+        step=partial(calls.step, pool),
+        spec=spec,
+        announce=partial(calls.announce, pool),
+        host=pool,
+    )
+
+
+def episode_length(name: str, limit: int | None, requested: int | None) -> int:
+    """The number of steps until truncation.
+
+    Args:
+      name: of the environment, for messages.
+      limit: the environment's own time limit, or None without one.
+      requested: the user's option, or None for the limit.
+
+    Raises:
+      ValueError: there is neither, or the request is below 1 or above the limit.
+    """
+    length = limit if requested is None else requested
+    if length is None:
+        raise ValueError(f"{name} has no time limit of its own; give episode_length, as in --episode-length 1000.")
+    if length < 1:
+        raise ValueError(f"episode_length must be at least 1 step, got {length}.")
+    if limit is not None and length > limit:
+        raise ValueError(f"{name} truncates episodes after {limit} steps; give an episode_length up to {limit}.")
+    return int(length)
+
+
+def check_timeout(seconds: float) -> None:
+    """Check the time limit of a reset or step.
+
+    Raises:
+      ValueError: it is not above 0 s.
+    """
+    if seconds <= 0:
+        raise ValueError(f"timeout must be above 0 seconds, got {seconds}.")

@@ -1,0 +1,143 @@
+"""Calls from compiled programs to the host: one for all members and environments of a device.
+
+`jax.vmap` over environments and over members adds rows to the same call (`custom_vmap`). The calls are unordered; the
+order of the steps of an episode follows from its state, which each call returns.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from rookery.envs import base
+from rookery.envs.base import Step
+from rookery.envs.host import sending
+from rookery.envs.host.base import BROKEN, FRESH, TERMINATED, TRUNCATED, HostState, Sizes
+from rookery.types import Array, Key, Observation, PyTree
+
+Rows = tuple[np.ndarray, ...]
+
+
+class Host(Protocol):
+    """The functions on the host; `shape` is that of the mapped axes, whose product is the number of rows n."""
+
+    sizes: Sizes
+
+    def begin(self, shape: tuple[int, ...], seeds: Any) -> Rows:
+        """Seeds `[n]` -> features `[n, O]`, descriptors `[n, D]`."""
+        ...
+
+    def announce(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Rows:
+        """Begin a step whose results `step` will return; -> slots `[n]`."""
+        ...
+
+    def step(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Rows:
+        """Slots, seeds `[n]`, actions -> slots, features, rewards, flags, descriptors."""
+        ...
+
+
+def reset(host: Host, key: Key) -> tuple[HostState, Step]:
+    """The start of an episode, whose seed is drawn with the key."""
+    seed = jax.random.randint(key, (), 0, np.iinfo(np.int32).max)
+    sizes = host.sizes
+    features, descriptor = _mapped(_Target(host.begin, [_features(sizes), _descriptor(sizes)], sending.send_copy), seed)
+    action = jnp.zeros(sizes.action, jnp.int32 if sizes.discrete else jnp.float32)
+    return HostState(jnp.asarray(FRESH, jnp.int32), seed, action), base.first_step(features, descriptor)
+
+
+def announce(host: Host, state: HostState, action: Array) -> HostState:
+    """Let the host begin the step that `step` will take with the same action, while the device does other work."""
+    (slot,) = _mapped(_Target(host.announce, [_integer()]), state.slot, state.seed, action)
+    return state._replace(slot=slot)
+
+
+def step(host: Host, state: HostState, action: Array, key: Key) -> tuple[HostState, Step]:
+    """Step the environment, which ends the episode if an output is not finite; the key is not used."""
+    del key
+    sizes = host.sizes
+    results = [_integer(), _features(sizes), jax.ShapeDtypeStruct((), jnp.float32), _integer(), _descriptor(sizes)]
+    slot, features, reward, flags, descriptor = _mapped(_Target(host.step, results), state.slot, state.seed, action)
+    observation = Observation(features)
+    return HostState(slot, state.seed, action), Step(
+        observation=observation,
+        reward=reward,
+        terminated=(flags & TERMINATED) > 0,
+        truncated=(flags & TRUNCATED) > 0,
+        final_observation=observation,
+        descriptor=descriptor,
+        broken=(flags & BROKEN) > 0,
+    )
+
+
+def _integer() -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((), jnp.int32)
+
+
+def _features(sizes: Sizes) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((sizes.features,), sizes.dtype)
+
+
+def _descriptor(sizes: Sizes) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((sizes.descriptor,), jnp.float32)
+
+
+class _Target(NamedTuple):
+    """A function of the host."""
+
+    function: Callable[..., Rows]
+    results: list[jax.ShapeDtypeStruct]
+    """Of one row."""
+    send: Callable[..., Any] = sending.send
+    """How it is called; start states are drawn for several devices together, which only `send_copy` supports."""
+
+
+def _mapped(target: _Target, *inputs: Array) -> list[Array]:
+    """Call the host for one row; `jax.vmap` makes it a call for many rows."""
+    return _batched(target, ())(*inputs)
+
+
+def _batched(target: _Target, shape: tuple[int, ...]) -> Callable:
+    """A call for the rows of the mapped axes `shape`, whose leaves are `[*shape, ...]`."""
+    call = custom_vmap(partial(_call, target, shape))
+    call.def_vmap(partial(_add_axis, target, shape))
+    return call
+
+
+def _add_axis(
+    target: _Target, shape: tuple[int, ...], size: int, batched: list[bool], *inputs: Array
+) -> tuple[list[Array], list[bool]]:
+    rows = [
+        leaf if is_batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
+        for leaf, is_batched in zip(inputs, batched, strict=True)
+    ]
+    return _batched(target, (size, *shape))(*rows), [True] * len(target.results)
+
+
+def _call(target: _Target, shape: tuple[int, ...], *inputs: Array) -> list[PyTree]:
+    """Call the host with one array of 4-byte columns, since each array that is passed takes time."""
+    count, axes = math.prod(shape), len(shape)
+    rows = [jax.lax.bitcast_convert_type(leaf, jnp.int32).reshape(count, -1) for leaf in inputs]
+    columns = [jax.ShapeDtypeStruct(leaf.shape[axes:], leaf.dtype) for leaf in inputs]
+    outputs = [jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype) for leaf in target.results]
+    packed_call = partial(_call_packed, target.function, columns, shape)
+    found = target.send(packed_call, outputs, jnp.concatenate(rows, axis=1))
+    return [leaf.reshape(*shape, *leaf.shape[1:]) for leaf in found]
+
+
+def _call_packed(
+    function: Callable[..., Rows], columns: list[jax.ShapeDtypeStruct], shape: tuple[int, ...], packed: Any
+) -> Rows:
+    """Call the host with the arrays that the columns of `packed`, `[n, C]` int32, consist of."""
+    packed = np.array(packed)  # a copy: the memory is XLA's
+    ends = np.cumsum([math.prod(column.shape) for column in columns])
+    parts = np.split(packed, ends[:-1], axis=1)
+    rows = [
+        np.ascontiguousarray(part).view(column.dtype).reshape(len(packed), *column.shape)
+        for part, column in zip(parts, columns, strict=True)
+    ]
+    return function(shape, *rows)

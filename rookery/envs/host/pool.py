@@ -1,0 +1,339 @@
+"""The pool of environments on the host: numbers the episodes, divides them among workers, and records failures."""
+
+import itertools
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.envs.host.base import (
+    BROKEN,
+    ENDED,
+    FAILED,
+    FRESH,
+    TERMINATED,
+    TRUNCATED,
+    HostError,
+    Sizes,
+    StepRows,
+    empty_rows,
+)
+from rookery.envs.host.workers import RunnerError, Worker, WorkerLost
+
+_RESTARTS = 3
+"""How often a worker that was lost is started again in a run."""
+_NO_SLOTS = np.zeros(0, np.int32)
+_REMEMBERED = 4_096
+"""Number of start states whose first features are compared with those of their episodes."""
+
+
+class Event(NamedTuple):
+    """What an environment did, and where."""
+
+    text: str
+    """The rest of a sentence about the environment."""
+    row: int = 0
+    """Row of the call, counted from 0."""
+    slots: np.ndarray = _NO_SLOTS
+    """`[n]`, the slots of the call after the step; none if the event concerns no single episode."""
+    shape: tuple[int, ...] = ()
+    """The mapped axes of the call: members and environments, or environments."""
+    starts: bool = False
+    """Whether start states were computed, which belong to no member."""
+
+
+class _Task(NamedTuple):
+    """The rows of one worker in a call."""
+
+    number: int
+    worker: Worker
+    slots: list[int]
+    future: Future
+
+
+_DIFFERS = (
+    "does not begin the same episode when it is reset with the same seed again, so runs cannot be repeated and first "
+    "observations are wrong; let it draw random numbers from self.np_random only."
+)
+
+
+class HostPool:
+    """Environments on the host, for any number of callers; implements `calls.Host`.
+
+    A failure never raises an exception in a compiled program, which would lose the program's state: the episode ends as
+    broken, and `failure` is set, which the training loop reads after each call.
+
+    Args:
+      name: of the environment, for messages.
+      sizes: of the arrays.
+      start: creates a worker, given its number.
+      workers: number of workers, at least 1; they are started with the first call.
+      timeout: seconds after which a step or a reset counts as hanging.
+    """
+
+    def __init__(self, name: str, sizes: Sizes, start: Callable[[int], Worker], workers: int, timeout: float):
+        self.name, self.sizes = name, sizes
+        self.failure: Event | None = None
+        """The first failure, after which the run stops."""
+        self.warnings: list[Event] = []
+        """Other events that were not shown to the user yet, each text once."""
+        self._warned: set[str] = set()
+        self._start, self._timeout = start, timeout
+        self._workers: list[Worker | None] = [None] * workers
+        self._counts = [0] * workers  # running episodes of each worker
+        self._of_slot: dict[int, int] = {}  # slot -> worker
+        self._numbers = itertools.count()
+        self._pending: dict[int, tuple[_Task, int]] = {}  # slot -> the task that steps it, and its place in the task
+        self._firsts: dict[int, int] = {}  # seed -> checksum of the first features
+        self._lost = 0
+        self._lock = threading.RLock()
+
+    def begin(self, shape: tuple[int, ...], seeds: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The first features and descriptors of episodes; see `calls.Host`."""
+        seeds = np.asarray(seeds)
+        features = np.zeros((len(seeds), self.sizes.features), self.sizes.dtype)
+        descriptors = np.zeros((len(seeds), self.sizes.descriptor), np.float32)
+        tasks = []
+        with self._lock:
+            for number, rows in enumerate(np.array_split(np.arange(len(seeds)), len(self._workers))):
+                if len(rows):
+                    worker = self._worker(number)
+                    tasks.append((rows, number, worker, worker.submit("begin", seeds[rows].tolist())))
+        for rows, number, worker, future in tasks:
+            found = self._first_rows(number, worker, future, seeds[rows].tolist())
+            features[rows], descriptors[rows] = found.features, found.descriptors
+            for place, checksum in found.starts.items():
+                self._compare(int(seeds[rows[place]]), checksum)
+            for place, text in found.events.items():
+                self._record(Event(text, int(rows[place]), np.full(len(seeds), FRESH), shape, starts=True), True)
+        return features, descriptors
+
+    def announce(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> tuple[np.ndarray]:
+        """Begin a step; see `calls.Host`."""
+        del shape
+        return (self._submit(np.array(slots), np.asarray(seeds), np.asarray(actions)),)
+
+    def step(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> tuple[np.ndarray, ...]:
+        """Step environments, or return the results of an announced step; see `calls.Host`."""
+        seeds = np.asarray(seeds)
+        slots = self._submit(np.array(slots), seeds, np.asarray(actions))
+        rows, events = empty_rows(self.sizes, len(slots)), {}
+        rows.flags[:] = TRUNCATED  # of ended slots
+        found: dict[int, StepRows] = {}  # a task's results
+        for row, slot in enumerate(slots.tolist()):
+            if slot == ENDED:
+                continue
+            task, place = self._pending[slot]
+            if id(task) not in found:
+                found[id(task)] = self._results(task)
+            results = found[id(task)]
+            for array, values in zip(rows[:4], results[:4], strict=True):
+                array[row] = values[place]
+            if place in results.events:
+                events[row] = results.events[place]
+            if place in results.starts:
+                self._compare(int(seeds[row]), results.starts[place])
+        if (repeated := _repeated(slots)) is not None:
+            events[repeated] = "was stepped twice from one state of a running episode, which exists once"
+            rows.flags[repeated] |= FAILED
+        self._forget(slots, rows.flags)
+        for row, text in events.items():
+            self._record(Event(text, row, slots.copy(), shape), bool(rows.flags[row] & FAILED))
+        return slots, *rows[:4]
+
+    def keep(self, slots: Collection[int]) -> None:
+        """Free all other slots: episodes of a member that was restarted, or of an evaluation that was stopped."""
+        with self._lock:
+            for slot in self._of_slot.keys() - set(slots):
+                self._counts[self._of_slot[slot]] -= 1
+                self._worker(self._of_slot.pop(slot)).submit("free", [slot])
+                self._pending.pop(slot, None)
+
+    def save(self) -> dict[str, np.ndarray] | None:
+        """The states of all running episodes, arrays of n rows with their `slots`; None if one cannot be saved.
+
+        No call may be in progress.
+        """
+        parts = []
+        for number in range(len(self._workers)):
+            slots = [slot for slot, worker in self._of_slot.items() if worker == number]
+            if slots:
+                arrays = self._worker(number).submit("save", slots).result()
+                if arrays is None:
+                    return None
+                parts.append({"slots": np.asarray(slots), **arrays})
+        if not parts:
+            return {"slots": np.zeros(0, np.int64)}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Continue the episodes that `save` returned, in place of all others.
+
+        Raises:
+          HostError: the environments do not have the saved states' shapes.
+        """
+        self.keep(())
+        slots = arrays["slots"].tolist()
+        with self._lock:
+            self._numbers = itertools.count(max(slots, default=-1) + 1)
+            for number in range(len(self._workers)):
+                rows = list(range(number, len(slots), len(self._workers)))
+                own = [slots[row] for row in rows]
+                if own:
+                    part = {name: values[rows] for name, values in arrays.items() if name != "slots"}
+                    self._load(number, own, part)
+                self._of_slot |= dict.fromkeys(own, number)
+                self._counts[number] += len(own)
+
+    def _load(self, number: int, slots: list[int], arrays: Mapping[str, np.ndarray]) -> None:
+        try:
+            self._worker(number).submit("load", slots, arrays).result()
+        except Exception as error:
+            raise HostError(
+                f"{self.name} cannot continue its saved episodes: {type(error).__name__}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Close all environments and end the workers."""
+        for number, worker in enumerate(self._workers):
+            if worker is not None:
+                worker.close()
+            self._workers[number] = None
+
+    def _submit(self, slots: np.ndarray, seeds: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Give every row without a task to its worker, and a slot to every fresh one; returns the slots."""
+        resets = np.where(slots == FRESH, seeds, -1)
+        with self._lock:
+            rows: dict[int, list[int]] = {}
+            known = {ENDED, *self._pending}
+            for row, slot in enumerate(slots.tolist()):
+                if slot in known:
+                    continue
+                if slot == FRESH:
+                    slots[row] = self._allocate()
+                known.add(int(slots[row]))
+                rows.setdefault(self._of_slot.get(int(slots[row]), 0), []).append(row)
+            for number, chosen in rows.items():
+                own, worker = slots[chosen].tolist(), self._worker(number)
+                future = worker.submit("step", own, resets[chosen].tolist(), actions[chosen])
+                task = _Task(number, worker, own, future)
+                self._pending.update({slot: (task, place) for place, slot in enumerate(own)})
+        return slots
+
+    def _allocate(self) -> int:
+        """A new slot, of the worker with the fewest running episodes."""
+        slot, number = next(self._numbers), int(np.argmin(self._counts))
+        self._of_slot[slot] = number
+        self._counts[number] += 1
+        return slot
+
+    def _forget(self, slots: np.ndarray, flags: np.ndarray) -> None:
+        """Forget the tasks of these rows, and the slots whose episodes are over."""
+        with self._lock:
+            for row, slot in enumerate(slots.tolist()):
+                if slot == ENDED:
+                    continue
+                self._pending.pop(slot, None)
+                if flags[row] & (TERMINATED | TRUNCATED):
+                    slots[row] = ENDED
+                    if slot in self._of_slot:
+                        self._counts[self._of_slot.pop(slot)] -= 1
+
+    def _worker(self, number: int) -> Worker:
+        worker = self._workers[number]
+        if worker is None:
+            worker = self._workers[number] = self._start(number)
+        return worker
+
+    def _wait(self, worker: Worker, future: Future, rows: int) -> Any:
+        """The result of a task of a worker, which must make progress within every `timeout` seconds."""
+        worker.await_start()
+        reached = worker.progress()
+        if reached is None:
+            return future.result(self._timeout * rows)
+        while True:
+            try:
+                return future.result(self._timeout)
+            except TimeoutError:
+                if worker.progress() == reached:
+                    raise
+                reached = worker.progress()
+
+    def _first_rows(self, number: int, worker: Worker, future: Future, seeds: list[int]) -> StepRows:
+        """The results of `begin`; a worker that was lost is started again and repeats it."""
+        while True:
+            try:
+                return self._wait(worker, future, len(seeds))
+            except Exception as error:
+                cause = self._cause(number, worker, error, "reset")
+                if not self._is_restarted(error):
+                    return empty_rows(self.sizes, len(seeds))._replace(events={0: cause})
+            with self._lock:
+                worker = self._worker(number)
+            future = worker.submit("begin", seeds)
+
+    def _results(self, task: _Task) -> StepRows:
+        """The results of a task; if it failed as a whole, all its episodes end as broken."""
+        count = len(task.slots)
+        try:
+            return self._wait(task.worker, task.future, count)
+        except Exception as error:
+            cause = self._cause(task.number, task.worker, error, "step")
+            rows = empty_rows(self.sizes, count)
+            rows.flags[:] = TERMINATED | BROKEN
+            if self._is_restarted(error):
+                return rows
+            current = (task.worker.progress() or (0, -1))[1]
+            rows.flags[:] |= FAILED
+            return rows._replace(events={task.slots.index(current) if current in task.slots else 0: cause})
+
+    def _is_restarted(self, error: Exception) -> bool:
+        """Whether the run goes on after an exception, since it concerns a process that can be started again."""
+        return isinstance(error, WorkerLost) and self._lost <= _RESTARTS
+
+    def _cause(self, number: int, worker: Worker, error: Exception, method: str) -> str:
+        """Describe an exception; a worker that hangs or has ended is replaced, and its episodes are forgotten."""
+        if isinstance(error, WorkerLost):
+            cause = f"was lost: {error}"
+        elif isinstance(error, TimeoutError):
+            cause = f"did not return from {method} within {self._timeout:g} s"
+        else:
+            kind = "" if isinstance(error, RunnerError) else f"{type(error).__name__}: "
+            return f"raised {kind}{error}"
+        with self._lock:
+            if self._workers[number] is worker:
+                self._workers[number], self._counts[number] = None, 0
+                self._of_slot = {slot: own for slot, own in self._of_slot.items() if own != number}
+                self._lost += 1
+                if self._is_restarted(error):
+                    text = (
+                        f"{cause}; its worker was started again ({self._lost} of {_RESTARTS}), and its episodes ended."
+                    )
+                    self._record(Event(text), False)
+                worker.abandon()
+        return cause
+
+    def _compare(self, seed: int, checksum: int) -> None:
+        """Compare the first features of two episodes with the same seed."""
+        with self._lock:
+            if self._firsts.setdefault(seed, checksum) != checksum:
+                self._record(Event(_DIFFERS), False)
+            if len(self._firsts) > _REMEMBERED:
+                self._firsts.pop(next(iter(self._firsts)))
+
+    def _record(self, event: Event, failed: bool) -> None:
+        with self._lock:
+            if failed:
+                self.failure = self.failure or event
+            elif event.text not in self._warned:
+                self._warned.add(event.text)
+                self.warnings.append(event)
+
+
+def _repeated(slots: np.ndarray) -> int | None:
+    """The row of a slot that an earlier row has too; None if there is none."""
+    _, first = np.unique(slots, return_index=True)
+    rows = np.setdiff1d(np.flatnonzero(slots != ENDED), first)
+    return int(rows[0]) if len(rows) else None

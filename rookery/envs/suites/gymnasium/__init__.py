@@ -1,0 +1,1 @@
+"""Environments of Gymnasium, by id and as user-defined objects."""

@@ -1,0 +1,230 @@
+"""Gymnasium's environments: `gym:Hopper-v5`, and those of user-defined functions (`from_gymnasium`).
+
+They run on the host: see `rookery.envs.host`.
+"""
+
+import difflib
+import functools
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.envs.base import DescriptorSpec, Environment
+from rookery.envs.host import build
+from rookery.envs.host.base import first_line
+from rookery.envs.host.pool import HostPool
+from rookery.envs.host.workers import ProcessRunner, Worker
+from rookery.envs.rendering.scene import Picture
+from rookery.envs.suites.gymnasium import film, spaces
+from rookery.envs.suites.gymnasium.episodes import Episodes, Task
+
+PREFIX = "gym:"
+"""Begins the names of Gymnasium's environments."""
+EXTRA = "gymnasium"
+"""Extra of this package that installs the suite."""
+INSTALL = f'pip install "rookery[{EXTRA}]"'
+DescribeFn = Callable[[Any, Mapping[str, Any]], Any]
+"""Environment object and the info of a step -> state descriptor `[D]`."""
+
+
+class Workers(NamedTuple):
+    """How environments are divided among threads or processes."""
+
+    number: int | None
+    """None: one for each core, at most 8."""
+    kind: str
+    """One of "threads" and "processes"."""
+    timeout: float
+    """Seconds after which a reset or step counts as hanging."""
+
+
+def make(
+    name: str,
+    episode_length: int | None = None,
+    workers: int | None = None,
+    worker_kind: str = "threads",
+    timeout: float = build.TIMEOUT,
+    **options: Any,
+) -> Environment:
+    """Build an environment of Gymnasium by its id.
+
+    Args:
+      name: "gym:" and an id, such as `gym:Hopper-v5`, `gym:ALE/Pong-v5`, or `gym:my_package:MyEnv-v0`, which imports
+        `my_package` first.
+      episode_length: steps until truncation, at least 1; by default the limit that is registered.
+      workers: number of threads or processes that step environments; by default one for each core, at most 8.
+      worker_kind: "threads", for simulators that release Python's lock, such as MuJoCo, or "processes".
+      timeout: seconds after which a reset or step counts as hanging.
+      **options: keyword arguments of `gymnasium.make`.
+
+    Raises:
+      ImportError: Gymnasium or the package of the environment is not installed.
+      ValueError: the id is unknown (the message names similar ones), an option is wrong, or no agent can use the
+        spaces.
+    """
+    gymnasium, identifier = _import(), name.removeprefix(PREFIX)
+    create = partial(gymnasium.make, identifier, disable_env_checker=True, **options)
+    module, _, registered = identifier.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)  # it registers the environment
+        gymnasium.spec(registered)
+    except gymnasium.error.NameNotFound as error:
+        raise ValueError(_unknown(identifier, list(gymnasium.registry))) from error
+    except gymnasium.error.Error as error:  # an unknown version or namespace
+        raise ValueError(_unknown(identifier, list(gymnasium.registry), str(error))) from error
+    except ModuleNotFoundError as error:
+        raise ImportError(f"gym:{identifier} needs the package {error.name}, which is not installed.") from error
+    drawn = partial(create, render_mode="rgb_array")
+    return _build(name, create, episode_length, Workers(workers, worker_kind, timeout), drawn=drawn)
+
+
+def from_gymnasium(
+    make_env: Callable[[], Any],
+    episode_length: int | None = None,
+    descriptor: DescriptorSpec | None = None,
+    describe: DescribeFn | None = None,
+    workers: int | None = None,
+    worker_kind: str = "threads",
+    timeout: float = build.TIMEOUT,
+) -> Environment:
+    """Adapt a function that creates environments of Gymnasium, with any wrappers.
+
+    It is called several times: members and environments run side by side. Every episode is reset with a separate seed,
+    so runs can be repeated if the environment draws all its random numbers from `self.np_random`. A resumed run
+    continues exactly if the environment's state can be saved: MuJoCo's tasks, and objects with the methods
+    `save_state() -> dict of arrays` and `load_state(arrays)`; otherwise it begins new episodes.
+
+    Args:
+      make_env: creates an environment; observations and actions of the kinds that `docs/gymnasium.md` lists.
+      episode_length: steps until truncation, at least 1; by default the limit of its `TimeLimit`.
+      descriptor: meaning and limits of a descriptor, see `rookery.envs.descriptor_spec`.
+      describe: computes the state descriptor `[D]` from the environment object and the info of a step or a reset; with
+        `descriptor` only.
+      workers: number of threads or processes that step environments; by default one for each core, at most 8.
+      worker_kind: "threads", for simulators that release Python's lock, or "processes".
+      timeout: seconds after which a reset or step counts as hanging.
+
+    Raises:
+      ImportError: Gymnasium is not installed.
+      ValueError: `make_env` raises an exception or returns something else, no agent can use its spaces, there is no
+        time limit, or only one of `descriptor` and `describe` is given.
+
+    Example:
+      >>> env = rookery.from_gymnasium(lambda: gymnasium.make("Pendulum-v1"))
+      >>> env.spec.episode_length
+      200
+    """
+    _import()
+    if not callable(make_env):
+        raise ValueError(
+            f"from_gymnasium takes a function that creates environments, got {type(make_env).__name__}; pass lambda: "
+            "gymnasium.make(...)."
+        )
+    if (descriptor is None) != (describe is None):
+        raise ValueError("from_gymnasium takes descriptor and describe together: limits, and the function.")
+    return _build(None, make_env, episode_length, Workers(workers, worker_kind, timeout), descriptor, describe)
+
+
+def _build(
+    name: str | None,
+    create: Callable[[], Any],
+    episode_length: int | None,
+    workers: Workers,
+    descriptor: DescriptorSpec | None = None,
+    describe: DescribeFn | None = None,
+    drawn: Callable[[], Any] | None = None,
+) -> Environment:
+    """Build an environment; `drawn` creates an object that draws frames, if `create` does not."""
+    env = _created(name or "the environment of make_env", create)
+    try:
+        registered = getattr(env.spec, "id", None) or type(env.unwrapped).__name__
+        name = name or f"{PREFIX}{registered}"
+        length = build.episode_length(name, _limit(env), episode_length)
+        has_frames = film.has_frames(env, drawn is not None)
+        observed, acted = spaces.observations(env.observation_space, name), spaces.actions(env.action_space, name)
+    finally:
+        env.close()
+    sizes = spaces.sizes(observed, acted, descriptor.size if descriptor else 0)
+    pool = _pool(name, Task(create, sizes, observed, acted, describe, length), workers)
+    environment = build.environment(spaces.spec(name, observed, acted, length, descriptor), pool)
+    return environment._replace(picture=_picture(name, drawn or create, acted.decode) if has_frames else None)
+
+
+def _picture(name: str, create: Callable[[], Any], decode: Callable[[np.ndarray], Any]) -> Picture:
+    return Picture(film=partial(film.film, name, create, decode), replays=True)
+
+
+def _pool(name: str, task: Task, workers: Workers) -> HostPool:
+    if workers.kind not in ("threads", "processes"):
+        raise ValueError(f"worker_kind must be threads or processes, got {workers.kind!r}.")
+    count = min(os.cpu_count() or 1, 8) if workers.number is None else workers.number
+    if count < 1:
+        raise ValueError(f"workers must be at least 1, got {count}.")
+    build.check_timeout(workers.timeout)
+    create = partial(_process, task) if workers.kind == "processes" else partial(Episodes, task)
+    return HostPool(name, task.sizes, partial(_worker, name, create), count, workers.timeout)
+
+
+def _worker(name: str, create: Callable, number: int) -> Worker:
+    return Worker(create, f"{name}-{number}")
+
+
+def _process(task: Task) -> ProcessRunner:
+    import cloudpickle
+
+    return ProcessRunner(cloudpickle.dumps(partial(Episodes, task)))
+
+
+def _created(name: str, create: Callable[[], Any]) -> Any:
+    """An environment object, to read its spaces."""
+    gymnasium = _import()
+    try:
+        env = create()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ImportError(f"{name} needs another package: {first_line(error)}.") from error
+    except Exception as error:
+        raise ValueError(f"{name} raised {type(error).__name__} when it was created: {first_line(error)}.") from error
+    if not isinstance(env, gymnasium.Env):
+        kind = "a vector environment" if isinstance(env, gymnasium.vector.VectorEnv) else f"{type(env).__name__}"
+        raise ValueError(
+            f"make_env returned {kind} instead of a gymnasium.Env; return a single environment, of which many run side "
+            "by side."
+        )
+    return env
+
+
+def _limit(env: Any) -> int | None:
+    """The steps after which an environment object truncates; None if it has no time limit."""
+    limits = [getattr(env.spec, "max_episode_steps", None)]
+    while env is not env.unwrapped:
+        if isinstance(env, _import().wrappers.TimeLimit):  # that of an environment which is not registered
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _unknown(identifier: str, known: list[str], error: str = "") -> str:
+    near = difflib.get_close_matches(identifier, known, n=3, cutoff=0.5)
+    remedy = f"did you mean {', '.join(PREFIX + name for name in near)}?" if near else _IMPORT_HINT
+    reason = f" ({error.strip().splitlines()[0].rstrip('.')})" if error else ""
+    return f"Gymnasium has no environment {identifier!r}{reason}; {remedy}"
+
+
+_IMPORT_HINT = (
+    "one of another package is named with the module that registers it, as in gym:my_package:MyEnv-v0, or "
+    "gym:ale_py:ALE/Pong-v5."
+)
+
+
+@functools.cache
+def _import() -> Any:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ImportError(f"this environment needs Gymnasium ({error}); install it: {INSTALL}") from error
+    return gymnasium

@@ -1,0 +1,177 @@
+"""The environment objects of one worker: a `Runner` for Gymnasium."""
+
+import contextlib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.envs.host.base import (
+    BROKEN,
+    FAILED,
+    NONFINITE,
+    TERMINATED,
+    TRUNCATED,
+    Sizes,
+    StepRows,
+    empty_rows,
+    first_line,
+    replace_nonfinite,
+)
+from rookery.envs.suites.gymnasium import states
+from rookery.envs.suites.gymnasium.spaces import Actions, Observations
+
+
+class Task(NamedTuple):
+    """What a worker needs to create and step environments."""
+
+    make_env: Callable[[], Any]
+    """Creates an environment object."""
+    sizes: Sizes
+    observations: Observations
+    actions: Actions
+    descriptor: Callable[[Any, Mapping[str, Any]], Any] | None
+    """Environment object and info -> state descriptor `[D]`; None without one."""
+    episode_length: int
+    """Steps until truncation."""
+
+
+class _Episode:
+    """A running episode."""
+
+    def __init__(self, env: Any):
+        self.env, self.steps = env, 0
+
+
+class Episodes:
+    """The environments of one worker; see `host.base.Runner`."""
+
+    def __init__(self, task: Task):
+        self._task = task
+        self._episodes: dict[int, _Episode] = {}
+        self._idle: list[Any] = []
+        self.progress = (0, -1)
+
+    def begin(self, seeds: Sequence[int]) -> StepRows:
+        """See `Runner.begin`."""
+        rows, events, starts = empty_rows(self._task.sizes, len(seeds)), {}, {}
+        for row, seed in enumerate(seeds):
+            self._count(-1)
+            try:
+                env, (features, rows.descriptors[row]) = self._open(seed)
+            except Exception as error:
+                events[row] = _described(error, "reset")
+                continue
+            rows.features[row], starts[row] = features, _checksum(features)
+            self._idle.append(env)
+        return rows._replace(events=events, starts=starts)
+
+    def step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
+        """See `Runner.step`."""
+        rows, events, starts = empty_rows(self._task.sizes, len(slots)), {}, {}
+        for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
+            self._count(slot)
+            method = "step"
+            try:
+                if seed >= 0:
+                    method = "reset"
+                    env, (features, _) = self._open(seed)
+                    self._episodes[slot], starts[row], method = _Episode(env), _checksum(features), "step"
+                if self._step(rows, row, slot, actions[row]):
+                    events[row] = NONFINITE
+            except Exception as error:
+                events[row] = _described(error, method)
+                rows.flags[row] = TERMINATED | BROKEN | FAILED
+                rows.rewards[row] = 0.0
+                rows.features[row], rows.descriptors[row] = 0, 0.0
+                if slot in self._episodes:
+                    _close(self._episodes.pop(slot).env)  # its state is unknown
+        return rows._replace(events=events, starts=starts)
+
+    def free(self, slots: Sequence[int]) -> None:
+        """See `Runner.free`."""
+        for slot in slots:
+            if slot in self._episodes:
+                self._idle.append(self._episodes.pop(slot).env)
+
+    def save(self, slots: Sequence[int]) -> dict[str, np.ndarray] | None:
+        """See `Runner.save`."""
+        saved = [states.save(self._episodes[slot].env) for slot in slots]
+        if any(arrays is None for arrays in saved):
+            return None
+        columns = {name: np.stack([arrays[name] for arrays in saved if arrays]) for name in saved[0] or {}}
+        return {"steps": np.asarray([self._episodes[slot].steps for slot in slots]), **columns}
+
+    def load(self, slots: Sequence[int], arrays: Mapping[str, np.ndarray]) -> None:
+        """See `Runner.load`."""
+        for row, slot in enumerate(slots):
+            env, _ = self._open(0)  # wrappers refuse to step without a reset
+            states.load(env, {name: values[row] for name, values in arrays.items() if name != "steps"})
+            self._episodes[slot] = _Episode(env)
+            self._episodes[slot].steps = int(arrays["steps"][row])
+
+    def close(self) -> None:
+        """See `Runner.close`."""
+        self.free(list(self._episodes))
+        while self._idle:
+            _close(self._idle.pop())
+
+    def _step(self, rows: StepRows, row: int, slot: int, action: np.ndarray) -> bool:
+        """Step one environment and write its results; returns whether they were not finite."""
+        episode = self._episodes.get(slot)
+        if episode is None or not self._is_valid(action):
+            rows.flags[row] = TERMINATED | BROKEN  # lost with its worker, or the agent has diverged
+            self.free([slot])
+            return False
+        task, env = self._task, episode.env
+        observation, reward, terminated, truncated, info = env.step(task.actions.decode(action))
+        episode.steps += 1
+        rows.features[row], rows.rewards[row] = task.observations.encode(observation), reward
+        rows.descriptors[row] = self._descriptor(env, info)
+        truncated = not terminated and (truncated or episode.steps >= task.episode_length)
+        rows.flags[row] = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
+        broken = replace_nonfinite(rows, row)
+        if rows.flags[row]:
+            self.free([slot])
+        return broken
+
+    def _open(self, seed: int) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
+        """An environment object at the start of an episode, with the first features and the descriptor."""
+        env = self._idle.pop() if self._idle else self._task.make_env()
+        try:
+            observation, info = env.reset(seed=seed)
+            return env, (self._task.observations.encode(observation), self._descriptor(env, info))
+        except Exception:
+            _close(env)  # its state is unknown
+            raise
+
+    def _is_valid(self, action: np.ndarray) -> bool:
+        """Whether an agent's outputs were finite; a discrete policy signals others by a negative index."""
+        return bool(action >= 0 if self._task.actions.discrete else np.isfinite(action).all())
+
+    def _descriptor(self, env: Any, info: Mapping[str, Any]) -> np.ndarray:
+        size, describe = self._task.sizes.descriptor, self._task.descriptor
+        if describe is None:
+            return np.zeros(0, np.float32)
+        values = np.asarray(describe(env, info), np.float32)
+        if values.shape != (size,):
+            raise ValueError(f"its descriptor has the shape {values.shape} instead of {(size,)}")
+        return values
+
+    def _count(self, slot: int) -> None:
+        """Record that a call begins, for the time limit."""
+        self.progress = (self.progress[0] + 1, slot)
+
+
+def _close(env: Any) -> None:
+    with contextlib.suppress(Exception):  # it is discarded
+        env.close()
+
+
+def _checksum(features: np.ndarray) -> int:
+    return zlib.crc32(features.tobytes())
+
+
+def _described(error: Exception, method: str) -> str:
+    return f"raised {type(error).__name__} in {method}: {first_line(error)}"

@@ -1,0 +1,69 @@
+"""The point at which a run starts: a new state, or one that is restored from a checkpoint."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from rookery.distributed import sync
+from rookery.populations.base import ProgramState
+from rookery.populations.stages import Work
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.run_dir import RunFolder
+
+DONE = "iterations"
+"""Key of the number of finished iterations in the metadata of an interrupted generation's checkpoint."""
+
+
+class StartPoint(NamedTuple):
+    """The point at which a run starts or resumes."""
+
+    state: ProgramState | None
+    """State of the program; None if the run is new and its state is not yet initialised."""
+    generation: int
+    """Number of finished generations."""
+    work: Work | None = None
+    """Intermediate state of an interrupted generation; None at the boundary of two generations."""
+    done: int = 0
+    """Iterations of the interrupted generation that are done."""
+    host: Mapping[str, np.ndarray] | None = None
+    """Running episodes of environments on the host, if they were saved."""
+
+
+def restore(
+    folder: RunFolder, checkpoints: Checkpointer, template: ProgramState, work: Callable[[], Work]
+) -> StartPoint:
+    """Restore the newest complete checkpoint of a run, or that of an interrupted generation, if it is newer.
+
+    A run that was killed before its first checkpoint starts from the beginning; only its computing time is lost.
+
+    Args:
+      folder: the run directory.
+      checkpoints: of the finished generations.
+      template: shapes, dtypes and shardings of the program's state.
+      work: returns the template of the intermediate state of a generation.
+
+    Warns:
+      CheckpointWarning: a damaged checkpoint was skipped.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none is complete, or it does not match the template.
+    """
+    newest = -1 if sync.of_first(checkpoints.empty) else 0
+    interrupted = Checkpointer(folder.interrupted, read_only=True)
+    reached = sync.of_first(_latest(interrupted))
+    if newest == 0 and reached >= 0:
+        newest = sync.of_first(_latest(checkpoints))
+    if reached > newest or reached == newest >= 0:
+        (state, unfinished), metadata, generation = interrupted.restore((template, work()))
+        return StartPoint(state, generation, unfinished, metadata[DONE], interrupted.host_arrays(generation))
+    if newest < 0:
+        return StartPoint(None, 0)
+    state, _, generation = checkpoints.restore(template)
+    return StartPoint(state, generation, host=checkpoints.host_arrays(generation))
+
+
+def _latest(checkpoints: Checkpointer) -> int:
+    """The generation of the newest complete checkpoint on process 0; -1 without one, and on all other processes."""
+    latest = checkpoints.latest() if sync.is_first() else None
+    return -1 if latest is None else latest

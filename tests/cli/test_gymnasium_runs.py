@@ -1,0 +1,99 @@
+"""Every command for the run of an environment on the host, whose observations are pixels."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+import rookery
+from rookery.distributed import described_gpu
+from tests.commandline import call
+from tests.deploy.untrained_runs import run_script
+from tests.pixel_walk import ID, SIZE
+
+TINY = "--encoder small --hidden-sizes 8 --num-envs 2 --rollout-length 8 --minibatches 1 --generations 1"
+TINY += " --eval-episodes 2 --start-states 2 --devices 1 --option workers=1 --quiet"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("host") / "run"
+    code, _, error = call("train", "ppo", "--env", ID, *TINY.split(), "--run-dir", str(folder))
+    assert (code, error) == (0, "")
+    return folder
+
+
+def images() -> np.ndarray:
+    """Images with the column at the left, in the middle and at the right, `[3, height, width, 1]`."""
+    found = np.full((3, SIZE, SIZE, 1), 10, np.uint8)
+    for row, column in enumerate((0, SIZE // 2, SIZE - 1)):
+        found[row, :, column] = 250
+    return found
+
+
+def test_an_exported_policy_reads_the_pixels_of_the_environment(run: Path) -> None:
+    code, out, error = call("export", str(run))
+    assert (code, error) == (0, "")
+    assert "policy.stablehlo  equal actions on 8 observations, to within 0" in out
+    about = json.loads((run / "policy" / "policy.json").read_text())
+    sizes = about["observation"]["size"], about["observation"]["type"], about["observation"]["shape"]
+    assert sizes == (SIZE * SIZE, "uint8", [SIZE, SIZE, 1])
+    assert 'uint8 in 0..255, -> actions [batch], int32 in 0..1."""' in (run / "policy" / "act.py").read_text()
+    policy = rookery.load(run).policy()
+    expected = [int(policy(image)) for image in images()]  # pyright: ignore[reportArgumentType]
+    assert run_script(run / "policy", "act", images().reshape(3, -1)).tolist() == expected
+    assert int(policy(images()[0].reshape(-1))) == expected[0]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"^the policy reads pixels, uint8 in 0\.\.255, got float32; do not divide"):
+        policy(jnp.zeros((SIZE, SIZE, 1)))
+
+
+def test_render_and_report_show_the_film(run: Path) -> None:
+    code, out, error = call("render", str(run))
+    assert (code, error) == (0, "")
+    assert "member 0, generation 1: 8 steps, return " in out
+    with Image.open(run / "episode.gif") as film:
+        assert (film.size, len(list(ImageSequence.Iterator(film)))) <= ((SIZE, SIZE), 9)
+    code, out, error = call("report", str(run))
+    assert (code, error) == (0, "")
+    assert "note" not in out
+    assert "data:image/gif;base64," in (run / "report.html").read_text() or (run / "episodes.npz").exists()
+
+
+def test_evaluate_and_the_methods_of_a_loaded_run(run: Path) -> None:
+    code, out, error = call("evaluate", str(run), "--episodes", "2")
+    assert (code, error) == (0, "")
+    assert "2 episodes per member" in out
+    loaded = rookery.load(run)
+    assert loaded.evaluate(2)["lengths"].tolist() == [[8, 8]]
+    assert loaded.render(run / "other.gif").stat().st_size > 0
+
+
+def test_envs_describes_gymnasiums_environments() -> None:
+    code, out, _ = call("envs", "gym:CartPole-v1")
+    assert code == 0
+    assert ["suite", "gymnasium"] in [line.split() for line in out.splitlines()]
+    assert "2, discrete" in out
+    assert "500" in out
+    code, _, error = call("envs", "gym:CartPol-v1")
+    assert code == 1
+    assert error.startswith("error: Gymnasium has no environment 'CartPol-v1'; did you mean gym:CartPole-v1")
+    assert call("envs", "gymnasium")[1].startswith("any environment of Gymnasium is gym: and its id, such as gym:Hop")
+    assert "any environment of Gymnasium is gym: and its id" in call("envs")[1]
+
+
+def test_the_memory_plan_of_a_run_on_the_host(tmp_path: Path) -> None:
+    words = f"ppo --env {ID} {TINY} --run-dir {tmp_path / 'planned'} --plan".replace(" --quiet", "")
+    code, out, error = call("train", *words.split())
+    assert (code, error) == (0, "")
+    assert "working memory of a generation" in out
+    assert not (tmp_path / "planned").exists()
+
+
+@pytest.mark.skipif(bool(described_gpu.missing()), reason=described_gpu.missing() or "")
+def test_a_gpu_that_is_not_here_is_not_planned_for() -> None:
+    code, _, error = call("train", "ppo", "--env", ID, *TINY.split(), "--plan-gpu", "h100")
+    assert code == 1
+    assert "--plan-gpu cannot compile the calls to gym:PixelWalk-v0, whose environments are on the host, " in error

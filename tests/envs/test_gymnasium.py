@@ -1,0 +1,459 @@
+"""Environments of Gymnasium in compiled programs equal the environment objects, step by step."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from jax.experimental import io_callback
+
+from rookery.distributed import layout
+from rookery.distributed.mesh import make_mesh
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step
+from rookery.envs.host.base import ENDED, FRESH
+from rookery.envs.wrappers import auto_reset
+from rookery.learners import rollout
+from rookery.types import PyTree
+from tests.envs import gymnasium_environments as own
+from tests.envs.gymnasium_environments import END, LIMIT, Counter, Log, Plain, act, adapted, limited, play, starts
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+SEEDS = (3, 4, 5, 6)
+KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
+
+
+@pytest.fixture(scope="module")
+def counter() -> Environment:
+    return adapted(Counter)
+
+
+def compiled(function: Callable, **axes: Any) -> Callable:
+    return jax.jit(jax.vmap(function, **axes), compiler_options=FAST_COMPILE)
+
+
+@pytest.fixture(scope="module")
+def stepped(counter: Environment) -> Callable:
+    return compiled(counter.step)
+
+
+def acts(features: Any) -> np.ndarray:
+    return np.stack([act(row) for row in np.asarray(features)])
+
+
+def follow(step: Callable, state: Any, features: Any, count: int) -> list[tuple[Any, Step]]:
+    """The states and steps of a policy, `[E, ...]` each."""
+    found = []
+    for _ in range(count):
+        state, result = step(state, acts(features), KEYS[: len(features)])
+        features = result.observation.features
+        found.append((state, jax.tree.map(np.asarray, result)))
+    return found
+
+
+def assert_steps(steps: list[Step], row: int, expected: list[Plain]) -> None:
+    """The steps of one row are those of an episode object, and then those of an ended episode."""
+    for t, step in enumerate(steps):
+        found = (step.reward[row], step.terminated[row], step.truncated[row], step.broken[row])
+        features = step.final_observation.features[row]
+        if t < len(expected):
+            plain = expected[t]
+            assert found == (np.float32(plain.reward), plain.terminated, plain.truncated, False)
+            np.testing.assert_array_equal(features, np.float32(plain.next_observation))
+        else:
+            assert found == (0.0, False, True, False)
+            np.testing.assert_array_equal(features, 0.0)
+
+
+class TestSteps:
+    def test_steps_equal_those_of_the_object(self, counter: Environment, stepped: Callable) -> None:
+        state, first = starts(counter, SEEDS)
+        found = follow(stepped, state, first.observation.features, LIMIT + 2)
+        ends = set()
+        for row, seed in enumerate(SEEDS):
+            expected = play(limited(Counter), seed)
+            np.testing.assert_array_equal(first.observation.features[row], np.float32(expected[0].observation))
+            assert_steps([step for _, step in found], row, expected)
+            ends.add((len(expected), expected[-1].terminated, expected[-1].truncated))
+            np.testing.assert_array_equal(found[-1][0].slot[row], ENDED)
+        assert ends == {(END, True, False), (LIMIT, False, True)}, "both kinds of end were seen"
+
+    def test_resets_draw_seeds(self, counter: Environment) -> None:
+        states, first = jax.jit(jax.vmap(counter.reset))(KEYS)
+        assert np.asarray(states.slot).tolist() == [FRESH] * len(SEEDS)
+        assert len(set(np.asarray(states.seed).tolist())) == len(SEEDS)
+        for row, seed in enumerate(np.asarray(states.seed).tolist()):
+            observation = Counter().reset(seed=seed)[0]
+            np.testing.assert_array_equal(first.observation.features[row], np.float32(observation))
+
+    def test_a_step_that_terminates_at_the_limit_is_terminated(self) -> None:
+        environment = adapted(Counter, limit=END)
+        state, first = starts(environment, SEEDS)
+        last = follow(compiled(environment.step), state, first.observation.features, END)[-1][1]
+        even = np.asarray([Counter().reset(seed=seed)[0][0] % 2 == 0 for seed in SEEDS])
+        assert set(even.tolist()) == {True, False}
+        np.testing.assert_array_equal(last.terminated, even)
+        np.testing.assert_array_equal(last.truncated, ~even)
+
+    def test_a_shorter_episode_length_truncates(self) -> None:
+        environment = adapted(Counter, episode_length=2)
+        assert environment.spec.episode_length == 2
+        state, first = starts(environment, SEEDS)
+        found = follow(compiled(environment.step), state, first.observation.features, 3)
+        assert [step.truncated.all() for _, step in found] == [False, True, True]
+        assert not any(step.terminated.any() for _, step in found)
+        for row, seed in enumerate(SEEDS):
+            successor = play(limited(Counter), seed)[1].next_observation
+            np.testing.assert_array_equal(found[1][1].final_observation.features[row], np.float32(successor))
+
+    def test_a_registered_task_equals_the_object(self) -> None:
+        environment = registry.make("gym:CartPole-v1", workers=2)
+        plain = gymnasium.make("CartPole-v1")
+        state, first = starts(environment, [7, 8])
+        step = compiled(environment.step)
+        for row, seed in enumerate((7, 8)):
+            np.testing.assert_array_equal(first.observation.features[row], plain.reset(seed=seed)[0])
+        plain.reset(seed=7)
+        ended = False
+        while not ended:
+            state, result = step(state, jnp.ones(2, jnp.int32), KEYS[:2])
+            observation, reward, terminated, truncated, _ = plain.step(1)
+            np.testing.assert_array_equal(result.final_observation.features[0], observation)
+            assert (float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0])) == (
+                reward,
+                terminated,
+                truncated,
+            )
+            ended = terminated or truncated
+        assert bool(result.terminated[0])
+
+    def test_spaces_are_used(self) -> None:
+        actions: list[Any] = []
+        space = Dict({"speed": Box(-1, 1, (2,)), "image": Box(0, 255, (2, 2, 3), np.uint8)})
+        environment = adapted(partial(own.Shaped, space, Discrete(3, start=2), actions), workers=1)
+        spec = environment.spec
+        assert (spec.observation_size, spec.action_size, spec.discrete) == (14, 3, True)
+        assert spec.observation_shape == {"speed": (2,), "image": (2, 2, 3)}
+        state, first = starts(environment, [1])
+        space.seed(1)
+        np.testing.assert_array_equal(first.observation.features[0, 12:], space.sample()["speed"])
+        compiled(environment.step)(state, jnp.asarray([1], jnp.int32), KEYS[:1])
+        assert actions == [3]
+
+    def test_images_keep_their_type(self) -> None:
+        space = Box(0, 255, (2, 2, 3), np.uint8)
+        environment = adapted(partial(own.Shaped, space, Box(-5, 1e6, (2, 2))), workers=1)
+        assert (environment.spec.observation_shape, environment.spec.action_size) == ((2, 2, 3), 4)
+        state, step = environment.reset(jax.random.key(0))
+        space.seed(int(state.seed))
+        np.testing.assert_array_equal(step.observation.features, space.sample().reshape(-1))
+        _, step = jax.block_until_ready(jax.jit(environment.step)(state, jnp.zeros(4), KEYS[0]))
+        assert step.observation.features.dtype == jnp.uint8
+        space.seed(int(state.seed))
+        space.sample()  # the first observation
+        np.testing.assert_array_equal(step.observation.features, space.sample().reshape(-1))
+
+
+class Reseeded(gymnasium.Wrapper):
+    """Every later episode has the same seed, as with a single start state."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.env.reset(seed=9 if seed is None else seed)
+
+
+@pytest.fixture(scope="module")
+def transitions(counter: Environment) -> list[list[tuple]]:
+    """Row -> 14 transitions with automatic resets to the start state with seed 9."""
+    env = auto_reset.auto_reset(counter, starts(counter, [9]))
+    state, first = starts(counter, SEEDS)
+    features, found = np.asarray(first.observation.features), [[] for _ in SEEDS]
+    step = compiled(env.step)
+    for _ in range(14):
+        state, result = step(state, acts(features), KEYS)
+        for row, rows in enumerate(found):
+            flags = bool(result.terminated[row]), bool(result.truncated[row])
+            after = result.final_observation.features[row]
+            rows.append((*features[row].tolist(), float(result.reward[row]), *flags, *np.asarray(after).tolist()))
+        features = np.asarray(result.observation.features)
+    return found
+
+
+class TestAutomaticResets:
+    @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+    def test_transitions_equal_those_of_a_vector_environment(
+        self, transitions: list[list[tuple]], mode: AutoresetMode
+    ) -> None:
+        vector = SyncVectorEnv([lambda: Reseeded(limited(Counter))] * len(SEEDS), autoreset_mode=mode)
+        observations, _ = vector.reset(seed=list(SEEDS))
+        found, is_reset = [[] for _ in SEEDS], np.zeros(len(SEEDS), bool)
+        while min(map(len, found)) < 14:
+            # The vector environment reuses its array of observations.
+            actions = np.stack([own.raw_action(act(np.float32(row))) for row in observations])
+            before, (observations, rewards, terminated, truncated, info) = observations.copy(), vector.step(actions)
+            ended = terminated | truncated
+            for row, rows in enumerate(found):
+                after = observations[row]
+                if mode is AutoresetMode.SAME_STEP and ended[row]:
+                    after = info["final_obs"][row]
+                if not is_reset[row]:
+                    flags = bool(terminated[row]), bool(truncated[row])
+                    numbers = np.asarray([*before[row], rewards[row]], np.float32).tolist()
+                    rows.append((*numbers, *flags, *np.asarray(after, np.float32).tolist()))
+            is_reset = ended if mode is AutoresetMode.NEXT_STEP else is_reset
+        assert [rows[:14] for rows in found] == transitions
+        assert {row[4:6] for rows in transitions for row in rows} == {(False, False), (True, False), (False, True)}
+
+
+class TestCalls:
+    """One call for all members and environments of a device."""
+
+    @pytest.fixture
+    def counted(self) -> tuple[Environment, list[tuple[int, ...]]]:
+        environment, shapes = adapted(Counter), []
+        assert environment.host is not None
+        host, step = environment.host, environment.host.step
+
+        def counted_step(shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Any:
+            shapes.append(shape)
+            return step(shape, slots, seeds, actions)
+
+        host.step = counted_step
+        return environment, shapes
+
+    def nested(self, environment: Environment) -> tuple[PyTree, jax.Array, list[list[Plain]]]:
+        """States and actions `[2, 3, ...]` of six episodes, and the first step of each object."""
+        seeds = range(20, 26)
+        state, first = starts(environment, seeds)
+        state, actions = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf).reshape(2, 3, *leaf.shape[1:]), (state, acts(first.observation.features))
+        )
+        return state, actions, [play(limited(Counter), seed, limit=1) for seed in seeds]
+
+    def check(self, result: Step, expected: list[list[Plain]]) -> None:
+        flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(6, *leaf.shape[2:]), result)
+        for row, steps in enumerate(expected):
+            assert_steps([flat], row, steps)
+
+    def test_of_members_and_environments(self, counted: Any) -> None:
+        environment, shapes = counted
+        state, actions, expected = self.nested(environment)
+        batch = jax.vmap(jax.vmap(environment.step, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+        _, result = jax.jit(batch, compiler_options=FAST_COMPILE)(state, actions, KEYS[0])
+        self.check(result, expected)
+        assert shapes == [(2, 3)]
+
+    @pytest.mark.parametrize(("devices", "exact", "calls"), [(1, True, 2), (2, False, 2), (2, True, 2)])
+    def test_of_devices(self, counted: Any, devices: int, exact: bool, calls: int) -> None:
+        environment, shapes = counted
+        state, actions, expected = self.nested(environment)
+        mapped = layout.population_map(make_mesh(devices), exact)
+        batch = jax.vmap(environment.step, in_axes=(0, 0, None))
+
+        def steps(state: Any, actions: Any) -> Any:
+            return mapped(lambda inputs: batch(*inputs, KEYS[0]), ((state, actions),), ())
+
+        _, result = jax.jit(steps)(state, actions)
+        self.check(result, expected)
+        assert len(shapes) == calls
+        assert {int(np.prod(shape)) for shape in shapes} == {3}
+
+    def test_an_argument_that_is_not_mapped_is_repeated(self, counted: Any) -> None:
+        environment, shapes = counted
+        state, _, _ = self.nested(environment)
+        state = jax.tree.map(lambda leaf: leaf[0], state)
+        batch = jax.vmap(environment.step, in_axes=(0, None, None))
+        _, result = jax.jit(batch)(state, jnp.asarray([0.5, -0.5]), KEYS[0])
+        for row, seed in enumerate((20, 21, 22)):
+            plain = play(limited(Counter), seed, lambda _: np.asarray([0.5, -0.5]), limit=1)
+            assert float(result.reward[row]) == np.float32(plain[0].reward)
+        assert shapes == [(3,)]
+
+
+class TestSlots:
+    def test_ended_episodes_are_not_stepped(self) -> None:
+        log = Log()
+        environment = adapted(partial(Counter, log), workers=1)
+        state, first = starts(environment, SEEDS)
+        follow(compiled(environment.step), state, first.observation.features, LIMIT + 3)
+        lengths = {seed: len(play(limited(Counter), seed)) for seed in SEEDS}
+        assert {seed: log.steps.count(seed) for seed in SEEDS} == lengths
+
+    def test_objects_are_reused(self) -> None:
+        log = Log()
+        environment = adapted(partial(Counter, log))
+        assert environment.host is not None
+        env = auto_reset.auto_reset(environment, auto_reset.start_bank(environment, jax.random.key(2), 4))
+
+        def advance(carry: Any, key: jax.Array) -> Any:
+            state, action = carry
+            state, result = jax.vmap(env.step)(state, action, jax.random.split(key, 4))
+            return (state, action), result.ended
+
+        state, _ = starts(environment, SEEDS)
+        roll = jax.jit(partial(jax.lax.scan, advance))
+        (state, _), over = roll((state, jnp.zeros((4, 2))), jax.random.split(jax.random.key(3), 60))
+        assert int(jnp.sum(over)) >= 4 * (60 // LIMIT)
+        # One to read the spaces, one for each of the running episodes, and one of each worker for first observations.
+        assert log.created <= 1 + 4 + 2
+        running = set(np.asarray(state.slot).tolist()) - {FRESH}
+        assert environment.host.save() is None
+        assert set(environment.host._of_slot) == running
+        assert sum(environment.host._counts) == len(running)
+
+    def test_abandoned_slots_are_freed(self) -> None:
+        log = Log()
+        environment = adapted(partial(Counter, log), workers=1)
+        host, step = environment.host, compiled(environment.step)
+        assert host is not None
+        for _ in range(5):
+            state, first = starts(environment, SEEDS)
+            found = follow(step, state, first.observation.features, 2)
+            slots = np.asarray(found[-1][0].slot)
+            host.keep(slots[:1].tolist())
+            assert set(host._of_slot) == {slots[0]}
+            expected = play(limited(Counter), SEEDS[0])[2]
+            state, features = jax.tree.map(lambda leaf: leaf[:1], (found[-1][0], found[-1][1].observation.features))
+            [(_, kept)] = follow(compiled(environment.step), state, features, 1)
+            assert float(kept.reward[0]) == np.float32(expected.reward)
+            host.keep(())
+        assert log.created <= 1 + 4
+
+    def test_a_freed_episode_is_broken(self, counter: Environment, stepped: Callable) -> None:
+        state, first = starts(counter, SEEDS)
+        assert counter.host is not None
+        [(state, step)] = follow(stepped, state, first.observation.features, 1)
+        counter.host.keep(())
+        [(state, step)] = follow(stepped, state, step.observation.features, 1)
+        assert (step.broken & step.terminated).all()
+        assert not step.reward.any()
+        assert np.asarray(state.slot).tolist() == [ENDED] * 4
+
+    def test_close_closes_all_objects(self) -> None:
+        log = Log()
+        environment = adapted(partial(Counter, log))
+        assert environment.host is not None
+        state, first = starts(environment, SEEDS)
+        follow(compiled(environment.step), state, first.observation.features, 2)
+        environment.host.close()
+        assert log.created == log.closed > 4
+
+    def test_a_state_that_is_stepped_twice_is_a_failure(self) -> None:
+        environment = adapted(Counter)
+        assert environment.host is not None
+        step = compiled(environment.step)
+        state, first = starts(environment, SEEDS[:2])
+        [(state, result)] = follow(step, state, first.observation.features, 1)
+        state = jax.tree.map(lambda leaf: leaf[jnp.asarray([0, 1, 0])], state)
+        compiled(environment.step)(state, jnp.zeros((3, 2)), KEYS[:3])
+        failure = environment.host.failure
+        assert failure is not None
+        assert failure.row == 2
+        assert "was stepped twice from one state of a running episode" in failure.text
+
+
+class Waiting(Counter):
+    """A step waits for an event, and records that it has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.released, self.was_released = BEGUN, RELEASED, None
+
+    def step(self, action: np.ndarray) -> Any:
+        self.begun.release()
+        self.info_of_step = self.released.wait(30.0)
+        return super().step(action)
+
+    def info(self) -> dict[str, Any]:
+        return {"share": float(getattr(self, "info_of_step", True))}
+
+
+BEGUN, RELEASED = threading.Semaphore(0), threading.Event()
+
+
+class TestAnnounce:
+    def test_an_announced_step_is_the_same_step(self, counter: Environment, stepped: Callable) -> None:
+        assert counter.announce is not None
+        announce = compiled(counter.announce)
+        state, first = starts(counter, SEEDS)
+        features = first.observation.features
+        steps = []
+        for _ in range(LIMIT + 2):
+            announced = announce(state, acts(features))
+            state, result = stepped(announced, acts(features), KEYS)
+            features = result.observation.features
+            steps.append(jax.tree.map(np.asarray, result))
+        for row, seed in enumerate(SEEDS):
+            assert_steps(steps, row, play(limited(Counter), seed))
+
+    def test_the_device_works_while_the_environments_step(self) -> None:
+        RELEASED.clear()
+        environment = adapted(Waiting, descriptor=own.SHARE, describe=lambda _, info: (info["share"], 0.0))
+        announce, step = environment.announce, environment.step
+        assert announce is not None
+
+        def learn(state: Any, numbers: jax.Array) -> jax.Array:
+            """A computation of the device, in the middle of which the environments may end their steps."""
+
+            def release(sums: np.ndarray) -> np.ndarray:
+                for _ in SEEDS[:2]:
+                    assert BEGUN.acquire(timeout=30.0)
+                RELEASED.set()
+                return np.asarray(sums)
+
+            return io_callback(release, jax.ShapeDtypeStruct((), jnp.float32), jnp.sum(numbers))
+
+        def iterate(state: Any, action: jax.Array, numbers: jax.Array) -> Any:
+            announced = jax.vmap(announce)(state, action)
+            learned = learn(announced, numbers)
+            return jax.vmap(step)(rollout.after(announced, learned), action, KEYS[:2]), learned
+
+        state, _ = starts(environment, SEEDS[:2])
+        (_, result), learned = jax.jit(iterate)(state, jnp.zeros((2, 2)), jnp.arange(4.0))
+        assert float(learned) == 6.0
+        np.testing.assert_array_equal(result.descriptor[:, 0], 1.0)  # each step was released before its time limit
+        assert not result.broken.any()
+
+
+class TestNumbersThatAreNotFinite:
+    def test_actions_end_the_episode_without_a_step(self) -> None:
+        log = Log()
+        environment = adapted(partial(Counter, log))
+        assert environment.host is not None
+        state, _ = starts(environment, SEEDS)
+        actions = jnp.zeros((4, 2)).at[1, 0].set(jnp.nan).at[2, 1].set(jnp.inf)
+        state, result = compiled(environment.step)(state, actions, KEYS)
+        np.testing.assert_array_equal(result.broken, [False, True, True, False])
+        np.testing.assert_array_equal(result.terminated, [False, True, True, False])
+        assert not result.reward[1:3].any()
+        assert not result.final_observation.features[1:3].any()
+        assert sorted(log.steps) == [SEEDS[0], SEEDS[3]]
+        assert environment.host.failure is None
+
+    def test_a_negative_index_is_such_an_action(self) -> None:
+        environment = registry.make("gym:CartPole-v1", workers=1)
+        assert environment.host is not None
+        state, _ = starts(environment, [1, 2])
+        _, result = compiled(environment.step)(state, jnp.asarray([-1, 1], jnp.int32), KEYS[:2])
+        np.testing.assert_array_equal(result.broken, [True, False])
+        assert environment.host.failure is None
+
+    @pytest.mark.parametrize(
+        ("fault", "features"), [(own.nan_observation, [1.0, 0.0, 3.0]), (own.nan_reward, None)], ids=["o", "r"]
+    )
+    def test_of_the_environment_end_its_episode(self, fault: Callable, features: list[float] | None) -> None:
+        environment = adapted(partial(own.Faulty, fault))
+        assert environment.host is not None
+        state, _ = starts(environment, SEEDS)
+        _, result = compiled(environment.step)(state, jnp.zeros((4, 2)).at[2, 0].set(1.0), KEYS)
+        np.testing.assert_array_equal(result.broken, [False, False, True, False])
+        assert (float(result.reward[2]), bool(result.terminated[2]), bool(result.truncated[2])) == (0.0, True, False)
+        if features:
+            np.testing.assert_array_equal(result.final_observation.features[2], features)
+        assert environment.host.failure is None

@@ -1,0 +1,292 @@
+"""Environments that misbehave end their episodes and are reported; no exception reaches a compiled program."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.envs.base import Environment, Step
+from rookery.envs.host.base import ENDED
+from rookery.envs.host.pool import HostPool
+from rookery.envs.suites.gymnasium.adapter import from_gymnasium
+from tests.envs import gymnasium_environments as own
+from tests.envs.gymnasium_environments import BAD, Counter, Faulty, Log, adapted, limited, play, starts
+
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
+SEEDS = (3, 5, 7, 9)
+KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
+FAULTY = jnp.zeros((4, 2)).at[2, 0].set(1.0)
+"""Actions, of which the third makes its environment fail."""
+
+
+@pytest.fixture(autouse=True)
+def released() -> Iterator[None]:
+    """Threads that hang in a test end with it."""
+    own.RELEASED.clear()
+    yield
+    own.RELEASED.set()
+
+
+def compiled(environment: Environment) -> Callable:
+    return jax.jit(jax.vmap(environment.step), compiler_options=FAST_COMPILE)
+
+
+def pool_of(environment: Environment) -> HostPool:
+    assert environment.host is not None
+    return environment.host
+
+
+def idle(_: Any) -> np.ndarray:
+    return np.zeros(2, np.float32)
+
+
+def assert_row(step: Step, row: int, seed: int, time: int = 0) -> None:
+    """A step is that of an environment object."""
+    plain = play(limited(Counter), seed, idle)[time]
+    assert not step.broken[row]
+    assert float(step.reward[row]) == np.float32(plain.reward)
+    np.testing.assert_array_equal(step.final_observation.features[row], np.float32(plain.next_observation))
+
+
+def assert_broken(step: Step, row: int) -> None:
+    assert (bool(step.broken[row]), bool(step.terminated[row]), bool(step.truncated[row])) == (True, True, False)
+    assert float(step.reward[row]) == 0.0
+    np.testing.assert_array_equal(step.final_observation.features[row], 0.0)
+
+
+class TestExceptions:
+    @pytest.mark.parametrize(
+        ("fault", "message"),
+        [
+            (own.raise_error, "raised RuntimeError in step: the motor is stuck"),
+            (
+                own.other_shape,
+                "raised ValueError in step: its observation has the shape (4,), but its space (3,)",
+            ),
+        ],
+        ids=["raises", "shape"],
+    )
+    def test_in_a_step(self, fault: Callable, message: str) -> None:
+        log = Log()
+        environment = adapted(partial(Faulty, fault, log), workers=1)
+        pool, step = pool_of(environment), compiled(environment)
+        state, _ = starts(environment, SEEDS)
+        state, result = step(state, FAULTY, KEYS)
+        assert_broken(result, 2)
+        for row in (0, 1, 3):
+            assert_row(result, row, SEEDS[row])
+        failure = pool.failure
+        assert failure is not None
+        assert (failure.text, failure.row, failure.shape) == (message, 2, (4,))
+        assert failure.slots.tolist() == [0, 1, ENDED, 3]
+        assert log.closed == 2, "the object that failed is discarded, after the one whose spaces were read"
+        _, result = step(state, jnp.zeros((4, 2)), KEYS)  # the others go on, in this worker too
+        for row in (0, 1, 3):
+            assert_row(result, row, SEEDS[row], time=1)
+        assert bool(result.truncated[2])
+
+    def test_in_a_reset(self) -> None:
+        log = Log()
+        environment = adapted(partial(Faulty, own.raise_error, log, in_reset=True), workers=1)
+        pool, seeds = pool_of(environment), (3, BAD, 7, 9)
+        state, first = starts(environment, seeds)
+        failure = pool.failure
+        assert failure is not None
+        assert (failure.text, failure.row) == ("raised RuntimeError in reset: the motor is stuck", 1)
+        np.testing.assert_array_equal(first.observation.features[1], 0.0)
+        for row in (0, 2, 3):
+            np.testing.assert_array_equal(
+                first.observation.features[row], np.float32(Counter().reset(seed=seeds[row])[0])
+            )
+        pool.failure = None
+        _, result = compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
+        assert_broken(result, 1)
+        for row in (0, 2, 3):
+            assert_row(result, row, seeds[row])
+        assert pool.failure is not None
+        assert pool.failure.text == "raised RuntimeError in reset: the motor is stuck"
+        assert log.closed == 3
+
+    def test_the_first_failure_is_kept(self) -> None:
+        environment = adapted(partial(Faulty, own.raise_error))
+        state, _ = starts(environment, SEEDS)
+        compiled(environment)(state, jnp.ones((4, 2)), KEYS)
+        failure = pool_of(environment).failure
+        assert failure is not None
+        assert failure.row == 0
+
+    def test_of_the_descriptor(self) -> None:
+        environment = adapted(Counter, descriptor=own.SHARE, describe=lambda _, info: [info["share"]])
+        starts(environment, [1])
+        failure = pool_of(environment).failure
+        assert failure is not None
+        assert failure.text == ("raised ValueError in reset: its descriptor has the shape (1,) instead of (2,)")
+
+
+class TestHanging:
+    @pytest.mark.parametrize("kind", ["threads", "processes"])
+    def test_in_a_step(self, kind: str) -> None:
+        fault = own.hang if kind == "threads" else own.sleep_for_ever
+        timeout = 1.0 if kind == "threads" else 1.5  # of each of the rows of a process
+        environment = adapted(partial(Faulty, fault), timeout=timeout, worker_kind=kind)
+        pool, step = pool_of(environment), compiled(environment)
+        state, _ = starts(environment, SEEDS)
+        before = list(pool._workers)
+        state, result = step(state, FAULTY, KEYS)
+        failure = pool.failure
+        assert failure is not None
+        assert failure.text == f"did not return from step within {timeout:g} s"
+        broken = np.asarray(result.broken)
+        assert broken[2]
+        assert broken.sum() == 2, "of two workers, one hangs, which has two of the episodes"
+        if kind == "threads":
+            assert failure.row == 2
+        for row in np.flatnonzero(~broken).tolist():
+            assert_row(result, row, SEEDS[row])
+        state, result = step(state, jnp.zeros((4, 2)), KEYS)
+        for row in np.flatnonzero(~broken).tolist():
+            assert_row(result, row, SEEDS[row], time=1)
+        again, _ = starts(environment, SEEDS)
+        _, result = step(again, jnp.zeros((4, 2)), KEYS)
+        for row in range(4):
+            assert_row(result, row, SEEDS[row])
+        [lost] = [worker for worker in before if worker not in pool._workers]
+        assert lost is not None
+        if kind == "processes":
+            assert lost._runner is not None
+            assert getattr(lost._runner, "_process").returncode == -9  # noqa: B009 - a field of the one class
+        pool.close()
+
+    def test_in_a_reset(self) -> None:
+        environment = adapted(partial(Faulty, own.hang, in_reset=True), timeout=1.0)
+        state, first = starts(environment, (3, 5, BAD, 9))
+        failure = pool_of(environment).failure
+        assert failure is not None
+        assert failure.text == "did not return from reset within 1 s"
+        for row, seed in ((0, 3), (1, 5)):
+            np.testing.assert_array_equal(first.observation.features[row], np.float32(Counter().reset(seed=seed)[0]))
+        state = jax.tree.map(lambda leaf: leaf[:2], state)
+        _, result = compiled(environment)(state, jnp.zeros((2, 2)), KEYS[:2])
+        assert_row(result, 0, 3)
+        assert_row(result, 1, 5)
+
+    def test_a_slow_environment_does_not_hang(self) -> None:
+        """The limit counts for each environment, not for all that a worker steps."""
+        environment = adapted(Slow, timeout=2.0, workers=1)
+        state, _ = starts(environment, SEEDS)
+        _, result = compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
+        assert pool_of(environment).failure is None
+        for row in range(4):
+            assert_row(result, row, SEEDS[row])
+
+
+class Slow(Counter):
+    """Four of its steps take longer than the limit of one."""
+
+    def step(self, action: np.ndarray) -> Any:
+        time.sleep(0.6)
+        return super().step(action)
+
+
+class TestProcesses:
+    def test_steps_equal_those_of_the_object(self) -> None:
+        environment = adapted(partial(Faulty, own.raise_error), worker_kind="processes")
+        step = compiled(environment)
+        state, first = starts(environment, SEEDS)
+        for row, seed in enumerate(SEEDS):
+            np.testing.assert_array_equal(first.observation.features[row], np.float32(Counter().reset(seed=seed)[0]))
+        for t in range(3):
+            state, result = step(state, jnp.zeros((4, 2)), KEYS)
+            for row, seed in enumerate(SEEDS):
+                assert_row(result, row, seed, time=t)
+        pool = pool_of(environment)
+        pool.keep(np.asarray(state.slot)[:2].tolist())
+        state, result = step(state, jnp.zeros((4, 2)), KEYS)
+        np.testing.assert_array_equal(result.broken, [False, False, True, True])
+        assert pool.failure is None
+        _, result = step(state, FAULTY[::-1], KEYS)
+        assert_broken(result, 1)
+        assert pool.failure is not None
+        assert (pool.failure.text, pool.failure.row) == ("raised RuntimeError in step: the motor is stuck", 1)
+        processes = [getattr(worker._runner, "_process") for worker in pool._workers if worker]  # noqa: B009
+        assert [process.poll() for process in processes] == [None, None]
+        pool.close()
+        assert [process.poll() for process in processes] == [0, 0], "they end by themselves"
+
+    def test_a_process_that_is_killed_is_started_again(self) -> None:
+        environment = adapted(partial(Faulty, own.kill_process), worker_kind="processes", workers=2)
+        pool, step = pool_of(environment), compiled(environment)
+        state, _ = starts(environment, SEEDS)
+        state, result = step(state, FAULTY, KEYS)
+        assert pool.failure is None
+        assert [event.text for event in pool.warnings] == [
+            "was lost: its process ended by signal 9; its worker was started again (1 of 3), and its episodes ended."
+        ]
+        broken = np.asarray(result.broken)
+        assert broken[2]
+        assert broken.sum() == 2
+        for row in np.flatnonzero(broken).tolist():
+            assert_broken(result, row)
+        for row in np.flatnonzero(~broken).tolist():
+            assert_row(result, row, SEEDS[row])
+        state, result = step(state, jnp.zeros((4, 2)), KEYS)
+        for row in np.flatnonzero(~broken).tolist():
+            assert_row(result, row, SEEDS[row], time=1)
+        again, _ = starts(environment, SEEDS)
+        _, result = step(again, jnp.zeros((4, 2)), KEYS)
+        for row in range(4):
+            assert_row(result, row, SEEDS[row])
+        pool.close()
+
+    def test_a_process_that_is_killed_in_every_reset_is_a_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rookery.envs.host.pool._RESTARTS", 1)
+        environment = adapted(partial(Faulty, own.kill_process, in_reset=True), worker_kind="processes", workers=1)
+        pool = pool_of(environment)
+        _, first = starts(environment, (BAD,))
+        np.testing.assert_array_equal(first.observation.features, 0.0)
+        assert len(pool.warnings) == 1
+        assert pool.failure is not None
+        assert pool.failure.text == "was lost: its process ended by signal 9"
+        pool.close()
+
+    def test_modules_beside_a_script_are_found(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "beside_the_script.py").write_text(
+            "from functools import partial\n"
+            "from tests.envs.gymnasium_environments import Counter, limited\n"
+            "def make():\n    return limited(Counter)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        import beside_the_script  # pyright: ignore[reportMissingImports]
+
+        environment = from_gymnasium(beside_the_script.make, worker_kind="processes", workers=1)
+        _, first = starts(environment, [3])
+        assert pool_of(environment).failure is None
+        np.testing.assert_array_equal(first.observation.features[0], np.float32(Counter().reset(seed=3)[0]))
+        pool_of(environment).close()
+        monkeypatch.delitem(sys.modules, "beside_the_script")
+
+
+def test_a_seed_that_is_ignored_is_noted_once() -> None:
+    environment = adapted(own.Unseeded)
+    pool = pool_of(environment)
+    for _ in range(2):
+        state, _ = starts(environment, SEEDS)
+        compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
+    [event] = pool.warnings
+    assert event.text.startswith("does not begin the same episode when it is reset with the same seed again")
+    assert pool.failure is None
+
+
+def test_a_seed_that_is_used_is_not_noted() -> None:
+    environment = adapted(Counter)
+    for _ in range(2):
+        state, _ = starts(environment, SEEDS)
+        compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
+    assert not pool_of(environment).warnings

@@ -1,0 +1,149 @@
+"""Environments of Gymnasium by id and by function, and what is wrong with others."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rookery import factories
+from rookery.envs import registry
+from rookery.envs.suites.gymnasium import adapter
+from rookery.envs.suites.gymnasium.adapter import from_gymnasium
+from tests.envs import gymnasium_environments as own
+from tests.envs.gymnasium_environments import Counter, limited
+
+
+def test_a_registered_task() -> None:
+    env = registry.make("gym:Pendulum-v1", workers=3, timeout=5.0)
+    spec = env.spec
+    assert (spec.name, spec.observation_size, spec.action_size, spec.episode_length) == ("gym:Pendulum-v1", 3, 1, 200)
+    assert not spec.discrete
+    assert env.settings["environment"] == {"env": "gym:Pendulum-v1", "workers": 3, "timeout": 5.0}
+    assert env.host is not None
+    assert len(env.host._workers) == 3
+    assert registry.make("gym:Pendulum-v1", episode_length=7).spec.episode_length == 7
+
+
+def test_options_are_those_of_the_task() -> None:
+    env = registry.make("gym:Hopper-v5", exclude_current_positions_from_observation=False)
+    assert env.spec.observation_size == registry.make("gym:Hopper-v5").spec.observation_size + 1 == 12
+
+
+def test_a_module_in_a_name_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "registers_a_counter.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('mine/Counter-v3', 'tests.envs.gymnasium_environments:Counter', max_episode_steps=6)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = registry.make("gym:registers_a_counter:mine/Counter-v3")
+    assert (env.spec.name, env.spec.episode_length) == ("gym:registers_a_counter:mine/Counter-v3", 6)
+    _, first = own.starts(env, [3])
+    np.testing.assert_array_equal(first.observation.features[0], np.float32(Counter().reset(seed=3)[0]))
+    with pytest.raises(ValueError, match=r"no environment 'registers_a_counter:mine/Counters-v3'.*mine/Counter-v3"):
+        registry.make("gym:registers_a_counter:mine/Counters-v3")
+    del gymnasium.registry["mine/Counter-v3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("gym:Hoper-v5", ValueError, r"no environment 'Hoper-v5'; did you mean gym:Hopper-v5"),
+        ("gym:Hopper-v99", ValueError, r"no environment 'Hopper-v99' \(.*v99.*doesn't exist.*did you mean gym:Hopper"),
+        ("gym:Hopper-v1", ValueError, r"no environment 'Hopper-v1' \(Environment version v1.*deprecated"),
+        ("gym:Qqqqqqqqqq", ValueError, r"named with the module that registers it, as in gym:my_package:MyEnv-v0"),
+        ("gym:nospace/Xxxxxx-v0", ValueError, r"no environment 'nospace/Xxxxxx-v0'"),
+        ("gym:", ValueError, "no environment ''"),
+        ("gym:no_module:X-v0", ImportError, "gym:no_module:X-v0 needs the package no_module, which is not installed"),
+        ("gym:no_package.sub:X-v0", ImportError, "needs the package no_package, which is not installed"),
+    ],
+)
+def test_names_that_are_unknown(name: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        registry.make(name)
+
+
+def test_gymnasium_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter._import.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "gymnasium", None)
+        with pytest.raises(ImportError, match=r'needs Gymnasium \(.*install it: pip install "rookery\[gymnasium\]"'):
+            registry.make("gym:Hopper-v5")
+        with pytest.raises(ImportError, match="needs Gymnasium"):
+            from_gymnasium(partial(limited, Counter))
+    adapter._import.cache_clear()
+
+
+def test_a_dependency_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*_: Any, **__: Any) -> None:
+        raise gymnasium.error.DependencyNotInstalled("MuJoCo is not installed, run `pip install mujoco`.\nmore")
+
+    monkeypatch.setattr(gymnasium, "make", create)
+    with pytest.raises(ImportError, match=r"^gym:Hopper-v5 needs another package: MuJoCo is not.*mujoco`\.$"):
+        registry.make("gym:Hopper-v5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"episode_length": 0}, "episode_length must be at least 1 step, got 0"),
+        ({"episode_length": 201}, "truncates episodes after 200 steps; give an episode_length up to 200"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"worker_kind": "fibres"}, "worker_kind must be threads or processes, got 'fibres'"),
+        ({"timeout": 0.0}, "timeout must be above 0 seconds, got 0"),
+        ({"gravitation": 9.0}, r"gym:Pendulum-v1 raised TypeError when it was created: .*gravitation"),
+    ],
+)
+def test_options_that_are_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.make("gym:Pendulum-v1", **options)
+
+
+def raises() -> Any:
+    raise KeyError("robot.xml")
+
+
+@pytest.mark.parametrize(
+    ("make_env", "message"),
+    [
+        (Counter, "gym:Counter has no time limit of its own; give episode_length, as in --episode-length 1000"),
+        (raises, "the environment of make_env raised KeyError when it was created: 'robot.xml'"),
+        (lambda: gymnasium.make_vec("CartPole-v1", 2), "make_env returned a vector environment instead of a gymnasium"),
+        (lambda: 3, "make_env returned int instead of a gymnasium.Env"),
+        (limited(Counter), "takes a function that creates environments, got TimeLimit; pass lambda"),
+    ],
+)
+def test_functions_that_are_wrong(make_env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_gymnasium(make_env)
+
+
+def test_a_descriptor_and_its_function_belong_together() -> None:
+    for descriptor, describe in ((own.SHARE, None), (None, own.describe)):
+        with pytest.raises(ValueError, match="takes descriptor and describe together"):
+            from_gymnasium(partial(limited, Counter), descriptor=descriptor, describe=describe)
+
+
+def test_the_smallest_time_limit_counts() -> None:
+    twice = partial(limited, partial(limited, Counter, 4), 9)
+    assert from_gymnasium(twice).spec.episode_length == 4
+    with pytest.raises(ValueError, match="truncates episodes after 4 steps"):
+        from_gymnasium(twice, episode_length=5)
+    assert from_gymnasium(Counter, episode_length=11).spec.episode_length == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("gym:Hopper-v5", "gym-Hopper-v5"),
+        ("gym:ale_py:ALE/Pong-v5", "gym-ale_py-ALE-Pong-v5"),
+        ("envpool:Pong-v5", "envpool-Pong-v5"),
+        ("hopper", "hopper"),
+        ("./mass.py:make", "mass"),
+    ],
+)
+def test_run_directories_have_no_separators(name: str, label: str) -> None:
+    assert factories.label(name) == label

@@ -1,0 +1,188 @@
+"""Spaces of Gymnasium as features, and agents' actions as those of the environment."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from rookery.envs.suites.gymnasium.spaces import actions, observations
+from rookery.features import feature_size, unflatten_features
+
+FLOATS, PIXELS = np.dtype(np.float32), np.dtype(np.uint8)
+IMAGE = np.arange(12).reshape(2, 2, 3)
+MAXIMUM = float(np.finfo(np.float32).max)
+
+
+def box(shape: tuple[int, ...], dtype: Any = np.float32) -> Box:
+    return Box(0 if dtype == np.uint8 else -1, 255 if dtype == np.uint8 else 1, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "features", "shape"),
+    [
+        (box((3,), np.float64), np.asarray([0.5, -1.0, 0.25]), [0.5, -1.0, 0.25], None),
+        (box(()), np.float32(0.5), [0.5], None),
+        (box((2, 2)), np.asarray([[1, 2], [3, 4]], np.float32), [1, 2, 3, 4], (2, 2)),
+        (box((2, 2, 3)), IMAGE / 2.0, np.arange(12) / 2.0, (2, 2, 3)),
+        (box((2,), np.uint8), np.asarray([7, 255], np.uint8), [7, 255], None),  # not pixels: numbers as they are
+        (Box(-5, 5, (2,), np.int64), np.asarray([-5, 3]), [-5, 3], None),
+        (Discrete(3), 2, [0, 0, 1], None),
+        (Discrete(3, start=2), np.int64(2), [1, 0, 0], None),
+        (MultiDiscrete([2, 3]), np.asarray([1, 0]), [0, 1, 1, 0, 0], None),
+        (MultiDiscrete([2, 2], start=[5, -1]), np.asarray([5, 0]), [1, 0, 0, 1], None),
+        (MultiBinary(3), np.asarray([1, 0, 1], np.int8), [1, 0, 1], None),
+        (MultiBinary((2, 2)), np.asarray([[1, 0], [0, 1]], np.int8), [1, 0, 0, 1], (2, 2)),
+        (Dict({"b": Discrete(2), "a": box((2,))}), {"b": 1, "a": np.asarray([3.0, 4.0])}, [3, 4, 0, 1], None),
+        (Tuple([Discrete(2), box(())]), (1, 0.5), [0, 1, 0.5], None),
+    ],
+)
+def test_observations_by_hand(space: Any, observation: Any, features: Any, shape: Any) -> None:
+    read = observations(space, "env")
+    encoded = read.encode(observation)
+    np.testing.assert_array_equal(encoded, np.asarray(features, np.float32))
+    assert (encoded.dtype, read.dtype, read.size, read.shape) == (FLOATS, FLOATS, len(features), shape)
+
+
+def test_pixels_keep_their_type() -> None:
+    read = observations(box((2, 2, 3), np.uint8), "env")
+    encoded = read.encode(IMAGE.astype(np.uint8))
+    np.testing.assert_array_equal(encoded, np.arange(12))
+    assert (encoded.dtype, read.dtype, read.shape) == (PIXELS, PIXELS, (2, 2, 3))
+    two = observations(Tuple([box((1, 1, 1), np.uint8), box((2, 2, 3), np.uint8)]), "env")
+    encoded = two.encode((np.full((1, 1, 1), 9, np.uint8), IMAGE.astype(np.uint8)))
+    assert (encoded.tolist(), encoded.dtype, two.dtype) == ([9, *range(12)], PIXELS, PIXELS)
+    assert two.shape == {"0": (1, 1, 1), "1": (2, 2, 3)}
+
+
+def test_images_have_their_channels_last():
+    """A grey image gets a channel; frames that `FrameStackObservation` stacks come first and move to the end."""
+    grey = observations(box((3, 4), np.uint8), "env")
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    assert (grey.shape, grey.dtype) == ((3, 4, 1), PIXELS)
+    np.testing.assert_array_equal(grey.encode(pixels), np.arange(12))
+    stacked = observations(box((2, 3, 4), np.uint8), "env")
+    frames = np.stack([pixels, 100 + pixels])
+    assert (stacked.shape, stacked.dtype) == ((3, 4, 2), PIXELS)
+    np.testing.assert_array_equal(stacked.encode(frames).reshape(3, 4, 2)[..., 1], 100 + pixels)
+    with pytest.raises(ValueError, match=r"the shape \(2, 4, 3\), but its space \(2, 3, 4\)"):
+        stacked.encode(np.zeros((2, 4, 3), np.uint8))
+
+
+def test_pixels_beside_numbers_are_divided_by_255() -> None:
+    space = Dict({"z": box((2,)), "image": box((2, 2, 3), np.uint8), "m": box(())})
+    read = observations(space, "env")
+    image = 20 * IMAGE.astype(np.uint8)
+    encoded = read.encode({"z": np.asarray([0.5, -0.5]), "image": image, "m": np.float32(2.0)})
+    assert (encoded.dtype, read.dtype, read.size) == (FLOATS, FLOATS, 15)
+    expected = np.concatenate([20 * np.arange(12, dtype=np.float32) / np.float32(255.0), [2.0, 0.5, -0.5]])
+    np.testing.assert_array_equal(encoded, expected.astype(np.float32))
+    assert feature_size(read.shape) == 15
+    parts = unflatten_features(read.shape, jnp.asarray(encoded))
+    np.testing.assert_array_equal(parts["image"], image.astype(np.float32) / np.float32(255.0))
+    np.testing.assert_array_equal(parts["z"], [0.5, -0.5])
+    assert float(parts["m"]) == 2.0
+
+
+def test_entries_follow_in_the_order_of_jax() -> None:
+    entries = 11  # "10" is before "2"
+    read = observations(Tuple([box((1, 1, 1)) for _ in range(entries)]), "env")
+    encoded = read.encode(tuple(np.full((1, 1, 1), i, np.float32) for i in range(entries)))
+    parts = unflatten_features(read.shape, jnp.asarray(encoded))
+    assert {name: float(part[0, 0, 0]) for name, part in parts.items()} == {str(i): float(i) for i in range(entries)}
+    flat = jax.tree.leaves({str(i): float(i) for i in range(entries)})
+    np.testing.assert_array_equal(encoded, flat)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        (box((3,)), np.zeros(4), r"the shape \(4,\), but its space \(3,\)"),
+        (box((3,)), np.zeros((3, 1)), r"the shape \(3, 1\), but its space \(3,\)"),
+        (Discrete(3, start=2), 5, "is 5, but its space has the values 2 to 4"),
+        (Discrete(3), -1, "is -1, but its space has the values 0 to 2"),
+        (MultiDiscrete([2, 3]), np.zeros(3, int), r"the shape \(3,\), but its space \(2,\)"),
+        (MultiDiscrete([2, 3]), np.asarray([2, 0]), "is 2, but its space has the values 0 to 1"),
+    ],
+)
+def test_observations_outside_of_their_space(space: Any, observation: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        observations(space, "env").encode(observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Dict({"a": Dict({"b": Discrete(2)})}), r"of env, entry 'a' are nested Dict spaces; .*FlattenObservation"),
+        (Tuple([Tuple([Discrete(2)])]), "of env, entry 0 are nested Tuple spaces; .*FlattenObservation"),
+        (spaces.Text(5), "of env are of the space Text.*which no agent reads; use a gymnasium.ObservationWrapper"),
+        (spaces.Sequence(Discrete(2)), "of env are of the space Sequence"),
+        (spaces.Graph(Discrete(2), Discrete(2)), "of env are of the space Graph"),
+        (MultiDiscrete(np.asarray([[2, 3], [2, 2]])), "of env are of the space MultiDiscrete"),
+        (Dict({"note": spaces.Text(5)}), "of env, entry 'note' are of the space Text"),
+    ],
+)
+def test_observations_that_no_agent_reads(space: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        observations(space, "env")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "middle", "dtype"),
+    [
+        (-2.0, 2.0, 0.0, np.float32),
+        (-5.0, 1e6, 499_997.5, np.float32),
+        (0.1, 0.7, 0.5 * (0.1 + 0.7), np.float64),
+        (-1e20, 1.0, -5e19, np.float64),
+        (-MAXIMUM, MAXIMUM, 0.0, np.float32),  # the difference of the bounds is no float32
+        (-1e308, 1.5e308, 2.5e307, np.float64),  # nor a float64
+        (-MAXIMUM, 1.0, -MAXIMUM / 2, np.float32),
+    ],
+)
+def test_actions_are_rescaled_to_the_bounds(low: float, high: float, middle: float, dtype: Any) -> None:
+    space = Box(np.full(2, low, dtype), np.full(2, high, dtype), dtype=dtype)
+    read = actions(space, "env")
+    assert (read.size, read.discrete) == (2, False)
+    for action, expected in ((-1.0, low), (0.0, middle), (1.0, high), (-7.0, low), (np.inf, high)):
+        decoded = read.decode(np.full(2, action, np.float32))
+        np.testing.assert_array_equal(decoded, np.full(2, expected, dtype))
+        assert decoded.dtype == dtype
+        assert space.contains(decoded)
+
+
+def test_bounds_and_shapes_of_actions_are_kept() -> None:
+    space = Box(np.asarray([[-5, 0], [1, -1]], np.float32), np.asarray([[1e6, 8], [2, 3]], np.float32))
+    read = actions(space, "env")
+    decoded = read.decode(np.asarray([-1.0, -0.5, 0.0, 0.25], np.float32))
+    assert read.size == 4
+    np.testing.assert_array_equal(decoded, np.asarray([[-5.0, 2.0], [1.5, 1.5]], np.float32))
+    scalar = actions(Box(-2.0, 4.0, (), np.float32), "env")
+    assert (scalar.size, float(scalar.decode(np.asarray([0.5], np.float32)))) == (1, 2.5)
+    assert np.shape(scalar.decode(np.asarray([0.5], np.float32))) == ()
+
+
+def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
+    read = actions(Discrete(3, start=2), "env")
+    assert (read.size, read.discrete) == (3, True)
+    decoded = [read.decode(np.asarray(index, np.int32)) for index in range(3)]
+    assert decoded == [2, 3, 4]
+    assert {type(action) for action in decoded} == {int}
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Box(-np.inf, np.inf, (2,)), r"an action of env has no bounds .*RescaleAction or ClipAction"),
+        (Box(np.asarray([0.0, -1.0], np.float32), np.asarray([np.inf, 1.0], np.float32)), "has no bounds"),
+        (Box(0, 5, (2,), np.int32), "the actions of env are of the space Box.*gymnasium.ActionWrapper"),
+        (MultiBinary(3), r"the actions of env are of the space MultiBinary\(3\), but agents act in a Box"),
+        (MultiDiscrete([2, 3]), "the actions of env are of the space MultiDiscrete"),
+        (Dict({"a": Discrete(2)}), "the actions of env are of the space Dict"),
+    ],
+)
+def test_actions_that_no_agent_takes(space: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        actions(space, "env")

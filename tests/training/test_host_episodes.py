@@ -1,0 +1,120 @@
+"""Runs in environments on the host: failures end a run with its progress saved, and running episodes are resumed."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rookery
+from rookery.agents.sac import SacConfig, sac
+from rookery.distributed import sync
+from rookery.envs.base import Environment
+from rookery.envs.host.base import ENDED, HostError, HostWarning
+from rookery.envs.host.pool import Event
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.training.host_episodes import located
+from tests.envs import gymnasium_environments as own
+from tests.envs.gymnasium_environments import Counter, Faulty, Resumable, adapted
+from tests.tiny import assert_equal
+
+CONFIG = OffPolicyConfig(
+    num_envs=2,
+    steps_per_generation=14,  # episodes of 4 or 6 steps are running at its end
+    batch_size=4,
+    buffer_size=64,
+    updates_per_step=0.5,
+    warmup_steps=2,
+    eval_episodes=2,
+    start_states=3,
+)
+
+
+def program(environment: Environment) -> rookery.Program:
+    agent = sac(environment.spec, SacConfig(hidden_sizes=(4, 4)))
+    return rookery.seeds(off_policy(agent, environment, CONFIG), population_size=2)
+
+
+def run(environment: Environment, folder: Path, generations: int, **options: Any) -> Any:
+    return rookery.run(program(environment), run_dir=str(folder), generations=generations, quiet=True, **options).state
+
+
+def unnumbered(members: Any) -> Any:
+    """Members without the numbers of their slots, which are given in the order of the calls."""
+    states = members.env_state.state
+    running = np.asarray(states.slot) >= 0
+    assert running.any()
+    return members._replace(env_state=members.env_state._replace(state=states._replace(slot=running)))
+
+
+def test_saved_episodes_continue_bit_by_bit(tmp_path: Path) -> None:
+    whole = run(adapted(Resumable), tmp_path / "whole", 4)
+    run(adapted(Resumable), tmp_path / "parts", 2)
+    resumed = run(adapted(Resumable), tmp_path / "parts", 4, resume=True)
+    assert_equal(unnumbered(whole.members), unnumbered(resumed.members))
+
+
+def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
+    before = run(adapted(Counter), tmp_path, 2)
+    with pytest.warns(HostWarning, match="gym:Counter that were running could not be saved; new ones begin"):
+        after = run(adapted(Counter), tmp_path, 3, resume=True)
+    stored, size = np.asarray(before.members.buffer.rows.reward), int(before.members.buffer.size[0])
+    np.testing.assert_array_equal(np.asarray(after.members.buffer.rows.reward)[:, :size], stored[:, :size])
+    assert after.members.buffer.size.tolist() == [42, 42]
+    observed = np.asarray(after.members.env_state.observation.features)[..., 1]
+    assert (observed <= 7).all(), "the new episodes are at most a generation old"
+
+
+def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+    message = (
+        r"^gym:Faulty, member [01], environment [01]: it raised RuntimeError in step: the motor is stuck; the run "
+        r"stopped in generation 1, whose progress is saved; mend the environment and continue with: rookery resume "
+    )
+    with pytest.raises(HostError, match=message):
+        run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3)
+    assert (tmp_path / "interrupted").is_dir()
+    mended = adapted(Counter)
+    with pytest.warns(HostWarning, match="new ones begin"):
+        state = run(mended._replace(spec=mended.spec._replace(name="gym:Faulty")), tmp_path, 3, resume=True)
+    assert state.members.buffer.size.tolist() == [42, 42]
+
+
+def test_an_environment_that_never_starts_is_an_error_before_the_first_generation(tmp_path: Path) -> None:
+    class NeverStarts(Counter):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+            raise OSError("no level file")
+
+    message = (
+        "gym:NeverStarts, a start state: it raised OSError in reset: no level file; the run stopped in generation 1"
+    )
+    with pytest.raises(HostError, match=message):
+        run(adapted(NeverStarts), tmp_path, 1)
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="gym:Counter runs on the host, which works in one process only"):
+        run(adapted(Counter), tmp_path, 1)
+
+
+class TestTheirPlace:
+    TABLE = np.arange(6).reshape(3, 2) + 10  # the slots of three members with two environments each
+
+    @pytest.mark.parametrize(
+        ("event", "place"),
+        [
+            (Event("", 4, np.asarray([10, 11, 12, 13, ENDED, 15]), (3, 2)), "member 2, environment 0"),
+            (Event("", 0, np.asarray([ENDED, 13]), (1, 2)), "member 1, environment 0"),
+            (Event("", 1, np.asarray([14, ENDED]), (2,)), "member 2, environment 1"),
+            (
+                Event("", 3, np.asarray([90, 91, 92, 93, 94, 95, 96, 97, 98]), (3, 3)),
+                "an evaluation, member 1, episode 0",
+            ),
+            (Event("", 1, np.asarray([90, 91, 92]), (1, 3)), "an evaluation, episode 1"),
+            (Event("", 0, np.asarray([-1]), (1,), starts=True), "a start state"),
+        ],
+        ids=["all members", "another device", "one by one", "evaluation", "evaluation on one device", "start"],
+    )
+    def test_is_found(self, event: Event, place: str) -> None:
+        assert located(event, [self.TABLE], population_size=3) == place
