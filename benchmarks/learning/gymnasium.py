@@ -11,8 +11,8 @@ with the same seeds, in a plain loop over objects of Gymnasium (or in Brax's own
 Seeds of the members are derived from seed 0 of the run; the peer's are 0, 1, 2, ...
 
 Work that is done is not repeated: an interrupted run of Rookery is resumed, and each run of the peer is stored when it
-is complete. So the command can be stopped and continued, and several processes can share the tasks. `--only-report`
-makes the table and the figure of what there is.
+is complete, in `benchmarks/results/curves`. So the command can be stopped and continued, and several processes can
+share the tasks. `--only-report` makes the table and the figure of what there is.
 """
 
 import argparse
@@ -61,27 +61,28 @@ def main() -> None:
     made.add_argument("--steps", type=int, default=200_000, help="environment steps of each run (%(default)s)")
     made.add_argument("--every", type=int, default=10_000, help="environment steps between evaluations (%(default)s)")
     made.add_argument("--seeds", type=int, default=5, help="runs of each contender (%(default)s)")
-    made.add_argument("--work", default="runs/gymnasium", help="folder of runs and curves (%(default)s)")
+    made.add_argument("--work", default="runs/gymnasium", help="folder of Rookery's runs (%(default)s)")
+    made.add_argument("--curves", default="benchmarks/results/curves", help="folder of the curves (%(default)s)")
     made.add_argument("--only-report", action="store_true", help="report the existing curves without making new ones")
     made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     options.tasks = options.tasks or list(TASKS[options.against])
     if options.quick:
         options.steps, options.every, options.seeds = 1_024, 512, 2
-    load, work = harness.load(), Path(options.work)
-    work.mkdir(parents=True, exist_ok=True)
+    load, kept = harness.load(), Path(options.curves) / options.against
+    kept.mkdir(parents=True, exist_ok=True)
     for task in [] if options.only_report else options.tasks:
         for agent in options.agents:
             if "ours" in options.contenders:
-                ours(options, agent, task, work)
+                ours(options, agent, task, kept)
             if "peer" in options.contenders:
-                theirs(options, agent, task, work)
-    report(options, list(curves(work)), load)
+                theirs(options, agent, task, kept)
+    report(options, list(curves(kept)), load)
 
 
-def ours(options: argparse.Namespace, agent: str, task: str, work: Path) -> None:
+def ours(options: argparse.Namespace, agent: str, task: str, kept: Path) -> None:
     """Train Rookery's members, evaluate them in every checkpoint, and store their curves."""
-    if path_of(work, "rookery", agent, task, options.seeds - 1).exists():
+    if path_of(kept, "rookery", agent, task, options.seeds - 1).exists():
         return
     settings = PEERS[options.against].learning_settings(agent, task, options.steps)
     every = settings.whole_rollouts(options.every)
@@ -89,14 +90,15 @@ def ours(options: argparse.Namespace, agent: str, task: str, work: Path) -> None
     files = ("--checkpoint-every", "1", "--keep", str(generations), "--eval-episodes", "1", "--seed", "0")
     more = (*peers_gymnasium.flags(settings, every), *files)
     run = Run(agent, f"{PREFIX[options.against]}{task}", options.seeds, generations, more=more)
-    folder = work / f"run-{agent}-{task}"
+    folder = Path(options.work) / f"{agent}-{task}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
     train_run(run, folder)
     points = evaluate_run(options, task, folder, range(1, generations + 1))
     seconds = float(np.sum(read_csv(folder / "metrics.csv")["seconds"]))
     for member in range(options.seeds):
         row = {"steps": [every * (point + 1) for point in range(generations)], "returns": points[:, member].tolist()}
         row |= {"seconds": seconds, "command": " ".join(["rookery", *run.words])}
-        store(work, "rookery", agent, task, member, row)
+        store(kept, "rookery", agent, task, member, row)
     for entry in (folder / "checkpoints").iterdir():
         if f"{generations:08d}" not in entry.name:  # all but the last, which have replay buffers too
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -121,18 +123,18 @@ def _act(act: Any, genotype: Genotype, features: Any) -> Any:
     return jax.vmap(act, in_axes=(None, 0))(genotype.params, observation)
 
 
-def theirs(options: argparse.Namespace, agent: str, task: str, work: Path) -> None:
+def theirs(options: argparse.Namespace, agent: str, task: str, kept: Path) -> None:
     """Train the peer's missing runs, and store the curve of each at once."""
     peer = PEERS[options.against]
     settings = peer.learning_settings(agent, task, options.steps)
     every = settings.whole_rollouts(options.every)
     for seed in range(options.seeds):
-        if path_of(work, options.against, agent, task, seed).exists():
+        if path_of(kept, options.against, agent, task, seed).exists():
             continue
         row: dict[str, Any] = {"steps": [], "returns": []}
         whole = max(1, options.steps // every) * every
         row["seconds"] = peer.train(settings, seed, whole, every, partial(_add_point, peer, task, row))
-        store(work, options.against, agent, task, seed, row)
+        store(kept, options.against, agent, task, seed, row)
 
 
 def _add_point(peer: ModuleType, task: str, row: dict[str, Any], steps: int, act: Any, params: Any) -> None:
@@ -145,23 +147,23 @@ def episode_seeds() -> list[int]:
     return list(range(FIRST_SEED, FIRST_SEED + EPISODES))
 
 
-def path_of(work: Path, contender: str, agent: str, task: str, seed: int) -> Path:
+def path_of(kept: Path, contender: str, agent: str, task: str, seed: int) -> Path:
     """The file of a learning curve."""
-    return work / f"{contender}-{agent}-{task}-{seed}.json"
+    return kept / f"{contender}-{agent}-{task}-{seed}.json"
 
 
-def store(work: Path, contender: str, agent: str, task: str, seed: int, row: dict[str, Any]) -> None:
+def store(kept: Path, contender: str, agent: str, task: str, seed: int, row: dict[str, Any]) -> None:
     """Write a curve, whole or not at all, and print its end."""
     whole = {"contender": contender, "agent": agent, "task": task, "seed": seed, **row}
-    path = path_of(work, contender, agent, task, seed)
+    path = path_of(kept, contender, agent, task, seed)
     path.with_suffix(".partial").write_text(json.dumps(whole) + "\n")
     path.with_suffix(".partial").replace(path)
     print(contender, agent, task, seed, f"{np.mean(row['returns'][-1]):.1f}", f"{row['seconds']:.0f} s", flush=True)
 
 
-def curves(work: Path) -> Iterable[dict[str, Any]]:
+def curves(kept: Path) -> Iterable[dict[str, Any]]:
     """All stored curves."""
-    return (json.loads(path.read_text()) for path in sorted(work.glob("*.json")))
+    return (json.loads(path.read_text()) for path in sorted(kept.glob("*.json")))
 
 
 def report(options: argparse.Namespace, rows: list[dict[str, Any]], load: float) -> None:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jax.experimental import io_callback
@@ -17,8 +18,10 @@ from jax.experimental import io_callback
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
-from rookery.envs.base import Environment, Step
+from rookery.envs.base import Environment, Step, descriptor_spec
 from rookery.envs.host.base import ENDED, FRESH
+from rookery.envs.suites.gymnasium import adapter
+from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.wrappers import auto_reset
 from rookery.learners import rollout
 from rookery.types import PyTree
@@ -419,6 +422,61 @@ class TestAnnounce:
         assert float(learned) == 6.0
         np.testing.assert_array_equal(result.descriptor[:, 0], 1.0)  # each step was released before its time limit
         assert not result.broken.any()
+
+
+class TestThreads:
+    """Where environments are stepped: a few of Gymnasium's own in the thread of the program, others by the workers."""
+
+    @pytest.fixture
+    def threads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        names, step = [], PendulumEnv.step
+
+        def recorded(env: PendulumEnv, action: np.ndarray) -> tuple:
+            names.append(threading.current_thread().name)
+            return step(env, action)
+
+        monkeypatch.setattr(PendulumEnv, "step", recorded)
+        return names
+
+    @staticmethod
+    def results(env: Environment, rows: int, count: int = 3) -> list[np.ndarray]:
+        keys = jax.random.split(jax.random.key(1), rows)
+        step = compiled(env.step)
+        state, found = compiled(env.reset)(keys)[0], []
+        for action in np.random.default_rng(0).uniform(-1.0, 1.0, (count, rows, 1)).astype(np.float32):
+            state, result = step(state, action, keys)
+            found += [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
+        return found
+
+    @pytest.mark.parametrize(("rows", "here"), [(8, True), (9, False)])
+    def test_few_environments_need_no_other_thread(self, threads: list[str], rows: int, here: bool) -> None:
+        self.results(registry.make("gym:Pendulum-v1", workers=2), rows)
+        assert len(threads) == 3 * rows
+        assert {name.startswith("gym:Pendulum-v1-") for name in threads} == {not here}
+
+    def test_results_are_the_same(self, threads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        here = self.results(registry.make("gym:Pendulum-v1", workers=2), 3)
+        monkeypatch.setattr(adapter, "_ROWS_HERE", 0)
+        for one, other in zip(here, self.results(registry.make("gym:Pendulum-v1", workers=2), 3), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert {name.startswith("gym:Pendulum-v1-") for name in threads} == {True, False}
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"make_env": lambda: Unchanged(gymnasium.make("Pendulum-v1"))},
+            {"describe": lambda *_: [0.0], "descriptor": descriptor_spec("x", "final", (0.0,), (1.0,))},
+        ],
+        ids=["wrapper", "descriptor"],
+    )
+    def test_functions_of_a_user_are_called_by_workers(self, threads: list[str], options: dict[str, Any]) -> None:
+        env = from_gymnasium(**{"make_env": lambda: gymnasium.make("Pendulum-v1"), **options})
+        self.results(env, 1, 1)
+        assert [name.startswith("gym:Pendulum-v1-") for name in threads] == [True]
+
+
+class Unchanged(gymnasium.Wrapper):
+    """A wrapper of a user."""
 
 
 class TestNumbersThatAreNotFinite:

@@ -50,6 +50,29 @@ def test_arrays_arrive_bit_for_bit_in_the_order_of_the_mapped_axes(discrete: boo
     np.testing.assert_array_equal(result.reward, seeds.astype(np.float32))
 
 
+@pytest.mark.parametrize("limit", [0, 5, 6])
+def test_steps_in_the_calling_thread_are_not_announced(limit: int):
+    class Announced(Recorder):
+        def steps_here(self, count):
+            """See `calls.Host`."""
+            return count <= limit
+
+        def announce(self, shape, slots, seeds, actions):
+            """See `calls.Host`."""
+            self.calls.append((shape, *map(np.array, (slots, seeds, actions))))
+            return (np.asarray(slots) + 1,)
+
+    host = Announced(Sizes(1, np.dtype(np.float32), 0, (), True))
+
+    def announce(slot):
+        return calls.announce(host, HostState(slot, slot, slot), slot)  # pyright: ignore[reportArgumentType]
+
+    slots = jnp.arange(6, dtype=jnp.int32).reshape(2, 3)
+    state = jax.block_until_ready(jax.jit(jax.vmap(jax.vmap(announce)))(slots))
+    assert len(host.calls) == (limit < 6)
+    np.testing.assert_array_equal(state.slot, np.arange(6).reshape(2, 3) + (limit < 6))
+
+
 def test_an_exception_ends_the_program_with_its_message():
     def fail(_: np.ndarray) -> list[np.ndarray]:
         raise ValueError("a mistake on the host")

@@ -78,16 +78,17 @@ def empty_rows(sizes: Sizes, count: int) -> StepRows:
 NONFINITE = "returned numbers that are not finite; the episode ended as broken."
 
 
-def replace_nonfinite(rows: StepRows, row: int) -> bool:
-    """End an episode whose step has numbers that are not finite, as `guard_physics` does; returns whether it has."""
-    values = rows.features[row], rows.rewards[row], rows.descriptors[row]
-    if all(np.isfinite(value).all() for value in values):
-        return False
-    rows.flags[row] = TERMINATED | BROKEN
-    rows.rewards[row] = 0.0
+def replace_nonfinite(rows: StepRows) -> dict[int, str]:
+    """End the episodes whose step has numbers that are not finite, as `guard_physics` does; returns their events."""
+    numbers = rows.features, rows.rewards[:, None], rows.descriptors
+    if all(np.isfinite(values).all() for values in numbers):
+        return {}
+    broken = np.flatnonzero(~np.all([np.isfinite(values).all(axis=1) for values in numbers], axis=0))
+    rows.flags[broken] = TERMINATED | BROKEN
+    rows.rewards[broken] = 0.0
     for array in (rows.features, rows.descriptors):
-        array[row] = np.nan_to_num(array[row], nan=0.0, posinf=0.0, neginf=0.0)
-    return True
+        array[broken] = np.nan_to_num(array[broken], nan=0.0, posinf=0.0, neginf=0.0)
+    return dict.fromkeys(broken.tolist(), NONFINITE)
 
 
 class Runner(Protocol):

@@ -32,6 +32,10 @@ class Host(Protocol):
         """Seeds `[n]` -> features `[n, O]`, descriptors `[n, D]`."""
         ...
 
+    def steps_here(self, count: int) -> bool:
+        """Whether `step` takes so many steps in the calling thread, so that announcing them would gain nothing."""
+        ...
+
     def announce(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Rows:
         """Begin a step whose results `step` will return; -> slots `[n]`."""
         ...
@@ -52,7 +56,8 @@ def reset(host: Host, key: Key) -> tuple[HostState, Step]:
 
 def announce(host: Host, state: HostState, action: Array) -> HostState:
     """Let the host begin the step that `step` will take with the same action, while the device does other work."""
-    (slot,) = _mapped(_Target(host.announce, [_integer()]), state.slot, state.seed, action)
+    target = _Target(host.announce, [_integer()], omits=host.steps_here)
+    (slot,) = _mapped(target, state.slot, state.seed, action)
     return state._replace(slot=slot)
 
 
@@ -94,6 +99,8 @@ class _Target(NamedTuple):
     """Of one row."""
     send: Callable[..., Any] = sending.send
     """How it is called; start states are drawn for several devices together, which only `send_copy` supports."""
+    omits: Callable[[int], bool] | None = None
+    """Whether it is not called for so many rows, and its results are its first inputs."""
 
 
 def _mapped(target: _Target, *inputs: Array) -> list[Array]:
@@ -121,8 +128,10 @@ def _add_axis(
 def _call(target: _Target, shape: tuple[int, ...], *inputs: Array) -> list[PyTree]:
     """Call the host with one array of 4-byte columns, since each array that is passed takes time."""
     count, axes = math.prod(shape), len(shape)
+    if target.omits is not None and target.omits(count):
+        return list(inputs[: len(target.results)])
     rows = [jax.lax.bitcast_convert_type(leaf, jnp.int32).reshape(count, -1) for leaf in inputs]
-    columns = [jax.ShapeDtypeStruct(leaf.shape[axes:], leaf.dtype) for leaf in inputs]
+    columns = [(math.prod(leaf.shape[axes:]), leaf.shape[axes:], leaf.dtype) for leaf in inputs]
     outputs = [jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype) for leaf in target.results]
     packed_call = partial(_call_packed, target.function, columns, shape)
     found = target.send(packed_call, outputs, jnp.concatenate(rows, axis=1))
@@ -130,14 +139,12 @@ def _call(target: _Target, shape: tuple[int, ...], *inputs: Array) -> list[PyTre
 
 
 def _call_packed(
-    function: Callable[..., Rows], columns: list[jax.ShapeDtypeStruct], shape: tuple[int, ...], packed: Any
+    function: Callable[..., Rows], columns: list[tuple[int, tuple[int, ...], Any]], shape: tuple[int, ...], packed: Any
 ) -> Rows:
     """Call the host with the arrays that the columns of `packed`, `[n, C]` int32, consist of."""
-    packed = np.array(packed)  # a copy: the memory is XLA's
-    ends = np.cumsum([math.prod(column.shape) for column in columns])
-    parts = np.split(packed, ends[:-1], axis=1)
-    rows = [
-        np.ascontiguousarray(part).view(column.dtype).reshape(len(packed), *column.shape)
-        for part, column in zip(parts, columns, strict=True)
-    ]
+    packed, first, rows = np.array(packed), 0, []  # a copy: the memory is XLA's
+    for size, column_shape, dtype in columns:
+        part = packed[:, first : first + size].view(dtype)
+        rows.append(part.reshape(len(packed), *column_shape))
+        first += size
     return function(shape, *rows)

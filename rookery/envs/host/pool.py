@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -71,10 +71,20 @@ class HostPool:
       start: creates a worker, given its number.
       workers: number of workers, at least 1; they are started with the first call.
       timeout: seconds after which a step or a reset counts as hanging.
+      rows_here: up to so many rows are stepped in the calling thread, without the time limit. Handing them to another
+        thread takes longer than few fast steps, but an environment that could hang has to be in another thread.
     """
 
-    def __init__(self, name: str, sizes: Sizes, start: Callable[[int], Worker], workers: int, timeout: float):
-        self.name, self.sizes = name, sizes
+    def __init__(
+        self,
+        name: str,
+        sizes: Sizes,
+        start: Callable[[int], Worker],
+        workers: int,
+        timeout: float,
+        rows_here: int = 0,
+    ):
+        self.name, self.sizes, self._rows_here = name, sizes, rows_here
         self.failure: Event | None = None
         """The first failure, after which the run stops."""
         self.warnings: list[Event] = []
@@ -110,6 +120,10 @@ class HostPool:
                 self._record(Event(text, int(rows[place]), np.full(len(seeds), FRESH), shape, starts=True), True)
         return features, descriptors
 
+    def steps_here(self, count: int) -> bool:
+        """Whether so many rows are stepped in the calling thread; see `calls.Host`."""
+        return count <= self._rows_here
+
     def announce(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> tuple[np.ndarray]:
         """Begin a step; see `calls.Host`."""
         del shape
@@ -121,20 +135,15 @@ class HostPool:
         slots = self._submit(np.array(slots), seeds, np.asarray(actions))
         rows, events = empty_rows(self.sizes, len(slots)), {}
         rows.flags[:] = TRUNCATED  # of ended slots
-        found: dict[int, StepRows] = {}  # a task's results
-        for row, slot in enumerate(slots.tolist()):
-            if slot == ENDED:
-                continue
-            task, place = self._pending[slot]
-            if id(task) not in found:
-                found[id(task)] = self._results(task)
-            results = found[id(task)]
+        for task, places in self._awaited(slots):
+            results, own = self._results(task), list(places)
             for array, values in zip(rows[:4], results[:4], strict=True):
-                array[row] = values[place]
-            if place in results.events:
-                events[row] = results.events[place]
-            if place in results.starts:
-                self._compare(int(seeds[row]), results.starts[place])
+                array[own] = values[list(places.values())]
+            for row, place in places.items() if results.events or results.starts else ():
+                if place in results.events:
+                    events[row] = results.events[place]
+                if place in results.starts:
+                    self._compare(int(seeds[row]), results.starts[place])
         if (repeated := _repeated(slots)) is not None:
             events[repeated] = "was stepped twice from one state of a running episode, which exists once"
             rows.flags[repeated] |= FAILED
@@ -202,23 +211,35 @@ class HostPool:
                 worker.close()
             self._workers[number] = None
 
+    def _awaited(self, slots: np.ndarray) -> Iterable[tuple[_Task, dict[int, int]]]:
+        """The tasks that step these slots, each with its rows: row of the call -> place in the task."""
+        found: dict[int, tuple[_Task, dict[int, int]]] = {}
+        for row, slot in enumerate(slots.tolist()):
+            if slot != ENDED:
+                task, place = self._pending[slot]
+                found.setdefault(id(task), (task, {}))[1][row] = place
+        return found.values()
+
     def _submit(self, slots: np.ndarray, seeds: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Give every row without a task to its worker, and a slot to every fresh one; returns the slots."""
-        resets = np.where(slots == FRESH, seeds, -1)
         with self._lock:
-            rows: dict[int, list[int]] = {}
-            known = {ENDED, *self._pending}
+            parts: dict[int, dict[int, tuple[int, int]]] = {}  # worker -> slot -> row, and the seed to reset with or -1
             for row, slot in enumerate(slots.tolist()):
-                if slot in known:
+                if slot == ENDED or slot in self._pending:
                     continue
-                if slot == FRESH:
-                    slots[row] = self._allocate()
-                known.add(int(slots[row]))
-                rows.setdefault(self._of_slot.get(int(slots[row]), 0), []).append(row)
-            for number, chosen in rows.items():
-                own, worker = slots[chosen].tolist(), self._worker(number)
-                future = worker.submit("step", own, resets[chosen].tolist(), actions[chosen])
-                task = _Task(number, worker, own, future)
+                seed = int(seeds[row]) if slot == FRESH else -1
+                running = self._allocate() if slot == FRESH else slot
+                slots[row] = running
+                parts.setdefault(self._of_slot.get(running, 0), {}).setdefault(running, (row, seed))
+            workers = {number: self._worker(number) for number in parts}
+        for (
+            number,
+            worker,
+        ) in workers.items():  # without the lock, since other devices step their environments meanwhile
+            own, (rows, resets) = list(parts[number]), zip(*parts[number].values(), strict=True)
+            begin = worker.call if self.steps_here(len(slots)) else worker.submit
+            task = _Task(number, worker, own, begin("step", own, resets, actions[list(rows)]))
+            with self._lock:
                 self._pending.update({slot: (task, place) for place, slot in enumerate(own)})
         return slots
 
@@ -334,6 +355,8 @@ class HostPool:
 
 def _repeated(slots: np.ndarray) -> int | None:
     """The row of a slot that an earlier row has too; None if there is none."""
-    _, first = np.unique(slots, return_index=True)
-    rows = np.setdiff1d(np.flatnonzero(slots != ENDED), first)
-    return int(rows[0]) if len(rows) else None
+    listed = slots.tolist()
+    running = [slot for slot in listed if slot != ENDED]
+    if len(set(running)) == len(running):
+        return None
+    return next(row for row, slot in enumerate(listed) if slot != ENDED and listed.index(slot) < row)

@@ -21,6 +21,8 @@ _START_SECONDS = 120.0
 class Worker:
     """A daemon thread that calls the methods of a runner in the order in which they are submitted.
 
+    `call` calls a method in the calling thread instead, while the daemon does nothing.
+
     A daemon, so that an environment that never returns does not keep the interpreter from exiting.
 
     Args:
@@ -33,6 +35,7 @@ class Worker:
         self._start = start
         self._runner: Runner | None = None
         self._attempted = threading.Event()
+        self._busy = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -40,6 +43,12 @@ class Worker:
         """Call a method of the runner; the future has its result, or its exception."""
         future: Future = Future()
         self._tasks.put((future, method, arguments))
+        return future
+
+    def call(self, method: str, *arguments: Any) -> Future:
+        """Like `submit`, but in the calling thread: the future is done. Tasks that wait may follow later."""
+        future: Future = Future()
+        self._run(future, method, arguments)
         return future
 
     def close(self, seconds: float = 5.0) -> None:
@@ -65,13 +74,16 @@ class Worker:
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            future, method, arguments = task
-            try:
+            self._run(*task)
+
+    def _run(self, future: Future, method: str, arguments: tuple) -> None:
+        try:
+            with self._busy:
                 if self._runner is None:
                     self._create()
                 future.set_result(getattr(self._runner, method)(*arguments))
-            except BaseException as error:  # the waiting thread raises it
-                future.set_exception(error)
+        except BaseException as error:  # the waiting thread raises it
+            future.set_exception(error)
 
     def _create(self) -> None:
         try:

@@ -12,7 +12,6 @@ import numpy as np
 
 from rookery.envs.host.base import (
     BROKEN,
-    NONFINITE,
     TERMINATED,
     TRUNCATED,
     Sizes,
@@ -112,7 +111,9 @@ class Episodes:
                 continue
             episode.steps += 1
             parts.setdefault(episode.instance, {})[episode.number] = row
-        decoded = self._decode(np.where(finite.reshape(-1, *[1] * (actions.ndim - 1)), actions, 0))
+        decoded = np.asarray(
+            self._task.actions.decode(np.where(finite.reshape(-1, *[1] * (actions.ndim - 1)), actions, 0))
+        )
         for instance, row_of in parts.items():
             instance.send(decoded[list(row_of.values())], np.array(list(row_of), np.int32))
         for instance, row_of in parts.items():
@@ -123,7 +124,7 @@ class Episodes:
                 rows.rewards[row] = reward[0]
                 over = truncated[0] or self._episodes[slots[row]].steps >= self._task.episode_length
                 rows.flags[row] = TERMINATED if terminated[0] else TRUNCATED * bool(over)
-        events = {row: NONFINITE for row in range(len(slots)) if replace_nonfinite(rows, row)}
+        events = replace_nonfinite(rows)
         self.free([slots[row] for row in np.flatnonzero(rows.flags).tolist()])
         return rows._replace(events=events)
 
@@ -147,11 +148,6 @@ class Episodes:
                 features[int(info["env_id"][0])] = np.array(self._task.observations.encode(_only(observation)))
             found += [_Fresh(instance, number, features[number]) for number in range(len(chunk))]
         return found
-
-    def _decode(self, actions: np.ndarray) -> np.ndarray:
-        """Actions of agents `[n, ...]` -> actions of the environments."""
-        decode = self._task.actions.decode
-        return np.array([decode(action) for action in actions]) if self._task.actions.discrete else decode(actions)
 
 
 def _only(observation: Any) -> Any:

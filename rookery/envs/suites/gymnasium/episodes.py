@@ -10,7 +10,6 @@ import numpy as np
 from rookery.envs.host.base import (
     BROKEN,
     FAILED,
-    NONFINITE,
     TERMINATED,
     TRUNCATED,
     Sizes,
@@ -69,7 +68,9 @@ class Episodes:
 
     def step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
         """See `Runner.step`."""
-        rows, events, starts = empty_rows(self._task.sizes, len(slots)), {}, {}
+        rows, failures, starts = empty_rows(self._task.sizes, len(slots)), {}, {}
+        valid = self._are_valid(actions)
+        decoded = self._task.actions.decode(actions)
         for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
             self._count(slot)
             method = "step"
@@ -78,15 +79,16 @@ class Episodes:
                     method = "reset"
                     env, (features, _) = self._open(seed)
                     self._episodes[slot], starts[row], method = _Episode(env), _checksum(features), "step"
-                if self._step(rows, row, slot, actions[row]):
-                    events[row] = NONFINITE
+                self._step(rows, row, slot, decoded[row] if valid[row] else None)
             except Exception as error:
-                events[row] = _described(error, method)
+                failures[row] = _described(error, method)
                 rows.flags[row] = TERMINATED | BROKEN | FAILED
                 rows.rewards[row] = 0.0
                 rows.features[row], rows.descriptors[row] = 0, 0.0
                 if slot in self._episodes:
                     _close(self._episodes.pop(slot).env)  # its state is unknown
+        events = replace_nonfinite(rows) | failures
+        self.free([slot for slot, flags in zip(slots, rows.flags.tolist(), strict=True) if flags])
         return rows._replace(events=events, starts=starts)
 
     def free(self, slots: Sequence[int]) -> None:
@@ -117,24 +119,20 @@ class Episodes:
         while self._idle:
             _close(self._idle.pop())
 
-    def _step(self, rows: StepRows, row: int, slot: int, action: np.ndarray) -> bool:
-        """Step one environment and write its results; returns whether they were not finite."""
+    def _step(self, rows: StepRows, row: int, slot: int, action: Any) -> None:
+        """Step one environment and write its results; the action is None if the agent's was not valid."""
         episode = self._episodes.get(slot)
-        if episode is None or not self._is_valid(action):
+        if episode is None or action is None:
             rows.flags[row] = TERMINATED | BROKEN  # lost with its worker, or the agent has diverged
-            self.free([slot])
-            return False
+            return
         task, env = self._task, episode.env
-        observation, reward, terminated, truncated, info = env.step(task.actions.decode(action))
+        observation, reward, terminated, truncated, info = env.step(action)
         episode.steps += 1
         rows.features[row], rows.rewards[row] = task.observations.encode(observation), reward
-        rows.descriptors[row] = self._descriptor(env, info)
+        if task.descriptor is not None:
+            rows.descriptors[row] = self._descriptor(env, info)
         truncated = not terminated and (truncated or episode.steps >= task.episode_length)
         rows.flags[row] = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
-        broken = replace_nonfinite(rows, row)
-        if rows.flags[row]:
-            self.free([slot])
-        return broken
 
     def _open(self, seed: int) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
         """An environment object at the start of an episode, with the first features and the descriptor."""
@@ -146,9 +144,11 @@ class Episodes:
             _close(env)  # its state is unknown
             raise
 
-    def _is_valid(self, action: np.ndarray) -> bool:
+    def _are_valid(self, actions: np.ndarray) -> list[bool]:
         """Whether an agent's outputs were finite; a discrete policy signals others by a negative index."""
-        return bool(action >= 0 if self._task.actions.discrete else np.isfinite(action).all())
+        if self._task.actions.discrete:
+            return [action >= 0 for action in actions.tolist()]
+        return list(np.all(np.isfinite(actions), axis=1))
 
     def _descriptor(self, env: Any, info: Mapping[str, Any]) -> np.ndarray:
         size, describe = self._task.sizes.descriptor, self._task.descriptor
