@@ -15,7 +15,7 @@ two processes can share the work, one agent each.
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from rookery.distributed import programs
 from rookery.experiments import build
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, with_space
+from rookery.experiments.kinds import KINDS, agent_of, with_space
 from rookery.experiments.settings import AnyRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
@@ -80,10 +80,12 @@ def main() -> None:
     made.add_argument("--pictures", help="folder for a figure of each agent's runs")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
+    runs = Path(options.runs)
     for env in [] if options.only_report else options.envs:
         for agent in options.agents:
             for contender in options.contenders:
-                train(Path(options.runs), agent, env, contender, options.seeds)
+                generations = BUDGETS[env].generations
+                train(runs, config_of(agent, env, contender), contender, generations, range(options.seeds))
     report(options)
 
 
@@ -106,37 +108,48 @@ def config_of(agent: str, env: str, contender: str) -> AnyRun:
     return kind(population=POPULATION, environment=env_config, learner=learner_config, agent=agent_config, **parts)
 
 
-def train(runs: Path, agent: str, env: str, contender: str, seeds: int) -> None:
-    """Train the missing runs of one contender; the program is traced once."""
-    config = config_of(agent, env, contender)
-    built = None
-    for seed in range(seeds):
+def train(
+    runs: Path, config: AnyRun, contender: str, generations: int, seeds: Iterable[int], blocks: int = FRESH_BLOCKS
+) -> None:
+    """Train the missing runs of one contender, and score each; the program is traced once.
+
+    Args:
+      runs: folder of the run directories.
+      config: of the runs, without their seed, length and directory.
+      contender: its name in the tables.
+      generations: of each run.
+      seeds: of the runs.
+      blocks: blocks of evaluation episodes for the score.
+    """
+    agent, env, built = agent_of(config.kind), config.environment.env, None
+    for seed in seeds:
         folder = runs / f"{contender.replace(' ', '-').lower()}-{agent}-{env}-{seed}"
         if (folder / "score.json").exists():
             continue
-        built = built or build.build(config)
-        run = RunConfig(seed, BUDGETS[env].generations, str(folder), checkpoint_every=10_000, keep=1, overwrite=True)
-        record = to_record(with_space(dataclasses.replace(config, run=run), built.space))
+        built = built or build.build(dataclasses.replace(config, run=RunConfig(seed, generations)))
+        run = RunConfig(seed, generations, str(folder), checkpoint_every=10_000, keep=1, overwrite=True)
+        record = to_record(with_space(dataclasses.replace(built.config or config, run=run), built.space))
         result = loop.run(built.program, dataclasses.replace(run, quiet=True), built.mesh, record=record)
-        row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **evaluator(built, result, seed)}
+        scored = evaluator(built, result, seed, blocks)
+        row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **scored}
         (folder / "score.json").write_text(json.dumps(row) + "\n")
         print(row, flush=True)
 
 
-def evaluator(built: build.Built, result: loop.Result, seed: int) -> dict[str, Any]:
+def evaluator(built: build.Built, result: loop.Result, seed: int, blocks: int) -> dict[str, Any]:
     """Mean returns over new episodes of the best member and of all, and the fitness by which the best was selected."""
     fitness = result.history[-1]["fitness"]
     best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
-    returns = fresh_returns(built, result, seed).mean(axis=1)
+    returns = fresh_returns(built, result, seed, blocks).mean(axis=1)
     score = float(returns[best])  # the best member of a generation always survives its exploit
     steps = len(result.history) * built.program.steps_per_generation
     return {"score": score, "members": returns.tolist(), "seemed": float(fitness[best]), "env_steps": steps}
 
 
-def fresh_returns(built: build.Built, result: loop.Result, seed: int) -> np.ndarray:
+def fresh_returns(built: build.Built, result: loop.Result, seed: int, blocks: int = FRESH_BLOCKS) -> np.ndarray:
     """Returns `[P, N]` of every member over new episodes, which are the same for all runs of a seed."""
     evaluate = programs.compile_program(built.program, built.mesh).evaluate
-    keys = jax.random.split(jax.random.key(10_000 + seed), FRESH_BLOCKS)
+    keys = jax.random.split(jax.random.key(10_000 + seed), blocks)
     return np.concatenate([jax.device_get(evaluate(result.state, key))["returns"] for key in keys], axis=1)
 
 

@@ -1,0 +1,167 @@
+"""Populations of 32 PPO agents at equal environment steps: PBT, PB2, MF-PBT, random search, and defaults.
+
+    python -m benchmarks.learning.population_ppo --runs runs/population_ppo --picture docs/learning_population.png
+
+All contenders train 32 members by the same training loop in the same environment (`BUDGETS`), and search PPO's default
+space; they differ only in the choice of hyper-parameters, and in the rates of `defaults` and `random search`, which
+fall to 0 over the run as by default in `rookery train ppo`. MF-PBT has four sub-populations of eight, with the
+frequencies of its paper (arXiv:2506.03225).
+
+A run's score is the mean return of its best member, by the last generation's evaluation, over fresh episodes.
+`defaults` is scored by its best member of 32 too. Existing runs are not repeated, so the benchmark can be stopped and
+continued, and processes can share the tasks, seeds or contenders; `--only-report` makes the tables and the figure of
+what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.learning.population import summary, train
+from rookery.agents.ppo import PpoConfig
+from rookery.experiments.config import EnvironmentConfig
+from rookery.experiments.kinds import KINDS
+from rookery.experiments.lineage import lineage
+from rookery.experiments.settings import AnyRun
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.populations.config import PbtConfig
+from rookery.report import statistics
+from rookery.report.figures import style
+
+POPULATION, FREQUENCIES = 32, (1, 10, 25, 50)
+EPISODES, FRESH_BLOCKS = 8, 16
+"""Evaluation episodes of a member in a generation, and blocks of as many episodes for the score."""
+
+
+class Budget(NamedTuple):
+    """Training budget of a task, for each member."""
+
+    num_envs: int
+    rollout_length: int
+    updates: int
+    """Updates in a generation."""
+    generations: int
+    epochs: int
+    minibatches: int
+
+
+BUDGETS = {
+    "hopper": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
+    "walker2d": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
+    "pursuit_continuous": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
+}
+CONTENDERS: Mapping[str, PbtConfig | bool] = {
+    "defaults": False,  # independent members, hyper-parameters not drawn
+    "random search": True,
+    "PBT": PbtConfig(),
+    "PB2": PbtConfig(perturb="pb2"),
+    "MF-PBT": PbtConfig(exploit="multi-frequency", frequencies=FREQUENCIES),
+}
+REMEDIES: Mapping[str, PbtConfig] = {
+    "PBT, every 5 generations": PbtConfig(exploit_interval=5 * 16 * 64 * 4),
+    "PBT, mean of 3 evaluations": PbtConfig(smooth=3),
+    "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
+    "PBT, no resampling": PbtConfig(resample_probability=0.0),
+}
+FITNESS = {"pursuit_continuous": "prey"}
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--envs", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
+    made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=[*CONTENDERS, *REMEDIES])
+    made.add_argument("--seeds", type=int, default=5, help="number of runs (%(default)s)")
+    made.add_argument("--first-seed", type=int, default=0, help="seed of the first run (%(default)s)")
+    made.add_argument("--runs", default="runs/population_ppo", help="folder of the run directories (%(default)s)")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    options = harness.parse(made)
+    load, runs = harness.load(), Path(options.runs)
+    jax.config.update("jax_compilation_cache_dir", str(runs / "cache"))
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    budgets = {env: budget._replace(generations=2) if options.quick else budget for env, budget in BUDGETS.items()}
+    for env in [] if options.only_report else options.envs:
+        for seed in seeds:  # all contenders of a seed first, so that an unfinished benchmark compares them
+            for contender in options.contenders:
+                config = config_of(env, contender, budgets[env])
+                train(runs, config, contender, budgets[env].generations, [seed], FRESH_BLOCKS)
+    report(options, load)
+
+
+def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
+    """Configuration of the run, as the command line would create it with these settings."""
+    choice = {**CONTENDERS, **REMEDIES}[contender]
+    parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
+    team = "i" if env in FITNESS else ""
+    kind = KINDS[f"{team}ppo" if isinstance(choice, bool) else f"pbt-{team}ppo"]
+    learner = OnPolicyConfig(
+        num_envs=budget.num_envs,
+        rollout_length=budget.rollout_length,
+        evaluate_every=budget.updates,
+        eval_episodes=EPISODES,
+        start_states=32,
+        fitness=FITNESS.get(env),
+    )
+    agent = PpoConfig(actor_epochs=budget.epochs, critic_epochs=budget.epochs, minibatches=budget.minibatches)
+    return kind(population=POPULATION, environment=EnvironmentConfig(env=env), learner=learner, agent=agent, **parts)
+
+
+def report(options: argparse.Namespace, load: Any) -> None:
+    """Report the table and the schedules, and draw the curves."""
+    scored = [(path.parent, json.loads(path.read_text())) for path in sorted(Path(options.runs).glob("*/score.json"))]
+    rows = []
+    for env in options.envs:
+        mine = [(folder, row) for folder, row in scored if row["env"] == env]
+        names = [name for name in (*CONTENDERS, *REMEDIES) if any(row["contender"] == name for _, row in mine)]
+        scores = {name: np.array([row["score"] for _, row in mine if row["contender"] == name]) for name in names}
+        for name in names:
+            folders = [folder for folder, row in mine if row["contender"] == name]
+            rows.append({**summary("ppo", env, name, scores), "schedules": schedules(folders)})
+            if "PBT" in scores and name != "PBT":
+                tasks = {env: scores[name]}, {env: scores["PBT"]}
+                better = statistics.estimate(statistics.probability_of_improvement, *tasks)
+                rows[-1] |= {"over PBT": better.value, "low PBT": better.low, "high PBT": better.high}
+        if options.picture and names:
+            draw(options, env, {name: [f for f, row in mine if row["contender"] == name] for name in names})
+    harness.report("learning_population_ppo", options, rows, load)
+
+
+def schedules(folders: list[Path]) -> dict[str, list[list[float]]]:
+    """The hyper-parameters of the best member's ancestors in five generations of each run: name -> `[runs, 5]`."""
+    found: dict[str, list[list[float]]] = {}
+    for folder in folders:
+        schedule = lineage(folder).schedule()
+        places = np.linspace(0, schedule.generations - 1, 5).astype(int) if schedule.values else []
+        for name, values in schedule.values.items():
+            found.setdefault(name, []).append([float(value) for value in values[places]])
+    return found
+
+
+def draw(options: argparse.Namespace, env: str, folders: Mapping[str, list[Path]]) -> None:
+    """Plot the best member's fitness over environment steps: the interquartile mean over runs with its 95 % band."""
+    figure = style.new_figure((6.4, 4.0))
+    axes = figure.add_subplot(1, 1, 1)
+    for colour, (name, of_name) in enumerate(folders.items()):
+        lineages = [lineage(folder) for folder in of_name]
+        best = np.asarray([np.nanmax(found.fitness, axis=1) for found in lineages]).T
+        steps = lineages[0].steps_per_generation * (1 + np.arange(len(best)))
+        middle = statistics.over_runs(best)
+        axes.plot(steps, middle.value, color=style.colour_of(colour), linewidth=1.8, label=f"{name} ({len(of_name)})")
+        if middle.has_interval:
+            axes.fill_between(steps, middle.low, middle.high, color=style.colour_of(colour), alpha=0.15, linewidth=0)
+    style.title_axes(axes, f"best of {POPULATION} PPO members on {env}")
+    style.label_axes(axes, "environment steps of each member", "return")
+    style.count_steps(axes)
+    axes.legend(frameon=False, fontsize=8)
+    path = Path(options.picture)
+    style.save_figure(figure, path.with_name(f"{path.stem}_{env}{path.suffix}"))
+
+
+if __name__ == "__main__":
+    main()
