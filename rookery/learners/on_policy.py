@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rookery import normalize, trees
 from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
-from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
@@ -40,6 +40,9 @@ class OnPolicyConfig(EvaluationConfig):
     normalize_observations: bool | None = None
     """Normalise observations by their running mean and variance, clipped to +-5; by default the agent decides: PPO
     normalises, except in a team."""
+    stagger_episodes: bool = True
+    """Spread the ends of the environments' first episodes evenly over the time limit, so that every rollout has rows of
+    all phases of an episode; without effect on environments on the host."""
     fitness: str | None = None
     """Name of the agent of a team whose mean return is the team's fitness; by default the mean over all agents."""
 
@@ -79,6 +82,9 @@ class Actors(NamedTuple):
 def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     """Start episodes from the bank; the key is consumed."""
     env_batch = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
+    if bindings.config.stagger_episodes:
+        length = bindings.environment.spec.episode_length
+        env_batch = env_batch._replace(state=time_limit.stagger(env_batch.state, length))
     return start_actors(env_batch, bindings.environment.spec)
 
 

@@ -125,7 +125,7 @@ def two_rollouts() -> TwoRollouts:
     """Two rollouts of two members that differ in their discount."""
     environment = timed_rewards()
     config = PpoConfig(hidden_sizes=(), actor_epochs=1, critic_epochs=1, minibatches=1)
-    rollouts = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=8)
+    rollouts = OnPolicyConfig(ENVS, STEPS, 1, eval_episodes=1, start_states=8, stagger_episodes=False)
     learner = on_policy(ppo(environment.spec, config), environment, rollouts)
     hyper = jax.tree.map(lambda value: jnp.full((2,), value, jnp.float32), PpoHyper())
     hyper = hyper._replace(discount=jnp.asarray([DISCOUNT, 0.0]))

@@ -17,7 +17,9 @@ from rookery.learners.on_policy import OnPolicyConfig
 from rookery.types import Observation, Transition
 
 ENVS, STEPS = 2, 3
-CONFIG = OnPolicyConfig(ENVS, STEPS, 1, normalize_observations=True, eval_episodes=2, start_states=2)
+CONFIG = OnPolicyConfig(
+    ENVS, STEPS, 1, normalize_observations=True, stagger_episodes=False, eval_episodes=2, start_states=2
+)
 LOG_PROB = -7.0
 
 

@@ -52,6 +52,26 @@ def _wander(observation: Observation, keys: jax.Array) -> tuple[jax.Array, jax.A
     return action, action[:, 0]
 
 
+def test_the_first_episodes_end_at_different_steps_of_the_time_limit() -> None:
+    env, num_envs, length = rookery.make("point_room", episode_length=8), 4, 16
+    agent = ppo(env.spec, PpoConfig(hidden_sizes=(4,), minibatches=4))
+    config = OnPolicyConfig(num_envs=num_envs, rollout_length=length, eval_episodes=1, start_states=2)
+    ends = {}
+    for stagger in (True, False):
+        learner = on_policy(agent, env, dataclasses.replace(config, stagger_episodes=stagger))
+        bank = compiled(learner.start_states)(jax.random.key(0))
+        hyper = rookery.hyperparams.defaults(learner.space)
+        actors = compiled(learner.init)(jax.random.key(1), hyper, bank).env_state
+        keys = jax.random.split(jax.random.key(2), length)
+        rows = compiled(lambda actors, env=env, bank=bank, keys=keys: collect(_wander, env, bank, 0.5, actors, keys))(
+            actors
+        )[1][0]
+        ended = np.asarray(rows.extras.ended)
+        ends[stagger] = [np.flatnonzero(column).tolist() for column in ended.T]
+    assert ends[False] == [[7, 15]] * num_envs
+    assert ends[True] == [[7, 15], [5, 13], [3, 11], [1, 9]]  # as if 0, 2, 4 and 6 steps had passed
+
+
 # --- a team's life
 
 

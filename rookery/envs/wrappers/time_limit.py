@@ -68,6 +68,31 @@ def count_step(time: Array, terminated: Array, length: int) -> tuple[Array, Arra
     return time, (time >= length) & ~terminated
 
 
+def stagger(state: EnvState, length: int) -> EnvState:
+    """Spread the ends of the first episodes of E environments evenly over the time limit.
+
+    Environment e starts as if `e length / E` steps had passed, rounded down, so its first episode is truncated earlier.
+    Environments whose episodes do not terminate would otherwise all be in the same phase of an episode, and with them
+    the rows of each rollout (rsl_rl has the same option, `init_at_random_ep_len`, with random places).
+
+    Args:
+      state: `[E, ...]`, at the start of an episode; it is unchanged where no `limit_episode` counts the steps.
+      length: steps until truncation.
+    """
+    return jax.tree.map(partial(_staggered, length), state, is_leaf=_is_timed)
+
+
+def _is_timed(node: EnvState) -> bool:
+    return isinstance(node, TimeLimitState)
+
+
+def _staggered(length: int, node: EnvState) -> EnvState:
+    if not _is_timed(node):
+        return node
+    count = node.time.shape[0]
+    return node._replace(time=node.time + jnp.arange(count, dtype=jnp.int32) * length // count)
+
+
 def guard_physics(environment: Environment) -> Environment:
     """Terminate an episode in the step whose outputs are not finite.
 
