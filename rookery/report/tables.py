@@ -37,12 +37,13 @@ def summary(run_dir: str | Path) -> Table:
         rows = {name: [text] for name, text in statistics.items()}  # the hyper-parameters of all seeds are equal
         rows |= {name: [f"{values[0]:.4g}"] for name, values in hyper.items()}
         return _titled_table(title, [counted(len(seeds), "independent member")], rows)
-    order = _best_first(lineage.fitness[-1])
+    order = _best_first(lineage.selected_by[-1])
     chosen = {"best": order[0], "median": order[(len(order) - 1) // 2], "worst": order[-1]}
     if len(order) == 1:
         chosen = {"only member": order[0]}
     rows = {"member": [str(member) for member in chosen.values()]}
-    for name, values in {"fitness": lineage.fitness[-1], **hyper}.items():
+    rated = {} if lineage.rating is None else {"rating": lineage.rating[-1]}
+    for name, values in {"fitness": lineage.fitness[-1], **rated, **hyper}.items():
         rows[name] = [f"{values[member]:.4g}" for member in chosen.values()]
     return _titled_table(title, list(chosen), rows)
 
