@@ -49,7 +49,7 @@ def rating_of(returns: Array) -> Array:
     won, tied = value[:, :, None] > value[:, None, :], value[:, :, None] == value[:, None, :]
     points = jnp.sum(2 * won.astype(jnp.int32) + tied.astype(jnp.int32), axis=(0, 2)) - returns.shape[0]  # in halves
     wins, count = 0.5 * points.astype(jnp.float32), float(returns.shape[0] * rivals)
-    rating = 400.0 * jnp.log10((wins + 0.5) / (count - wins + 0.5))
+    rating = 400.0 * (jnp.log10(wins + 0.5) - jnp.log10(count - wins + 0.5))
     return jnp.where(jnp.isfinite(returns).any(axis=0), rating, jnp.nan)
 
 
@@ -144,23 +144,35 @@ def _rate_finite(returns: Array, is_finite: Array) -> Array:
     return jax.vmap(rating_of)(jnp.where(is_finite.T[:, None], returns, jnp.nan))
 
 
-def check_opponents(learner: Learner, population_size: int, opponents: int) -> None:
-    """Check that members can be rated by cross-play.
+def check_roles(learner: Learner, remedy: str) -> None:
+    """Check that the agents of different members can play each other.
+
+    Args:
+      learner: the learner of a team.
+      remedy: the end of the message where agents do not compete.
 
     Raises:
-      ValueError: the team's agents do not compete or share parameters, there is a single agent or a single member, or
-        the number of opponents is not in 1..P.
+      ValueError: the agents do not compete or share parameters, or there is a single agent.
     """
     team, name = learner.spec.team, learner.spec.name
     if team is None or not team.competitive:
         is_alone = team is None or len(team.names) == 1
         reason = "is an environment for a single agent" if is_alone else "lets its agents cooperate"
-        raise ValueError(f"ratings compare agents that compete, and {name} {reason}; select by fitness.")
+        raise ValueError(f"ratings compare agents that compete, and {name} {reason}; {remedy}.")
     if learner.team != "independent":
         raise ValueError(
-            "ratings let agents of different members play each other, which needs separate parameters; use "
+            "ratings let agents of different members play each other, which needs separate parameters; train with "
             "rookery.agents.independent, or --parameters independent."
         )
+
+
+def check_opponents(learner: Learner, population_size: int, opponents: int) -> None:
+    """Check that members can be rated by cross-play.
+
+    Raises:
+      ValueError: as `check_roles`; or there is a single member, or the number of opponents is not in 1..P.
+    """
+    check_roles(learner, "select by fitness")
     if population_size < 2:
         raise ValueError(f"ratings compare members, so population must be at least 2, got {population_size}.")
     if not 1 <= opponents <= population_size:

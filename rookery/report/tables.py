@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from rookery.deploy.tournament import Tournament
 from rookery.distributed.device_memory import size
 from rookery.report.formatting import Settings, counted, equal_decimals, limits_text, number
 from rookery.report.readers import open_run
@@ -185,6 +186,43 @@ def _independent_teams(metrics: Metrics) -> Table:
     columns = dict(zip(_IQM, equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
     title = f"{teams} independent teams, {counted(episodes, 'episode')} per agent, 95 % intervals"
     return _columns_table(title, "agent", dict(enumerate(names)), columns)
+
+
+def tournament(result: Tournament, episodes: int) -> list[Table]:
+    """The ratings of each role's members, and, for two roles, the returns of the first against the second.
+
+    Args:
+      result: of the tournament.
+      episodes: number of episodes of each pair.
+    """
+    parts = [_ratings(result, role) for role in range(len(result.agents))]
+    size, opponents = result.returns.shape[1:]
+    if len(result.agents) > 2 or opponents > _MOST_OPPONENTS:
+        return parts
+    first, second = result.agents
+    texts = equal_decimals(*result.returns[0].T)
+    columns = {str(opponent): column for opponent, column in enumerate(texts)}
+    labels = {member: str(member) for member in range(size)}
+    title = f"mean return of {first} (rows) against {second} (columns), {counted(episodes, 'episode')} each"
+    return [*parts, _columns_table(title, first, labels, columns)]
+
+
+def _ratings(result: Tournament, role: int) -> Table:
+    """The members of a role by their ratings, with the opponents against which they have the most and least return."""
+    returns, ratings = result.returns[role], result.ratings[role]
+    finite = np.isfinite(returns)
+    mean = np.where(finite, returns, 0.0).sum(axis=1) / np.where(finite.any(axis=1), finite.sum(axis=1), np.nan)
+    order = _best_first(ratings)
+    columns = {"member": [str(member) for member in range(len(order))]}
+    columns |= {"rating": [f"{rating:+.0f}" for rating in ratings], "mean return": equal_decimals(mean)[0]}
+    ends = {"easiest opponent": np.where(finite, returns, -np.inf).argmax(axis=1)}
+    ends["hardest opponent"] = np.where(finite, returns, np.inf).argmin(axis=1)
+    columns |= {name: [f"{opponent}" for opponent in chosen] for name, chosen in ends.items()}
+    labels = {member: str(rank + 1) for rank, member in enumerate(order)}
+    return _columns_table(result.agents[role], "rank", labels, columns)
+
+
+_MOST_OPPONENTS = 16  # columns of the table of returns; the picture has more
 
 
 def _episode_ends(by_agent: Mapping[str, np.ndarray]) -> dict[str, list[str]]:

@@ -36,8 +36,8 @@ def summarize(
     Returns:
       Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
       diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sum of
-      each `broken_*` count over all members; the mean of every other metric over the finite members; wall times and speed. For independent members
-      these are statistics over all of them; the fitness of each is in `lineage.csv`.
+      each `broken_*` count over all members; the mean of every other metric over the finite members; wall times and
+      speed. For independent members these are statistics over all of them; the fitness of each is in `lineage.csv`.
     """
     fitness = metrics["fitness"]
     is_finite = np.isfinite(fitness)

@@ -124,7 +124,8 @@ def _populations(record: RunRecord) -> list[JsonObject]:
 def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
     """Fitness, parent and hyper-parameters of every member in every generation `[G, P]`, and `winner` `[G]`.
 
-    `label` is what `fitness` contains, which is the rating of members that are selected by it. `winner` are the ancestors of the best member; None for independent members.
+    `label` is what `fitness` contains, which is the rating of members that are selected by it. `winner` are the
+    ancestors of the best member; None for independent members.
     """
     parents = lineage.parents
     evolving = {name: values for name, values in lineage.hyper.items() if len(np.unique(values)) > 1}
