@@ -17,6 +17,7 @@ from rookery.envs.custom import is_custom
 from rookery.factories import SUITE_PREFIXES
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
+from rookery.report.formatting import counted
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 
@@ -172,8 +173,8 @@ def _tournament(command: Evaluate) -> None:
     result = tournament(command.run, command.against, command.episodes, command.seed, command.checkpoint)
     opponents = "" if command.against is None else f" against {command.against}"
     title, console = f"{command.run}, generation {result.generation}{opponents}", Console()
-    console.print(title, highlight=False, soft_wrap=True)
-    for part in tables.tournament(result, command.episodes):
+    console.print(f"{title}, {counted(command.episodes, 'episode')} per pair", highlight=False, soft_wrap=True)
+    for part in tables.tournament(result):
         console.print(part)
     folder = run_dir.open_existing(command.run)
     picture = draw_tournament(result, folder.tournament_picture_file, folder.path.name + opponents)

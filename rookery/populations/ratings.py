@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from rookery import trees
 from rookery.learners.base import Bank, Learner, Member, genotype
-from rookery.populations.base import valid_fitness
+from rookery.populations.base import member_keys, valid_fitness
 from rookery.populations.selection import comparable
 from rookery.populations.sharding import Placement
 from rookery.types import Array, Genotype, Key, PyTree
@@ -64,15 +64,15 @@ def cross_play(
       genotypes: the members: leaves of parameters and observation statistics are `[P, I, ...]`.
       opponents: parameters and observation statistics `[R, I, ...]`, on every device.
       bank: start states, the same for all.
-      key: consumed by the environments; the same for all, so that equal policies have equal returns.
+      key: consumed by the environments; every evaluation gets a separate one.
 
     Returns:
       `[I, R, P]`, the mean return of role i's member p; NaN where an action was not finite or the physics broke.
     """
     assert learner.spec.team is not None
     roles, count = len(learner.spec.team.names), jax.tree.leaves(opponents)[0].shape[0]
-    pairs = jnp.divmod(jnp.arange(roles * count), count)
-    play = partial(_play, placement, learner, (genotypes, opponents), bank, key)
+    pairs = (*jnp.divmod(jnp.arange(roles * count), count), member_keys(key, roles * count))
+    play = partial(_play, placement, learner, (genotypes, opponents), bank)
     return jax.lax.map(play, pairs).reshape(roles, count, -1)  # one after the other: the evaluation is compiled once
 
 
@@ -81,17 +81,18 @@ def _play(
     learner: Learner,
     players: tuple[Genotype, PyTree],
     bank: Bank,
-    key: Key,
-    pair: tuple[Array, Array],
+    pair: tuple[Array, Array, Key],
 ) -> Array:
-    """The returns `[P]` of the members of a role against an opponent; `pair` is the role and the opponent's row."""
+    """The returns `[P]` of the members of a role against an opponent; `pair` is the role, the opponent's row and a
+    key."""
     genotypes, opponents = players
-    role, opponent = pair
-    shared = (role, trees.take(opponents, opponent), bank, key)
-    return placement.map(partial(_return, learner), (genotypes,), shared)
+    role, opponent, key = pair
+    keys = member_keys(key, jax.tree.leaves(genotypes)[0].shape[0])
+    shared = (role, trees.take(opponents, opponent), bank)
+    return placement.map(partial(_return, learner), (genotypes, keys), shared)
 
 
-def _return(learner: Learner, member: Genotype, role: Array, opponent: PyTree, bank: Bank, key: Key) -> Array:
+def _return(learner: Learner, member: Genotype, key: Key, role: Array, opponent: PyTree, bank: Bank) -> Array:
     assert learner.spec.team is not None
     is_own = jnp.arange(len(learner.spec.team.names)) == role
     params, normalizer = trees.where(is_own, played(member), opponent)
@@ -174,7 +175,7 @@ def check_opponents(learner: Learner, population_size: int, opponents: int) -> N
     """
     check_roles(learner, "select by fitness")
     if population_size < 2:
-        raise ValueError(f"ratings compare members, so population must be at least 2, got {population_size}.")
+        raise ValueError(f"population must be at least 2 to compare members by ratings, got {population_size}.")
     if not 1 <= opponents <= population_size:
         raise ValueError(
             f"rating_opponents must be at least 1 and at most the population of {population_size}, got {opponents}."

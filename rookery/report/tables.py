@@ -188,13 +188,8 @@ def _independent_teams(metrics: Metrics) -> Table:
     return _columns_table(title, "agent", dict(enumerate(names)), columns)
 
 
-def tournament(result: Tournament, episodes: int) -> list[Table]:
-    """The ratings of each role's members, and, for two roles, the returns of the first against the second.
-
-    Args:
-      result: of the tournament.
-      episodes: number of episodes of each pair.
-    """
+def tournament(result: Tournament) -> list[Table]:
+    """The ratings of each role's members, and, for two roles, the returns of the first against the second."""
     parts = [_ratings(result, role) for role in range(len(result.agents))]
     size, opponents = result.returns.shape[1:]
     if len(result.agents) > 2 or opponents > _MOST_OPPONENTS:
@@ -203,8 +198,7 @@ def tournament(result: Tournament, episodes: int) -> list[Table]:
     texts = equal_decimals(*result.returns[0].T)
     columns = {str(opponent): column for opponent, column in enumerate(texts)}
     labels = {member: str(member) for member in range(size)}
-    title = f"mean return of {first} (rows) against {second} (columns), {counted(episodes, 'episode')} each"
-    return [*parts, _columns_table(title, first, labels, columns)]
+    return [*parts, _columns_table(f"mean return of {first}", f"{first} / {second}", labels, columns)]
 
 
 def _ratings(result: Tournament, role: int) -> Table:

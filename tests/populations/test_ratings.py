@@ -237,7 +237,7 @@ def test_what_cannot_be_rated_is_refused() -> None:
     sharing: Any = on_policy(multi_agent.shared(spy(DUEL), DUEL), duel(), CONFIG)
     with pytest.raises(ValueError, match=r"which needs separate parameters; train with rookery\.agents\.independent"):
         pbt(sharing, **two)
-    with pytest.raises(ValueError, match=r"^ratings compare members, so population must be at least 2, got 1\.$"):
+    with pytest.raises(ValueError, match=r"^population must be at least 2 to compare members by ratings, got 1\.$"):
         pbt(learner(), population_size=1, rating_opponents=1, exploit="none")
     for opponents in (0, 5):
         message = f"^rating_opponents must be at least 1 and at most the population of 4, got {opponents}\\.$"
