@@ -99,7 +99,7 @@ def learner_of(env: str, by_last: bool, quick: bool) -> rookery.Learner:
     assert environment.spec.team is not None
     agent = rookery.agents.independent(rookery.ppo(environment.spec), environment.spec)
     fitness = environment.spec.team.names[-1] if by_last else None
-    lengths = {"num_envs": 4, "rollout_length": 16, "evaluate_every": 1} if quick else {"num_envs": 32}
+    lengths: dict[str, Any] = {"num_envs": 4, "rollout_length": 16, "evaluate_every": 1} if quick else {"num_envs": 32}
     config = rookery.learners.OnPolicyConfig(**lengths, fitness=fitness)
     return rookery.on_policy(agent, environment, config)
 

@@ -111,6 +111,8 @@ def _policies(read: Origin) -> PyTree:
 def _check_alike(read: Origin, other: Origin, members: PyTree, opponents: PyTree) -> None:
     """Check that the members of one run can play those of another."""
     mine, there = _learner(read).spec, _learner(other).spec
+    assert mine.team is not None
+    assert there.team is not None
     if (mine.name, mine.team) != (there.name, there.team):
         raise ValueError(
             f"{other.path} was trained in {there.name} with the agents {', '.join(there.team.names)}, but {read.path} "

@@ -194,7 +194,7 @@ def tournament(result: Tournament) -> list[Table]:
     size, opponents = result.returns.shape[1:]
     if len(result.agents) > 2 or opponents > _MOST_OPPONENTS:
         return parts
-    first, second = result.agents
+    first, second = result.agents[0], result.agents[1]
     texts = equal_decimals(*result.returns[0].T)
     columns = {str(opponent): column for opponent, column in enumerate(texts)}
     labels = {member: str(member) for member in range(size)}

@@ -101,7 +101,9 @@ def test_the_returns_are_those_of_a_loop_over_all_pairs(run: Path, result: Tourn
     assert len(np.unique(result.returns)) > 2
     np.testing.assert_allclose(result.returns[0], -result.returns[1].T, rtol=1e-5)  # zero-sum
     for role in range(2):
-        np.testing.assert_allclose(result.ratings[role], rating_of(np.float32(result.returns[role].T)), rtol=1e-5)
+        np.testing.assert_allclose(
+            result.ratings[role], rating_of(jnp.asarray(result.returns[role].T, jnp.float32)), rtol=1e-5
+        )
 
 
 def test_members_of_one_run_play_those_of_another(run: Path, teams: Path) -> None:
@@ -182,6 +184,7 @@ def test_runs_that_cannot_play_are_refused(run: Path, tmp_path: Path) -> None:
     elsewhere = read._replace(built=read.built._replace(learner=learner._replace(spec=spec)))
     with pytest.raises(ValueError, match=r"trained in elsewhere with the agents predator, prey, but .* same environme"):
         tournaments._check_alike(read, elsewhere, (), ())
+    assert spec.team is not None
     cooperative = spec._replace(team=spec.team._replace(competitive=False))
     together = read._replace(built=read.built._replace(learner=learner._replace(spec=cooperative)))
     with pytest.raises(

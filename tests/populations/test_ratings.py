@@ -6,7 +6,7 @@ multiples of 1/8, so that all sums are exact.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -133,9 +133,9 @@ def test_every_member_plays_every_opponent_in_each_role() -> None:
     bank = learner().start_states(jax.random.key(0))
     opponents = np.asarray([[0.5, 0.25, 0.125], [0.125, -0.5, 1.0]], np.float32)
     statistics = jax.tree.map(lambda leaf: leaf[:2], members.normalizer)
-    play = compiled(lambda *given: ratings.cross_play(ONE_DEVICE, learner(), *given, bank, jax.random.key(1)))
+    play = compiled(partial(ratings.cross_play, ONE_DEVICE, learner()))
     genotypes = Genotype(jnp.asarray(STRENGTH), members.hyper, members.normalizer)
-    returns = play(genotypes, (jnp.asarray(opponents), statistics))
+    returns = play(genotypes, (jnp.asarray(opponents), statistics), bank, jax.random.key(1))
     np.testing.assert_array_equal(returns, expected_returns(STRENGTH, opponents))
 
 
@@ -226,7 +226,7 @@ def test_ratings_are_smoothed_where_fitness_is() -> None:
 
 
 def test_what_cannot_be_rated_is_refused() -> None:
-    two = {"population_size": 2, "rating_opponents": 1}
+    two: Any = {"population_size": 2, "rating_opponents": 1}
     alone: Any = on_policy(spy(SPY_SPEC), counting(), OnPolicyConfig(2, 3))
     message = "ratings compare agents that compete, and counting is an environment for a single agent; select by"
     with pytest.raises(ValueError, match=message):
