@@ -198,7 +198,7 @@ def tournament(result: Tournament) -> list[Table]:
     texts = equal_decimals(*result.returns[0].T)
     columns = {str(opponent): column for opponent, column in enumerate(texts)}
     labels = {member: str(member) for member in range(size)}
-    return [*parts, _columns_table(f"mean return of {first}", f"{first} / {second}", labels, columns)]
+    return [*parts, _columns_table(f"mean return of {first}", f"{first}/{second}", labels, columns)]
 
 
 def _ratings(result: Tournament, role: int) -> Table:

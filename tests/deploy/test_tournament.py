@@ -142,7 +142,7 @@ def test_the_printed_tables() -> None:
     assert ["1", "1", "+382", "5.50", "1", "0"] in words
     assert ["2", "0", "-10", "3.00", "1", "0"] in words
     assert ["3", "2", "+nan", "4.00", "1", "1"] in words
-    assert ["predator", "/", "prey", "0", "1"] in words
+    assert ["predator/prey", "0", "1"] in words
     assert ["2", "nan", "4.00"] in words
 
 
