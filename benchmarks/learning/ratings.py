@@ -112,7 +112,8 @@ def program_of(env: str, name: str, population: int, quick: bool) -> rookery.Pro
 
 
 def folder_of(runs: Path, env: str, contender: str, seed: int, generations: int) -> Path:
-    return runs / f"{contender.replace(', ', '-').replace(' ', '-')}-{env}-{generations}-{seed}"
+    name = contender.replace("'s", "").replace(",", "").replace(" ", "-")
+    return runs / f"{name}-{env}-{generations}-{seed}"
 
 
 def train(env: str, contender: str, seed: int, sizes: Sizes, runs: Path) -> None:
@@ -167,17 +168,16 @@ def cross_played(learner: rookery.Learner, policies: list[Any]) -> jax.Array:
     return play(members, stacked, jax.jit(learner.start_states)(bank_key), key)
 
 
-def summary(env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, float]:
+def summary(env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The interquartile mean over seeds with its interval, and the probabilities of improvement."""
-    middle = statistics.estimate(statistics.interquartile_mean, {env: scores[name]})
-    row = {"rating": middle.value, "low": middle.low, "high": middle.high}
+    middle = statistics.estimate(statistics.interquartile_mean, {env: scores[name]}).item()
+    row: dict[str, Any] = {"rating": middle.value, "low": middle.low, "high": middle.high}
     for other in REFERENCES:
         if other in scores and other != name:
-            better = statistics.estimate(
-                statistics.probability_of_improvement, {env: scores[name]}, {env: scores[other]}
-            )
-            row |= {f"over {other}": better.value, f"low {other}": better.low, f"high {other}": better.high}
-    return {key: float(value) for key, value in row.items()}
+            tasks = {env: scores[name]}, {env: scores[other]}
+            better = statistics.estimate(statistics.probability_of_improvement, *tasks).item()
+            row |= {f"over {other}": better.value, f"interval over {other}": [better.low, better.high]}
+    return row
 
 
 if __name__ == "__main__":
