@@ -11,8 +11,10 @@ import numpy as np
 from rookery import running
 from rookery.deploy import evaluate as evaluation
 from rookery.deploy import render as rendering
+from rookery.deploy import tournament as tournaments
 from rookery.deploy.export import Exported, export
 from rookery.deploy.policy import Cell, acting, choose
+from rookery.deploy.tournament import Tournament
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start
 from rookery.experiments.lineage import Lineage, schedule_of
@@ -131,6 +133,15 @@ class LoadedRun:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""
         self._check_program("evaluate")
         return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._program)[1]
+
+    def tournament(
+        self, against: "LoadedRun | None" = None, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
+    ) -> Tournament:
+        """Let the members of each role play all members of the other roles, of this or another run, and write
+        `tournament.csv`; see `rookery.deploy.tournament.tournament`."""
+        self._check_program("tournament")
+        other, program = (None, None) if against is None else (against.path, against._program)
+        return tournaments.tournament(self.path, other, episodes, seed, checkpoint, self._program, program)
 
     def render(
         self, path: str | Path | None = None, member: int | None = None, skill: int | None = None, seed: int = 0

@@ -96,6 +96,8 @@ PROGRAMS = {
     "PPO with a memory": lambda: built("ppo", agent=PpoConfig(hidden_sizes=(2,), minibatches=2, recurrent=True)),
     "PBT of teams that share": lambda: built("pbt-ippo", learner=PREDATOR, parameters="shared"),
     "PBT of roles": lambda: built("pbt-ippo", member="agent"),
+    "PBT of roles, rated": lambda: built("pbt-ippo", member="agent", select_by="rating"),
+    "PBT of teams, rated": lambda: built("pbt-ippo", select_by="rating"),
     "MAP-Elites": lambda: built("map-elites"),
     "ME-PBT of TD3": lambda: built("me-pbt-td3", me_pbt=MePbtConfig(0.5, 0.5, 0.0, inherit_buffer=True)),
     "two emitters, begun from genotypes": _begun,

@@ -12,6 +12,7 @@ from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import registry
+from rookery.envs.tasks.pursuit import CAPTURE_RADIUS
 from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
@@ -47,9 +48,9 @@ def discoverer() -> Learner:
 TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
 
 
-def team(config: OnPolicyConfig = TEAM_LIFE, **options: Any) -> Learner:
+def team(config: OnPolicyConfig = TEAM_LIFE, capture_radius: float = CAPTURE_RADIUS, **options: Any) -> Learner:
     """A predator and a prey with 8 hidden units each; options are PPO's."""
-    environment = registry.make("pursuit_discrete", episode_length=10)
+    environment = registry.make("pursuit_discrete", episode_length=10, capture_radius=capture_radius)
     agent = ppo(environment.spec, PpoConfig(**{"hidden_sizes": (8,), "minibatches": 2, **options}))
     return on_policy(independent(agent, environment.spec), environment, config)
 

@@ -17,6 +17,7 @@ from rookery.envs.custom import is_custom
 from rookery.factories import SUITE_PREFIXES
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
+from rookery.report.formatting import counted
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 
@@ -34,6 +35,12 @@ class Evaluate:
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (by the run's `--best-by`), or the number of a
     generation."""
+    tournament: bool = False
+    """For agents that compete: every member of each role plays every member of the other roles, with this number of
+    episodes per pair; prints their ratings, and writes tournament.csv and tournament.png into the run directory."""
+    against: Path | None = None
+    """Run directory of the opponents of a tournament (its newest checkpoint); by default the members of the run play
+    each other."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,11 @@ Command = Evaluate | Render | Envs | Compare | Report | Export
 
 def evaluator(command: Evaluate) -> None:
     """`rookery evaluate RUN`."""
+    if command.tournament:
+        _tournament(command)
+        return
+    if command.against is not None:
+        raise ValueError("against has an effect only with --tournament; give it, or leave --against out.")
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
     console = Console()
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
@@ -151,6 +163,23 @@ def evaluator(command: Evaluate) -> None:
         console.print(tables.skill_evaluation(metrics, int(metrics["best_member"])))
         if metrics["descriptor"].shape[1]:
             console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
+
+
+def _tournament(command: Evaluate) -> None:
+    """`rookery evaluate RUN --tournament`."""
+    from rookery.deploy.tournament import tournament
+    from rookery.report.figures.tournament import draw_tournament
+
+    result = tournament(command.run, command.against, command.episodes, command.seed, command.checkpoint)
+    opponents = "" if command.against is None else f" against {command.against}"
+    title, console = f"{command.run}, generation {result.generation}{opponents}", Console()
+    console.print(f"{title}, {counted(command.episodes, 'episode')} per pair", highlight=False, soft_wrap=True)
+    for part in tables.tournament(result):
+        console.print(part)
+    folder = run_dir.open_existing(command.run)
+    picture = draw_tournament(result, folder.tournament_picture_file, folder.path.name + opponents)
+    console.print(f"table     {folder.tournament_file}", highlight=False, soft_wrap=True)
+    console.print(f"picture   {picture}", highlight=False, soft_wrap=True)
 
 
 def render(command: Render) -> None:

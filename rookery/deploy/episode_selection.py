@@ -99,9 +99,9 @@ def _members(origin: Origin, count: int | None) -> Selection:
     best, actor = warm_start.best_genotype(origin)
     if best is None:  # roles that evolve separately
         return Selection(_batch_of_one(actor), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])
-    fitness = warm_start.current_fitness(origin)
-    members = np.argsort(-fitness, kind="stable")[:count]
-    members = members[np.isfinite(fitness[members])]
+    fitness, standing = warm_start.current_fitness(origin), warm_start.current_standing(origin)
+    members = np.argsort(-standing, kind="stable")[:count]
+    members = members[np.isfinite(standing[members])]
     members = members if len(members) else np.asarray([best])
     descriptions = [_describe("member", member, float(fitness[member])) for member in members]
     return Selection(jax.vmap(genotype)(origin.state.members), members, np.zeros_like(members), descriptions)

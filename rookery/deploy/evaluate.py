@@ -59,7 +59,7 @@ def evaluate(
       CheckpointError: the run has no complete checkpoint.
     """
     folder = open_existing(run_dir)
-    read = _restore(folder, episodes, checkpoint, None, program)
+    read = open_with_episodes(folder, episodes, checkpoint, None, program)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
     metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
@@ -117,7 +117,7 @@ def fresh_fitness(
     """
     check_fresh(run_dir)
     folder = open_existing(run_dir)
-    read = _restore(folder, episodes, checkpoint, here())
+    read = open_with_episodes(folder, episodes, checkpoint, here())
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key, config_io.are_independent(folder.config))
     problem = read.built.program.learner or read.built.program.scoring
@@ -154,10 +154,15 @@ def check_fresh(run_dir: str | Path) -> None:
         )
 
 
-def _restore(
+def open_with_episodes(
     folder: RunFolder, episodes: int, checkpoint: str, over: Mesh | None, program: Program | None = None
 ) -> Origin:
-    """The run at a checkpoint, with the requested number of evaluation episodes; see `warm_start.opened_on`."""
+    """The run at a checkpoint, with the requested number of evaluation episodes; see `warm_start.opened_on`.
+
+    Raises:
+      ValueError: `episodes` is below 1, or as `warm_start.open_origin`.
+      CheckpointError: the run has no such complete checkpoint.
+    """
     if episodes < 1:
         raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
     config, built = warm_start.opened_on(folder, over, program)

@@ -175,7 +175,8 @@ def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, 
     assert learner is not None
     assert learner.spec.team is not None
     by_role = standing.reshape(-1, len(learner.spec.team.names))
-    return tuple(_finite_or_none(value) for value in (by_role.max(axis=0) if member is None else by_role[member]))
+    slots = warm_start.best_slots(origin) if member is None else np.full(by_role.shape[1], member)
+    return tuple(_finite_or_none(value) for value in by_role[slots, np.arange(by_role.shape[1])])
 
 
 def _finite_or_none(value: float) -> float | None:

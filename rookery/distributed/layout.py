@@ -58,7 +58,7 @@ def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bo
         return Placement(population_map(over, exact), divides_cells=divides_cells, mesh=over, exact=exact)
     everywhere, move = partial(_everywhere, over), partial(_move, over)
     mapped, found = population_map(over, exact), rows(over, divides_cells)
-    return Placement(mapped, everywhere, move, found, divides_cells, over, exact)
+    return Placement(mapped, everywhere, move, rows(over, True).take, found, divides_cells, over, exact)
 
 
 def mesh_of(program: base.Program) -> Mesh:

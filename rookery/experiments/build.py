@@ -108,14 +108,14 @@ def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | No
     if config.cells is not None:
         return _me_pbt(config, over)
     mesh = _mesh(config.environment, over, population=config.population)
-    config, learner, space = _learner(config, mesh, schedule is not None)
+    config, learner, space = _learner(_with_opponents(config), mesh, schedule is not None)
     placement = layout.placement(mesh, config.environment.exact)
     if config.pbt is None:
         program = seeds(learner, space, config.population, config.draw_hyper, placement)
     else:
         _check_selection(config, learner.spec)
         method = pbt_roles if config.has_separate_roles else pbt
-        program = method(learner, space, config.population, config.pbt, placement)
+        program = method(learner, space, config.population, config.pbt, placement, config.rating_opponents)
     if schedule is not None:
         program = replay(program, at_steps(schedule, learner.steps_per_generation, config.run.generations))
     return Built(program, mesh, space, learner, config)
@@ -148,16 +148,42 @@ def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
     """Check that a config of teams defines the fitness of a team or of an agent exactly once, and can rank members."""
     if not isinstance(config.learner, OnPolicyConfig) or spec.team is None:
         return
-    fitness = config.learner.fitness
+    fitness, by_rating = config.learner.fitness, config.rating_opponents is not None
+    if by_rating and fitness is not None:
+        raise ValueError(f"select_by rating rates the agents of all roles; leave fitness {fitness} out.")
     if config.has_separate_roles and fitness is not None:
         raise ValueError(
             f"with member agent each agent is selected by its individual return; leave fitness {fitness} out."
         )
-    if not config.has_separate_roles and fitness is None and spec.team.competitive and config.pbt.exploit != "none":
+    ranked = config.has_separate_roles or by_rating or fitness is not None or config.pbt.exploit == "none"
+    if spec.team.competitive and not ranked:
         raise ValueError(
             f"in {spec.name} one agent wins what another loses, so the mean return of a team cannot rank members; give "
-            f"--fitness {' or '.join(spec.team.names)}, or --member agent."
+            f"--select-by rating, --fitness {' or '.join(spec.team.names)}, or --member agent."
         )
+
+
+def _with_opponents(config: _Config) -> _Config:
+    """The config with the number of opponents filled in, if members are selected by rating.
+
+    Raises:
+      ValueError: a number is given, but members are selected by fitness; or the best checkpoint is chosen by a rating.
+    """
+    if config.select_by == "fitness":
+        if config.rating_opponents is not None:
+            raise ValueError("rating_opponents has an effect only with --select-by rating; give it, or leave this out.")
+        return config
+    if config.run.best_by is not None and "rating" in config.run.best_by:
+        raise ValueError(
+            f"best_by cannot be {config.run.best_by}: ratings compare the members of one generation, so those of "
+            "different generations have no order; leave it out, or choose a return."
+        )
+    opponents = min(_OPPONENTS, config.population) if config.rating_opponents is None else config.rating_opponents
+    return dataclasses.replace(config, rating_opponents=opponents)
+
+
+_OPPONENTS = 4
+"""Default number of opponents of a rating; more cost evaluations, and average over more styles of play."""
 
 
 def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:

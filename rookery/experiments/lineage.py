@@ -21,6 +21,7 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
+_RATING = "rating"
 
 
 class Schedule(NamedTuple):
@@ -56,10 +57,19 @@ class Lineage(NamedTuple):
     """Environment steps of one member per generation."""
     agent: str | None
     """Name of the agent, such as "sac" or "td3"; None if the run does not record it."""
+    rating: np.ndarray | None = None
+    """Rating of each individual among those of its generation, `[G, P]` float64; None where members are selected by
+    fitness."""
+
+    @property
+    def selected_by(self) -> np.ndarray:
+        """What members are selected by, `[G, P]`: their ratings, or their fitness."""
+        return self.fitness if self.rating is None else self.rating
 
     @property
     def winner(self) -> int:
-        """The member with the highest finite fitness in the last generation; among equals, the lowest number.
+        """The member with the highest finite fitness, or rating, in the last generation; among equals, the lowest
+        number.
 
         Raises:
           ValueError: no member of the last generation has a finite fitness.
@@ -129,7 +139,7 @@ class Lineage(NamedTuple):
         return Schedule(values, self.steps_per_generation, self.agent)
 
     def _best(self, generation: int) -> int:
-        fitness = self.fitness[generation]
+        fitness = self.selected_by[generation]
         finite = np.isfinite(fitness)
         if not finite.any():
             raise ValueError(f"no member of generation {generation} has a finite fitness; give a member explicitly.")
@@ -192,9 +202,10 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
     return Lineage(
         parents=table["parent"],
         fitness=table["fitness"],
-        hyper={name: values for name, values in table.items() if name not in _KNOWN_COLUMNS},
+        hyper={name: values for name, values in table.items() if name not in (*_KNOWN_COLUMNS, _RATING)},
         steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
         agent=agent_name(folder.config) if kind in (PYTHON, PROGRAM) else None if kind is None else agent_of(kind),
+        rating=table.get(_RATING),
     )
 
 

@@ -61,6 +61,8 @@ class Run:
     parameters: Literal["independent", "shared"] | None = None
     identify: bool = False
     member: Literal["team", "agent"] = "team"
+    select_by: Literal["fitness", "rating"] = "fitness"
+    rating_opponents: int | None = None
 
     @property
     def has_separate_roles(self) -> bool:
@@ -256,4 +258,10 @@ class RoleSettings:
 
     member: Literal["team", "agent"] = "team"
     """team: a member is a whole team; agent: each role has a separate population, teams are matched at random in each
-    generation, and each agent is selected by its individual return."""
+    generation, and each agent is selected by its individual return, or by its rating."""
+    select_by: Literal["fitness", "rating"] = "fitness"
+    """fitness: by returns; rating: where agents compete, in each generation all members of a role also play the same
+    opponents, and are selected by their ratings; a team's rating is the mean over its agents."""
+    rating_opponents: int | None = None
+    """select-by rating: number of members of the other roles that each member plays (1 to P), with eval_episodes each;
+    by default 4, or P if that is less."""

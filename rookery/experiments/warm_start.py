@@ -153,7 +153,12 @@ def best_member(origin: Origin) -> int:
     Args:
       origin: a run with a population of agents, at a checkpoint.
     """
-    return int(np.argmax(current_fitness(origin)))
+    return int(np.argmax(current_standing(origin)))
+
+
+def current_standing(origin: Origin) -> np.ndarray:
+    """What the members of a checkpoint are ranked by: `current_fitness`, or in the same form their ratings."""
+    return _current(origin, "rating") if "rating" in _last_evaluation(origin) else current_fitness(origin)
 
 
 def current_fitness(origin: Origin) -> np.ndarray:
@@ -165,8 +170,17 @@ def current_fitness(origin: Origin) -> np.ndarray:
     Returns:
       `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
     """
+    return _current(origin, "fitness")
+
+
+def _last_evaluation(origin: Origin) -> dict[str, np.ndarray]:
+    """The columns of `lineage.csv` in the generation before the checkpoint."""
     table = read_csv(open_existing(origin.path).lineage_file)
-    fitness = table["fitness"][table["generation"] == origin.generation - 1]
+    return {name: values[table["generation"] == origin.generation - 1] for name, values in table.items()}
+
+
+def _current(origin: Origin, column: str) -> np.ndarray:
+    fitness = _last_evaluation(origin)[column]
     parents = getattr(origin.state.shared, "parents", np.arange(len(fitness)))  # of a program from scratch: none
     survives = np.asarray(parents) == np.arange(len(fitness))
     return np.where(survives & np.isfinite(fitness), fitness, -np.inf)
@@ -183,9 +197,15 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
     assert origin.built.learner is not None
     assert origin.built.learner.spec.team is not None
     roles = np.arange(len(origin.built.learner.spec.team.names))
-    fitness = current_fitness(origin).reshape(-1, len(roles))
-    slots = fitness.argmax(axis=0)
+    slots = best_slots(origin)
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
+
+
+def best_slots(origin: Origin) -> np.ndarray:
+    """The slot of the best agent of each role, `[I]`, in a run with a separate population for each role."""
+    assert origin.built.learner is not None
+    assert origin.built.learner.spec.team is not None
+    return current_standing(origin).reshape(-1, len(origin.built.learner.spec.team.names)).argmax(axis=0)
 
 
 def begin(config: RecordedRun, built: Built) -> Program:

@@ -16,7 +16,7 @@ from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
-from rookery.populations import base, pb2, rebuild, selection
+from rookery.populations import base, pb2, ratings, rebuild, selection
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
 from rookery.populations.inheritance import inherit, perturb
@@ -33,6 +33,8 @@ class PbtBindings(NamedTuple, Generic[StateT, HyperT]):
     config: PbtConfig
     population_size: int
     placement: Placement
+    rating_opponents: int | None = None
+    """R, the opponents of the ratings that members are selected by; None to select by fitness."""
 
 
 class Shared(NamedTuple):
@@ -43,7 +45,8 @@ class Shared(NamedTuple):
     parents: Array
     """`[P]` int32, the member of the last generation that each member was copied from."""
     recent: Array
-    """`[P, smooth]`, the latest evaluations of each member's lineage, newest first; 0 before the first ones."""
+    """`[P, smooth]`, the latest values of each member's lineage that it was selected by (fitness or rating), newest
+    first; 0 before the first ones."""
     history: PyTree
     """The observations of the PB2 bandit; () without one."""
 
@@ -123,7 +126,8 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     Returns:
       The state of the next generation, and metrics `[P]` of this one: `fitness`, `parent` (the member of the previous
       generation that each member was copied from), `hyper/...` (the values used in training), `diverged`,
-      `broken_episodes` (of the evaluation), `episode_length` (steps), and the metrics of the learner.
+      `broken_episodes` (of the evaluation), `episode_length` (steps), and the metrics of the learner; with selection by
+      rating also `rating`.
     """
     size, members = bindings.population_size, state.members
     bank, (exploit_key, perturb_key, restart_key) = work.shared
@@ -133,10 +137,17 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     diverged = ~jnp.isfinite(evaluation.fitness)
     evaluation = evaluation._replace(fitness=base.valid_fitness(evaluation.fitness, evaluation.broken))
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
+    selected_by = evaluation.fitness
+    if bindings.rating_opponents is not None:
+        exploit_key, rating_key = jax.random.split(exploit_key)
+        by_role = ratings.rate(
+            bindings.placement, bindings.learner, members, bindings.rating_opponents, bank, rating_key
+        )
+        metrics["rating"] = selected_by = bindings.placement.everywhere(partial(jnp.mean, axis=0), by_role)
 
-    shared, fitness = record_fitness(bindings, state.shared, members.hyper, evaluation.fitness)
+    shared, fitness = record_fitness(bindings, state.shared, members.hyper, selected_by)
     if bindings.config.smooth > 1:
-        metrics["smoothed_fitness"] = fitness
+        metrics[smoothed(bindings)] = fitness
     if bindings.config.exploit == "none":
         parents = jnp.arange(size, dtype=jnp.int32)
     else:
@@ -149,8 +160,14 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     return ProgramState(members, shared), metrics
 
 
+def smoothed(bindings: PbtBindings) -> str:
+    """The name of the metric that members are selected by, if it is smoothed."""
+    return "smoothed_fitness" if bindings.rating_opponents is None else "smoothed_rating"
+
+
 def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
-    """Record the fitness `[P]` of this generation; returns also the smoothed fitness `[P]` used for selection."""
+    """Record the fitness, or the rating, `[P]` of this generation; returns also its smoothed value `[P]`, which is used
+    for selection."""
     history = shared.history
     if bindings.config.perturb == "pb2":
         before = jnp.where(shared.generation > 0, shared.recent[:, 0], jnp.nan)
@@ -170,7 +187,7 @@ def exploit(
       bindings: the static arguments of the program.
       shared: the state after `record_fitness`.
       members: `[P, ...]`, trained.
-      fitness: `[P]`, used for selection.
+      fitness: `[P]`, fitness or rating, used for selection.
       keys: for selection and for perturbation; consumed.
 
     Returns:
@@ -277,6 +294,7 @@ def pbt(
     population_size: int = 8,
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
+    rating_opponents: int | None = None,
     **options: Any,
 ) -> Program[PbtState[StateT, HyperT]]:
     """Population Based Training of any learner.
@@ -287,13 +305,16 @@ def pbt(
       population_size: P, at least 1.
       config: a `PbtConfig`; or give its fields as keywords: `pbt(learner, population_size=8, perturb="resample")`.
       placement: the placement of the members; `rookery.distributed.placement` shards them over devices.
+      rating_opponents: for a team of agents that compete: select by the mean of the ratings of its agents, each from
+        its returns against this number of other teams' agents (1 to P); None to select by fitness.
       **options: fields of `PbtConfig`, instead of `config`.
 
     Returns:
       The program.
 
     Raises:
-      ValueError: an invalid configuration, or best and replaced members exceed the population.
+      ValueError: an invalid configuration, best and replaced members exceed the population, or members that cannot be
+        rated.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
 
     Example:
@@ -301,14 +322,14 @@ def pbt(
       >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
       >>> program = rookery.pbt(learner, population_size=8, perturb="pb2")
     """
-    bindings = bind(learner, space, population_size, config, placement, options)
+    bindings = bind(learner, space, population_size, config, placement, options, rating_opponents)
     program = as_program(bindings, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
     program = program._replace(
         independent=bindings.config.exploit == "none" and not bindings.space.domains,
         settings=settings_of("pbt", bindings),
     )
     again = (space, population_size, bindings.config)
-    return rebuild.with_recipe(program, lambda learner, place: pbt(learner, *again, place), placement)
+    return rebuild.with_recipe(program, lambda learner, place: pbt(learner, *again, place, rating_opponents), placement)
 
 
 def bind(
@@ -318,13 +339,16 @@ def bind(
     config: PbtConfig | None,
     placement: Placement,
     options: Mapping[str, Any],
+    rating_opponents: int | None,
 ) -> PbtBindings[StateT, HyperT]:
     """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     config = config or PbtConfig(**options)
     check_population(config, population_size)
-    return PbtBindings(learner, space or learner.space, config, population_size, placement)
+    if rating_opponents is not None:
+        ratings.check_opponents(learner, population_size, rating_opponents)
+    return PbtBindings(learner, space or learner.space, config, population_size, placement, rating_opponents)
 
 
 def as_program(
@@ -350,4 +374,5 @@ def as_program(
 def settings_of(method: str, bindings: PbtBindings) -> dict[str, Any]:
     """The settings of a program, to record."""
     own = {"population_method": method, "population": bindings.population_size, "pbt": vars(bindings.config)}
-    return {**bindings.learner.settings, **own}
+    rated = {} if bindings.rating_opponents is None else {"rating_opponents": bindings.rating_opponents}
+    return {**bindings.learner.settings, **own, **rated}

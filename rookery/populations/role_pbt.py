@@ -1,8 +1,9 @@
 """Population Based Training of the roles of a team: each role is a separate population.
 
 In each generation the members of all roles are matched at random into teams, which train and are evaluated; then
-selection takes place within each role, by the return of that role. The member of role i in slot p is row `[p, i]` of
-the members' arrays; environment states belong to the teams' slots. In the tables of a run it is member `p I + i`.
+selection takes place within each role, by the return of that role or by ratings (`ratings`). The member of role i in
+slot p is row `[p, i]` of the members' arrays; environment states belong to the teams' slots. In the tables of a run it
+is member `p I + i`.
 """
 
 from functools import partial
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member
-from rookery.populations import base, pb2, rebuild
+from rookery.populations import base, pb2, ratings, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import (
@@ -30,6 +31,7 @@ from rookery.populations.pbt import (
     record_fitness,
     restart,
     settings_of,
+    smoothed,
 )
 from rookery.populations.pbt import advance as pbt_advance
 from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
@@ -125,8 +127,9 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     """Evaluate the teams; then exploit, inherit and perturb within each role.
 
     Returns:
-      The state of the next generation, and metrics of this one: `fitness`, `parent`, `diverged` and hyper-parameters
-      are `[P I]`, per member of a role; all others are `[P]`, per team of this generation.
+      The state of the next generation, and metrics of this one: `fitness`, `parent`, `diverged`, hyper-parameters and,
+      with selection by rating, `rating` are `[P I]`, per member of a role; all others are `[P]`, per team of this
+      generation.
     """
     one_role, size = bindings.role, bindings.role.population_size
     bank, (exploit_key, restart_key), places = work.shared
@@ -141,9 +144,15 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
 
-    shared, members, parents, smoothed = _exploit(bindings, state.shared, members, fitness, exploit_key)
+    if one_role.rating_opponents is not None:
+        exploit_key, rating_key = jax.random.split(exploit_key)
+        rated = one_role.placement, one_role.learner, members, one_role.rating_opponents
+        fitness = ratings.rate(*rated, bank, rating_key).T
+        metrics["rating"] = fitness.reshape(-1)
+
+    shared, members, parents, means = _exploit(bindings, state.shared, members, fitness, exploit_key)
     if one_role.config.smooth > 1:
-        metrics["smoothed_fitness"] = smoothed.reshape(-1)
+        metrics[smoothed(one_role)] = means.reshape(-1)
     if one_role.config.exploit != "none":
         clear = partial(restart, one_role.learner, False)
         needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
@@ -162,20 +171,20 @@ def _best(fitness: Array) -> Array:
 def _exploit(
     bindings: RolePbtBindings, shared: Shared, members: Member, fitness: Array, key: Key
 ) -> tuple[Shared, Member, Array, Array]:
-    """Select within every role, each with a separate key.
+    """Select within every role, each with a separate key, by the fitness or the ratings `[P, I]`.
 
     Returns:
-      The shared state; the members; the parents `[P, I]`, as slots within the role; and the fitness used for
+      The shared state; the members; the parents `[P, I]`, as slots within the role; and the smoothed values used for
       selection, `[P, I]`.
     """
     inherited = _swap_axes((members.state, members.hyper, members.normalizer))
     roles = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.role_count)
     # `lax.map` and not `vmap`: under `vmap` the branch of the bandit would become a select.
     selected = jax.lax.map(partial(_exploit_role, bindings.role, shared.generation), roles)
-    recent, history, inherited, parents, smoothed = selected
+    recent, history, inherited, parents, means = selected
     state, hyper, normalizer = _swap_axes(inherited)
     members = members._replace(state=state, hyper=hyper, normalizer=normalizer)
-    return shared._replace(recent=recent, history=history), members, parents.T, smoothed.T
+    return shared._replace(recent=recent, history=history), members, parents.T, means.T
 
 
 def _exploit_role(bindings: PbtBindings, generation: Array, role: tuple) -> tuple:
@@ -183,12 +192,12 @@ def _exploit_role(bindings: PbtBindings, generation: Array, role: tuple) -> tupl
     survivors = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
     before = Shared(generation, survivors, recent, history)
-    shared, smoothed = record_fitness(bindings, before, members.hyper, fitness)
+    shared, means = record_fitness(bindings, before, members.hyper, fitness)
     parents = survivors
     if bindings.config.exploit != "none":
-        parents, members = exploit(bindings, shared, members, smoothed, tuple(jax.random.split(key)))
+        parents, members = exploit(bindings, shared, members, means, tuple(jax.random.split(key)))
     inherited = members.state, members.hyper, members.normalizer
-    return shared.recent[parents], shared.history, inherited, parents, smoothed
+    return shared.recent[parents], shared.history, inherited, parents, means
 
 
 def _metrics(
@@ -205,6 +214,7 @@ def pbt_roles(
     population_size: int = 8,
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
+    rating_opponents: int | None = None,
     **options: Any,
 ) -> Program[PbtState[StateT, HyperT]]:
     """Population Based Training of each role of a team.
@@ -216,13 +226,15 @@ def pbt_roles(
         members that share a slot.
       config: a `PbtConfig`; or give its fields as keywords.
       placement: the placement of the teams; `rookery.distributed.placement` shards them over devices.
+      rating_opponents: if the agents compete: select by ratings, from the returns against this number of members of the
+        other roles (1 to P); None to select by fitness.
       **options: fields of `PbtConfig`, instead of `config`.
 
     Returns:
       The program.
 
     Raises:
-      ValueError: the learner's agents are not independent, or an invalid configuration.
+      ValueError: the learner's agents are not independent, an invalid configuration, or members that cannot be rated.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
 
     Example:
@@ -230,7 +242,7 @@ def pbt_roles(
       >>> agent = rookery.agents.independent(rookery.ppo(env.spec), env.spec)
       >>> program = rookery.populations.pbt_roles(rookery.on_policy(agent, env), population_size=8)
     """
-    role = bind(learner, space, population_size, config, placement, options)
+    role = bind(learner, space, population_size, config, placement, options, rating_opponents)
     if learner.team != "independent":
         raise ValueError(
             "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent."
@@ -240,4 +252,6 @@ def pbt_roles(
     program = as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
     program = program._replace(settings={**settings_of("pbt_roles", role), "member": "agent"})
     again = (space, population_size, role.config)
-    return rebuild.with_recipe(program, lambda learner, place: pbt_roles(learner, *again, place), placement)
+    return rebuild.with_recipe(
+        program, lambda learner, place: pbt_roles(learner, *again, place, rating_opponents), placement
+    )

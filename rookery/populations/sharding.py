@@ -140,6 +140,8 @@ class Placement(NamedTuple):
     """Calls a function on every device with replicated arguments, so that all devices compute the same decision."""
     move: MoveFn = move_here
     """Moves members between slots."""
+    take: TakeFn = trees.take
+    """Reads members by their slots, onto every device."""
     cells: Rows = HERE
     """Reads and writes the genotypes of a repertoire."""
     divides_cells: bool = False

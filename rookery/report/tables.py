@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from rookery.deploy.tournament import Tournament
 from rookery.distributed.device_memory import size
 from rookery.report.formatting import Settings, counted, equal_decimals, limits_text, number
 from rookery.report.readers import open_run
@@ -37,12 +38,13 @@ def summary(run_dir: str | Path) -> Table:
         rows = {name: [text] for name, text in statistics.items()}  # the hyper-parameters of all seeds are equal
         rows |= {name: [f"{values[0]:.4g}"] for name, values in hyper.items()}
         return _titled_table(title, [counted(len(seeds), "independent member")], rows)
-    order = _best_first(lineage.fitness[-1])
+    order = _best_first(lineage.selected_by[-1])
     chosen = {"best": order[0], "median": order[(len(order) - 1) // 2], "worst": order[-1]}
     if len(order) == 1:
         chosen = {"only member": order[0]}
     rows = {"member": [str(member) for member in chosen.values()]}
-    for name, values in {"fitness": lineage.fitness[-1], **hyper}.items():
+    rated = {} if lineage.rating is None else {"rating": lineage.rating[-1]}
+    for name, values in {"fitness": lineage.fitness[-1], **rated, **hyper}.items():
         rows[name] = [f"{values[member]:.4g}" for member in chosen.values()]
     return _titled_table(title, list(chosen), rows)
 
@@ -184,6 +186,37 @@ def _independent_teams(metrics: Metrics) -> Table:
     columns = dict(zip(_IQM, equal_decimals(*numbers), strict=True)) | _episode_ends(by_agent)
     title = f"{teams} independent teams, {counted(episodes, 'episode')} per agent, 95 % intervals"
     return _columns_table(title, "agent", dict(enumerate(names)), columns)
+
+
+def tournament(result: Tournament) -> list[Table]:
+    """The ratings of each role's members, and, for two roles, the returns of the first against the second."""
+    parts = [_ratings(result, role) for role in range(len(result.agents))]
+    size, opponents = result.returns.shape[1:]
+    if len(result.agents) > 2 or opponents > _MOST_OPPONENTS:
+        return parts
+    first, second = result.agents[0], result.agents[1]
+    texts = equal_decimals(*result.returns[0].T)
+    columns = {str(opponent): column for opponent, column in enumerate(texts)}
+    labels = {member: str(member) for member in range(size)}
+    return [*parts, _columns_table(f"mean return of {first}", f"{first}/{second}", labels, columns)]
+
+
+def _ratings(result: Tournament, role: int) -> Table:
+    """The members of a role by their ratings, with the opponents against which they have the most and least return."""
+    returns, ratings = result.returns[role], result.ratings[role]
+    finite = np.isfinite(returns)
+    mean = np.where(finite, returns, 0.0).sum(axis=1) / np.where(finite.any(axis=1), finite.sum(axis=1), np.nan)
+    order = _best_first(ratings)
+    columns = {"member": [str(member) for member in range(len(order))]}
+    columns |= {"rating": [f"{rating:+.0f}" for rating in ratings], "mean return": equal_decimals(mean)[0]}
+    ends = {"easiest opponent": np.where(finite, returns, -np.inf).argmax(axis=1)}
+    ends["hardest opponent"] = np.where(finite, returns, np.inf).argmin(axis=1)
+    columns |= {name: [f"{opponent}" for opponent in chosen] for name, chosen in ends.items()}
+    labels = {member: str(rank + 1) for rank, member in enumerate(order)}
+    return _columns_table(result.agents[role], "rank", labels, columns)
+
+
+_MOST_OPPONENTS = 16  # columns of the table of returns; the picture has more
 
 
 def _episode_ends(by_agent: Mapping[str, np.ndarray]) -> dict[str, list[str]]:

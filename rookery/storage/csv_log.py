@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from rookery.storage.run_dir import RunFolder, write_atomically
 
-INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step")
+INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
 """Columns that `read_csv` returns as int64; all others are float64."""
 
 

@@ -32,6 +32,8 @@ _RUN_FILES = (
     "repertoire.png",
     "skills.csv",
     "skills.png",
+    "tournament.csv",
+    "tournament.png",
     "episode.gif",
     "episodes.npz",
     "report.html",
@@ -69,9 +71,11 @@ class RunFolder:
       repertoire_file: `repertoire.csv`, one row per cell.
       cells_file: `cells.csv`, one row per saved generation and cell whose elite changed its fitness.
       skills_file: `skills.csv`, the trajectories of each skill's episodes, one row per state.
+      tournament_file: `tournament.csv`, the returns of each member against each opponent, see `deploy/tournament.py`.
       journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
       episodes_file: `episodes.npz`, recorded episodes for playback, see `deploy/episodes.py`.
-      picture_file, repertoire_picture_file, skills_picture_file: `curves.png`, `repertoire.png`, `skills.png`.
+      picture_file, repertoire_picture_file, skills_picture_file, tournament_picture_file: `curves.png`,
+        `repertoire.png`, `skills.png`, `tournament.png`.
       report_file: `report.html`.
       owner_file: `.owner.json`, the process that holds the lock, for the error message of other processes.
       checkpoints: the folder of the checkpoints.
@@ -87,11 +91,13 @@ class RunFolder:
         self.repertoire_file = self.path / "repertoire.csv"
         self.cells_file = self.path / "cells.csv"
         self.skills_file = self.path / "skills.csv"
+        self.tournament_file = self.path / "tournament.csv"
         self.journal_file = self.path / "journal.jsonl"
         self.episodes_file = self.path / "episodes.npz"
         self.picture_file = self.path / "curves.png"
         self.repertoire_picture_file = self.path / "repertoire.png"
         self.skills_picture_file = self.path / "skills.png"
+        self.tournament_picture_file = self.path / "tournament.png"
         self.report_file = self.path / "report.html"
         self.owner_file = self.path / ".owner.json"
         self.checkpoints = self.path / "checkpoints"

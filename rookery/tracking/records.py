@@ -68,7 +68,9 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
     for number in range(first, start.finished):
         row = {name: float(column[number]) for name, column in table.items()}
         members = {
-            name if name in ("fitness", "parent") else f"hyper/{name}": lineage[name][lineage["generation"] == number]
+            name if name in ("fitness", "parent", "rating") else f"hyper/{name}": lineage[name][
+                lineage["generation"] == number
+            ]
             for name in of_members
         }
         yield Generation(number + 1, start.total, row, members, start.run_dir)

@@ -35,9 +35,9 @@ def summarize(
 
     Returns:
       Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
-      diverged members and, if members have parents, of replaced ones; the sum of each `broken_*` count over all
-      members; the mean of every other metric over the finite members; wall times and speed. For independent members
-      these are statistics over all of them; the fitness of each is in `lineage.csv`.
+      diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sum of
+      each `broken_*` count over all members; the mean of every other metric over the finite members; wall times and
+      speed. For independent members these are statistics over all of them; the fitness of each is in `lineage.csv`.
     """
     fitness = metrics["fitness"]
     is_finite = np.isfinite(fitness)
@@ -55,6 +55,8 @@ def summarize(
     for name, values in metrics.items():
         if name.startswith(_COUNTED):
             row[name] = np.sum(values)
+        elif name in _RELATIVE:
+            row[f"best_{name}"] = np.max(values[np.isfinite(values)], initial=-np.inf)
         elif name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
             per_member = np.shape(values) == fitness.shape and is_finite.any()
             included = values[is_finite] if per_member else np.asarray(values)[np.isfinite(values)]
@@ -66,3 +68,5 @@ def summarize(
 
 _COUNTED = "broken_"
 """Prefix of the metrics that are counts per member; they are summed over all members, diverged ones included."""
+_RELATIVE = ("rating", "smoothed_rating")
+"""Metrics of members relative to their population, whose mean is always 0."""

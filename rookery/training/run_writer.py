@@ -79,7 +79,8 @@ class RunWriters(NamedTuple):
         if self.log is not None:  # process 0 writes
             members = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
             if "parent" in metrics:
-                members = {"parent": metrics["parent"], "fitness": metrics["fitness"], **members}
+                scores = {name: metrics[name] for name in ("fitness", "rating") if name in metrics}
+                members = {"parent": metrics["parent"], **scores, **members}
             self.log.write(generation, row, members)
 
     def save(

@@ -330,8 +330,35 @@ INVALID = [
         (
             "train pbt-ippo",
             1,
-            "one agent wins what another loses, so the mean return of a team cannot rank members; give --fitness",
+            "one agent wins what another loses, so the mean return of a team cannot rank members; give --select-by",
         ),
+        ("train pbt-ippo --select-by ratings", 2, "--select-by must be fitness or rating, got ratings"),
+        ("train pbt-ippo --select-by rating --fitness prey", 1, "rating rates the agents of all roles; leave fitness"),
+        ("train pbt-ippo --select-by rating --rating-opponents 0", 1, "at most the population of 8, got 0"),
+        ("train pbt-ippo --select-by rating --rating-opponents 9", 1, "at most the population of 8, got 9"),
+        ("train pbt-ippo --rating-opponents 2", 1, "--rating-opponents has an effect only with --select-by rating"),
+        (
+            "train pbt-ippo --select-by rating --population 1 --exploit none",
+            1,
+            "--population must be at least 2 to compare members by ratings, got 1",
+        ),
+        (
+            "train pbt-ippo --select-by rating --env point_room",
+            1,
+            "compare agents that compete, and point_room is an environment for a single agent; select by fitness",
+        ),
+        (
+            "train pbt-ippo --select-by rating --parameters shared",
+            1,
+            "ratings let agents of different members play each other, which needs separate parameters",
+        ),
+        (
+            "train pbt-ippo --select-by rating --best-by best_rating",
+            1,
+            "--best-by cannot be best_rating: ratings compare the members of one generation",
+        ),
+        ("evaluate . --against other", 1, "has an effect only with --tournament"),
+        ("evaluate . --tournament", 1, "config.json is missing"),
         (
             "train pbt-ippo --member agent --fitness prey",
             1,

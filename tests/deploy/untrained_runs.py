@@ -75,8 +75,15 @@ ROLES_RUN = configure(
 )
 
 
-def save_run(config: Any, path: Path, fitness: Sequence[float], change: Callable[[ProgramState], ProgramState]) -> Path:
-    """Write a run directory with the changed initial state as its only checkpoint, and the fitnesses of its members."""
+def save_run(
+    config: Any,
+    path: Path,
+    fitness: Sequence[float],
+    change: Callable[[ProgramState], ProgramState],
+    rating: Sequence[float] = (),
+) -> Path:
+    """Write a run directory with the changed initial state as its only checkpoint, and the fitnesses (and ratings) of
+    its members."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     state = change(compiled(build.build(config).program.init)(jax.random.key(0)))
     with contextlib.ExitStack() as stack:
@@ -84,6 +91,7 @@ def save_run(config: Any, path: Path, fitness: Sequence[float], change: Callable
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
         log = stack.enter_context(RunLog(opened))
         members = {"parent": np.arange(len(fitness)), "fitness": np.asarray(fitness)}
+        members |= {"rating": np.asarray(rating)} if rating else {}
         log.write(0, {"env_steps": 40}, members if len(fitness) else {})
         checkpoints.save(1, state, {})
     return path

@@ -44,21 +44,24 @@ pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # the quality of the fit does not matter,
 OTHER_STRATEGIES = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
 
-def run_roles(count: int) -> str:
-    """Two generations of two roles with separate populations: a digest of the state and the metrics."""
+def run_roles(count: int) -> dict:
+    """Two generations of two roles with separate populations that are selected by rating: a digest of the state and the
+    metrics, and the parents."""
     mesh = make_mesh(count)
     program = pbt_roles(
-        tiny.team(),
+        tiny.team(capture_radius=0.3),
         None,
         4,
         PbtConfig(best_count=1, replace_count=2),
         layout.placement(mesh, True),
+        rating_opponents=2,
     )
     compiled = programs.compile_program(program, mesh)
     state, metrics = compiled.init(jax.random.key(0)), {}
     for generation in range(2):
         state, metrics = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
-    return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, metrics))])
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((state, metrics))]
+    return {"digest": digest(leaves), "parents": state.shared.parents.tolist()}
 
 
 def run(

@@ -32,6 +32,7 @@ DIAYN = (
 ).split()
 TEAMS = (
     "--env pursuit_discrete --episode-length 10 --population 2 --member agent --recurrent --memory-size 4 "
+    "--select-by rating --option capture_radius=0.3 "
     "--normalize-observations --normalize-rewards --replace-count 1 --best-count 1 --best-by return/prey "
     "--generations 12 --evaluate-every 2 --num-envs 4 --rollout-length 8 --minibatches 2 --hidden-sizes 8 "
     "--eval-episodes 2 --checkpoint-every 1 --keep 2"

@@ -81,7 +81,7 @@ def _figure(record: RunRecord) -> "Figure":
         elif name in panels:
             draw_metric(axes, panels[name], steps, metrics[name])
         elif lineage is not None:
-            _draw_hyper(axes, name, hyper[name], _ranks(lineage.fitness))
+            _draw_hyper(axes, name, hyper[name], _ranks(lineage.selected_by))
     return figure
 
 

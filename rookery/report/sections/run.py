@@ -114,6 +114,7 @@ def _populations(record: RunRecord) -> list[JsonObject]:
         of_role = lineage._replace(
             parents=lineage.parents[:, role::count] // count,
             fitness=lineage.fitness[:, role::count],
+            rating=None if lineage.rating is None else lineage.rating[:, role::count],
             hyper={hyper: values[:, role::count] for hyper, values in lineage.hyper.items()},
         )
         populations.append({"name": name.removeprefix(AGENT_PREFIX), **_population(of_role)})
@@ -123,13 +124,15 @@ def _populations(record: RunRecord) -> list[JsonObject]:
 def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
     """Fitness, parent and hyper-parameters of every member in every generation `[G, P]`, and `winner` `[G]`.
 
-    `winner` are the ancestors of the best member; None for independent members.
+    `label` is what `fitness` contains, which is the rating of members that are selected by it. `winner` are the
+    ancestors of the best member; None for independent members.
     """
     parents = lineage.parents
     evolving = {name: values for name, values in lineage.hyper.items() if len(np.unique(values)) > 1}
-    finite = np.isfinite(lineage.fitness[-1]).any()
+    finite = np.isfinite(lineage.selected_by[-1]).any()
     return {
-        "fitness": packed(lineage.fitness),
+        "label": "fitness" if lineage.rating is None else "rating",
+        "fitness": packed(lineage.selected_by),
         "parents": packed(parents),
         "descends": packed(lineage.has_descendants),
         "winner": packed(lineage.ancestors()) if finite and not independent else None,

@@ -1,14 +1,14 @@
-// Lineage: members by generation, coloured by fitness; parents and children, and the ancestors of the best member.
+// Lineage: members by generation, coloured by fitness or rating; parents and children, and the ancestors of the best member.
 
 const LINEAGE = { left: 34, right: 10, top: 8, bottom: 26 }; // pixels around the tree
 const MOST_DEAD_ENDS = 200; // generations; with more, only lineages that survive to the last generation are drawn
 
 function lineageFigure(run) {
   const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Family tree of the population" });
-  const details = el("div", { class: "details", "aria-live": "polite" }, "Point at a member to see its parent, fitness and hyper-parameters.");
+  const details = el("div", { class: "details", "aria-live": "polite" }, `Point at a member to see its parent, ${run.population.label} and hyper-parameters.`);
   const tree = new LineageTree(run, canvas, details);
   const all = Object.fromEntries(Object.entries(run.population.hyper).map(([name, { data }]) => [name, data]));
-  const note = "A row is a slot of the population, a column a generation. Lines connect parents and children: strong lines are the lineages of the last generation, the thick line is that of its best member. Colours are ranks of fitness within a generation.";
+  const note = `A row is a slot of the population, a column a generation. Lines connect parents and children: strong lines are the lineages of the last generation, the thick line is that of its best member. Colours are ranks of ${run.population.label} within a generation.`;
   const body = el("div", { class: "lineage-box" }, canvas, details);
   whenSeen(canvas, () => tree.begin());
   const { name } = run.population;

@@ -15,13 +15,13 @@ function populationParts(run) {
   if (names.length) {
     const ranks = fitnessRanks(population.fitness);
     const several = population.winner && population.fitness.shape[1] > 1;
-    const note = `Each point is a member, brighter for a higher fitness rank in its generation${several ? "; the line shows the ancestors of the best member" : ""}.`;
+    const note = `Each point is a member, brighter for a higher ${population.label} rank in its generation${several ? "; the line shows the ancestors of the best member" : ""}.`;
     parts.push(el("p", { class: "lead" }, note), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
   }
   return population.name !== null && parts.length ? [el("h3", { class: "role" }, population.name), ...parts] : parts;
 }
 
-/** Fitness rank of each member in its generation: 1 the best, 0 the worst or not finite. */
+/** Rank of each member in its generation by fitness or rating: 1 the best, 0 the worst or not finite. */
 function fitnessRanks({ shape: [generations, size], data }) {
   const ranks = new Float32Array(data.length);
   for (let g = 0; g < generations; g++) {
@@ -68,7 +68,7 @@ function ancestorsLine(population, shown, colours) {
   return { type: "line", data: size > 1 ? data : [], showSymbol: false, silent: true, color: colours.ink, lineStyle: { width: 1.5, color: colours.ink, opacity: 0.75 }, tooltip: { show: false }, z: 4 };
 }
 
-/** Tooltip of a member: origin, fitness and hyper-parameters. */
+/** Tooltip of a member: origin, fitness or rating, and hyper-parameters. */
 function memberTip(run, generation, member) {
   const { population } = run;
   const [, size] = population.fitness.shape;
@@ -76,15 +76,15 @@ function memberTip(run, generation, member) {
   const parent = population.parents.data[at];
   const origin = generation === 0 ? "initial member" : parent < 0 ? "loaded from the repertoire" : parent === member ? "survived" : `child of ${population.name ?? "member"} ${parent}`;
   const values = Object.entries(population.hyper).map(([name, { data }]) => el("div", {}, `${name} `, el("b", {}, written(data[at]))));
-  const fitness = el("div", {}, "fitness ", el("b", {}, written(population.fitness.data[at])));
+  const fitness = el("div", {}, `${population.label} `, el("b", {}, written(population.fitness.data[at])));
   return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, origin), fitness, ...values);
 }
 
 /** A row per generation and member. */
 function memberColumns(run, more = {}) {
-  const { fitness, parents } = run.population;
+  const { fitness, label, parents } = run.population;
   const [generations, size] = fitness.shape;
   const cells = range(generations * size);
-  const columns = { generation: cells.map((i) => Math.floor(i / size)), member: cells.map((i) => i % size), parent: parents.data, fitness: fitness.data };
+  const columns = { generation: cells.map((i) => Math.floor(i / size)), member: cells.map((i) => i % size), parent: parents.data, [label]: fitness.data };
   return { ...columns, ...more };
 }

@@ -116,6 +116,15 @@ class TestPopulation:
         assert numbers(chasers, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 0], [[-1, -2], [-1, -3]]]
         assert numbers(chased, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 1], [[1, 2], [1, 3]]]
         assert "median" not in run["learning"], "quartiles over both roles are meaningless"
+        assert chasers["label"] == "fitness"
+
+        rated = table | {"rating": (-9.0, 9.0, 9.0, -9.0, 5.0, -5.0, -5.0, 5.0)}
+        run = page_data(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, rated))
+        chasers, chased = run["populations"]
+        assert chasers["label"] == "rating"
+        assert numbers(chasers, "winner", "fitness") == [[0, 0], [[-9, 9], [5, -5]]]
+        assert numbers(chased, "winner", "fitness") == [[0, 1], [[9, -9], [-5, 5]]]
+        assert list(chasers["hyper"]) == []
 
 
 def area(corners):

@@ -1,0 +1,126 @@
+"""Tournaments: in a competitive environment, every member of each role plays every member of the other roles."""
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from rookery.deploy.evaluate import evaluation_key, open_with_episodes
+from rookery.distributed import layout
+from rookery.distributed.mesh import here
+from rookery.experiments.warm_start import Origin
+from rookery.learners.base import Learner, genotype
+from rookery.populations.base import Program
+from rookery.populations.ratings import check_roles, cross_play, played, rating_of
+from rookery.storage.csv_log import write_table
+from rookery.storage.run_dir import open_existing
+from rookery.types import PyTree
+
+
+class Tournament(NamedTuple):
+    """The results of the P members of a run against Q opponents, which are the members of the same or another run."""
+
+    agents: tuple[str, ...]
+    """`[I]`, the names of the roles."""
+    returns: np.ndarray
+    """`[I, P, Q]` float64, the mean return of role i's member p in a team with the members of all other roles in slot
+    q; NaN where an action was not finite or the physics broke."""
+    ratings: np.ndarray
+    """`[I, P]`, the rating of role i's member p among the members of its role, see `rating_of`."""
+    generation: int
+    """The generation of the run's checkpoint."""
+
+
+def tournament(
+    run_dir: str | Path,
+    against: str | Path | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    checkpoint: str = "last",
+    program: Program | None = None,
+    program_against: Program | None = None,
+) -> Tournament:
+    """Let the members of each role of a run play all members of the other roles, and write `tournament.csv`.
+
+    Args:
+      run_dir: the directory of a run with a team of agents that compete and have separate parameters.
+      against: the directory of another such run, whose members the run's members play; by default they play each other.
+        Its newest checkpoint plays, in the environment of the first run.
+      episodes: number of full deterministic episodes of each pair, at least 1; all pairs share the start states.
+      seed: seed of the start states, see `evaluation_key`.
+      checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
+      program: the program of a run that was started from Python.
+      program_against: that of the other run.
+
+    Returns:
+      The results.
+
+    Raises:
+      ValueError: a folder is not a run, its agents do not compete or share parameters, it has a single member and there
+        is no other run, or the runs differ in environment or networks.
+      CheckpointError: a run has no complete checkpoint.
+    """
+    read = open_with_episodes(open_existing(run_dir), episodes, checkpoint, None, program)
+    learner = _learner(read)
+    if against is None and read.built.program.population_size < 2:
+        raise ValueError(f"{read.path} has a single member, which has no other opponents; give another run, --against.")
+    opponents = _policies(read)
+    if against is not None:
+        other = open_with_episodes(open_existing(against), episodes, "last", here(), program_against)
+        opponents = _policies(other)
+        _check_alike(read, other, _policies(read), opponents)
+    bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
+    bank = jax.jit(learner.start_states)(bank_key)
+    play = jax.jit(partial(cross_play, layout.placement(read.built.mesh), learner))
+    found = jax.device_get(play(genotype(read.state.members), opponents, bank, members_key))  # [I, Q, P]
+    assert learner.spec.team is not None
+    result = Tournament(
+        agents=learner.spec.team.names,
+        returns=np.swapaxes(found, 1, 2).astype(np.float64),
+        ratings=np.asarray(jax.jit(jax.vmap(rating_of))(found)),
+        generation=read.generation,
+    )
+    write_table(open_existing(run_dir).tournament_file, _columns(result))
+    return result
+
+
+def _columns(result: Tournament) -> dict[str, np.ndarray]:
+    """The columns of `tournament.csv`, with a row for each member and opponent."""
+    _, size, opponents = result.returns.shape
+    member, opponent = np.divmod(np.arange(size * opponents), opponents)
+    returns = {f"return/{name}": values.ravel() for name, values in zip(result.agents, result.returns, strict=True)}
+    return {"member": member, "opponent": opponent, **returns}
+
+
+def _learner(read: Origin) -> Learner:
+    learner = read.built.learner
+    if learner is None:
+        raise ValueError(f"{read.path} trains no agents that could play a tournament; leave --tournament out.")
+    check_roles(learner, "leave --tournament out")
+    return learner
+
+
+def _policies(read: Origin) -> PyTree:
+    """The policies of all members, `[Q, I, ...]`, on the host."""
+    _learner(read)
+    return jax.device_get(played(genotype(read.state.members)))
+
+
+def _check_alike(read: Origin, other: Origin, members: PyTree, opponents: PyTree) -> None:
+    """Check that the members of one run can play those of another."""
+    mine, there = _learner(read).spec, _learner(other).spec
+    assert mine.team is not None
+    assert there.team is not None
+    if (mine.name, mine.team) != (there.name, there.team):
+        raise ValueError(
+            f"{other.path} was trained in {there.name} with the agents {', '.join(there.team.names)}, but {read.path} "
+            f"in {mine.name} with {', '.join(mine.team.names)}; give a run of the same environment."
+        )
+    shapes = [jax.tree.map(lambda leaf: leaf.shape[1:], tree) for tree in (members, opponents)]
+    if read.built.agent != other.built.agent or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{other.path} has other networks than {read.path}; give a run with the same agent, hidden_sizes and "
+            "normalize_observations."
+        )
