@@ -15,6 +15,7 @@ from rookery.envs.base import DescriptorSpec, Environment
 from rookery.envs.suites import gymnax
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax import rewards as brax_rewards
 from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.suites.envpool import adapter as envpool
 from rookery.envs.suites.gymnasium import adapter as gymnasium
@@ -222,7 +223,14 @@ def _brax(robot: str, observation_size: int, action_size: int) -> Task:
     """Entry of an unmodified Brax environment."""
     build = partial(brax.make, robot)
     overrides = ("episode_length", "backend")
-    return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+    task = Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+    return _weighted(task, robot)
+
+
+def _weighted(task: Task, robot: str, included: tuple[str, ...] = brax_rewards.ALL) -> Task:
+    """The entry with the parameters and measures of one of Brax's robots, and the parts of the reward that it has."""
+    parameters, measures = brax_rewards.parameters_of(robot, included), brax_rewards.measures_of(robot)
+    return task._replace(parameters=parameters, measures=measures)
 
 
 def _gymnax(name: str) -> Task:
@@ -266,11 +274,13 @@ def _mjx(robot: str, observation_size: int, action_size: int) -> Task:
     """Entry of a task of Brax on today's MJX."""
     build = partial(brax_tasks.make, robot)
     sizes = observation_size, action_size, brax.EPISODE_LENGTH
-    return Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))
+    task = Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))
+    return _weighted(task, robot)
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
     """Entry of a variant of a Brax environment with a descriptor."""
+    task = _weighted(task, task.name.removeprefix("mjx_"), variant.reward_parts)
     return task._replace(
         name=f"{task.name}_{suffix}",
         build=partial(task.build, variant=variant),
