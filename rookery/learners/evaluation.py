@@ -88,6 +88,14 @@ def evaluator(
     return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)
 
 
+def measures_episodes(evaluator: Evaluator) -> bool:
+    """Whether the objective is a measure of a whole episode, `[]`, which is the same for all agents of a team."""
+    if evaluator.config.objective is None:
+        return False
+    measures = jax.eval_shape(evaluator.environment.reset, jax.random.key(0))[1].measures
+    return measures[evaluator.config.objective].shape == ()
+
+
 def whole_rounds(environment: Environment, config: EvaluationConfig) -> int:
     """The number of episodes; with skills, rounded up so that all enumerated skills get equally many."""
     skill, episodes = environment.spec.skill, config.eval_episodes
