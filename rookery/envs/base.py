@@ -252,7 +252,16 @@ def _announce_inside(announce: AnnounceFn, field: str, state: EnvState, action: 
 
 
 def parameterize_inside(environment: Environment, wrap: Callable[[Environment], Environment]) -> ParameterizeFn | None:
-    """The `parameterize` of a wrapper: wraps the wrapped environment again, with the new values."""
+    """The `parameterize` of a wrapper: it wraps the environment with new values again; None if it has no parameters.
+
+    Args:
+      environment: the environment that is wrapped.
+      wrap: the wrapper.
+
+    Example:
+      >>> env = rookery.make("point_goal")
+      >>> parameterize = rookery.envs.parameterize_inside(env, rookery.envs.guard_physics)
+    """
     return None if environment.parameterize is None else partial(_parameterize_inside, environment.parameterize, wrap)
 
 
