@@ -448,6 +448,10 @@ def test_envs_filters_and_describes(rookery_command, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     for text in ("ant_maze", "ant_uni", "observation size   27", 'pip install "rookery[brax]"'):
         assert text in out
+    assert "--space.env.control-weight: factor of the cost of actions, in [0, inf), 1 by default;" in " ".join(
+        out.split()
+    )
+    assert "--objective distance: metres travelled along x" in out
     assert "walker2d" not in out
     code, out, _ = rookery_command("envs", "pursuit_discrete")
     assert code == 0

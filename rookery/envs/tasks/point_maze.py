@@ -33,7 +33,7 @@ Geometry of the trap, a U-shaped wall that is open towards the start:
 The greedy path towards the goal ends below the end wall, 0.75 from the goal; leaving the trap requires moving 0.6 away
 from the goal. A step is half as long as in the maze, so that random actions very rarely lead around the trap.
 
-`point_goal` has the start, the goal and the step of the trap, and one wall: y = 0.0, x in [-1.0, 0.4]. The way leads
+`point_goal` has the start, the goal and the step of the trap, and one wall: y = 0.0, x in [-1.0, 0.5]. The way leads
 around its right end.
 """
 
@@ -63,7 +63,7 @@ TRAP_START = (0.0, -0.8)
 TRAP_GOAL = (0.0, 0.75)
 TRAP_END = ((0.0, -0.5, 0.5),)  # y, left end, right end
 TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
-GOAL_WALLS = ((0.0, -1.0, 0.4),)  # y, left end, right end
+GOAL_WALLS = ((0.0, -1.0, 0.5),)  # y, left end, right end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
 BODY_RADIUS = 0.04  # of the disc in pictures
