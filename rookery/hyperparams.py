@@ -9,7 +9,7 @@ import collections
 import difflib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, get_type_hints
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from rookery.types import Array, HyperT, Key
 
 FIXED = "fixed"
+EVOLVE = "evolve"
 
 
 class Domain(Protocol):
@@ -153,12 +154,15 @@ class Space(NamedTuple, Generic[HyperT]):
     """Field name -> domain, for the fields that evolve."""
     fields: Mapping[str, Field] = MappingProxyType({})
     """Field name -> description; if not empty, only these fields can be chosen."""
+    optional: "Space[Any] | None" = None
+    """Fields that become part of the `Hyper` when `choose` chooses them, such as an environment's parameters."""
 
 
 _ANY_VALUE = Field("", Uniform, low=-math.inf)
 
 Choice = Domain | tuple[float, float] | float | str
-"""How to choose a field: a domain; two bounds on the field's scale; a constant; or "fixed" for its default value."""
+"""How to choose a field: a domain; two bounds on the field's scale; a constant; "fixed" for its default value; or
+"evolve" for the domain that its declaration has."""
 
 
 def declared(kind: type[HyperT]) -> Space[HyperT]:
@@ -184,26 +188,28 @@ def without(space: Space[HyperT], name: str) -> Space[HyperT]:
     return space._replace(domains=MappingProxyType(domains), fields=MappingProxyType(fields))
 
 
-def join(first: Space, second: Space) -> Space:
-    """Return the space of a `Hyper` that has the fields of both spaces' `Hyper`s, in this order.
+def join(first: Space, second: Space, names: Sequence[str] | None = None) -> Space:
+    """Return the space of a `Hyper` that has the fields of both spaces' `Hyper`s, in this order; of the second space's
+    only those in `names`, by default all.
 
     The type of its `Hyper` is created here, since its fields are known only at run time; `select` converts it to the
     type of either space. It is flat, so that flags, columns and stored leaves are named by their field alone.
     """
-    kind = _joined_type(type(first.defaults), type(second.defaults))
+    names = second.defaults._fields if names is None else names
+    kind = _joined_type((*first.defaults._fields, *names))
     # The fields of a space that declares none must still be available to `choose`.
-    fields = [given.fields or dict.fromkeys(given.defaults._fields, _ANY_VALUE) for given in (first, second)]
+    fields, more = (given.fields or dict.fromkeys(given.defaults._fields, _ANY_VALUE) for given in (first, second))
     return space(
-        kind(**first.defaults._asdict(), **second.defaults._asdict()),
-        {**first.domains, **second.domains},
-        {**fields[0], **fields[1]},
-    )
+        kind(**first.defaults._asdict(), **{name: getattr(second.defaults, name) for name in names}),
+        {**first.domains, **{name: domain for name, domain in second.domains.items() if name in names}},
+        {**fields, **{name: field for name, field in more.items() if name in names}},
+    )._replace(optional=first.optional)
 
 
 @functools.cache
-def _joined_type(first: Any, second: Any) -> Any:
-    """Cached, so that two joins of the same types give pytrees of equal structure."""
-    return collections.namedtuple("JoinedHyper", (*first._fields, *second._fields))
+def _joined_type(names: tuple[str, ...]) -> Any:
+    """Cached, so that two joins of the same fields give pytrees of equal structure."""
+    return collections.namedtuple("JoinedHyper", names)
 
 
 def select(like: HyperT, hyper: Any) -> HyperT:
@@ -244,10 +250,11 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
     Args:
       space: the search space of an agent.
       **choices: field name -> a domain; two bounds on the field's scale; a constant, which becomes the default and does
-        not evolve; or "fixed", which keeps the default and does not evolve.
+        not evolve; "fixed", which keeps the default and does not evolve; or "evolve", for the declared domain.
 
     Raises:
-      ValueError: a name is not a field, an interval is empty, or a value is outside the field's valid values.
+      ValueError: a name is not a field, an interval is empty, a value is outside the field's valid values, or no domain
+        is declared.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -255,9 +262,12 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
       >>> space.domains["policy_lr"], space.defaults.discount
       (LogUniform(low=1e-05, high=0.01), 0.98)
     """
+    known = (*_names(space), *(space.optional.fields if space.optional else ()))
+    joining = [name for name in known if name not in space.defaults._fields and choices.get(name, FIXED) != FIXED]
+    space = join(space, space.optional, joining) if space.optional and joining else space
     domains, values = dict(space.domains), {}
     for name, choice in choices.items():
-        _check_name(name, _names(space))
+        _check_name(name, known)
         field = space.fields.get(name, _ANY_VALUE)
         domains.pop(name, None)
         if isinstance(choice, (int, float)):
@@ -266,11 +276,13 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
         elif isinstance(choice, tuple) or hasattr(choice, "at"):
             domains[name] = _domain(name, choice, field)
             _check_domain(name, domains[name], field)
+        elif choice == EVOLVE and not isinstance(field.domain, type):
+            domains[name] = field.domain
         elif choice != FIXED:
             raise ValueError(f"{name} must be two bounds, one value, a domain or {FIXED!r}, got {choice!r}.")
     # In field order: each field's random key depends on its position, which must not depend on the order of choices.
     ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
-    return Space(space.defaults._replace(**values), MappingProxyType(ordered), space.fields)
+    return space._replace(defaults=space.defaults._replace(**values), domains=MappingProxyType(ordered))
 
 
 def describe(space: Space) -> dict[str, Any]:

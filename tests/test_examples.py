@@ -14,6 +14,7 @@ EXAMPLES_SAY = {
     "me_pbt.py": "the elite nearest to (0.0, 0.9) ends at [",
     "own_agent.py": "best return: ",
     "own_environment.py": "best return: ",
+    "own_parameters.py": "success of member ",
     "own_network.py": "mean return: ",
     "own_program.py": "on fresh episodes: ",
     "pbt_sac.py": "best return",

@@ -36,9 +36,9 @@ def learner(env: str = "point_room", config: OffPolicyConfig = LIFE, **overrides
     return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(8,))), environment, config)
 
 
-def discoverer() -> Learner:
-    """SMERL around SAC in the room with three skills, observations normalised."""
-    environment = skills(registry.make("point_room", episode_length=10), 3)
+def discoverer(env: str = "point_room") -> Learner:
+    """SMERL around SAC with three skills, observations normalised."""
+    environment = skills(registry.make(env, episode_length=10), 3)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(8,)))
     config = DiaynConfig(discriminator_hidden_sizes=(8,), smerl=True)
     config_of_learner = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from rookery import factories, running
 from rookery.agents import backend
-from rookery.cli import commands, config_file, flags, help
+from rookery.cli import commands, config_file, flags, help, parameters
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
 from rookery.distributed import described_gpu, device_memory
@@ -147,6 +147,7 @@ def _as_typed(message: str, line: config_file.CommandLine | None) -> str:
     command, found = _command_and_flags(arguments)
     names = {"population_size": "--population"} if "--population" in found else {}
     names |= {"eval_episodes": "--episodes"} if command == "rookery evaluate" else {}
+    names |= parameters.named(arguments)
     message = flags.as_typed(message, found, names)
     message = message if _without_alias(arguments) == [*arguments] else message.replace("--population", "--seeds")
     return line.explain(message)
@@ -171,7 +172,7 @@ def parse(arguments: Sequence[str]) -> Any:
 
 def _parse(arguments: Sequence[str]) -> Any:
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
-    words = _without_alias(arguments)
+    words, chosen = parameters.taken(_without_alias(arguments))
     command, found = _command_and_flags(words)
     for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*RUNS])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
@@ -182,7 +183,8 @@ def _parse(arguments: Sequence[str]) -> Any:
         flags.check(words, command, found)
     with flags.parse_errors(words, command, found):
         typed = flags.with_values(words, found)
-        return tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=_ABOUT, config=markers)
+        parsed = tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=_ABOUT, config=markers)
+    return parameters.with_choices(parsed, chosen)
 
 
 def _print_help(words: Sequence[str]) -> None:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rookery.cli import flags
-from rookery.cli.options import RUNS, flag_of, in_groups, metavar, options_of
+from rookery.cli import flags, parameters
+from rookery.cli.options import HEADINGS, RUNS, flag_of, in_groups, metavar, options_of
 from rookery.experiments.config import FLAG
 from rookery.experiments.settings import ProgramRun, RecordedRun
 
@@ -73,6 +73,9 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
     positional = [arguments[i] for i in places[1:]] or recorded
     known = {**train_flags, **flags.flags_of(RUNS[kind])}
     known = {flag: hint for flag, hint in known.items() if flag not in _NOT_IN_A_FILE}
+    if parameters.kind_of(["train", kind]):
+        named = (flag_of(name) for name, _ in _flat(file, settings))
+        known |= {flag: parameters.Choice for flag in named if parameters.is_flag(flag)}
     alias = {"--seeds": "--population"} if RUNS[kind].has_independent_members else {}
     given = _given(file, kind, settings, (known, alias))
     typed = {_plain(word.partition("=")[0], known, alias) for word in rest if word.startswith("--")}
@@ -178,7 +181,9 @@ def _flat(file: str, settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if not isinstance(value, Mapping):
             flat.append((name, value))
         elif name == "space":
-            flat += [(FLAG + str(inner), choice) for inner, choice in value.items()]
+            for key, choice in value.items():
+                inner = choice.items() if key == "env" and isinstance(choice, Mapping) else ()
+                flat += [(f"{FLAG}env.{name}", chosen) for name, chosen in inner] or [(FLAG + str(key), choice)]
         elif name == "option":
             for inner, choice in value.items():
                 if not isinstance(choice, str | int | float):
@@ -297,6 +302,8 @@ def to_toml(config: RecordedRun, default: RecordedRun) -> str:
         values = {option.name: option.value(config) for option in options}
         unset = [option.name for option in options if option.value(config) is option.value(default) is None]
         lines += ["", f"# {heading}"]
+        if heading == HEADINGS["space"]:
+            values |= parameters.chosen_in(config.space)
         lines += [f"{name} = {_literal(value)}" for name, value in values.items() if name not in unset]
         lines += _comment(f"without a value: {', '.join(unset)}") if unset else []
     return "\n".join(lines) + "\n"

@@ -1,6 +1,15 @@
 """Environments: the interface, the task registry, the wrappers, and the adapters of other suites."""
 
-from rookery.envs.base import Environment, EnvSpec, Step, Team, descriptor_spec, first_step, next_step
+from rookery.envs.base import (
+    Environment,
+    EnvSpec,
+    Step,
+    Team,
+    descriptor_spec,
+    first_step,
+    next_step,
+    parameterize_inside,
+)
 from rookery.envs.check import check_environment
 from rookery.envs.custom import register
 from rookery.envs.registry import make
@@ -39,6 +48,7 @@ __all__ = [
     "limit_episode",
     "make",
     "next_step",
+    "parameterize_inside",
     "register",
     "skills",
     "stack_frames",

@@ -10,8 +10,10 @@ is over. The episode is over when it has ended for all agents. Every function he
 """
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
@@ -19,6 +21,7 @@ from rookery.envs import descriptors
 from rookery.envs.host.pool import HostPool
 from rookery.envs.rendering import scene
 from rookery.features import Shape
+from rookery.hyperparams import Space
 from rookery.types import NO_SETTINGS, Array, Key, Observation, PyTree, Settings
 
 EnvState = PyTree
@@ -96,6 +99,11 @@ class EnvSpec(NamedTuple):
     observation_shape: Shape | None = None
     """Shape of the features before `flatten_features`, such as (10, 10, 4) for an image, or a pytree of shapes; None:
     they are a vector."""
+    parameters: Space | None = None
+    """Parameters that a population can evolve during training, such as reward weights, by `hyperparams.declared`; None:
+    the environment has none."""
+    measures: Mapping[str, str] = MappingProxyType({})
+    """Name -> meaning of each measure of a step (`Step.measures`), whose sum over an episode can be the fitness."""
 
     @property
     def descriptor_size(self) -> int:
@@ -133,6 +141,8 @@ class Step(NamedTuple):
     """Whether the episode was terminated because the physics returned a non-finite number, `[]` bool."""
     episode_return: Array | None = None
     """Sum of the episode's rewards so far, `[]`, in an environment with skills; None in others."""
+    measures: Mapping[str, Array] | None = None
+    """Name -> measure of the step, `[]`, or `[I]` for each agent of a team; 0 after a reset. None without measures."""
 
     @property
     def ended(self) -> Array:
@@ -188,6 +198,17 @@ class AnnounceFn(Protocol):
     def __call__(self, state: EnvState, action: Array) -> EnvState: ...
 
 
+class ParameterizeFn(Protocol):
+    """Return the same environment with other values of its parameters: a record of the type of
+    `spec.parameters.defaults`, each value a number or a traced `[]`.
+
+    The shapes of states and steps do not change. Start states are drawn by the environment with the default values, so
+    values may affect `step` and `assignment` only.
+    """
+
+    def __call__(self, values: Any, /) -> "Environment": ...
+
+
 class Assignment(NamedTuple):
     """Assigns a goal, such as a skill, to each episode that begins from a shared start state."""
 
@@ -217,6 +238,8 @@ class Environment(NamedTuple):
     device. The state of an episode on the host exists once, so it must be stepped once and not be kept."""
     settings: Settings = NO_SETTINGS
     """The name and options that it was made from, recorded in the run directory."""
+    parameterize: ParameterizeFn | None = None
+    """None: the environment has no parameters."""
 
 
 def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:
@@ -226,6 +249,26 @@ def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:
 
 def _announce_inside(announce: AnnounceFn, field: str, state: EnvState, action: Array) -> EnvState:
     return state._replace(**{field: announce(getattr(state, field), action)})
+
+
+def parameterize_inside(environment: Environment, wrap: Callable[[Environment], Environment]) -> ParameterizeFn | None:
+    """The `parameterize` of a wrapper: it wraps the environment with new values again; None if it has no parameters.
+
+    Args:
+      environment: the environment that is wrapped.
+      wrap: the wrapper.
+
+    Example:
+      >>> env = rookery.make("point_goal")
+      >>> parameterize = rookery.envs.parameterize_inside(env, rookery.envs.guard_physics)
+    """
+    return None if environment.parameterize is None else partial(_parameterize_inside, environment.parameterize, wrap)
+
+
+def _parameterize_inside(
+    parameterize: ParameterizeFn, wrap: Callable[[Environment], Environment], values: Any
+) -> Environment:
+    return wrap(parameterize(values))
 
 
 def descriptor_spec(
@@ -258,13 +301,16 @@ def descriptor_spec(
     return DescriptorSpec(meaning, kind, lower, upper)
 
 
-def first_step(features: Array, descriptor: Array, action_mask: Array | None = None) -> Step:
+def first_step(
+    features: Array, descriptor: Array, action_mask: Array | None = None, measures: Mapping[str, Array] | None = None
+) -> Step:
     """Build the step that a reset returns: reward 0 and no flag set.
 
     Args:
       features: `[O]`, or `[I, O]` for a team; other shapes by `flatten_features`.
       descriptor: `[D]`.
       action_mask: `[A]` bool, or `[I, A]` for a team; only in an environment whose spec is `masked`.
+      measures: zeros, name -> `[]` or `[I]`; only in an environment whose spec has measures.
 
     Example:
       >>> rookery.envs.first_step(jnp.zeros(3), jnp.zeros(2)).reward.shape
@@ -272,11 +318,17 @@ def first_step(features: Array, descriptor: Array, action_mask: Array | None = N
     """
     observation, agents = Observation(features, action_mask=action_mask), features.shape[:-1]
     false = jnp.zeros(agents, bool)
-    return Step(observation, jnp.zeros(agents), false, false, observation, descriptor, jnp.asarray(False))
+    step = Step(observation, jnp.zeros(agents), false, false, observation, descriptor, jnp.asarray(False))
+    return step._replace(measures=measures)
 
 
 def next_step(
-    features: Array, reward: Array, terminated: Array, descriptor: Array, action_mask: Array | None = None
+    features: Array,
+    reward: Array,
+    terminated: Array,
+    descriptor: Array,
+    action_mask: Array | None = None,
+    measures: Mapping[str, Array] | None = None,
 ) -> Step:
     """Build the step of an environment without a time limit and without automatic resets.
 
@@ -286,6 +338,7 @@ def next_step(
       terminated: `[]` or `[I]` bool.
       descriptor: `[D]`.
       action_mask: see `first_step`.
+      measures: name -> `[]` or `[I]` float32, as the spec declares them.
 
     Example:
       >>> step = rookery.envs.next_step(jnp.zeros(3), jnp.ones(()), jnp.asarray(False), jnp.zeros(2))
@@ -299,4 +352,5 @@ def next_step(
         final_observation=observation,
         descriptor=descriptor,
         broken=jnp.asarray(False),
+        measures=measures,
     )

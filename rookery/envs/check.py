@@ -12,6 +12,7 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.envs.check_parameters import behaviour_problems, declaration_problems, measure_problems
 from rookery.envs.host.base import first_line
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
@@ -35,7 +36,8 @@ class EnvironmentWarning(UserWarning):
 
 
 def check_environment(environment: Environment, seed: int = 0) -> None:
-    """Check that an environment can be trained: its shapes and types, time limit, start states and numbers.
+    """Check that an environment can be trained: its shapes and types, time limit, start states, numbers, and whether
+    each of its parameters has an effect.
 
     It is reset and stepped under `jit` and `vmap` with random actions, for the length of an episode.
 
@@ -79,11 +81,13 @@ def check_interface(environment: Environment) -> None:
         raise ValueError(f"environment.spec must be a rookery.envs.EnvSpec, got {type(spec).__name__}.")
     _report(spec, _size_problems(spec))
     state, first = _traced(spec, "reset(key)", "first_step", environment.reset, jax.random.key(0))
-    _report(spec, _step_problems(spec, "reset", first))
+    _report(spec, [*_step_problems(spec, "reset", first), *measure_problems(spec, "reset", first.measures)])
     action = jax.ShapeDtypeStruct(*_action_type(spec))
     inputs = state, action, jax.random.key(0)
     after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
-    _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after)])
+    measures = measure_problems(spec, "step", step.measures)
+    _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after), *measures])
+    _report(spec, declaration_problems(environment, (after, step), inputs))
     if not _may_truncate(environment, *inputs):
         with jax.ensure_compile_time_eval():  # also where a learner is built in a traced function
             steps = jax.device_get(_random_episodes(environment, jax.random.key(0)))
@@ -242,6 +246,7 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
                 "episode."
             )
     yield from _time_limit_problems(spec, steps)
+    yield from behaviour_problems(environment, partial(_random_episodes, key=key), steps)
 
 
 def _failed(environment: Environment) -> str:
@@ -296,7 +301,11 @@ def _inputs(spec: EnvSpec, action_key: Key, step_key: Key) -> tuple[Array, Key]:
 def _random_episodes(environment: Environment, key: Key) -> Step:
     """The steps `[T, SEEDS, ...]` of episodes with random actions, of the spec's length and without resets."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
-    state = jax.jit(jax.vmap(environment.reset))(jax.random.split(reset_key, SEEDS))[0]
+    start = jax.jit(jax.vmap(environment.reset))(jax.random.split(reset_key, SEEDS))
+    if environment.spec.parameters is not None and environment.assignment is not None:
+        keys = jax.random.split(jax.random.fold_in(reset_key, SEEDS), SEEDS)
+        start = jax.vmap(environment.assignment.first)(start, jnp.arange(SEEDS), keys)
+    state = start[0]
 
     def advance(state: PyTree, time: Array) -> tuple[PyTree, Step]:
         inputs = _inputs(environment.spec, jax.random.fold_in(action_key, time), jax.random.fold_in(step_key, time))

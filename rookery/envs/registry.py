@@ -5,8 +5,9 @@ compares them with the environments.
 """
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rookery.envs import custom
@@ -14,6 +15,7 @@ from rookery.envs.base import DescriptorSpec, Environment
 from rookery.envs.suites import gymnax
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax import rewards as brax_rewards
 from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.suites.envpool import adapter as envpool
 from rookery.envs.suites.gymnasium import adapter as gymnasium
@@ -24,6 +26,7 @@ from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
+from rookery.hyperparams import Space
 from rookery.types import Settings
 
 
@@ -55,6 +58,10 @@ class Task(NamedTuple):
     """Whether actions are int32 indices."""
     agents: int = 1
     """Number of agents."""
+    parameters: Space | None = None
+    """Parameters that can evolve; None: the task has none."""
+    measures: Mapping[str, str] = MappingProxyType({})
+    """Name -> meaning of each measure that can be the objective."""
 
 
 def make(name: str, **overrides: Any) -> Environment:
@@ -155,7 +162,21 @@ def _row(task: Task) -> dict[str, Any]:
         "qd_offset": task.qd_offset if descriptor else None,
         "extra": task.extra,
         "options": task.overrides,
+        "parameters": _parameter_texts(task.parameters),
+        "measures": dict(task.measures),
     }
+
+
+def _parameter_texts(parameters: Space | None) -> dict[str, str]:
+    """Name -> meaning, valid values, default and domain of each parameter."""
+    texts = {}
+    if parameters is None:
+        return texts
+    for name, field in parameters.fields.items():
+        domain, default = parameters.domains.get(name), getattr(parameters.defaults, name)
+        evolves = f"; `evolve`: in [{domain.low:g}, {domain.high:g}]" if domain else ""
+        texts[name] = f"{field.meaning}, in {field.range}, {default:g} by default{evolves}"
+    return texts
 
 
 def describe_environment(environment: Environment) -> dict[str, Any]:
@@ -169,6 +190,7 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
                 suite=suite.EXTRA, extra=suite.EXTRA, overrides=("episode_length", *options, "timeout")
             )
     task = task._replace(descriptor=spec.descriptor, qd_offset=spec.qd_offset, discrete=spec.discrete)
+    task = task._replace(parameters=spec.parameters, measures=spec.measures)
     return _row(task._replace(agents=len(spec.team.names) if spec.team else 1))
 
 
@@ -193,6 +215,7 @@ def _pursuit(build: Callable[..., Environment], action_size: int) -> Task:
     """Entry of a pursuit task; its sizes are those of one predator and one prey, the defaults."""
     task = _builtin(build, 9, pursuit.EPISODE_LENGTH, discrete=action_size > 1, agents=2)
     more = ("predators", "prey", "predator_speed", "prey_speed", "capture_radius")
+    task = task._replace(parameters=pursuit.PARAMETERS, measures=pursuit.MEASURES)
     return task._replace(action_size=action_size, overrides=(*task.overrides, *more))
 
 
@@ -200,7 +223,14 @@ def _brax(robot: str, observation_size: int, action_size: int) -> Task:
     """Entry of an unmodified Brax environment."""
     build = partial(brax.make, robot)
     overrides = ("episode_length", "backend")
-    return Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+    task = Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
+    return _weighted(task, robot)
+
+
+def _weighted(task: Task, robot: str, included: tuple[str, ...] = brax_rewards.ALL) -> Task:
+    """The entry with the parameters and measures of one of Brax's robots, and the parts of the reward that it has."""
+    parameters, measures = brax_rewards.parameters_of(robot, included), brax_rewards.measures_of(robot)
+    return task._replace(parameters=parameters, measures=measures)
 
 
 def _gymnax(name: str) -> Task:
@@ -244,11 +274,13 @@ def _mjx(robot: str, observation_size: int, action_size: int) -> Task:
     """Entry of a task of Brax on today's MJX."""
     build = partial(brax_tasks.make, robot)
     sizes = observation_size, action_size, brax.EPISODE_LENGTH
-    return Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))
+    task = Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))
+    return _weighted(task, robot)
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
     """Entry of a variant of a Brax environment with a descriptor."""
+    task = _weighted(task, task.name.removeprefix("mjx_"), variant.reward_parts)
     return task._replace(
         name=f"{task.name}_{suffix}",
         build=partial(task.build, variant=variant),
@@ -302,6 +334,7 @@ _TASKS = {
         # sqrt(1.4^2 + 1.8^2) = 2.2804, and in the trap, sqrt(1^2 + 1.75^2) = 2.0156, and the largest control cost.
         _builtin(point_maze.point_maze, qd_offset=2.29, **_POINT),
         _builtin(point_maze.point_trap, qd_offset=2.02, **_POINT),
+        _builtin(point_maze.point_goal, parameters=point_maze.SHAPING, measures=point_maze.MEASURES, **_POINT),
         _builtin(point_maze.point_room, qd_offset=0.02, **_POINT),
         _pursuit(pursuit.pursuit_discrete, pursuit.DIRECTIONS),
         _pursuit(pursuit.pursuit_continuous, 1),

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import difflib
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from rookery import hyperparams
@@ -27,8 +29,10 @@ from rookery.experiments.lineage import Schedule, at_steps
 from rookery.experiments.settings import MapElitesRun, MePbtRun, PbtRun, ProgramRun, RecordedRun, TrainingRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
+from rookery.learners.evaluation import measures_episodes
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.learners.rollout import PREFIX
 from rookery.populations.base import Program
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
@@ -108,12 +112,12 @@ def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | No
     if config.cells is not None:
         return _me_pbt(config, over)
     mesh = _mesh(config.environment, over, population=config.population)
-    config, learner, space = _learner(_with_opponents(config), mesh, schedule is not None)
+    config, learner, space = _learner(_with_opponents(config), mesh, schedule)
     placement = layout.placement(mesh, config.environment.exact)
     if config.pbt is None:
         program = seeds(learner, space, config.population, config.draw_hyper, placement)
     else:
-        _check_selection(config, learner.spec)
+        _check_selection(config, learner)
         method = pbt_roles if config.has_separate_roles else pbt
         program = method(learner, space, config.population, config.pbt, placement, config.rating_opponents)
     if schedule is not None:
@@ -144,8 +148,9 @@ def _program(config: ProgramRun, over: Mesh | None) -> Built:
     return of_program(program, over)._replace(config=config)
 
 
-def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
+def _check_selection(config: PbtRun, learner: Learner) -> None:
     """Check that a config of teams defines the fitness of a team or of an agent exactly once, and can rank members."""
+    spec = learner.spec
     if not isinstance(config.learner, OnPolicyConfig) or spec.team is None:
         return
     fitness, by_rating = config.learner.fitness, config.rating_opponents is not None
@@ -155,8 +160,9 @@ def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
         raise ValueError(
             f"with member agent each agent is selected by its individual return; leave fitness {fitness} out."
         )
-    ranked = config.has_separate_roles or by_rating or fitness is not None or config.pbt.exploit == "none"
-    if spec.team.competitive and not ranked:
+    assert learner.evaluator is not None
+    ranked = by_rating or fitness is not None or measures_episodes(learner.evaluator)
+    if spec.team.competitive and not (ranked or config.has_separate_roles or config.pbt.exploit == "none"):
         raise ValueError(
             f"in {spec.name} one agent wins what another loses, so the mean return of a team cannot rank members; give "
             f"--select-by rating, --fitness {' or '.join(spec.team.names)}, or --member agent."
@@ -246,18 +252,38 @@ def _sharded_cells(cells: CellsConfig) -> dict[str, int]:
     return {"repertoire": cells.count} if cells.shard_repertoire else {}
 
 
-def _learner(config: _Config, mesh: Mesh, scheduled: bool = False) -> tuple[_Config, Learner, Space]:
+def _learner(config: _Config, mesh: Mesh, schedule: Schedule | None = None) -> tuple[_Config, Learner, Space]:
     """The config with its open defaults filled in, the learner of one member, and the search space."""
     environment = _environment(config.environment)
     if config.is_on_policy:
-        config, agent, environment = _on_policy(config, environment, scheduled)
+        config, agent, environment = _on_policy(config, environment, schedule is not None)
         assert isinstance(config.learner, OnPolicyConfig)
         learner = on_policy(agent, environment, config.learner)
     else:
         config, agent, environment = _off_policy(config, environment, mesh)
         assert isinstance(config.learner, OffPolicyConfig)
         learner = off_policy(agent, environment, config.learner)
-    return config, learner, hyperparams.choose(agent.space, **choices(config))
+    parameters = [name for name in (schedule.values if schedule else ()) if name.startswith(PREFIX)]
+    return config, learner, _space(learner, choices(config), parameters)
+
+
+def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str]) -> Space:
+    """The search space of a learner with these choices, and with the environment's parameters that a schedule sets.
+
+    Raises:
+      ValueError: a choice is invalid, or the environment has no such parameter.
+    """
+    spec = learner.spec
+    known = spec.parameters.fields if spec.parameters else {}
+    for name in (name.removeprefix(PREFIX) for name in (*chosen, *replayed) if name.startswith(PREFIX)):
+        if name not in known:
+            near = difflib.get_close_matches(name, known) or known
+            remedy = (
+                f"parameter {name}; did you mean {' or '.join(near)}?" if near else f"parameters; leave {name} out."
+            )
+            raise ValueError(f"{spec.name} has no {remedy}")
+    defaults = {name: getattr(learner.space.optional and learner.space.optional.defaults, name) for name in replayed}
+    return hyperparams.choose(learner.space, **{**defaults, **chosen})
 
 
 def _off_policy(config: _Config, environment: Environment, mesh: Mesh) -> tuple[_Config, OffPolicyAgent, Environment]:

@@ -80,7 +80,8 @@ class RunConfig:
 
 
 Chosen = tuple[float, float] | float | Literal["fixed"]
-"""Choice for one hyper-parameter: the bounds within which it evolves, a fixed value, or "fixed" at its default."""
+"""Choice for one hyper-parameter: the bounds within which it evolves, a fixed value, or "fixed" at its default; for a
+parameter of the task also "evolve"."""
 
 FLAG = "space."
 """Prefix of the flags of a search space, as in `--space.discount`."""

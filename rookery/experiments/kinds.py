@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +26,7 @@ from rookery.experiments.settings import (
     TeamSettings,
 )
 from rookery.hyperparams import Space, describe
+from rookery.learners.rollout import PREFIX
 from rookery.populations.config import PbtConfig
 
 
@@ -209,6 +211,12 @@ def default_space(kind: str) -> dict[str, Chosen]:
 
 def _bounds_or_values(space: Space) -> dict[str, Chosen]:
     return {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
+
+
+def parameter_flag(name: str) -> str:
+    """The flag of a hyper-parameter: `tau` -> `--space.tau`, and `env_prey_speed` of an environment's parameter ->
+    `--space.env.prey-speed`."""
+    return f"--{FLAG}{re.sub(f'^{PREFIX}', 'env.', name)}".replace("_", "-")
 
 
 def as_flags(chosen: Mapping[str, Any]) -> dict[str, Chosen]:

@@ -269,7 +269,7 @@ def _elites(origin: Origin) -> Genotype:
 
 def _inside(space: Space, hyper: Hyper) -> Hyper:
     """Clip hyper-parameters of another run to this run's bounds; those that do not evolve take this run's values."""
-    evolving = {name: getattr(hyper, name) for name in space.domains}
+    evolving = {name: getattr(hyper, name) for name in space.domains if hasattr(hyper, name)}
     return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from rookery.experiments.kinds import agent_of, choices, configure
+from rookery.experiments.kinds import agent_of, choices, configure, parameter_flag
 from rookery.experiments.settings import AnyRun, IndependentRun, PbtRun
 
 _GENOTYPE_SETTINGS = ("skills", "diayn", "policy", "dimensions", "parameters", "identify")
@@ -14,7 +14,7 @@ def without_population_method(config: IndependentRun | PbtRun) -> AnyRun:
     Raises:
       ValueError: a setting is given that has no effect, because the schedule fixes the hyper-parameters.
     """
-    ignored = [f"--space.{name}" for name in choices(config)]
+    ignored = [parameter_flag(name) for name in choices(config)]
     ignored += ["--draw-hyper"] if config.draw_hyper else []
     if config.pbt is not None:
         changed, default = dataclasses.asdict(config.pbt), dataclasses.asdict(type(config)().pbt)

@@ -135,6 +135,9 @@ class EvaluationConfig:
     """Start states drawn in each generation, from which episodes begin (at least eval_episodes)."""
     eval_descriptor: Literal["mean", "median"] = "mean"
     """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
+    objective: str | None = None
+    """Measure of the task whose sum over an episode, averaged over the episodes, is the fitness (`rookery envs NAME`
+    lists the measures); by default the fitness is the mean return."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -190,7 +193,7 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     spec: EnvSpec
     """Spec of the environment."""
     space: Space[HyperT]
-    """The agent's default search space."""
+    """The agent's default search space, in which the environment's parameters are optional."""
     steps_per_generation: int
     """Environment steps of one member per generation."""
     evaluation_steps: int = 1

@@ -1,5 +1,6 @@
 """Evaluation by full episodes, and the fields of a learner that follow from it."""
 
+import difflib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +25,13 @@ from rookery.learners.base import (
     RestartFn,
     StepFn,
 )
-from rookery.learners.rollout import EnvBatchState, advance, load_genotype, normalize_features
+from rookery.learners.rollout import (
+    EnvBatchState,
+    advance,
+    load_genotype,
+    normalize_features,
+    space_with_parameters,
+)
 from rookery.types import Array, Evaluation, Genotype, HyperT, Key, PyTree, StateT
 
 
@@ -51,6 +58,8 @@ class Episodes(NamedTuple):
     """`[]` int32."""
     last: PyTree = ()
     """`LastStep` of the agents of a team."""
+    objective: PyTree = ()
+    """`[N]` or `[N, I]`, sums of the measure that is the objective; () without one."""
 
 
 class LastStep(NamedTuple):
@@ -66,8 +75,25 @@ class LastStep(NamedTuple):
 def evaluator(
     act: ActFn, environment: Environment, config: EvaluationConfig, intrinsic_reward: IntrinsicReward | None = None
 ) -> Evaluator:
-    """Build an `Evaluator`."""
+    """Build an `Evaluator`.
+
+    Raises:
+      ValueError: the objective is no measure of the environment.
+    """
+    measures, objective = environment.spec.measures, config.objective
+    if objective is not None and objective not in measures:
+        near = difflib.get_close_matches(objective, measures) or measures
+        remedy = f"; did you mean {' or '.join(near)}?" if near else ", which has none; leave it out."
+        raise ValueError(f"objective {objective!r} is no measure of {environment.spec.name}{remedy}")
     return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)
+
+
+def measures_episodes(evaluator: Evaluator) -> bool:
+    """Whether the objective is a measure of a whole episode, `[]`, which is the same for all agents of a team."""
+    if evaluator.config.objective is None:
+        return False
+    measures = jax.eval_shape(evaluator.environment.reset, jax.random.key(0))[1].measures
+    return measures[evaluator.config.objective].shape == ()
 
 
 def whole_rounds(environment: Environment, config: EvaluationConfig) -> int:
@@ -99,7 +125,7 @@ def bind_learner(
         step=step,
         trace=partial(trace, evaluator),
         spec=environment.spec,
-        space=agent.space,
+        space=space_with_parameters(agent.space, environment),
         steps_per_generation=steps_per_generation,
         evaluation_steps=evaluator.steps,
     )
@@ -132,9 +158,9 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
       key: consumed by the environment only.
 
     Returns:
-      The `Evaluation`; its fitness is NaN if any action was not finite. `episodes` contains the descriptors `[N, D]`
-      and the values that an intrinsic reward reports; for a team also `return/<agent>`, `final_reward/<agent>`,
-      `terminated/<agent>` and `truncated/<agent>`, `[N]` each.
+      The `Evaluation`; its fitness, the mean return or the mean sum of the objective, is NaN if any action was not
+      finite. `episodes` contains the descriptors `[N, D]` and the values that an intrinsic reward reports; for a team
+      also `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and `truncated/<agent>`, `[N]` each.
     """
     environment, episodes = evaluator.environment, evaluator.episodes
     spec = environment.spec
@@ -159,12 +185,13 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
         is_finite=~inactive[0],
         time=jnp.zeros((), jnp.int32),
         last=LastStep(zeros, inactive, inactive) if spec.team else (),
+        objective=_no_objective(evaluator, bank, zeros),
     )
     advance_all = partial(_advance_episodes, evaluator, kind, genotype, key)
     end = jax.lax.while_loop(lambda run: _any(run.active) & (run.time < spec.episode_length), advance_all, start)
     reached = jax.vmap(kind.finish)(end.summary)
     evaluation = Evaluation(
-        fitness=jnp.where(end.is_finite.all(), jnp.mean(end.returns), jnp.nan),
+        fitness=jnp.where(end.is_finite.all(), jnp.mean(_scores(evaluator, end)), jnp.nan),
         descriptor=SUMMARIES[evaluator.config.eval_descriptor](reached, axis=0),
         returns=end.returns,
         lengths=end.lengths,
@@ -175,7 +202,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
         return _by_agents(evaluator, spec.team, end, evaluation)
     if evaluator.intrinsic_reward:
         fitness, reported = evaluator.intrinsic_reward.conclude(end.sums, end.returns, end.lengths)
-        fitness = jnp.where(end.is_finite, fitness, jnp.nan)
+        fitness = evaluation.fitness if evaluator.config.objective else jnp.where(end.is_finite, fitness, jnp.nan)
         evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **reported})
     return evaluation
 
@@ -188,7 +215,7 @@ def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Eval
         for name, values in values_by_name.items()
         for i, agent in enumerate(team.names)
     }
-    by_agent = jnp.mean(end.returns, axis=0)
+    by_agent = jnp.mean(_scores(evaluator, end), axis=0)
     fitness = jnp.mean(by_agent) if evaluator.role is None else by_agent[evaluator.role]
     return evaluation._replace(
         fitness=jnp.where(end.is_finite.all(), fitness, jnp.nan),
@@ -222,7 +249,32 @@ def _advance_episodes(
         is_finite=run.is_finite & (_finite(action, run.active.ndim) | ~run.active).all(axis=0),
         time=run.time + 1,
         last=last,
+        objective=_accumulate_objective(evaluator, step, run),
     )
+
+
+def _no_objective(evaluator: Evaluator, bank: Bank, zeros: Array) -> PyTree:
+    """The sums of the objective before the first step: `[N]` of zeros, or `[N, I]` if it measures each agent."""
+    if evaluator.config.objective is None:
+        return ()
+    return zeros if bank[1].measures[evaluator.config.objective].ndim == zeros.ndim else zeros[:, 0]
+
+
+def _accumulate_objective(evaluator: Evaluator, step: Step, run: Episodes) -> PyTree:
+    """Add a step's objective to the sums of the episodes, or agents, that have not ended."""
+    if evaluator.config.objective is None:
+        return ()
+    assert step.measures is not None
+    counts = run.active if run.objective.ndim == run.active.ndim else _any_agent(run.active)
+    return run.objective + jnp.where(counts, step.measures[evaluator.config.objective], 0.0)
+
+
+def _scores(evaluator: Evaluator, end: Episodes) -> Array:
+    """What the fitness averages for each episode, `[N]` (*): the objective, or else the return."""
+    if evaluator.config.objective is None:
+        return end.returns
+    missing = end.returns.ndim - end.objective.ndim  # a measure of the whole episode counts for every agent
+    return jnp.broadcast_to(end.objective[(..., *(None,) * missing)], end.returns.shape)
 
 
 @custom_vmap

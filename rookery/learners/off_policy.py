@@ -149,6 +149,8 @@ def iterate(
     Logs, `[]` each, whether it updated the agent (1 or 0), the agent's metrics averaged over the updates, the mean
     reward of a step, and the number of steps in which the simulation produced non-finite numbers.
     """
+    hyper = member.hyper
+    bindings, member = rollout.parameterized(bindings, member)
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
     if learning is None:
@@ -173,6 +175,7 @@ def iterate(
         announced = rollout.after(announced, (state, metrics))
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
         member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
+    member = member._replace(hyper=hyper)
     return member, (jnp.asarray(learning, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
 
 

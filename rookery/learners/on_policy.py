@@ -132,6 +132,8 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, and the number of steps in
     which the simulation produced non-finite numbers, `[]` each.
     """
+    hyper = member.hyper
+    bindings, member = rollout.parameterized(bindings, member)
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, bindings.config.rollout_length)
     explore = partial(_explore, bindings, member)
@@ -145,6 +147,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     counts = rows.extras.counts
     member = member._replace(
         state=state,
+        hyper=hyper,
         env_state=actors,
         normalizer=_update_statistics(bindings, member.normalizer, rows.observation.features, counts),
     )

@@ -1,15 +1,17 @@
 """Acting in environments: steps for training, and the checks that every learner makes of its parts."""
 
-from typing import Any, NamedTuple, Protocol
+import collections
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from rookery import normalize
+from rookery import hyperparams, normalize
 from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent
 from rookery.envs.base import Environment, EnvState, Step
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset
+from rookery.hyperparams import Space
 from rookery.learners.base import (
     Bank,
     Member,
@@ -41,6 +43,48 @@ def load_genotype(agent: Agent, member: Member[Any, HyperT], genotype: Genotype[
     """Load a genotype into a member's slot: see `learners.base.LoadGenotypeFn`."""
     state = agent.start(genotype.params)
     return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
+
+
+PREFIX = "env_"
+"""Prefix of the environment's parameters among the hyper-parameters of a member."""
+
+
+def space_with_parameters(space: Space[HyperT], environment: Environment) -> Space[HyperT]:
+    """The search space of an agent, with the environment's parameters as optional fields `env_<name>`."""
+    parameters = environment.spec.parameters
+    if parameters is None:
+        return space
+    kind = collections.namedtuple("Parameters", [PREFIX + name for name in parameters.defaults._fields])
+    domains = {PREFIX + name: domain for name, domain in parameters.domains.items()}
+    fields = {PREFIX + name: field for name, field in parameters.fields.items()}
+    return space._replace(optional=hyperparams.space(kind(*parameters.defaults), domains, fields))
+
+
+class _Bindings(Protocol):
+    """The parts of a learner's bindings that depend on the environment's parameters."""
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def environment(self) -> Environment: ...
+
+
+BindingsT = TypeVar("BindingsT", bound=_Bindings)
+
+
+def parameterized(bindings: BindingsT, member: Member) -> tuple[BindingsT, Member]:
+    """The bindings with the member's values of the environment's parameters, and the member with the agent's
+    hyper-parameters alone; both unchanged if no parameter was chosen."""
+    environment: Any = bindings.environment
+    parameters = environment.spec.parameters
+    names = [name for name in parameters.defaults._fields if hasattr(member.hyper, PREFIX + name)] if parameters else []
+    if not names:
+        return bindings, member
+    values = parameters.defaults._replace(**{name: getattr(member.hyper, PREFIX + name) for name in names})
+    own = hyperparams.select(bindings.agent.space.defaults, member.hyper)
+    changed: Any = bindings
+    return changed._replace(environment=environment.parameterize(values)), member._replace(hyper=own)
 
 
 class Actor(Protocol[ParamsT]):

@@ -234,7 +234,8 @@ def pbt_roles(
       The program.
 
     Raises:
-      ValueError: the learner's agents are not independent, an invalid configuration, or members that cannot be rated.
+      ValueError: the learner's agents are not independent, parameters of the environment are in the space, an invalid
+        configuration, or members that cannot be rated.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
 
     Example:
@@ -246,6 +247,14 @@ def pbt_roles(
     if learner.team != "independent":
         raise ValueError(
             "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent."
+        )
+    chosen = [
+        name for name in role.space.defaults._fields if role.space.optional and name in role.space.optional.fields
+    ]
+    if chosen:
+        raise ValueError(
+            f"{chosen[0]} belongs to the environment of a whole team, but each role has separate hyper-parameters; "
+            "leave it out, or evolve whole teams by --member team."
         )
     assert learner.spec.team is not None
     bindings = RolePbtBindings(role, learner.spec.team.names)

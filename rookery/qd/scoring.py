@@ -192,7 +192,7 @@ def policy_scoring(
         init_genotype=partial(_init_policy, evolved),
         **evaluation_of(evaluates),
         descriptor=descriptor_of(spec),
-        qd_offset=worst_return(spec),
+        qd_offset=0.0 if evaluation.objective else worst_return(spec),
         steps=evaluates.steps,
         settings={**environment.settings, "policy": vars(config or PolicyConfig()), "evaluation": vars(evaluation)},
     )
@@ -246,7 +246,7 @@ def learner_scoring(
         start_states=learner.start_states,
         evaluate=learner.evaluate,
         descriptor=descriptor_of(learner.spec),
-        qd_offset=worst_return(learner.spec),
+        qd_offset=0.0 if learner.evaluator and learner.evaluator.config.objective else worst_return(learner.spec),
         steps=learner.evaluation_steps,
         evaluator=learner.evaluator,
         settings=learner.settings,

@@ -329,6 +329,10 @@ def task_table(row: Settings) -> Table:
         "QD offset per step": "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",
         "options": ", ".join(options),
         "needs": install,
+        "parameters": "\n".join(
+            f"--space.env.{name.replace('_', '-')}: {text}" for name, text in row["parameters"].items()
+        ),
+        "measures": "\n".join(f"--objective {name}: {meaning}" for name, meaning in row["measures"].items()),
     }
     for name, value in lines.items():
         if value != "":

@@ -81,26 +81,29 @@ def test_train_and_evaluate(rookery_command, tmp_path):
 
 def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
-    code, _, err = rookery_command("train", "pbt-td3", *TINY, "--generations", "3", *choices, "--devices", "2")
+    task = "--env point_goal --space.env.x-weight -1 1 --objective approach".split()
+    code, _, err = rookery_command("train", "pbt-td3", *TINY, *task, "--generations", "3", *choices, "--devices", "2")
     assert (code, err) == (0, "")
-    (tmp_path / "runs/pbt-td3-point_room-0").rename(tmp_path / "original_run")
+    (tmp_path / "runs/pbt-td3-point_goal-0").rename(tmp_path / "original_run")
     space = json.loads((tmp_path / "original_run/config.json").read_text())["config"]["space"]
     assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
     assert space["noise_clip"] == [0.0, 1.0], "the defaults are recorded too"
+    assert (space["env_x_weight"], "env_progress_weight" in space) == ([-1.0, 1.0], False)
     original = rookery.experiments.lineage("original_run")
 
     # Everything but the population and the seed comes from the run, unless it is given.
     code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "original_run", "--seed", "7")
     assert (code, err) == (0, "")
-    assert "td3 on point_room: population 1" in out
-    replayed = rookery.experiments.lineage("runs/replay-td3-point_room-7")
+    assert "td3 on point_goal: population 1" in out
+    replayed = rookery.experiments.lineage("runs/replay-td3-point_goal-7")
+    assert "env_x_weight" in replayed.hyper
     for name, values in original.schedule().values.items():
         assert replayed.hyper[name][:, 0].tolist() == values.tolist()
 
     (tmp_path / "original_run").rename(tmp_path / "moved")  # the replay's own folder is complete
-    code, _, err = rookery_command("resume", "runs/replay-td3-point_room-7", "--generations", "4")
+    code, _, err = rookery_command("resume", "runs/replay-td3-point_goal-7", "--generations", "4")
     assert (code, err) == (0, "")
-    longer = rookery.experiments.lineage("runs/replay-td3-point_room-7")
+    longer = rookery.experiments.lineage("runs/replay-td3-point_goal-7")
     assert longer.hyper["policy_lr"][3, 0] == original.schedule().values["policy_lr"][-1]
 
     without_effect = "--space.tau 0.1 --exploit none".split()
@@ -110,7 +113,7 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     assert code == 1
     assert "of a td3 agent and cannot be replayed by sac" in err
 
-    code, out, err = rookery_command("compare", "moved", "runs/replay-td3-point_room-7")
+    code, out, err = rookery_command("compare", "moved", "runs/replay-td3-point_goal-7")
     assert (code, err) == (0, "")
     assert "pbt-td3" in out
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
@@ -246,6 +249,28 @@ INVALID = [
     ("train sac --space.policy-lr 1 2 3", 2, "must be 2 numbers or a number or fixed, got 1 2 3."),
     ("train sac --space.policy-lr fixd", 2, "got fixd; did you mean fixed?"),
     ("train sac --env point_room --space.policy-lr 2 1", 1, "the interval of --space.policy-lr is empty"),
+    (
+        "train sac --env point_goal --space.env.x-wait 1",
+        1,
+        "point_goal has no parameter x_wait; did you mean x_weight?",
+    ),
+    ("train sac --env point_room --space.env.x-weight 1", 1, "point_room has no parameters; leave x_weight out."),
+    ("train sac --env point_goal --space.env.x-weight 2 1", 1, "the interval of --space.env.x-weight is empty"),
+    ("train sac --env point_goal --space.env.x_weight=-11", 1, "--space.env.x-weight must lie in [-10, inf), got -11."),
+    ("train sac --space.env.x-weight 1 2 3", 2, "must be 2 numbers or a number or fixed or evolve, got 1 2 3."),
+    ("train sac --space.env.x-weight --seed 1", 2, "--space.env.x-weight must be 2 numbers or a number or fixed or"),
+    ("train sac --space.env.x-weight nan", 2, "--space.env.x-weight must be a finite number, got nan."),
+    ("train map-elites --space.env.x-weight 1", 2, "rookery train map-elites has no flag --space.env.x-weight;"),
+    (
+        "train sac --env point_goal --objective sucess",
+        1,
+        "--objective 'sucess' is no measure of point_goal; did you mean",
+    ),
+    (
+        "train pbt-ippo --env pursuit_discrete --member agent --space.env.prey-speed 1 2",
+        1,
+        "--space.env.prey-speed belongs to the environment of a whole team, but each role has separate hyper-param",
+    ),
     ("train pbt-sac --exploit tournamnt", 2, "or none, got tournamnt; did you mean tournament?"),
     ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
     ("train pbt-sac --perturb-factors nan 1", 2, "--perturb-factors must be a finite number, got nan."),
@@ -450,6 +475,10 @@ def test_envs_filters_and_describes(rookery_command, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     for text in ("ant_maze", "ant_uni", "observation size   27", 'pip install "rookery[brax]"'):
         assert text in out
+    assert "--space.env.control-weight: factor of the cost of actions, in [0, inf), 1 by default;" in " ".join(
+        out.split()
+    )
+    assert "--objective distance: metres travelled along x" in out
     assert "walker2d" not in out
     code, out, _ = rookery_command("envs", "pursuit_discrete")
     assert code == 0

@@ -76,6 +76,16 @@ def test_other_ways_to_write_a_setting(write):
     ):
         config = parse(["train", "sac", "--config", write(text)]).config
         assert config == same_as("sac --option mass=2 --space.tau 0.1"), text
+    for text in (
+        '[space]\ntau = 0.1\n"env.prey_speed" = [1, 4]',
+        "space.env.prey-speed = [1, 4]\nspace.tau = 0.1",
+        "[space]\ntau = 0.1\n[space.env]\nprey_speed = [1, 4]",
+    ):
+        config = parse(["train", "sac", "--config", write(text)]).config
+        assert config == same_as("sac --space.tau 0.1 --space.env.prey-speed 1 4"), text
+        assert config.space == {"space.tau": 0.1, "space.env_prey_speed": (1.0, 4.0)}
+    typed = same_as(f"sac --space.env.prey-speed evolve --config {write(text)}").space
+    assert typed == {"space.tau": 0.1, "space.env_prey_speed": "evolve"}
     text = "space.policy_lr: 1e-4\nspace:\n  tau: 1e-2\nbest-by:\ndevices: null\n"
     config = parse(["train", "sac", "--config", write(text, "run.yaml")]).config
     assert config == same_as("sac --space.policy-lr 1e-4 --space.tau 0.01"), "YAML reads 1e-4 as text"
@@ -295,7 +305,7 @@ def test_a_file_that_cannot_be_read(write, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_printed_settings_give_the_same_config(write, kind):
     space = next((option.flag for option in options_of(KINDS[kind]) if option.flag.startswith("--space.")), None)
-    chosen = [space, "0.25", "0.5"] if space else []
+    chosen = [space, "0.25", "0.5", "--space.env.some_weight", "-1", "1", "--space.env.b", "evolve"] if space else []
     words = ["--env", 'a "b" \\ c\n', "--option", "mass=2", "b=c", "--backend", "mjx", "--exact", "--quiet", *chosen]
     for typed in ([], words):
         code, out, err = call("train", kind, *typed, "--print-config")

@@ -24,6 +24,7 @@ import numpy as np
 from rookery import trees
 from rookery.distributed import layout, programs
 from rookery.distributed.mesh import Mesh, make_mesh
+from rookery.hyperparams import choose
 from rookery.learners.base import Learner
 from rookery.populations import pb2
 from rookery.populations.base import Program
@@ -217,7 +218,10 @@ def main() -> None:
     for mode in ("exact", "vmap"):
         reference = None
         for count in COUNTS[mode]:
-            learner = tiny.discoverer() if mode == "exact" else tiny.learner()  # every kind of state
+            learner = tiny.learner()
+            if mode == "exact":  # every kind of state
+                learner = tiny.discoverer("point_goal")
+                learner = learner._replace(space=choose(learner.space, env_x_weight="evolve"))
             leaves, result = run(mode == "exact", count, learner=learner)
             first = result.pop("first")
             reference = reference or first

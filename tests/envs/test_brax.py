@@ -12,6 +12,7 @@ import pytest
 from rookery.envs import registry
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax.rewards import RewardWeights
 
 FEET = {"hopper": [3], "walker2d": [3, 6], "halfcheetah": [3, 6], "ant": [2, 4, 6, 8], "humanoid": [4, 6]}
 
@@ -78,6 +79,41 @@ def test_omni_rewards_no_direction_and_describes_the_position_of_the_torso(robot
     np.testing.assert_array_equal(step.descriptor, q[:, :2])
     np.testing.assert_allclose(step.descriptor, positions[:, 0, :2], atol=1e-5)
     assert step.observation.features.shape[-1] == registry.find(robot).observation_size
+
+
+def test_a_weight_changes_its_part_of_the_reward() -> None:
+    environment = registry.make("hopper")
+    rows = [(1.0, 1.0, 1.0), (3.0, 1.0, 1.0), (1.0, 5.0, 1.0), (1.0, 1.0, 0.0), (1.0, 1.0, 1.5)]
+    weights: Any = RewardWeights(*(jnp.asarray(column) for column in zip(*rows, strict=True)))
+    bind: Any = environment.parameterize
+    action = jnp.asarray([0.5, -1.0, 0.25])
+
+    def rewards(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        state = environment.reset(key)[0]
+        state, _ = environment.step(state, action, key)
+        plain = environment.step(state, action, key)[1]
+        weighted = jax.vmap(lambda row: bind(row).step(state, action, key)[1].reward)(weights)
+        return plain.reward, (plain.measures or {})["distance"], weighted
+
+    reward, distance, weighted = (np.asarray(x) for x in jax.jit(rewards)(jax.random.key(0)))
+    assert weighted[0] == reward  # in every bit
+    forward, control = (
+        float(distance) / 0.008,
+        -1e-3 * (0.25 + 1.0 + 0.0625),
+    )  # Brax's time step, and its factors 1 and 0.001
+    np.testing.assert_allclose(weighted[1:] - reward, [2.0 * forward, 4.0 * control, -1.0, 0.5], rtol=2e-3, atol=1e-6)
+
+
+def test_the_tasks_declare_the_parts_that_their_reward_has() -> None:
+    all_parts = ["forward_weight", "control_weight", "healthy_weight"]
+    parts = {"hopper": all_parts, "halfcheetah_uni": all_parts[:2], "ant_omni": all_parts[1:], "ant_trap": all_parts}
+    for name, expected in parts.items():
+        parameters = registry.find(name).parameters
+        assert parameters is not None
+        assert list(parameters.fields) == expected
+        assert list(registry.find(f"mjx_{name}").parameters or ()) == list(parameters)
+    assert (registry.find("ant_maze").parameters, registry.find("reacher").parameters) == (None, None)
+    assert (list(registry.find("ant_maze").measures), dict(registry.find("reacher").measures)) == (["distance"], {})
 
 
 def test_omni_needs_a_robot_that_walks_wherever_it_likes() -> None:

@@ -1,4 +1,5 @@
-"""A point in a square: `point_maze` and `point_trap`, whose greedy paths are dead ends, and the empty `point_room`.
+"""A point in a square: `point_maze` and `point_trap`, whose greedy paths are dead ends, `point_goal` with a sparse
+reward, and the empty `point_room`.
 
 Geometry of the maze (dimensionless lengths; the square is [-1, 1]^2, x to the right, y upwards):
 
@@ -31,18 +32,24 @@ Geometry of the trap, a U-shaped wall that is open towards the start:
 
 The greedy path towards the goal ends below the end wall, 0.75 from the goal; leaving the trap requires moving 0.6 away
 from the goal. A step is half as long as in the maze, so that random actions very rarely lead around the trap.
+
+`point_goal` has the start, the goal and the step of the trap, and one wall: y = 0.0, x in [-1.0, 0.5]. The way leads
+around its right end.
 """
 
 from functools import partial
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from rookery import hyperparams
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers import time_limit
-from rookery.types import Array, Key
+from rookery.hyperparams import Field, Uniform
+from rookery.types import Array, Key, Scalar
 
 EPISODE_LENGTH = 200
 STRIDE = 0.1  # distance along an axis per step at action 1
@@ -56,10 +63,27 @@ TRAP_START = (0.0, -0.8)
 TRAP_GOAL = (0.0, 0.75)
 TRAP_END = ((0.0, -0.5, 0.5),)  # y, left end, right end
 TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
+GOAL_WALLS = ((0.0, -1.0, 0.5),)  # y, left end, right end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
 BODY_RADIUS = 0.04  # of the disc in pictures
 DESCRIPTOR = base.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
+
+
+class ShapingWeights(NamedTuple):
+    """Weights of rewards that are added in training; with the defaults the reward is that of the task."""
+
+    progress_weight: Annotated[
+        Scalar, Field("reward per unit of approach to the goal", Uniform(0.0, 2.0), low=-10.0)
+    ] = 0.0
+    x_weight: Annotated[Scalar, Field("reward per unit of motion to the right", Uniform(-1.0, 1.0), low=-10.0)] = 0.0
+
+
+SHAPING = hyperparams.declared(ShapingWeights)
+MEASURES = {
+    "success": "1 in the step that reaches the goal zone",
+    "approach": "decrease of the distance to the goal",
+}
 
 
 def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
@@ -92,6 +116,24 @@ def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
     return _environment("point_trap", TRAP_START, _trap_step, episode_length, scenery)
 
 
+def point_goal(episode_length: int = EPISODE_LENGTH) -> Environment:
+    """A sparse reward behind a wall: 1 in the step that reaches the goal zone, which terminates the episode, else 0.
+
+    Uniformly random actions do not reach the goal. The parameters (`ShapingWeights`) add rewards for motion: the
+    approach to the goal alone leads into the dead end below the wall. Observation, action and descriptor are those of
+    `point_maze`; measures are `success` and `approach`, by which the distance to the goal decreases.
+
+    Args:
+      episode_length: steps until truncation, at least 1.
+
+    Raises:
+      ValueError: `episode_length` is below 1.
+    """
+    spec = _spec("point_goal", episode_length)._replace(parameters=SHAPING, measures=MEASURES)
+    environment = _sparse(spec, ShapingWeights())
+    return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
+
+
 def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
     """The empty square: no walls, no goal, no termination; episodes start near the centre.
 
@@ -111,9 +153,23 @@ def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
 def _environment(
     name: str, start: tuple[float, float], step: base.StepFn, episode_length: int, scenery: Scenery
 ) -> Environment:
-    spec = EnvSpec(name, observation_size=2, action_size=2, episode_length=episode_length, descriptor=DESCRIPTOR)
+    spec = _spec(name, episode_length)
     environment = Environment(partial(_reset, start), step, spec, picture=Picture(_scene, scenery))
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
+
+
+def _spec(name: str, episode_length: int) -> EnvSpec:
+    return EnvSpec(name, observation_size=2, action_size=2, episode_length=episode_length, descriptor=DESCRIPTOR)
+
+
+def _sparse(spec: EnvSpec, weights: ShapingWeights) -> Environment:
+    return Environment(
+        _sparse_reset,
+        partial(_sparse_step, weights),
+        spec,
+        picture=Picture(_scene, _scenery(TRAP_GOAL, GOAL_WALLS)),
+        parameterize=partial(_sparse, spec),
+    )
 
 
 def _scenery(
@@ -160,6 +216,23 @@ def _trap_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
     along_x, along_y = action * jnp.asarray([1.0, 0.0]), action * jnp.asarray([0.0, 1.0])
     position = move(state[::-1], along_x[::-1], TRAP_SIDES, TRAP_STRIDE)[::-1]
     return _goal_step(TRAP_GOAL, move(position, along_y, TRAP_END, TRAP_STRIDE))
+
+
+def _sparse_reset(key: Key) -> tuple[Array, Step]:
+    position, step = _reset(TRAP_START, key)
+    return position, step._replace(measures=dict.fromkeys(MEASURES, jnp.zeros(())))
+
+
+def _sparse_step(weights: ShapingWeights, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
+    del key  # the task is deterministic
+    position, goal = move(state, action, GOAL_WALLS, TRAP_STRIDE), jnp.asarray(TRAP_GOAL, jnp.float32)
+    distance = jnp.linalg.norm(position - goal)
+    approach = jnp.linalg.norm(state - goal) - distance
+    reached = distance <= GOAL_RADIUS
+    success = reached.astype(jnp.float32)
+    shaping = weights.progress_weight * approach + weights.x_weight * (position[0] - state[0])
+    measures = {"success": success, "approach": approach}
+    return position, base.next_step(position, success + shaping, reached, position, measures=measures)
 
 
 def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:

@@ -24,17 +24,19 @@ sine of its heading. All four are 0 for a caught prey.
 
 import math
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import hyperparams
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers import time_limit
-from rookery.types import Array, Key
+from rookery.hyperparams import Field, Uniform
+from rookery.types import Array, Key, Scalar
 
 EPISODE_LENGTH = 200
 STEP_SECONDS = 0.01
@@ -66,13 +68,28 @@ class HeadingFn(Protocol):
     def __call__(self, heading: Array, action: Array) -> Array: ...
 
 
+class PursuitParameters(NamedTuple):
+    """What a population can evolve; neither observations nor start states depend on these values."""
+
+    predator_speed: Annotated[Scalar, Field("sides of the square per second", Uniform(0.5, 4.0))] = PREDATOR_SPEED
+    prey_speed: Annotated[Scalar, Field("sides of the square per second", Uniform(0.5, 4.0))] = PREY_SPEED
+    capture_radius: Annotated[Scalar, Field("in sides of the square", Uniform(0.05, 0.4), high=1.0)] = CAPTURE_RADIUS
+
+
+PARAMETERS = hyperparams.declared(PursuitParameters)
+MEASURES = {
+    "survival": "steps that a prey survives, of all prey",
+    "captures": "number of prey that are caught",
+}
+
+
 class _Rules(NamedTuple):
     """Constants of an environment."""
 
     predators: int
     prey: int
-    strides: tuple[float, ...]  # [I] distance per step
-    capture_radius: float
+    strides: tuple[Scalar, ...]  # [I] distance per step
+    capture_radius: Scalar
     episode_length: int
     turn: HeadingFn
 
@@ -102,8 +119,9 @@ def pursuit_discrete(
     Raises:
       ValueError: an argument is outside of its range.
     """
-    rules = _rules(episode_length, predators, prey, (predator_speed, prey_speed), capture_radius, _absolute_heading)
-    return _environment("pursuit_discrete", rules, DIRECTIONS)
+    rules = _Rules(predators, prey, (), 0.0, episode_length, _absolute_heading)
+    parameters = PursuitParameters(predator_speed, prey_speed, capture_radius)
+    return _environment("pursuit_discrete", rules, parameters, DIRECTIONS)
 
 
 def pursuit_continuous(
@@ -120,31 +138,36 @@ def pursuit_continuous(
     that sets the absolute heading would be discontinuous, between -1 and 1, for an agent that moves left. Observations,
     rewards, arguments and errors are those of `pursuit_discrete`.
     """
-    rules = _rules(episode_length, predators, prey, (predator_speed, prey_speed), capture_radius, _relative_heading)
-    return _environment("pursuit_continuous", rules, 1)
+    rules = _Rules(predators, prey, (), 0.0, episode_length, _relative_heading)
+    parameters = PursuitParameters(predator_speed, prey_speed, capture_radius)
+    return _environment("pursuit_continuous", rules, parameters, 1)
 
 
-def _rules(
-    episode_length: int,
-    predators: int,
-    prey: int,
-    speeds: tuple[float, float],
-    capture_radius: float,
-    turn: HeadingFn,
-) -> _Rules:
-    for name, count in (("predators", predators), ("prey", prey)):
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}.")
-    for name, speed in zip(("predator_speed", "prey_speed"), speeds, strict=True):
+def _check(rules: _Rules, parameters: PursuitParameters) -> None:
+    for name in ("predators", "prey"):
+        if getattr(rules, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(rules, name)}.")
+    for name in ("predator_speed", "prey_speed"):
+        speed = getattr(parameters, name)
         if not (math.isfinite(speed) and speed >= 0.0):
             raise ValueError(f"{name} must be finite and at least 0 (0 means no motion), got {speed}.")
-    if not 0.0 < capture_radius < 1.0:
-        raise ValueError(f"capture_radius must be between 0 and 1, the side of the square, got {capture_radius}.")
-    strides = (speeds[0] * STEP_SECONDS,) * predators + (speeds[1] * STEP_SECONDS,) * prey
-    return _Rules(predators, prey, strides, capture_radius, episode_length, turn)
+    if not 0.0 < parameters.capture_radius < 1.0:
+        raise ValueError(
+            f"capture_radius must be between 0 and 1, the side of the square, got {parameters.capture_radius}."
+        )
 
 
-def _environment(name: str, rules: _Rules, action_size: int) -> Environment:
+def _with_parameters(rules: _Rules, parameters: PursuitParameters) -> _Rules:
+    """The constants with the values of the parameters."""
+    predator_stride = parameters.predator_speed * STEP_SECONDS
+    prey_stride = parameters.prey_speed * STEP_SECONDS
+    strides = (predator_stride,) * rules.predators + (prey_stride,) * rules.prey
+    return rules._replace(strides=strides, capture_radius=parameters.capture_radius)
+
+
+def _environment(name: str, rules: _Rules, parameters: PursuitParameters, action_size: int) -> Environment:
+    _check(rules, parameters)
+    rules = _with_parameters(rules, parameters)
     names = (*_names("predator", rules.predators), *_names("prey", rules.prey))
     size = 1 + 4 * len(names)
     spec = EnvSpec(
@@ -154,10 +177,17 @@ def _environment(name: str, rules: _Rules, action_size: int) -> Environment:
         episode_length=rules.episode_length,
         discrete=action_size > 1,
         team=Team(names, (size,) * len(names), (action_size,) * len(names), competitive=True),
+        parameters=PARAMETERS._replace(defaults=parameters),
+        measures=MEASURES,
     )
     picture = Picture(partial(_scene, rules), _scenery(rules))
     environment = Environment(partial(_reset, rules), partial(_step, rules), spec, picture=picture)
+    environment = environment._replace(parameterize=partial(_parameterize, environment, rules))
     return time_limit.limit_episode(time_limit.guard_physics(environment), rules.episode_length)
+
+
+def _parameterize(environment: Environment, rules: _Rules, values: PursuitParameters) -> Environment:
+    return environment._replace(step=partial(_step, _with_parameters(rules, values)))
 
 
 def _names(kind: str, count: int) -> tuple[str, ...]:
@@ -191,7 +221,8 @@ def _reset(rules: _Rules, key: Key) -> tuple[PursuitState, Step]:
         caught=jnp.zeros((rules.prey,), jnp.int32),
         time=jnp.zeros((), jnp.int32),
     )
-    return state, base.first_step(_observe(rules, state), jnp.zeros((0,)))
+    measures = dict.fromkeys(MEASURES, jnp.zeros(()))
+    return state, base.first_step(_observe(rules, state), jnp.zeros((0,)), measures=measures)
 
 
 def _distances(predators: Array, prey: Array) -> Array:
@@ -217,7 +248,9 @@ def _step(rules: _Rules, state: PursuitState, action: Array, key: Key) -> tuple[
     prey_reward = jnp.where(caught_now, -CAPTURE_REWARD, STEP_REWARD)
     reward = jnp.where(active, _per_agent(rules, predator_reward, prey_reward), 0.0)
     terminated = ~_per_agent(rules, free.any(), free)
-    return new_state, base.next_step(_observe(rules, new_state), reward, terminated, jnp.zeros((0,)))
+    features, none = _observe(rules, new_state), jnp.zeros((0,))
+    measures = {"survival": jnp.sum(free).astype(jnp.float32), "captures": catches}
+    return new_state, base.next_step(features, reward, terminated, none, measures=measures)
 
 
 def _per_agent(rules: _Rules, predator: Array, prey: Array) -> Array:
@@ -262,5 +295,5 @@ def _scenery(rules: _Rules) -> Scenery:
         upper=(1.0, 1.0),
         bodies=("predator",) * rules.predators + ("prey",) * rules.prey,
         radii=(BODY_RADIUS,) * (rules.predators + rules.prey),
-        reaches=(rules.capture_radius,) * rules.predators + (0.0,) * rules.prey,
+        reaches=(float(rules.capture_radius),) * rules.predators + (0.0,) * rules.prey,
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.envs.base import Environment, EnvState, Step
+from rookery.envs.base import Environment, EnvState, Step, parameterize_inside
 from rookery.types import Array, Key
 
 
@@ -46,7 +46,10 @@ def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environ
     In that step `observation` is the new episode's first, while `final_observation`, `reward` and `descriptor` are
     those of the true successor.
     """
-    return environment._replace(step=partial(_auto_reset_step, environment, bank))
+    return environment._replace(
+        step=partial(_auto_reset_step, environment, bank),
+        parameterize=parameterize_inside(environment, partial(auto_reset, bank=bank)),
+    )
 
 
 class Draws(NamedTuple):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.envs.base import Environment, EnvSpec, EnvState, Step, announce_inside
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
 from rookery.features import Shape, flatten_features, is_shape, unflatten_features
 from rookery.types import Array, Key
@@ -41,16 +41,17 @@ def stack_frames(environment: Environment, count: int) -> Environment:
     spec = environment.spec
     if count < 1:
         raise ValueError(f"frame_stack must be at least 1, got {count}.")
-    if environment.assignment is not None or spec.recurrent or spec.identified:
-        raise ValueError(f"{spec.name} has skills, a carry or an agent index; apply stack_frames before adding them.")
     if count == 1:
         return environment
+    if environment.assignment is not None or spec.recurrent or spec.identified:
+        raise ValueError(f"{spec.name} has skills, a carry or an agent index; apply stack_frames before adding them.")
     return environment._replace(
         reset=partial(_reset, environment, count),
         step=partial(_step, environment),
         spec=_stacked_spec(spec, count),
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
+        parameterize=parameterize_inside(environment, partial(stack_frames, count=count)),
         settings={
             **environment.settings,
             "environment": {**environment.settings.get("environment", {}), "frame_stack": count},

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.envs.base import ActionWithCarry, Environment, EnvState, Step
+from rookery.envs.base import ActionWithCarry, Environment, EnvState, Step, parameterize_inside
 from rookery.envs.rendering import scene
 from rookery.types import Key, PyTree
 
@@ -34,13 +34,14 @@ def with_carry(environment: Environment, carry_sizes: PyTree) -> Environment:
       carry_sizes: sizes of the vectors of the carry, H each; without a leaf the environment is returned unchanged.
 
     Raises:
-      ValueError: the environment has a carry already, or has skills, or a size is below 1.
+      ValueError: the environment has a carry already, or has skills, or another assignment and the agent has a carry,
+        or a size is below 1.
     """
     spec, sizes = environment.spec, jax.tree.leaves(carry_sizes)
     if min(sizes, default=1) < 1:
         raise ValueError(f"the sizes of a carry must be at least 1, got {carry_sizes}.")
-    if spec.recurrent or environment.assignment is not None:
-        present = "a carry" if spec.recurrent else "skills"
+    if spec.recurrent or spec.skill is not None or (environment.assignment is not None and sizes):
+        present = "a carry" if spec.recurrent else "skills" if spec.skill else "an assignment"
         raise ValueError(f"{spec.name} has {present} already; pass an environment without {present}.")
     if not sizes:
         return environment
@@ -50,6 +51,7 @@ def with_carry(environment: Environment, carry_sizes: PyTree) -> Environment:
         spec=spec._replace(recurrent=True),
         picture=scene.inside(environment.picture, "inner"),
         announce=None,
+        parameterize=parameterize_inside(environment, partial(with_carry, carry_sizes=carry_sizes)),
     )
 
 

@@ -18,7 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.envs.base import Assignment, Environment, EnvState, SkillSpec, Step, announce_inside
+from rookery.envs.base import (
+    Assignment,
+    Environment,
+    EnvState,
+    SkillSpec,
+    Step,
+    announce_inside,
+    parameterize_inside,
+)
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -83,7 +91,8 @@ def skills(
     """Wrap an environment so that its observations contain the skill of the episode, `[S]`.
 
     Each episode has a separate skill, also when several episodes begin from the same start state. Evaluations take the
-    skills in turn: episode i has skill `enumerate_skills(spec.skill)[i % M]`.
+    skills in turn: episode i has skill `enumerate_skills(spec.skill)[i % M]`. An assignment that the environment has
+    already is applied first.
 
     Args:
       environment: with a time limit (`time_limit.limit_episode`) and without skills.
@@ -106,16 +115,17 @@ def skills(
     skill = SkillSpec(skill_kind, num_skills)
     draw = partial(KINDS[skill_kind].draw, num_skills)
     skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
+    assign = partial(_assign, environment.assignment, draw, skill_of_turn, balanced)
+    wrap = partial(skills, num_skills=num_skills, skill_kind=skill_kind, balanced=balanced)
     return Environment(
         reset=partial(_reset, environment, draw),
         step=partial(_step, environment),
         spec=spec._replace(skill=skill),
-        assignment=Assignment(
-            partial(_first, draw, skill_of_turn, balanced), partial(_next, draw, skill_of_turn, balanced)
-        ),
+        assignment=Assignment(partial(_first, assign), partial(_next, assign)),
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
         host=environment.host,
+        parameterize=parameterize_inside(environment, wrap),
         settings={**environment.settings, "skills": vars(config)},
     )
 
@@ -167,27 +177,45 @@ def _reset(environment: Environment, draw: Callable, key: Key) -> tuple[SkillSta
     return _start(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
 
 
-def _first(
+def _first(assign: Callable, start: tuple[SkillState, Step], slot: Array, key: Key | None) -> tuple[SkillState, Step]:
+    return assign(start, slot, None, key)
+
+
+def _next(assign: Callable, start: tuple[SkillState, Step], last: SkillState, key: Key) -> tuple[SkillState, Step]:
+    return assign(start, last.turn + 1, last.inner, key)
+
+
+def _assign(
+    inner: Assignment | None,
     draw: Callable,
     skill_of_turn: Callable,
     balanced: bool,
     start: tuple[SkillState, Step],
-    slot: Array,
+    turn: Array,
+    last: EnvState | None,
     key: Key | None,
 ) -> tuple[SkillState, Step]:
-    return _restart_with_skill(start, skill_of_turn(slot) if balanced or key is None else draw(key), slot)
+    """Begin an episode from a start state: by the wrapped environment's assignment, if there is one, then the skill.
 
-
-def _next(
-    draw: Callable, skill_of_turn: Callable, balanced: bool, start: tuple[SkillState, Step], last: SkillState, key: Key
-) -> tuple[SkillState, Step]:
-    return _first(draw, skill_of_turn, balanced, start, last.turn + 1, key)
-
-
-def _restart_with_skill(start: tuple[SkillState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
-    """Replace the skill of a start state."""
-    state, step = start
-    return _start((state.inner, step), skill, turn)
+    Args:
+      inner: assignment of the wrapped environment.
+      draw: draws a skill from a key.
+      skill_of_turn: the skill that is assigned in turn.
+      balanced: as in `SkillsConfig`.
+      start: the start state.
+      turn: as in `SkillState`.
+      last: state in which the wrapped environment's episode before ended; None for the first of a slot.
+      key: None if the result depends on the start state and the turn only.
+    """
+    begun, skill_key = (start[0].inner, start[1]), key
+    if inner is not None:
+        inner_key, skill_key = (None, None) if key is None else jax.random.split(key)
+        if last is None or inner_key is None:
+            begun = inner.first(begun, turn, inner_key)
+        else:
+            begun = inner.next(begun, last, inner_key)
+    skill = skill_of_turn(turn) if balanced or skill_key is None else draw(skill_key)
+    return _start(begun, skill, turn)
 
 
 def _start(start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from rookery.envs.base import Environment, EnvSpec, EnvState, Step, Team
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step, Team, parameterize_inside
 from rookery.types import Array, Key
 
 AGENT = "agent"
@@ -47,6 +47,7 @@ def as_team(environment: Environment) -> Environment:
         step=partial(_step_single, environment),
         spec=spec._replace(team=team),
         announce=None,
+        parameterize=parameterize_inside(environment, as_team),
     )
 
 
@@ -70,6 +71,7 @@ def identify(environment: Environment) -> Environment:
         reset=partial(_reset, environment, _add_index),
         step=partial(_step_with_index, environment),
         spec=spec._replace(identified=True),
+        parameterize=parameterize_inside(environment, identify),
         settings={**environment.settings, "identify": True},
     )
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.envs.base import Environment, EnvState, Step, announce_inside
+from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
 from rookery.types import Array, Key
 
@@ -25,7 +25,8 @@ def limit_episode(environment: Environment, length: int) -> Environment:
     """Truncate episodes after `length` steps; a step that also terminates is terminated, not truncated.
 
     Raises:
-      ValueError: `length` is below 1, or the environment has skills, whose wrapper must be outside of the time limit.
+      ValueError: `length` is below 1, or the environment has skills or another assignment, which must be added outside
+        of the time limit.
 
     Example:
       >>> env = rookery.envs.limit_episode(rookery.make("point_room"), 10)
@@ -35,13 +36,15 @@ def limit_episode(environment: Environment, length: int) -> Environment:
     if length < 1:
         raise ValueError(f"episode_length must be at least 1 step, got {length}.")
     if environment.assignment is not None:
-        raise ValueError(f"{environment.spec.name} has skills; apply limit_episode first, then skills.")
+        present = "skills" if environment.spec.skill else "an assignment"
+        raise ValueError(f"{environment.spec.name} has {present}; apply limit_episode first, then {present}.")
     return environment._replace(
         reset=partial(_timed_reset, environment),
         step=partial(_timed_step, environment, length),
         spec=environment.spec._replace(episode_length=length),
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
+        parameterize=parameterize_inside(environment, partial(limit_episode, length=length)),
         settings={
             **environment.settings,
             "environment": {**environment.settings.get("environment", {}), "episode_length": length},
@@ -102,7 +105,9 @@ def guard_physics(environment: Environment) -> Environment:
     Example:
       >>> env = rookery.envs.limit_episode(rookery.envs.guard_physics(rookery.make("point_room")), 10)
     """
-    return environment._replace(step=partial(_guarded_step, environment))
+    return environment._replace(
+        step=partial(_guarded_step, environment), parameterize=parameterize_inside(environment, guard_physics)
+    )
 
 
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
@@ -116,6 +121,7 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
         final_observation=clean(step.final_observation),
         descriptor=clean(step.descriptor),
         broken=broken,
+        measures=clean(step.measures),
     )
 
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rookery.experiments.config import FLAG
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, environment_label, to_record
-from rookery.experiments.kinds import KINDS, default_space
+from rookery.experiments.kinds import KINDS, default_space, parameter_flag
 from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
 from rookery.report.page_json import JsonObject
@@ -103,7 +102,7 @@ def command(config: Settings, journal: Sequence[Event]) -> str:
     for name, value, _ in _changed(config):
         words += _flag(name.rpartition(".")[2].replace("_", "-"), value) if name != "environment.env" else []
     for name, value in changed.items():
-        words += _flag(FLAG + name.replace("_", "-"), value)
+        words += _flag(parameter_flag(name).removeprefix("--"), value)
     return shlex.join(words)
 
 

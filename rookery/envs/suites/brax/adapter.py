@@ -23,6 +23,7 @@ from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, St
 from rookery.envs.rendering import scene
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import bodies as brax_bodies
+from rookery.envs.suites.brax import rewards
 from rookery.envs.wrappers import time_limit
 from rookery.features import feature_size, flatten_features, is_shape
 from rookery.types import Array, Key
@@ -65,6 +66,8 @@ class Variant(NamedTuple):
     """Options for the constructor of Brax's environment."""
     goal: tuple[float, float] | None = None
     """x and y in metres of a goal that is not in the model; used for drawing only."""
+    reward_parts: tuple[str, ...] = rewards.ALL
+    """The parts of Brax's reward that the task's reward includes, see `rewards.parts_of`."""
 
 
 def make(
@@ -94,8 +97,9 @@ def make(
     brax_env = load(name, backend or default_backend(name), **{**variant.options, **options})
     readers = variant.prepare(brax_env, name)
     # Jitted separately, so that training and evaluation trace the physics once, whatever their batch sizes.
-    reset = jax.jit(partial(_reset, brax_env, readers))
-    step = jax.jit(partial(_step, brax_env, readers))
+    measures = rewards.measures_of(name)
+    reset = jax.jit(partial(_reset, brax_env, readers, measures))
+    step = jax.jit(partial(_step, brax_env, readers, measures, rewards.parts_of(name, variant.reward_parts)))
     start = jax.eval_shape(reset, jax.random.key(0))[1]
     spec = EnvSpec(
         name=name,
@@ -103,8 +107,12 @@ def make(
         action_size=brax_env.action_size,
         episode_length=episode_length,
         descriptor=variant.descriptor,
+        parameters=rewards.parameters_of(name, variant.reward_parts),
+        measures=measures,
     )
-    environment = Environment(reset, step, spec, picture=brax_bodies.picture(brax_env, variant.goal))
+    picture = brax_bodies.picture(brax_env, variant.goal)
+    environment = Environment(reset, partial(rewards.unweighted_step, step), spec, picture=picture)
+    environment = rewards.with_weights(environment, step)
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
 
 
@@ -249,13 +257,23 @@ def _standard_promotion() -> Iterator[None]:
         yield
 
 
-def _reset(brax_env: Any, readers: StateReaders, key: Key) -> tuple[EnvState, Step]:
+def _reset(brax_env: Any, readers: StateReaders, measures: Mapping[str, str], key: Key) -> tuple[EnvState, Step]:
     with _standard_promotion():
         start = brax_env.reset(key)
-    return start.pipeline_state, base.first_step(readers.observation(start), readers.descriptor(start))
+    zeros = dict.fromkeys(measures, jnp.zeros(())) or None
+    step = base.first_step(readers.observation(start), readers.descriptor(start), measures=zeros)
+    return start.pipeline_state, step
 
 
-def _step(brax_env: Any, readers: StateReaders, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
+def _step(
+    brax_env: Any,
+    readers: StateReaders,
+    measures: Mapping[str, str],
+    parts: Mapping[str, str],
+    state: EnvState,
+    action: Array,
+    key: Key,
+) -> rewards.Measured:
     del key  # Brax's physics are deterministic
     from brax.envs import State
 
@@ -265,7 +283,9 @@ def _step(brax_env: Any, readers: StateReaders, state: EnvState, action: Array, 
         after = brax_env.step(before, jnp.clip(action, -1.0, 1.0))
     done = jnp.asarray(after.done, jnp.float32) > 0.5
     step = base.next_step(readers.observation(after), readers.reward(after), done, readers.descriptor(after))
-    return after.pipeline_state, step
+    if measures:
+        step = step._replace(measures={"distance": rewards.distance(state, after.pipeline_state)})
+    return rewards.Measured(after.pipeline_state, step, rewards.parts_in(parts, after))
 
 
 def native_observation(state: Any) -> Array:
@@ -310,5 +330,9 @@ def _undirected_reward(state: Any) -> Array:
 
 
 PLAIN = Variant(_plain)
-OMNI = Variant(_omni, base.descriptor_spec("final x, y of the torso", "final", (-30.0, -30.0), (30.0, 30.0)))
+OMNI = Variant(
+    _omni,
+    base.descriptor_spec("final x, y of the torso", "final", (-30.0, -30.0), (30.0, 30.0)),
+    reward_parts=("control", "healthy"),
+)
 """Undirected locomotion for ant and humanoid: the reward consists of the healthy reward and the control costs."""

@@ -182,7 +182,7 @@ def _prepare_maze(brax_env: Any, name: str) -> StateReaders:
 TRAP = Variant(_prepare_trap, TRAP_DESCRIPTOR)
 """Brax's environment with a trap ahead of the robot and the robot's position in the observation; same reward."""
 
-MAZE = Variant(_prepare_maze, MAZE_DESCRIPTOR, {"healthy_z_range": HEALTHY_HEIGHT}, GOAL)
+MAZE = Variant(_prepare_maze, MAZE_DESCRIPTOR, {"healthy_z_range": HEALTHY_HEIGHT}, GOAL, reward_parts=())
 """The maze, for the ant: the reward is minus the distance to the goal, the episode terminates when the torso leaves
 `HEALTHY_HEIGHT`, and the observation contains the robot's position."""
 

@@ -1,0 +1,186 @@
+"""A member trains with its values of the environment's parameters, and is evaluated with the task's."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery import hyperparams
+from rookery.agents import multi_agent
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs import registry
+from rookery.envs.base import EnvSpec
+from rookery.learners.base import Learner, genotype
+from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.on_policy import on_policy
+from rookery.populations.pbt import pbt
+from rookery.populations.role_pbt import pbt_roles
+from tests.agents.common import compiled
+from tests.envs.parameterized import LENGTH, priced
+from tests.learners.fixed_agents import CONFIG, SPACE, spy
+from tests.tiny import assert_equal
+
+RETURN = 1.0 + 2.0 + 3.0 + 4.0  # of an episode with bonus 0 and pace 1
+OFF_POLICY = OffPolicyConfig(
+    num_envs=4, steps_per_generation=4, updates_per_step=0.25, batch_size=4, buffer_size=8, warmup_steps=0,
+    eval_episodes=2, start_states=2,
+)  # fmt: skip
+
+
+def on(objective: str | None = None, team: bool = False, fitness: str | None = None) -> Learner:
+    environment = priced(team)
+    agent = spy(environment.spec)
+    agent = multi_agent.independent(agent, environment.spec) if team else agent
+    config = CONFIG.__class__(**{**vars(CONFIG), "objective": objective, "fitness": fitness})
+    return on_policy(agent, environment, config)
+
+
+def off() -> Learner:
+    environment = priced()
+    return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(4,))), environment, OFF_POLICY)
+
+
+class Trained(NamedTuple):
+    member: Any
+    metrics: Any
+    evaluation: Any
+
+
+def trained(learner: Learner, hyper: Any, axis: int | None = None) -> Trained:
+    """One generation of a member with each row of `hyper`."""
+
+    def one(hyper: Any) -> Trained:
+        key = jax.random.key(0)
+        bank = learner.start_states(key)
+        member, metrics = learner.step(learner.init(key, hyper, bank), bank, key, jnp.int32(0))
+        return Trained(member, metrics, learner.evaluate(genotype(member), bank, key))
+
+    return compiled(jax.vmap(one))(hyper)
+
+
+def with_bonus(learner: Learner, *values: float) -> Any:
+    """A row of hyper-parameters for each value."""
+    hyper = hyperparams.defaults(hyperparams.choose(learner.space, env_bonus="evolve"))
+    rows = jax.tree.map(lambda leaf: jnp.full((len(values),), leaf), hyper)
+    return rows._replace(env_bonus=jnp.asarray(values, jnp.float32))
+
+
+@pytest.mark.parametrize("build", [on, off])
+def test_each_member_trains_with_its_value_and_is_evaluated_on_the_task(build: Any) -> None:
+    learner = build()
+    found = trained(learner, with_bonus(learner, 0.0, 8.0, 0.5))
+    reward = np.asarray(found.metrics["reward"])
+    np.testing.assert_allclose(reward - reward[0], [0.0, 8.0, 0.5], rtol=1e-6)
+    np.testing.assert_array_equal(found.evaluation.fitness, [RETURN] * 3)
+    assert found.member.hyper.env_bonus.tolist() == [0.0, 8.0, 0.5]  # the member keeps it
+    changed = [np.asarray(leaf) for leaf in jax.tree.leaves(found.member.state)]
+    assert any((leaf[0] != leaf[1]).any() for leaf in changed)  # it changes the update
+
+
+def test_without_a_choice_nothing_is_bound() -> None:
+    learner = on()
+    hyper = hyperparams.defaults(learner.space)
+    assert not any(name.startswith("env_") for name in hyper._fields)
+    rows = jax.tree.map(lambda leaf: leaf[None], hyper)
+    plain, chosen = trained(learner, rows), trained(learner, with_bonus(learner, 0.0))
+    assert_equal(plain.member.state, chosen.member.state)
+    assert type(plain.member.hyper) is type(hyper)
+
+
+def test_the_members_of_a_population_draw_them_within_their_bounds() -> None:
+    learner = on()
+    program = pbt(learner, hyperparams.choose(learner.space, env_bonus=(1.0, 2.0), env_pace=0.5), 4)
+    _, metrics = compiled(program.step)(compiled(program.init)(jax.random.key(0)), jax.random.key(1))
+    bonus = np.asarray(metrics["hyper/env_bonus"])
+    assert bonus.min() >= 1.0
+    assert bonus.max() <= 2.0
+    assert len(np.unique(bonus)) == 4
+    np.testing.assert_array_equal(metrics["hyper/env_pace"], 0.5)
+    # three steps of each environment: the times 1, 2 and 3 at pace 0.5
+    np.testing.assert_allclose(metrics["reward"], bonus + 0.5 * 2.0, rtol=1e-6)
+    np.testing.assert_array_equal(metrics["fitness"], [RETURN] * 4)
+
+
+def test_separate_roles_have_no_parameters_of_the_environment() -> None:
+    learner = on(team=True)
+    pbt_roles(learner, population_size=2)
+    space = hyperparams.choose(learner.space, env_bonus=(1.0, 2.0))
+    with pytest.raises(ValueError, match=r"^env_bonus belongs to the environment of a whole team, but each role has"):
+        pbt_roles(learner, space, population_size=2)
+
+
+class TestSpace:
+    def test_fields_join_when_they_are_chosen(self) -> None:
+        space = on().space
+        chosen = hyperparams.choose(space, env_pace=(0.5, 2.0), weight="fixed", env_bonus="fixed")
+        assert chosen.defaults._asdict() == {"discount": 0.5, "weight": 1.0, "env_pace": 1.0}
+        assert dict(chosen.domains) == {"env_pace": hyperparams.LogUniform(0.5, 2.0)}
+        both = hyperparams.choose(space, env_pace=3.0, env_bonus="evolve")
+        assert both.defaults._asdict() == {"discount": 0.5, "weight": 1.0, "env_bonus": 0.0, "env_pace": 3.0}
+        assert both.domains["env_bonus"] == hyperparams.Uniform(0.0, 4.0)
+        assert type(hyperparams.choose(space, env_pace=1.0).defaults) is type(chosen.defaults)
+        assert hyperparams.choose(space, weight="fixed").defaults == SPACE.defaults
+
+    @pytest.mark.parametrize(
+        ("choice", "message"),
+        [
+            ({"env_bonos": 1.0}, r"^'env_bonos' is no hyper-parameter here; did you mean env_bonus\?$"),
+            ({"env_pace": -1.0}, r"^env_pace must lie in \[0, inf\), got -1\.$"),
+            ({"env_pace": "evolve"}, r"^env_pace must be two bounds, one value, a domain or 'fixed', got 'evolve'\.$"),
+        ],
+    )
+    def test_invalid_choices_are_errors(self, choice: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            hyperparams.choose(on().space, **choice)
+
+    def test_a_task_without_parameters_has_none_to_choose(self) -> None:
+        environment = registry.make("point_room")
+        learner = off_policy(sac(environment.spec), environment)
+        with pytest.raises(ValueError, match=r"^'env_bonus' is no hyper-parameter here"):
+            hyperparams.choose(learner.space, env_bonus=1.0)
+
+
+class TestObjective:
+    def fitness(self, learner: Learner) -> Any:
+        rows = jax.tree.map(lambda leaf: leaf[None], hyperparams.defaults(learner.space))
+        return jax.tree.map(lambda leaf: leaf[0], trained(learner, rows).evaluation)
+
+    def test_the_fitness_is_the_sum_of_the_measure(self) -> None:
+        evaluation = self.fitness(on("steps"))
+        assert (float(evaluation.fitness), evaluation.returns.tolist()) == (LENGTH, [RETURN, RETURN])
+
+    @pytest.mark.parametrize(("fitness", "expected"), [("left", 3.0), ("right", 5.0), (None, 4.0)])
+    def test_a_measure_of_each_agent(self, fitness: str | None, expected: float) -> None:
+        evaluation = self.fitness(on("each", True, fitness))
+        assert float(evaluation.fitness) == LENGTH * expected
+        assert evaluation.roles.tolist() == [LENGTH * 3.0, LENGTH * 5.0]
+        assert evaluation.returns.tolist() == [RETURN, RETURN]
+
+    def test_a_measure_of_the_episode_counts_for_every_agent(self) -> None:
+        evaluation = self.fitness(on("steps", True))
+        assert (float(evaluation.fitness), evaluation.roles.tolist()) == (LENGTH, [LENGTH, LENGTH])
+
+    @pytest.mark.parametrize(
+        ("objective", "message"),
+        [("step", r"^objective 'step' is no measure of priced; did you mean steps\?$")],
+    )
+    def test_an_unknown_measure_is_an_error(self, objective: str, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            on(objective)
+
+    def test_a_task_without_measures_has_no_objective(self) -> None:
+        environment = registry.make("point_room")
+        config = OffPolicyConfig(objective="success")
+        with pytest.raises(
+            ValueError, match=r"^objective 'success' is no measure of point_room, which has none; leave"
+        ):
+            off_policy(sac(environment.spec), environment, config)
+
+
+def test_the_spec_describes_them() -> None:
+    spec: EnvSpec = priced().spec
+    assert spec.parameters is not None
+    assert list(spec.parameters.fields) == ["bonus", "pace"]
+    assert dict(spec.measures) == {"steps": "number of steps"}
