@@ -59,7 +59,7 @@ TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
 BODY_RADIUS = 0.04  # of the disc in pictures
-DESCRIPTOR = base.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
+DESCRIPTOR = base.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0), cell=0.1, observed=True)
 
 
 def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
