@@ -237,8 +237,8 @@ def update(
       step: `[]`, updates before this one; passed to the wrapped agent.
 
     Returns:
-      The new state, and metrics `[]`: those of the wrapped agent, `phi_reward` and `phi_length`, the mean distances of a
-      transition along its skill and in any direction; for METRA also `dual`, the multiplier.
+      The new state, and metrics `[]`: those of the wrapped agent, `phi_reward` and `phi_length`, the mean distances
+      of a transition along its skill and in any direction; for METRA also `dual`, the multiplier.
     Deviation: the multiplier's gradient is that of its logarithm without the factor of the multiplier, as in the
     authors' code, so that it stays above 0.
     """
