@@ -1,12 +1,14 @@
-"""Skills that DIAYN learns without a task reward: their accuracy and coverage, and tuning by a population.
+"""Skills that DIAYN, METRA and LSD learn without a task reward: accuracy, coverage, and tuning by a population.
 
     python -m benchmarks.learning.skills --runs runs/skills --pictures docs
 
-There are four experiments, each with a separate budget. `room`: eight skills in an open room. `ant` and `cheetah`:
-eight skills of a robot, and the descriptors of its episodes compared with those of random actions and of an untrained
-agent. `tuning`: 20 skills in the room with a small budget, where PBT and random search use the same number of steps.
-Accuracy is the share of an episode's steps whose skill the discriminator predicts; at the end it is measured on new
-start states. Existing runs are not repeated, so the benchmark can be stopped and continued.
+There are six experiments, each with a separate budget. `travel-ant` and `travel-cheetah`: METRA, LSD and DIAYN with equal
+skills and steps, and random actions from the same start states, by the number of distinct cells of 1 m that the states
+of 64 episodes lie in (the torso's x, y, or x). `room`: eight skills in an open room. `ant` and `cheetah`: eight skills of
+a robot, and the descriptors of its episodes compared with those of random actions and of an untrained agent. `tuning`: 20
+skills in the room with a small budget, where PBT and random search use the same number of steps. Accuracy is the share of
+an episode's steps whose skill the discriminator predicts; at the end it is measured on new start states. Existing runs
+are not repeated, so the benchmark can be stopped and continued.
 """
 
 import argparse
@@ -28,8 +30,9 @@ import rookery
 from benchmarks import harness
 from rookery import trees
 from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.envs import descriptors
-from rookery.envs.wrappers.skills import skills
+from rookery.envs.wrappers.skills import enumerate_skills, skills
 from rookery.learners import evaluation, rollout
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
@@ -51,6 +54,9 @@ class Setting(NamedTuple):
     alpha_init: float = 1.0
     chosen: Mapping[str, float] = MappingProxyType({})  # constant hyper-parameters other than the defaults
     cells: int | None = None  # of the grid over the descriptor, along each axis; None for no grid
+    skill_kind: str = "one-hot"
+    episode_length: int = EPISODE_LENGTH
+    positions: bool = False  # whether to count the cells that all states of the episodes lie in
 
 
 POPULATION_CONFIGS = {"PBT": PbtConfig(), "PBT with buffers": PbtConfig(inherit_buffer=True)}
@@ -64,7 +70,27 @@ ANT_CONFIG = rookery.learners.OffPolicyConfig(
 CHEETAH_CONFIG = dataclasses.replace(ANT_CONFIG, updates_per_step=0.2)
 SCALED_REWARD = MappingProxyType({"reward_scaling": 10.0})
 """The diversity reward is initially small relative to an entropy temperature of 1, which therefore starts at 0.1."""
+METHODS = ("METRA", "LSD", "DIAYN")
+REWARD_SCALES = {"METRA": 1.0, "LSD": 10.0, "DIAYN": 10.0}
+"""A step of METRA is rewarded by at most about 1; LSD's reward is in metres, and a step covers a few hundredths."""
+TRAVEL_CONFIG = rookery.learners.OffPolicyConfig(
+    num_envs=100, steps_per_generation=50_000, updates_per_step=0.2, eval_episodes=16
+)
 SETTINGS = {
+    "travel-ant": Setting(
+        "ant_omni",
+        2,
+        20,
+        TRAVEL_CONFIG,
+        METHODS,
+        alpha_init=0.1,
+        skill_kind="sphere",
+        episode_length=200,
+        positions=True,
+    ),
+    "travel-cheetah": Setting(
+        "halfcheetah_omni", 8, 20, TRAVEL_CONFIG, METHODS, alpha_init=0.1, episode_length=200, positions=True
+    ),
     "room": Setting("point_room", 8, 40, ROOM_CONFIG),
     "ant": Setting("ant_uni", 8, 8, ANT_CONFIG, cells=5, alpha_init=0.1, chosen=SCALED_REWARD),
     "cheetah": Setting(
@@ -95,6 +121,13 @@ def main() -> None:
     made.add_argument("--pictures", help="folder for the figures")
     made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
+    if options.quick:
+        options.runs, options.seeds = f"{options.runs}-quick", options.seeds[:1]
+        for name, setting in SETTINGS.items():
+            short = dataclasses.replace(
+                setting.learner_config, steps_per_generation=20 * setting.learner_config.num_envs
+            )
+            SETTINGS[name] = setting._replace(generations=1, learner_config=short)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     Path(options.runs).mkdir(parents=True, exist_ok=True)
     for experiment in [] if options.only_report else options.experiments:
@@ -111,18 +144,31 @@ def main() -> None:
 
 def bind(setting: Setting, contender: str, eval_episodes: int | None = None) -> Contender:
     """Program of a contender, evaluated with the configured number of episodes or with `eval_episodes`."""
-    env = skills(rookery.make(setting.task, episode_length=EPISODE_LENGTH), setting.num_skills)
+    distances = measure_of(contender) == "distance"
+    task = rookery.make(setting.task, episode_length=setting.episode_length)
+    env = skills(task, setting.num_skills, setting.skill_kind, with_previous=distances)
     inner = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=HIDDEN, alpha_init=setting.alpha_init))
-    agent = diayn(inner, env.spec, DiaynConfig(setting.full_state, discriminator_hidden_sizes=HIDDEN))
+    if contender == "METRA":
+        agent = metra(inner, env.spec, MetraConfig(setting.full_state, phi_hidden_sizes=HIDDEN))
+    elif contender == "LSD":
+        agent = lsd(inner, env.spec, LsdConfig(setting.full_state, phi_hidden_sizes=HIDDEN))
+    else:
+        agent = diayn(inner, env.spec, DiaynConfig(setting.full_state, discriminator_hidden_sizes=HIDDEN))
     learner_config = setting.learner_config
     if eval_episodes is not None:
         learner_config = dataclasses.replace(learner_config, eval_episodes=eval_episodes, start_states=eval_episodes)
     learner = rookery.off_policy(agent, env, learner_config)
-    space, size = rookery.choose(agent.space, **setting.chosen), setting.population_size
+    chosen = {"reward_scaling": REWARD_SCALES[contender]} if setting.positions else setting.chosen
+    space, size = rookery.choose(agent.space, **chosen), setting.population_size
     if contender in POPULATION_CONFIGS:
         return Contender(agent, env, learner, rookery.pbt(learner, space, size, POPULATION_CONFIGS[contender]))
     drawn = contender == "random search"
     return Contender(agent, env, learner, rookery.seeds(learner, space, size, draw_hyper=drawn))
+
+
+def measure_of(contender: str) -> str:
+    """What an evaluation measures of a contender's skills."""
+    return "distance" if contender in ("METRA", "LSD") else "accuracy"
 
 
 def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -135,7 +181,9 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
     final = bind(setting, contender, FRESH)
     init_genotype = final.program.init(jax.random.split(jax.random.key(seed))[0])  # the initial state of the run
     evaluate, key = jax.jit(final.program.evaluate), jax.random.key(10_000 + seed)
-    fresh, untrained = (np.asarray(evaluate(state, key)["accuracy"]) for state in (result.state, init_genotype))
+    fresh, untrained = (
+        np.asarray(evaluate(state, key)[measure_of(contender)]) for state in (result.state, init_genotype)
+    )
     row = {
         "experiment": experiment,
         "contender": contender,
@@ -158,7 +206,7 @@ def episodes(setting: Setting, built: Contender, pair: tuple[Any, Any], key: jax
 
     Returns:
       `skills`, `exploring`, `untrained`, `random`: descriptors `[FRESH, D]`; `paths`: state descriptors of the skills
-      `[T, FRESH, D]`.
+      `[T, FRESH, D]`. With `positions` also `visited_skills`, ..., the number of cells that all states lie in.
     """
     learned, init_genotype = pair
     act = jax.vmap(built.agent.act, in_axes=(None, 0))
@@ -174,9 +222,16 @@ def episodes(setting: Setting, built: Contender, pair: tuple[Any, Any], key: jax
     for name, policy in policies.items():
         ends, paths = jax.jit(partial(walk, built.environment, policy))(bank, key)
         found[name] = np.asarray(ends)
+        if setting.positions:
+            states, descriptor = np.asarray(paths), built.environment.spec.descriptor
+            assert descriptor is not None
+            assert descriptor.cell is not None
+            reached = states[np.isfinite(states).all(axis=-1)]
+            found[f"visited_{name}"] = np.asarray(descriptors.visited_cells(reached, descriptor.cell))
         if name == "skills":
             found["paths"] = np.asarray(paths)
-    return found | {"skill": np.arange(FRESH) % setting.num_skills}
+    assert built.environment.spec.skill is not None
+    return found | {"skill": np.arange(FRESH) % len(enumerate_skills(built.environment.spec.skill))}
 
 
 def walk(environment: rookery.Environment, policy: Any, bank: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -234,7 +289,8 @@ def report(options: argparse.Namespace) -> None:
             lines.append(line("tuning", contender, f"better than {other}", better, *medians))
     harness.report("learning_skills", options, lines, harness.load())
     if options.pictures:
-        draw_curves({key: rows for key, rows in found.items() if rows}, Path(options.pictures) / "skills_curves.png")
+        accuracies = {key: rows for key, rows in found.items() if rows and not SETTINGS[key[0]].positions}
+        draw_curves(accuracies, Path(options.pictures) / "skills_curves.png")
         for experiment, draw in (("room", draw_paths), ("ant", draw_ends), ("cheetah", draw_ends)):
             if rows := found[experiment, "DIAYN"]:
                 draw(rows, Path(options.pictures) / f"skills_{experiment}.png")
@@ -249,6 +305,8 @@ def load(path: Path) -> dict[str, Any]:
 def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the table of an experiment, one per measure."""
     ended = [row["episodes"] for row in rows]
+    if SETTINGS[experiment].positions:
+        return travelled(experiment, contender, rows)
     measures: dict[str, list[float]] = {
         "accuracy, fresh": [float(np.median(row["fresh"])) for row in rows],
         "accuracy, untrained": [float(np.median(row["untrained"])) for row in rows],
@@ -275,6 +333,24 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
         pair = [{experiment: measures[f"cells, {name}"]} for name in ("skills", other)]
         lines.append(line(experiment, contender, f"more than {other}", statistics.probability_of_improvement, *pair))
     return lines
+
+
+def travelled(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the table of an experiment that counts the cells in which all states of the episodes lie."""
+    names = ("skills", "exploring", "untrained", "random")
+    visited = {name: [float(row["episodes"][f"visited_{name}"]) for row in rows] for name in names}
+    ratio = np.asarray(visited["skills"]) / np.asarray(visited["random"])
+    measures = {
+        f"{measure_of(contender)}, fresh": [float(np.median(row["fresh"])) for row in rows],
+        **{f"cells visited, {name}": values for name, values in visited.items()},
+        "cells visited, skills over random": ratio.tolist(),
+        "seconds": [row["seconds"] for row in rows],
+    }
+    mean = statistics.interquartile_mean
+    lines = [line(experiment, contender, name, mean, {experiment: values}) for name, values in measures.items()]
+    lines[0]["commits"] = sorted({row["commit"] for row in rows})
+    pair = [{experiment: visited[name]} for name in ("skills", "random")]
+    return [*lines, line(experiment, contender, "more than random", statistics.probability_of_improvement, *pair)]
 
 
 def steps_to(row: Mapping[str, Any], curve: np.ndarray) -> float:

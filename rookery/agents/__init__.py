@@ -4,6 +4,7 @@ from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
 from rookery.agents.check import check_agent
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.encoders import reader
+from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
@@ -14,6 +15,8 @@ __all__ = [
     "Agent",
     "DiaynConfig",
     "Encoder",
+    "LsdConfig",
+    "MetraConfig",
     "OffPolicyAgent",
     "OnPolicyAgent",
     "PpoConfig",
@@ -22,6 +25,8 @@ __all__ = [
     "check_agent",
     "diayn",
     "independent",
+    "lsd",
+    "metra",
     "ppo",
     "reader",
     "sac",

@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
-from rookery.envs.base import EnvSpec, Step
+from rookery.envs.base import EnvSpec, Previous, Step
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -154,7 +154,7 @@ class ObserveFn(Protocol[StateT]):
 class MeasureFn(Protocol[ParamsT]):
     """Return further quantities that an evaluation sums over the steps of an episode: name -> `[]`.
 
-    `step.final_observation` is preprocessed like the observations that the agent acts on.
+    `step.final_observation` and `step.previous` are preprocessed like the observations that the agent acts on.
     """
 
     def __call__(self, params: ParamsT, step: Step) -> Mapping[str, Array]: ...
@@ -177,6 +177,12 @@ class ConcludeFn(Protocol):
     ) -> tuple[Array, Mapping[str, Array]]: ...
 
 
+class TowardsFn(Protocol[ParamsT]):
+    """Choose the skill `[S]` that leads from a state to a goal; both have preprocessed observations."""
+
+    def __call__(self, params: ParamsT, state: Previous, goal: Previous) -> Array: ...
+
+
 class IntrinsicReward(NamedTuple, Generic[ParamsT, StateT]):
     """The functions that a learner calls for an agent that computes its own reward."""
 
@@ -184,6 +190,8 @@ class IntrinsicReward(NamedTuple, Generic[ParamsT, StateT]):
     observe: ObserveFn[StateT]
     measure: MeasureFn[ParamsT]
     conclude: ConcludeFn
+    towards: TowardsFn[ParamsT] | None = None
+    """None: the agent's skills reach no goals."""
 
 
 def _unchanged(state: StateT) -> StateT:

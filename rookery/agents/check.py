@@ -15,7 +15,7 @@ import numpy as np
 
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
-from rookery.envs.base import ActionWithCarry, EnvSpec, Step
+from rookery.envs.base import ActionWithCarry, EnvSpec, Previous, Step
 from rookery.types import Array, Hyper, Key, Observation, PyTree, Transition
 
 _UPDATES = 8
@@ -282,7 +282,10 @@ def _transitions(
         return batch
     descriptor = jax.random.uniform(keys[5], (_ROWS, spec.descriptor_size))
     none = jnp.zeros((_ROWS,), bool)
-    steps = Step(following, reward, terminated, none, batch.next_observation, descriptor, none, reward)
+    previous = Previous(observation, descriptor[::-1]) if spec.has_previous else None
+    steps = Step(
+        following, reward, terminated, none, batch.next_observation, descriptor, none, reward, previous=previous
+    )
     return batch._replace(extras=jax.vmap(agent.intrinsic_reward.keep)(steps))
 
 

@@ -194,25 +194,23 @@ def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
     return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
-def _layout(inner: UpdateLayout) -> UpdateLayout[DiaynState]:
-    """The layout of the wrapped agent's updates, for the state that contains its state."""
+def layout_around(inner: UpdateLayout) -> UpdateLayout:
+    """The layout of the wrapped agent's updates, for a state that contains its state as `agent`."""
 
-    def change(change_agent: Callable, state: DiaynState) -> DiaynState:
+    def change(change_agent: Callable, state: Any) -> Any:
         return state._replace(agent=change_agent(state.agent))
 
     return inner._replace(pack=partial(change, inner.pack), unpack=partial(change, inner.unpack))
 
 
-def explore(bindings: DiaynBindings, state: DiaynState, hyper: Hyper, observation: Observation, key: Key) -> Array:
-    """Return the wrapped agent's exploratory action."""
-    return bindings.agent.explore(
-        state.agent, hyperparams.select(bindings.agent.space.defaults, hyper), observation, key
-    )
+def explore(agent: OffPolicyAgent, state: Any, hyper: Hyper, observation: Observation, key: Key) -> Array:
+    """Return the wrapped agent's exploratory action; its state is `state.agent`."""
+    return agent.explore(state.agent, hyperparams.select(agent.space.defaults, hyper), observation, key)
 
 
-def act(bindings: DiaynBindings, params: DiaynParams, observation: Observation) -> Array:
-    """Return the wrapped agent's deterministic action."""
-    return bindings.agent.act(params.agent, observation)
+def act(agent: OffPolicyAgent, params: Any, observation: Observation) -> Array:
+    """Return the wrapped agent's deterministic action; its parameters are `params.agent`."""
+    return agent.act(params.agent, observation)
 
 
 def update(
@@ -298,12 +296,12 @@ def _return_threshold(config: DiaynConfig) -> smerl.ReturnThreshold:
     return smerl.ReturnThreshold(config.smerl_target, config.smerl_fraction, config.smerl_margin)
 
 
-def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array, encoded_size: int | None = None) -> PyTree:
+def freeze_skill(params: Any, spec: EnvSpec, skill: Array, encoded_size: int | None = None) -> PyTree:
     """Return the wrapped agent's parameters for one skill, for the environment without skills: equal actions and
     values.
 
     Args:
-      params: parameters of a DIAYN agent.
+      params: parameters of an agent that discovers skills; those of the wrapped agent are `params.agent`.
       spec: spec of the environment with skills that the agent was built for.
       skill: `[S]`.
       encoded_size: of the wrapped agent.
@@ -311,6 +309,34 @@ def freeze_skill(params: DiaynParams, spec: EnvSpec, skill: Array, encoded_size:
     features = spec.observation_size if encoded_size is None else encoded_size
     start = spec.input_size - skill.shape[0] - spec.observation_size + features
     return networks.freeze_inputs(params.agent, start, skill)
+
+
+def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_state: bool) -> int:
+    """Check what a method of skill discovery is built from.
+
+    Args:
+      method: its name, for messages.
+      agent: the agent to wrap.
+      spec: spec of the environment.
+      full_state: whether the method reads whole observations, not the task's descriptor.
+
+    Returns:
+      Number of features of a state that it reads.
+
+    Raises:
+      ValueError: the agent learns on-policy; or the environment has no skills, or no descriptor to read.
+    """
+    if not isinstance(agent, OffPolicyAgent):
+        raise ValueError(f"{method} needs an agent that learns from stored transitions, such as rookery.sac(spec).")
+    check_spec(spec, method)
+    if spec.skill is None:
+        raise ValueError(f"{method} needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
+    if spec.descriptor is None and not full_state:
+        raise ValueError(
+            f"{spec.name} has no descriptor to recognise skills by; choose a task that has one, or turn on "
+            "descriptor_full_state (--descriptor-full-state), which uses the whole observation."
+        )
+    return spec.observation_size if full_state else spec.descriptor_size
 
 
 def diayn(
@@ -332,17 +358,8 @@ def diayn(
       >>> agent = rookery.diayn(rookery.sac(env.spec), env.spec)
     """
     config = config or DiaynConfig()
-    if not isinstance(agent, OffPolicyAgent):
-        raise ValueError("DIAYN needs an agent that learns from stored transitions, such as rookery.sac(spec).")
-    check_spec(spec, "DIAYN")
-    if spec.skill is None:
-        raise ValueError(f"DIAYN needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
-    if spec.descriptor is None and not config.descriptor_full_state:
-        raise ValueError(
-            f"{spec.name} has no descriptor to recognise skills by; choose a task that has one, or turn on "
-            "descriptor_full_state (--descriptor-full-state), which uses the whole observation."
-        )
-    size = spec.observation_size if config.descriptor_full_state else spec.descriptor_size
+    size = check_discovery("DIAYN", agent, spec, config.descriptor_full_state)
+    assert spec.skill is not None
     bindings = DiaynBindings(
         agent=agent,
         skill=spec.skill,
@@ -353,8 +370,8 @@ def diayn(
     return OffPolicyAgent(
         init=partial(init, bindings),
         start=partial(start, bindings),
-        explore=partial(explore, bindings),
-        act=partial(act, bindings),
+        explore=partial(explore, agent),
+        act=partial(act, agent),
         noise=agent.noise,
         update=partial(update, bindings),
         space=space(agent.space, config.smerl),
@@ -362,6 +379,6 @@ def diayn(
             partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
         ),
         encoded_size=agent.encoded_size,
-        layout=agent.layout and _layout(agent.layout),
+        layout=agent.layout and layout_around(agent.layout),
         settings={**agent.settings, "diayn": vars(config)},
     )

@@ -30,8 +30,11 @@ class Evaluate:
     """Run directory."""
     episodes: int = 100
     """Full episodes with deterministic actions per member or elite (at least 1)."""
+    goals: int | None = None
+    """Also let the skills of the best member reach this number of goals (at least 1), positions drawn within the limits
+    of the task's descriptor; for runs of metra and lsd on a task whose descriptor is a position."""
     seed: int = 0
-    """Seed of the start states (an integer)."""
+    """Seed of the start states and of the goals (an integer)."""
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (by the run's `--best-by`), or the number of a
     generation."""
@@ -150,6 +153,9 @@ def evaluator(command: Evaluate) -> None:
         return
     if command.against is not None:
         raise ValueError("against has an effect only with --tournament; give it, or leave --against out.")
+    goals = None
+    if command.goals is not None:
+        goals = evaluate.evaluate_goals(command.run, command.goals, command.seed, command.checkpoint)
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
     console = Console()
     console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
@@ -163,6 +169,10 @@ def evaluator(command: Evaluate) -> None:
         console.print(tables.skill_evaluation(metrics, int(metrics["best_member"])))
         if metrics["descriptor"].shape[1]:
             console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
+    if "cells" in metrics:
+        console.print(tables.coverage_line(metrics), highlight=False, soft_wrap=True)
+    if goals is not None:
+        console.print(tables.goal_evaluation(goals))
 
 
 def _tournament(command: Evaluate) -> None:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 from typing_extensions import Doc
 
+from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.kinds import KINDS
 from rookery.experiments.settings import ProgramRun, RecordedRun, TeamSettings
 from rookery.learners.base import EvaluationConfig
@@ -44,7 +45,7 @@ HEADINGS = {
     "": "population method",
     "agent": "agent",
     "policy": "agent",
-    "diayn": "agent",
+    **dict.fromkeys(DISCOVERIES, "agent"),
     "learner": "learner",
     "evaluation": "evaluation",
     "space": "search space",

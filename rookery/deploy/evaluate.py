@@ -1,5 +1,6 @@
 """Evaluate the members or elites of a run on fresh start states."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 from rookery import trees
 from rookery.distributed import programs
 from rookery.distributed.mesh import Mesh, here
+from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import config_io, warm_start
 from rookery.experiments.warm_start import Origin
-from rookery.learners.base import Learner, genotype
+from rookery.learners.base import Bank, Learner, genotype
 from rookery.learners.episodes import with_episodes
+from rookery.learners.goals import check_goals, reach_goals
 from rookery.populations.base import Program, ProgramState, member_keys
 from rookery.populations.rebuild import rebuild
 from rookery.qd import repertoire as repertoires
@@ -50,8 +53,10 @@ def evaluate(
       its stored values (`stored...`) and the metrics that it would have with these evaluations (`corrected/...`). For
       members that are evaluated separately, also `best_member` `[]`, the member with the highest fitness in the
       training run's last evaluation, and `independent` `[]`, whether each member is an independent run. With skills,
-      also `skill` `[N]` (the skill of each episode), `accuracy` and `diversity_return` `[P, N]`, and `skills.csv` gets
-      the trajectories of `best_member`; the number of episodes is rounded up to a multiple of the number of skills.
+      also `skill` `[N]` (the skill of each episode), what the method measures, such as `accuracy` and
+      `diversity_return` or `distance`, `[P, N]`, and `skills.csv` gets the trajectories of `best_member`; the number of
+      episodes is rounded up to a multiple of the number of skills. Where the descriptor is a position also `cells`
+      `[]`, the number of distinct cells of side `cell` `[]` that the states of these episodes of `best_member` lie in.
 
     Raises:
       ValueError: the folder is not a run, the run was started from Python and no program is given, `episodes` is below
@@ -72,10 +77,51 @@ def evaluate(
     skill = spec.skill if spec else None
     if built.learner is not None and skill is not None:
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(enumerate_skills(skill))
-        columns = _trajectories(built.learner, state, metrics, evaluation_key(seed))
-        if columns:
-            write_table(folder.skills_file, columns)
+        if built.learner.spec.descriptor is not None:
+            descriptors, valid = _trace(built.learner, state, int(metrics["best_member"]), evaluation_key(seed))
+            write_table(folder.skills_file, _columns(metrics["skill"], descriptors, valid))
+            cell = built.learner.spec.descriptor.cell
+            if cell is not None:
+                metrics["cell"], metrics["cells"] = (
+                    np.asarray(cell),
+                    np.asarray(visited_cells(descriptors[valid], cell)),
+                )
     return read.generation, metrics
+
+
+def evaluate_goals(
+    run_dir: str | Path, goals: int = 50, seed: int = 0, checkpoint: str = "last", program: Program | None = None
+) -> dict[str, np.ndarray]:
+    """Let the skills of a run's best member reach goals, without further training; see `learners.goals`.
+
+    Args:
+      run_dir: the run directory; only read.
+      goals: number of goals, at least 1, drawn uniformly between the limits of the task's descriptor; one deterministic
+        episode each.
+      seed: seed of the goals and of the start states.
+      checkpoint: as for `evaluate`.
+      program: as for `evaluate`.
+
+    Returns:
+      `goals` `[N, D]`, `at_start` `[N]` and `left` `[N]`, the distances from the goal at the start and at the end of
+      each episode, and `best_member` `[]`.
+
+    Raises:
+      ValueError: as for `evaluate`; or the task has no goals, or the agent's skills do not lead to goals.
+      CheckpointError: the run has no complete checkpoint.
+    """
+    if goals < 1:
+        raise ValueError(f"goals must be at least 1, got {goals}.")
+    folder = open_existing(run_dir)
+    read = _restore(folder, goals, checkpoint, here(), program)
+    learner = read.built.learner
+    if learner is None or learner.evaluator is None:
+        raise ValueError(f"{folder.path} trains no agents with skills, which goals need; choose a run of metra or lsd.")
+    check_goals(learner.evaluator)
+    member = warm_start.best_member(read)
+    best, bank, key = _best(learner, read.state, member, evaluation_key(seed))
+    reach = jax.jit(partial(reach_goals, learner.evaluator, count=goals))
+    return {**jax.device_get(reach(best, bank, key))._asdict(), "best_member": np.asarray(member)}
 
 
 def evaluation_key(seed: int) -> Key:
@@ -191,28 +237,26 @@ def _scored(read: Origin, key: Key, independent: bool) -> tuple[Genotype, Key]:
     return trees.take(members, jnp.asarray([best]))
 
 
-def _trajectories(
-    learner: Learner, state: ProgramState, metrics: dict[str, np.ndarray], key: jax.Array
-) -> dict[str, np.ndarray]:
-    """Trajectories of the best member's skills in descriptor space, as columns with a row per state.
-
-    The result is empty for an environment without a descriptor.
-    """
-    skill, size = metrics["skill"], learner.spec.descriptor_size
-    if not size:
-        return {}
-    assert learner.trace is not None
-    member = int(metrics["best_member"])
+def _best(learner: Learner, state: ProgramState, member: int, key: Key) -> tuple[Genotype, Bank, Key]:
+    """A member's genotype, the start states of an evaluation, and the member's key."""
     best = jax.device_get(trees.take(jax.vmap(genotype)(state.members), member))
     bank_key, members_key = jax.random.split(key)  # as `Program.evaluate` does
-    bank = jax.jit(learner.start_states)(bank_key)
-    trace_key = jax.random.fold_in(members_key, member)
-    descriptors, valid = jax.device_get(jax.jit(learner.trace)(best, bank, trace_key))
+    return best, jax.jit(learner.start_states)(bank_key), jax.random.fold_in(members_key, member)
+
+
+def _trace(learner: Learner, state: ProgramState, member: int, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """The descriptors of the states of a member's episodes, see `learners.base.TraceFn`."""
+    assert learner.trace is not None
+    return jax.device_get(jax.jit(learner.trace)(*_best(learner, state, member, key)))
+
+
+def _columns(skill: np.ndarray, descriptors: np.ndarray, valid: np.ndarray) -> dict[str, np.ndarray]:
+    """Trajectories of skills in descriptor space, as columns with a row per state."""
     count = int(skill.max()) + 1
     written = min(len(skill), count * max(1, min(_TRAJECTORIES_PER_SKILL, _TRAJECTORIES // count)))
     episode, step = np.nonzero(valid[:written])
     columns = {"skill": skill[episode], "episode": episode // count, "step": step}
-    return columns | {f"descriptor/{i}": descriptors[episode, step, i] for i in range(size)}
+    return columns | {f"descriptor/{i}": descriptors[episode, step, i] for i in range(descriptors.shape[-1])}
 
 
 _TRAJECTORIES, _TRAJECTORIES_PER_SKILL = 64, 5  # upper limits; every skill gets at least one trajectory

@@ -38,6 +38,11 @@ class DescriptorSpec(NamedTuple):
     """Lower limits, `[D]`."""
     upper: tuple[float, ...]
     """Upper limits, `[D]`."""
+    cell: float | None = None
+    """Side of the cells in which visited positions are counted, in the unit of the descriptor; None: the descriptor is
+    not a position. Goals are positions between the limits."""
+    observed: bool = False
+    """Whether the first D features of an observation are the descriptor of its state."""
 
     @property
     def size(self) -> int:
@@ -96,6 +101,8 @@ class EnvSpec(NamedTuple):
     """Whether observations have the agent's index in its team, see `wrappers/teams.py`."""
     unbounded: bool = False
     """Whether continuous actions are arbitrary real numbers that are never clipped."""
+    has_previous: bool = False
+    """Whether a `Step` has the state before it, see `Step.previous`."""
     observation_shape: Shape | None = None
     """Shape of the features before `flatten_features`, such as (10, 10, 4) for an image, or a pytree of shapes; None:
     they are a vector."""
@@ -122,6 +129,15 @@ class EnvSpec(NamedTuple):
         return index + self.observation_size + (self.skill.size if self.skill else 0)
 
 
+class Previous(NamedTuple):
+    """The state in which a step began."""
+
+    observation: Observation
+    """The observation that the action was chosen for."""
+    descriptor: Array
+    """State descriptor, `[D]`."""
+
+
 class Step(NamedTuple):
     """Output of a reset or of one environment step."""
 
@@ -143,6 +159,8 @@ class Step(NamedTuple):
     """Sum of the episode's rewards so far, `[]`, in an environment with skills; None in others."""
     measures: Mapping[str, Array] | None = None
     """Name -> measure of the step, `[]`, or `[I]` for each agent of a team; 0 after a reset. None without measures."""
+    previous: Previous | None = None
+    """The state before the step (after a reset the start state), if the spec has `has_previous`; None in others."""
 
     @property
     def ended(self) -> Array:
@@ -272,7 +290,12 @@ def _parameterize_inside(
 
 
 def descriptor_spec(
-    meaning: str, kind: descriptors.Kind, lower: tuple[float, ...], upper: tuple[float, ...]
+    meaning: str,
+    kind: descriptors.Kind,
+    lower: tuple[float, ...],
+    upper: tuple[float, ...],
+    cell: float | None = None,
+    observed: bool = False,
 ) -> DescriptorSpec:
     """Build the spec of a descriptor and check it.
 
@@ -281,10 +304,12 @@ def descriptor_spec(
       kind: one of `descriptors.KINDS`.
       lower: lower limits, `[D]`, finite.
       upper: upper limits, `[D]`, finite and above `lower`.
+      cell: see `DescriptorSpec.cell`; above 0, and only for the kind "final".
+      observed: see `DescriptorSpec.observed`.
 
     Raises:
-      ValueError: the descriptor has size 0, its limits differ in size, are not finite or do not increase, or `kind` is
-        unknown.
+      ValueError: the descriptor has size 0, its limits differ in size, are not finite or do not increase, `kind` is
+        unknown, or `cell` is not above 0 or is given for another kind than "final".
 
     Example:
       >>> rookery.envs.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0)).size
@@ -298,7 +323,12 @@ def descriptor_spec(
         raise ValueError(f"descriptor {meaning!r} needs lower < upper in every dimension, got {lower} and {upper}.")
     if kind not in descriptors.KINDS:
         raise ValueError(f"descriptor kind {kind!r} is unknown; use one of {sorted(descriptors.KINDS)}.")
-    return DescriptorSpec(meaning, kind, lower, upper)
+    if cell is not None and not (cell > 0.0 and kind == "final"):
+        raise ValueError(
+            f"descriptor {meaning!r} with a cell is a position, so the cell must be above 0 and the kind 'final'; got "
+            f"{cell} and {kind!r}."
+        )
+    return DescriptorSpec(meaning, kind, lower, upper, cell, observed)
 
 
 def first_step(

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery.types import Array
 
@@ -97,3 +98,16 @@ def summarise(kind: Kind, descriptor_t: Array, alive_t: Array) -> Array:
     return reduction.finish(
         jax.lax.scan(accumulate, reduction.init(descriptor_t.shape[-1]), (descriptor_t, alive_t))[0]
     )
+
+
+def visited_cells(positions: np.ndarray, cell: float) -> int:
+    """Count the distinct cells that positions lie in.
+
+    Args:
+      positions: `[N, D]`, such as the states of all episodes.
+      cell: side of the cells, whose corners are the multiples of it.
+
+    Returns:
+      The number of cells (Park 2024, arXiv:2310.08887, counts cells of 1 x 1 m).
+    """
+    return len(np.unique(np.floor(np.asarray(positions, np.float64) / cell), axis=0))

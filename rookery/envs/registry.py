@@ -316,6 +316,7 @@ def _locomotion(build: Callable[[str, int, int], Task]) -> tuple[Task, ...]:
         _variant(humanoid, "uni", brax_feet.ground_contact(2), 0.0),
         _variant(ant, "omni", brax.OMNI, 3.0),
         _variant(humanoid, "omni", brax.OMNI, 0.0),
+        _variant(halfcheetah, "omni", brax.OMNI_PLANAR, 0.6),
         _walled(ant, "trap", brax_walls.TRAP, 8.0),
         _walled(humanoid, "trap", brax_walls.TRAP, 0.0),
         _walled(ant, "maze", brax_walls.MAZE, 57.0),

@@ -6,7 +6,10 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rookery.agents import ppo_settings
-from rookery.agents.base import Agent
+from rookery.agents.base import Agent, OffPolicyAgent
+from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.diayn import space as diayn_space
+from rookery.agents.metra import LsdConfig, MetraConfig, lsd, lsd_space, metra, metra_space
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.sac import SacConfig, sac
@@ -92,3 +95,26 @@ ON_POLICY: dict[str, AgentEntry[Any]] = {
     ),
 }
 """Name on the command line -> on-policy agent."""
+
+
+class Discovery(NamedTuple):
+    """A row of `DISCOVERIES`: a method of skill discovery, which wraps an off-policy agent."""
+
+    title: str
+    """Name in the middle of a sentence."""
+    source: str
+    config: type[Any]
+    """Frozen dataclass of the static settings, with a default for each."""
+    make: Callable[[OffPolicyAgent, EnvSpec, Any], OffPolicyAgent]
+    space: Callable[[Space], Space]
+    """Search space of the wrapped agent -> that of both."""
+    with_previous: bool = False
+    """Whether it reads the state before each step, see `Step.previous`."""
+
+
+DISCOVERIES = {
+    "diayn": Discovery("DIAYN", "Eysenbach 2018 (arXiv:1802.06070)", DiaynConfig, diayn, diayn_space),
+    "metra": Discovery("METRA", "Park 2024 (arXiv:2310.08887)", MetraConfig, metra, metra_space, True),
+    "lsd": Discovery("LSD", "Park 2022 (arXiv:2202.00914)", LsdConfig, lsd, lsd_space, True),
+}
+"""Name on the command line, and of the part of a config -> method of skill discovery."""

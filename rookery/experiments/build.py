@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from rookery import hyperparams
 from rookery.agents.base import OffPolicyAgent, OnPolicyAgent
-from rookery.agents.diayn import diayn
 from rookery.agents.multi_agent import independent, shared
 from rookery.distributed import layout
 from rookery.distributed.device_memory import available
@@ -21,7 +20,7 @@ from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.skills import skills
 from rookery.envs.wrappers.teams import as_team, check_alone, identify
 from rookery.experiments import programs
-from rookery.experiments.agents import AgentEntry
+from rookery.experiments.agents import DISCOVERIES, AgentEntry
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import choices
@@ -75,6 +74,11 @@ class Built(NamedTuple):
     def has_skills(self) -> bool:
         """Whether the agents discover skills."""
         return self.learner is not None and self.learner.spec.skill is not None
+
+    @property
+    def discovery(self) -> str:
+        """The name of the method of skill discovery; "" without skills, or if it is unknown."""
+        return next((name for name in DISCOVERIES if name in self.program.settings), "")
 
     @property
     def agent(self) -> str:
@@ -288,11 +292,13 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
 
 def _off_policy(config: _Config, environment: Environment, mesh: Mesh) -> tuple[_Config, OffPolicyAgent, Environment]:
     check_alone(environment.spec)
-    if config.skills is not None:
-        environment = skills(environment, config.skills.num_skills, config.skills.skill_kind, config.skills.balanced)
+    discovery = config.discovery
+    if discovery is not None and config.skills is not None:
+        chosen = config.skills.num_skills, config.skills.skill_kind, config.skills.balanced
+        environment = skills(environment, *chosen, with_previous=discovery[0].with_previous)
     agent = base_agent(config, environment.spec)
-    if config.diayn is not None:
-        agent = diayn(agent, environment.spec, config.diayn)
+    if discovery is not None:
+        agent = discovery[0].make(agent, environment.spec, discovery[1])
     assert isinstance(config.learner, OffPolicyConfig)
     rows = config.learner.buffer_size or _buffer_size(config, environment.spec, mesh)
     return _with_learner(config, buffer_size=rows), agent, environment

@@ -8,15 +8,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from rookery.agents.diayn import space as diayn_space
-from rookery.experiments.agents import OFF_POLICY, ON_POLICY, AgentEntry
+from rookery.experiments.agents import DISCOVERIES, OFF_POLICY, ON_POLICY, AgentEntry
 from rookery.experiments.config import FLAG, Chosen, RunConfig, space_flags
 from rookery.experiments.settings import (
     AgentSettings,
     AnyRun,
+    DiaynSettings,
     IndependentRun,
+    LsdSettings,
     MapElitesRun,
     MePbtRun,
+    MetraSettings,
     OffPolicySettings,
     OnPolicySettings,
     PbtRun,
@@ -57,7 +59,35 @@ INHERIT_BUFFER = PbtConfig(inherit_buffer=True)
 """Stored transitions contain the skills of the agent that collected them, so a child needs its parent's buffer."""
 
 _PBT, _ME_PBT = "Jaderberg 2017 (arXiv:1711.09846)", "Pierrot 2023 (arXiv:2303.12803)"
-_DIAYN, _IPPO = "Eysenbach 2018 (arXiv:1802.06070)", "de Witt 2020 (arXiv:2011.09533)"
+_IPPO = "de Witt 2020 (arXiv:2011.09533)"
+
+
+def _discovery(settings: type[SkillSettings], sources: str = "") -> tuple[Method, Method]:
+    """The rows of a method of skill discovery: independent members, and Population Based Training."""
+    name = settings.discovery_name
+    title, source, *_ = DISCOVERIES[name]
+    summaries = (
+        f"Skill discovery without a reward ({title}) with {{short_title}}: independent members, one by default.",
+        f"Population Based Training of {{short_title}} agents that discover skills ({title}).",
+    )
+    return (
+        Method(
+            f"{name}-{{agent}}",
+            OFF_POLICY,
+            (AgentSettings, settings, IndependentRun),
+            summaries[0],
+            f"Sources: {source}, {{source}}{sources}.",
+        ),
+        Method(
+            f"pbt-{name}-{{agent}}",
+            OFF_POLICY,
+            (AgentSettings, settings, PbtRun),
+            summaries[1],
+            f"Sources: {_PBT}, {source}, {{source}}.",
+            {"pbt": INHERIT_BUFFER},
+        ),
+    )
+
 
 METHODS = (
     Method(
@@ -91,21 +121,9 @@ METHODS = (
         f"Sources: {_ME_PBT}, {{source}}.",
         {"run": LONG_RUN},
     ),
-    Method(
-        "diayn-{agent}",
-        OFF_POLICY,
-        (AgentSettings, SkillSettings, IndependentRun),
-        "Skill discovery without a reward (DIAYN) with {short_title}: independent members, one by default.",
-        f"Sources: {_DIAYN}, {{source}}; with --smerl Kumar 2020\n(arXiv:2010.14484).",
-    ),
-    Method(
-        "pbt-diayn-{agent}",
-        OFF_POLICY,
-        (AgentSettings, SkillSettings, PbtRun),
-        "Population Based Training of {short_title} agents that discover skills (DIAYN).",
-        f"Sources: {_PBT}, {_DIAYN}, {{source}}.",
-        {"pbt": INHERIT_BUFFER},
-    ),
+    *_discovery(DiaynSettings, "; with --smerl Kumar 2020\n(arXiv:2010.14484)"),
+    *_discovery(MetraSettings),
+    *_discovery(LsdSettings),
     Method(
         "{agent}",
         ON_POLICY,
@@ -151,7 +169,7 @@ def generate() -> dict[str, type[AnyRun]]:
 
 def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type[AnyRun]:
     name = method.name.format(agent=agent)
-    if SkillSettings in method.settings:
+    if _discovery_name(method):
         name = name.removesuffix("-sac")  # the agent of `diayn` and `pbt-diayn`
     fields = [(key, type(value), dataclasses.field(default=value)) for key, value in method.defaults.items()]
     constants: dict[str, Any] = {"kind": name, "agent_entry": entry, "__module__": __name__}
@@ -170,10 +188,15 @@ def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type
     return cast(type[AnyRun], made)
 
 
+def _discovery_name(method: Method) -> str:
+    """The method of skill discovery; "" without skills."""
+    return next((part.discovery_name for part in method.settings if issubclass(part, SkillSettings)), "")
+
+
 def _spaces(method: Method, entry: AgentEntry[Any]) -> tuple[Space, Space | None]:
     """The default search space, and that with continuous actions if it differs."""
-    if SkillSettings in method.settings:
-        return diayn_space(entry.space), None
+    if name := _discovery_name(method):
+        return DISCOVERIES[name].space(entry.space), None
     if TeamSettings in method.settings:
         return entry.team_space or entry.space, None
     return entry.space, entry.continuous_space

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rookery import hyperparams
+from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
 from rookery.factories import type_of
@@ -66,9 +67,10 @@ def agent_name(record: Mapping[str, Any]) -> str | None:
     """The agent of a run that was started from Python, named as `kinds.agent_of` does; None if it is unknown."""
     agent = record.get("agent")
     name = agent.get("name") if isinstance(agent, Mapping) else None
-    if name is None or not (record.get("diayn") or record.get("parameters")):
+    discovery = next((known for known in DISCOVERIES if record.get(known)), None)
+    if name is None or not (discovery or record.get("parameters")):
         return name
-    return f"diayn-{name}".removesuffix("-sac") if record.get("diayn") else f"i{name}"
+    return f"{discovery}-{name}".removesuffix("-sac") if discovery else f"i{name}"
 
 
 def kind_label(record: Mapping[str, Any]) -> str:

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from rookery.agents.diayn import DiaynConfig
+from rookery.agents.metra import LsdConfig, MetraConfig
 from rookery.envs.wrappers.skills import SkillsConfig
-from rookery.experiments.agents import AgentEntry
+from rookery.experiments.agents import DISCOVERIES, AgentEntry, Discovery
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, RunConfig
 from rookery.hyperparams import Space
@@ -44,7 +45,9 @@ class Run:
     has_repertoire: ClassVar[bool] = False
     """Whether the result is a repertoire of elites, not a population alone."""
     has_skills: ClassVar[bool] = False
-    """Whether the agents discover skills (DIAYN)."""
+    """Whether the agents discover skills."""
+    discovery_name: ClassVar[str] = ""
+    """The method of skill discovery, a key of `agents.DISCOVERIES`; "" without skills."""
     has_team: ClassVar[bool] = False
     """Whether a member is a team of several agents in one environment."""
 
@@ -58,11 +61,19 @@ class Run:
     draw_hyper: bool = False
     skills: SkillsConfig | None = None
     diayn: DiaynConfig | None = None
+    metra: MetraConfig | None = None
+    lsd: LsdConfig | None = None
     parameters: Literal["independent", "shared"] | None = None
     identify: bool = False
     member: Literal["team", "agent"] = "team"
     select_by: Literal["fitness", "rating"] = "fitness"
     rating_opponents: int | None = None
+
+    @property
+    def discovery(self) -> tuple[Discovery, Any] | None:
+        """The method of skill discovery and its config; None without skills."""
+        name = self.discovery_name
+        return (DISCOVERIES[name], getattr(self, name)) if name else None
 
     @property
     def has_separate_roles(self) -> bool:
@@ -226,7 +237,7 @@ class OnPolicySettings:
 
 @dataclass(frozen=True)
 class SkillSettings(OffPolicySettings):
-    """Settings of all runs with skill discovery (DIAYN)."""
+    """Settings of all runs with skill discovery."""
 
     has_skills: ClassVar[bool] = True
 
@@ -235,7 +246,33 @@ class SkillSettings(OffPolicySettings):
         default=OffPolicyConfig(num_envs=50, steps_per_generation=5_000, updates_per_step=0.1)
     )
     skills: SkillsConfig = field(default_factory=SkillsConfig)
+
+
+@dataclass(frozen=True)
+class DiaynSettings(SkillSettings):
+    """Settings of runs with DIAYN."""
+
+    discovery_name: ClassVar[str] = "diayn"
+
     diayn: DiaynConfig = field(default_factory=DiaynConfig)
+
+
+@dataclass(frozen=True)
+class MetraSettings(SkillSettings):
+    """Settings of runs with METRA."""
+
+    discovery_name: ClassVar[str] = "metra"
+
+    metra: MetraConfig = field(default_factory=MetraConfig)
+
+
+@dataclass(frozen=True)
+class LsdSettings(SkillSettings):
+    """Settings of runs with LSD."""
+
+    discovery_name: ClassVar[str] = "lsd"
+
+    lsd: LsdConfig = field(default_factory=LsdConfig)
 
 
 @dataclass(frozen=True)

@@ -327,6 +327,11 @@ def _check_origin(config: AnyRun, built: Built, origin: Origin) -> None:
                 f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {mine.name} has "
                 f"{getattr(mine, size)}; start from a run whose environment has the same observations and actions."
             )
+    if config.has_skills and built.discovery != origin.built.discovery:
+        raise ValueError(
+            f"{origin.path} is a run of kind {origin.config.kind}, from which a run of kind {config.kind} cannot "
+            f"start, since their skills are learned differently; start from a {agent_of(config.kind)} run."
+        )
     if config.has_skills and mine.skill != there.skill:
         raise ValueError(
             f"{origin.path} has the skills {there.skill}, this run {mine.skill}; give this run the same --num-skills "

@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.kinds import agent_of, choices, configure, parameter_flag
 from rookery.experiments.settings import AnyRun, IndependentRun, PbtRun
 
-_GENOTYPE_SETTINGS = ("skills", "diayn", "policy", "dimensions", "parameters", "identify")
+_GENOTYPE_SETTINGS = ("skills", *DISCOVERIES, "policy", "dimensions", "parameters", "identify")
 
 
 def without_population_method(config: IndependentRun | PbtRun) -> AnyRun:

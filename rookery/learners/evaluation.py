@@ -228,7 +228,7 @@ def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Eval
 def _advance_episodes(
     evaluator: Evaluator, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
 ) -> Episodes:
-    env_batch, step, action = _act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time))
+    env_batch, step, action = act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time))
     sums = (
         _accumulate_measures(evaluator.intrinsic_reward, genotype, step, run)
         if evaluator.intrinsic_reward
@@ -310,6 +310,9 @@ def _accumulate_measures(
 ) -> Mapping[str, Array]:
     """Add a step's measured quantities to the sums of the episodes that have not ended."""
     normalized = step._replace(final_observation=normalize_features(genotype.normalizer, step.final_observation))
+    if step.previous is not None:
+        observation = normalize_features(genotype.normalizer, step.previous.observation)
+        normalized = normalized._replace(previous=step.previous._replace(observation=observation))
     measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, normalized)
     return {name: total + jnp.where(run.active, measures[name], 0.0) for name, total in run.sums.items()}
 
@@ -330,11 +333,11 @@ def _trace_step(
     evaluator: Evaluator, genotype: Genotype, key: Key, carry: tuple[EnvBatchState, Array], time: Array
 ) -> tuple[tuple[EnvBatchState, Array], tuple[Array, Array]]:
     env_batch, active = carry
-    env_batch, step = _act_once(evaluator, genotype, env_batch, jax.random.fold_in(key, time))[:2]
+    env_batch, step = act_once(evaluator, genotype, env_batch, jax.random.fold_in(key, time))[:2]
     return (env_batch, active & ~step.ended), (step.descriptor, _any_agent(active) & ~step.broken)
 
 
-def _act_once(
+def act_once(
     evaluator: Evaluator, genotype: Genotype, env_batch: EnvBatchState, key: Key
 ) -> tuple[EnvBatchState, Step, PyTree]:
     """Step every episode once with the genotype's actions; also returns the actions, `[N, ...]`."""

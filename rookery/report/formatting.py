@@ -6,26 +6,35 @@ from typing import Any
 
 import numpy as np
 
+from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.program_record import kind_label
 
 Settings = Mapping[str, Any]
 """JSON values by name, as in `config.json`."""
 SKILL_METRICS = {
     "accuracy": "discriminator accuracy",
+    "distance": "distance in phi along the skill",
     "true_return": "mean return",
     "diversity_return": "diversity return, nats",
+    "phi_step": "distance in phi of a step",
 }
 """Columns of `metrics.csv` in a run with skills, and their labels."""
 REPERTOIRE_METRICS = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
 """Columns of `metrics.csv` in a run with a repertoire, and their labels."""
 AGENT_PREFIX = "return/"
 """Prefix of the columns of `metrics.csv` with the returns of a team's agents."""
-_FITNESS = {"accuracy": "accuracy", "diversity": "diversity_return", "return": "true_return"}
+_FITNESS = {
+    "accuracy": "accuracy",
+    "diversity": "diversity_return",
+    "distance": "distance",
+    "return": "true_return",
+}
 
 
 def fitness_metric(config: Settings) -> str | None:
     """The metric of skills that is the fitness of a run; None where its configuration names none."""
-    return _FITNESS.get(str(part(config, "diayn").get("fitness")))
+    chosen = next((part(config, name)["fitness"] for name in DISCOVERIES if "fitness" in part(config, name)), None)
+    return _FITNESS.get(str(chosen))
 
 
 def part(config: Settings, name: str) -> Settings:

@@ -14,7 +14,7 @@ from rookery.distributed.device_memory import size
 from rookery.report.formatting import Settings, counted, equal_decimals, limits_text, number
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
-from rookery.report.statistics import over_runs
+from rookery.report.statistics import interquartile_mean, over_runs
 from rookery.training.gpu_plan import GpuPlan
 from rookery.training.memory_plan import WORKING, Plan
 
@@ -105,7 +105,7 @@ def repertoire_evaluation(metrics: Metrics) -> Table:
 def member_evaluation(metrics: Metrics) -> Table:
     """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor.
 
-    With skills, also the discriminator's accuracy and the diversity return. The fitness has a separate column where it
+    With skills, also what the method of skill discovery measures. The fitness has a separate column where it
     is not the mean return.
     """
     returns, fitness = metrics["returns"], metrics["fitness"]
@@ -115,8 +115,7 @@ def member_evaluation(metrics: Metrics) -> Table:
     rounding = 1e-5 * np.abs(returns).max(axis=1)
     if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
         columns = {"fitness": equal_decimals(fitness)[0], **columns}
-    if "accuracy" in metrics:
-        columns |= _discriminator_columns(metrics["accuracy"].mean(axis=1), metrics["diversity_return"].mean(axis=1))
+    columns |= _skill_columns({name: metrics[name].mean(axis=1) for name in _OF_SKILLS if name in metrics})
     columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
     if metrics["descriptor"].shape[1] > 0:
         columns["descriptor"] = _descriptor_texts(metrics["descriptor"])
@@ -236,19 +235,20 @@ def skill_evaluation(metrics: Metrics, member: int = 0) -> Table:
     """The skills of one member on fresh start states: a row each, and the mean over all of them.
 
     Args:
-      metrics: `skill` `[N]`, the skill of each episode; for each member and episode `returns`, `diversity_return` in
-        nats, `accuracy` in [0, 1] and `lengths` in steps, `[P, N]`, and `descriptors` `[P, N, D]`; D may be 0.
+      metrics: `skill` `[N]`, the skill of each episode; for each member and episode `returns`, `lengths` in steps, and
+        some of `accuracy` in [0, 1], `diversity_return` in nats, `distance` and `phi_step`, `[P, N]`, and `descriptors`
+        `[P, N, D]`; D may be 0.
       member: index of the member.
 
     Returns:
       The table.
     """
     skills, index, episodes = np.unique(metrics["skill"], return_inverse=True, return_counts=True)
-    names = ("returns", "diversity_return", "accuracy", "lengths", "descriptors")
+    names = ("returns", "lengths", "descriptors", *(name for name in _OF_SKILLS if name in metrics))
     rows = {name: [metrics[name][member][index == row].mean(axis=0) for row in range(len(skills))] for name in names}
     means = {name: np.stack([*values, np.mean(values, axis=0)]) for name, values in rows.items()}
     columns = {"true return": equal_decimals(means["returns"])[0]}
-    columns |= _discriminator_columns(means["accuracy"], means["diversity_return"])
+    columns |= _skill_columns(means)
     columns["length"] = [f"{value:.0f}" for value in means["lengths"]]
     if means["descriptors"].shape[1] > 0:
         columns["mean descriptor"] = _descriptor_texts(means["descriptors"])
@@ -281,9 +281,48 @@ def _columns_table(
     return table
 
 
-def _discriminator_columns(accuracy: np.ndarray, diversity_return: np.ndarray) -> dict[str, list[str]]:
-    texts = [f"{value:.3f}" for value in accuracy]
-    return {"accuracy": texts, "diversity return": equal_decimals(diversity_return)[0]}
+_OF_SKILLS = {
+    "accuracy": "accuracy",
+    "diversity_return": "diversity return",
+    "distance": "distance in phi",
+    "phi_step": "step in phi",
+}
+"""What methods of skill discovery measure, and its headings."""
+
+
+def _skill_columns(values: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+    columns = {_OF_SKILLS[name]: equal_decimals(values[name])[0] for name in _OF_SKILLS if name in values}
+    if "accuracy" in values:
+        columns["accuracy"] = [f"{value:.3f}" for value in values["accuracy"]]
+    return columns
+
+
+def coverage_line(metrics: Metrics) -> str:
+    """The number of distinct cells that the skills of the best member visited; see `deploy.evaluate.evaluate`."""
+    side, size = f"{float(metrics['cell']):g}", metrics["descriptor"].shape[1]
+    episodes = counted(metrics["returns"].shape[1], "episode")
+    cells = f"{int(metrics['cells']):,} cells of {' x '.join([side] * size)}"
+    return f"coverage   {cells}, which the states of {episodes} of member {int(metrics['best_member'])} lie in"
+
+
+def goal_evaluation(metrics: Metrics) -> Table:
+    """Distances that are left between the last states of episodes and their goals, and relative to the start.
+
+    Args:
+      metrics: of `deploy.evaluate.evaluate_goals`.
+    """
+    at_start, left = (np.asarray(metrics[name], np.float64) for name in ("at_start", "left"))
+    rows = {
+        "at the start": (at_start, f"{1.0:.3f}"),
+        "left at the end": (left, f"{left.mean() / at_start.mean():.3f}"),
+    }
+    table = Table(title=f"{counted(len(left), 'goal')}, member {int(metrics['best_member'])}", title_justify="left")
+    for name in ("distance", "mean", "interquartile mean", "relative"):
+        table.add_column(name, justify="left" if name == "distance" else "right")
+    for label, (values, relative) in rows.items():
+        middle = float(interquartile_mean({"": values}))
+        table.add_row(label, number(float(values.mean())), number(middle), relative)
+    return table
 
 
 def _descriptor_texts(descriptors: np.ndarray) -> list[str]:

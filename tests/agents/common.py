@@ -40,6 +40,8 @@ def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Tran
         observation._replace(skill=chosen) for observation in (batch.observation, batch.next_observation)
     )
     extras = jax.random.normal(keys[5], (rows, spec.descriptor_size)) if spec.descriptor else ()
+    if spec.has_previous and spec.descriptor:
+        extras = (extras, extras[::-1])
     return batch._replace(observation=observation, next_observation=next_observation, extras=extras)
 
 

@@ -19,6 +19,7 @@ from rookery import hyperparams
 from rookery.agents import smerl
 from rookery.agents.base import OffPolicyAgent
 from rookery.agents.diayn import DiaynConfig, DiaynState, diayn
+from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
@@ -82,6 +83,18 @@ AGENTS = {
         chosen=TD3_CHOSEN,
         spec=SPHERE,
         prepare=near_the_best,
+        reads_ends=True,
+    ),
+    "metra_sac": Case(
+        lambda spec: metra(SMALL_SAC(spec), spec, MetraConfig(phi_hidden_sizes=(4,))),
+        WRAPPED_SAC,
+        spec=SKILLED._replace(has_previous=True),
+    ),
+    "lsd_td3_sphere": Case(  # what the case above does not have
+        lambda spec: lsd(SMALL_TD3(spec), spec, LsdConfig(True, phi_hidden_sizes=(4,))),
+        WRAPPED_TD3,
+        chosen=TD3_CHOSEN,
+        spec=SPHERE._replace(has_previous=True),
         reads_ends=True,
     ),
 }

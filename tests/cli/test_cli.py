@@ -159,6 +159,10 @@ def test_train_and_evaluate_skills(rookery_command, tmp_path):
     code, out, err = rookery_command("evaluate", str(run), "--episodes", "4")
     assert (code, err) == (0, "")
     assert "2 episodes per skill" in out
+    assert re.search(r"coverage +\d+ cells of 0.1 x 0.1, which the states of 6 episodes of member 0 lie in", out)
+    code, _, err = rookery_command("evaluate", str(run), "--goals", "3")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "cannot be given goals, which needs skills of METRA or LSD whose phi reads the position" in err
     assert (run / "skills.png").read_bytes().startswith(b"\x89PNG")
     assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 13
 
@@ -171,6 +175,35 @@ def test_train_and_evaluate_skills(rookery_command, tmp_path):
     run.rename(tmp_path / "moved")
     code, _, err = rookery_command("resume", "runs/sac-point_room-0", "--generations", "3", "--quiet")
     assert (code, err) == (0, ""), "a run with a checkpoint does not need the run that it started from"
+
+
+def test_train_and_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
+    flags = [flag.replace("discriminator", "phi") for flag in verbose("diayn")]
+    code, out, err = rookery_command("train", "pbt-metra", *flags, "--population", "2")
+    assert (code, err) == (0, "")
+    assert "pbt-metra on point_room: population 2 with 3 skills on" in out
+    run = tmp_path / "runs/pbt-metra-point_room-0"
+    columns = (run / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"distance", "phi_step", "true_return", "phi_reward", "phi_length", "dual"} <= set(columns)
+    lineage = (run / "lineage.csv").read_text().splitlines()[0].split(",")
+    assert {"phi_lr", "dual_lr", "slack"} <= set(lineage)
+
+    code, out, err = rookery_command("evaluate", str(run), "--episodes", "4", "--goals", "5")
+    assert (code, err) == (0, "")
+    assert "distance in phi" in out
+    assert "coverage" in out
+    assert re.search(r"5 goals, member [01]", out)
+    assert re.search(r"left at the end +│ +[\d.]+ +│ +[\d.]+ +│ +[\d.]+", out)
+    code, _, err = rookery_command("evaluate", str(run), "--goals", "0")
+    assert (code, err) == (1, "error: --goals must be at least 1, got 0.\n")
+    code, _, err = rookery_command("resume", str(run), "--generations", "3", "--quiet")
+    assert (code, err) == (0, "")
+    tuned = "--generations 1 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
+    code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
+    assert (code, err) == (0, "")
+    code, _, err = rookery_command("train", "diayn", "--init-from", str(run))
+    assert code == 1
+    assert "is a run of kind pbt-metra, from which a run of kind diayn cannot start, since their skills are" in err
 
 
 def test_train_and_evaluate_a_team(rookery_command, tmp_path):
@@ -342,6 +375,16 @@ INVALID = [
         ("train diayn --smerl --smerl-target 9 --smerl-fraction .5", 2, "give it or --smerl-target, not both"),
         ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
         ("train diayn --fitness acuracy", 2, "accuracy"),
+        ("train metra --fitness accuracy", 2, "distance"),
+        ("train metra --initial-dual 0", 2, "--initial-dual must be above 0 and finite, got 0.0"),
+        ("train metra --space.slack 2", 1, "--space.slack must lie in [1e-08, 1], got 2"),
+        ("train pbt-metra --space.dual-lr 1e-4 2", 1, "--space.dual-lr must lie in (0, 1], got 2"),
+        ("train lsd --space.slack 1e-3", 1, "is no hyper-parameter here"),
+        ("train lsd --initial-dual 3", 2, "rookery train lsd has no flag --initial-dual"),
+        ("train lsd --phi-hidden-sizes 0", 2, "--phi-hidden-sizes must all be at least 1"),
+        ("train metra --smerl", 2, "rookery train metra has no flag --smerl"),
+        ("train metra --env probe_value", 1, "turn on --descriptor-full-state"),
+        ("train metra --skill-kind gaussian", 2, "sphere"),
         ("train sac --init-from nowhere", 1, "no such folder"),
         ("train sac --env point_room --skill 1", 1, "give the run that discovered it, or leave skill out"),
         ("train ppo --env pursuit_discrete", 1, "is a multi-agent environment with 2 agents; use ippo"),

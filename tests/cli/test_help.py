@@ -97,7 +97,12 @@ def test_the_kinds_are_listed_by_subject():
         "agents alone": ["sac", "td3", "ppo"],
         "population based training (PBT)": ["pbt-sac", "pbt-td3", "pbt-ppo"],
         "quality diversity": ["map-elites", "me-pbt-sac", "me-pbt-td3"],
-        "skills": ["diayn", "diayn-td3", "pbt-diayn", "pbt-diayn-td3"],
+        "skills": [
+            f"{prefix}{name}{suffix}"
+            for name in ("diayn", "metra", "lsd")
+            for prefix in ("", "pbt-")
+            for suffix in ("", "-td3")
+        ],
         "teams": ["ippo", "pbt-ippo"],
         "user-defined programs": ["program"],
     }

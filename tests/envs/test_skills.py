@@ -11,6 +11,7 @@ import pytest
 
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import base as envs
+from rookery.envs import registry
 from rookery.envs.base import Assignment, Environment, EnvSpec, SkillSpec, Step
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills, skills, whole_rounds
@@ -329,3 +330,35 @@ def test_skills_are_given_once_and_last() -> None:
         skills(skills(line()))
     with pytest.raises(ValueError, match=r"^line has skills; apply limit_episode first, then skills\.$"):
         time_limit.limit_episode(skills(line()), 3)
+
+
+def test_a_step_has_the_state_before_it_if_it_is_asked_for() -> None:
+    environment = skills(registry.make("point_room", episode_length=3), 2, with_previous=True)
+    plain = skills(registry.make("point_room", episode_length=3), 2)
+    assert (environment.spec.has_previous, plain.spec.has_previous) == (True, False)
+
+    def walk_on(environment: Environment, key: jax.Array) -> tuple:
+        bank = auto_reset.start_bank(environment, key, 4)
+        env_states, first = auto_reset.begin(environment, bank, key, 3)
+
+        def advance(carry: tuple, key: jax.Array) -> tuple:
+            env_states, observation, place = carry
+            keys, resetting = jax.random.split(key, 3), auto_reset.auto_reset(environment, bank)
+            env_states, step = jax.vmap(resetting.step)(env_states, jnp.ones((3, 2)), keys)
+            return (env_states, step.observation, step.observation.features), (step, observation, place)
+
+        start = env_states, first.observation, first.observation.features
+        return first, jax.lax.scan(advance, start, jax.random.split(key, 7))[1]
+
+    first, (steps, seen, place) = compiled(partial(walk_on, environment))(jax.random.key(0))
+    np.testing.assert_array_equal(first.previous.observation.skill, first.observation.skill)
+    np.testing.assert_array_equal(first.previous.descriptor, first.descriptor)
+    np.testing.assert_array_equal(steps.previous.observation.features, seen.features)
+    np.testing.assert_array_equal(steps.previous.observation.skill, seen.skill)
+    np.testing.assert_array_equal(steps.previous.descriptor, place)  # in this room the observation is the descriptor
+    assert (np.asarray(steps.previous.descriptor) != np.asarray(steps.descriptor)).any(axis=-1).all()
+    state, step = environment.reset(jax.random.key(0))
+    plain_state, plain_step = plain.reset(jax.random.key(0))
+    assert plain_step.previous is None
+    assert jax.tree.structure(plain_state._replace(previous=())) == jax.tree.structure(plain_state)
+    np.testing.assert_array_equal(step.observation.features, plain_step.observation.features)

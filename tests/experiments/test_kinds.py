@@ -54,7 +54,8 @@ def test_capabilities_agree_with_settings(name: str):
     assert config.trains_agents == (config.learner is not None) == (config.agent_entry is not None)
     assert config.has_independent_members == ("draw_hyper" in names)
     assert config.has_repertoire == ("cells" in names) == (config.cells is not None)
-    assert config.has_skills == ({"skills", "diayn"} <= names) == (config.skills is not None)
+    assert config.has_skills == (config.skills is not None) == (config.discovery is not None) == ("skills" in names)
+    assert names & set(agents.DISCOVERIES) == ({config.discovery_name} if config.has_skills else set())
     assert config.has_team == ({"parameters", "identify"} <= names) == (config.parameters is not None)
     assert not config.has_separate_roles
     assert configure("pbt-ippo", member="agent").has_separate_roles
@@ -106,7 +107,10 @@ def narrow_kinds(monkeypatch) -> list[str]:
 
 
 def test_a_row_adds_an_agent_to_every_method(narrow_kinds):
-    assert narrow_kinds == ["narrow", "pbt-narrow", "me-pbt-narrow", "diayn-narrow", "pbt-diayn-narrow"]
+    assert narrow_kinds == [
+        *("narrow", "pbt-narrow", "me-pbt-narrow", "diayn-narrow", "pbt-diayn-narrow"),
+        *("metra-narrow", "pbt-metra-narrow", "lsd-narrow", "pbt-lsd-narrow"),
+    ]
     for name in narrow_kinds:
         config = configure(name, agent=NarrowConfig(width=3))
         assert from_record(json.loads(json.dumps(to_record(config)))) == config

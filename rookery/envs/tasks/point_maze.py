@@ -67,7 +67,7 @@ GOAL_WALLS = ((0.0, -1.0, 0.5),)  # y, left end, right end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
 BODY_RADIUS = 0.04  # of the disc in pictures
-DESCRIPTOR = base.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0))
+DESCRIPTOR = base.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0), cell=0.1, observed=True)
 
 
 class ShapingWeights(NamedTuple):

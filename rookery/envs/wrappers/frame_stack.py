@@ -67,7 +67,9 @@ def _stacked_spec(spec: EnvSpec, count: int) -> EnvSpec:
     team = spec.team and spec.team._replace(
         observation_sizes=tuple(padded + size for size in spec.team.observation_sizes)
     )
-    return spec._replace(observation_size=count * spec.observation_size, observation_shape=shape, team=team)
+    descriptor = spec.descriptor and spec.descriptor._replace(observed=False)  # the first features are of older frames
+    size = count * spec.observation_size
+    return spec._replace(observation_size=size, observation_shape=shape, team=team, descriptor=descriptor)
 
 
 def _reset(environment: Environment, count: int, key: Key) -> tuple[FrameStackState, Step]:

@@ -22,13 +22,14 @@ from rookery.envs.base import (
     Assignment,
     Environment,
     EnvState,
+    Previous,
     SkillSpec,
     Step,
     announce_inside,
     parameterize_inside,
 )
 from rookery.envs.rendering import scene
-from rookery.types import Array, Key
+from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
 
@@ -83,10 +84,16 @@ class SkillState(NamedTuple):
     """Index of the slot plus the number of episodes that ended in it, `[]` int32."""
     episode_return: Array
     """Sum of the episode's rewards so far, `[]`."""
+    previous: PyTree = ()
+    """The current state as the `Previous` of the next step; () if steps do not have it."""
 
 
 def skills(
-    environment: Environment, num_skills: int = 5, skill_kind: str = "one-hot", balanced: bool = False
+    environment: Environment,
+    num_skills: int = 5,
+    skill_kind: str = "one-hot",
+    balanced: bool = False,
+    with_previous: bool = False,
 ) -> Environment:
     """Wrap an environment so that its observations contain the skill of the episode, `[S]`.
 
@@ -99,6 +106,7 @@ def skills(
       num_skills: S, see `SkillsConfig.num_skills`.
       skill_kind: "one-hot" or "sphere", see `SkillsConfig.skill_kind`.
       balanced: assign the skills in turn instead of at random, see `SkillsConfig.balanced`.
+      with_previous: add the state before each step to the step (`Step.previous`), which METRA and LSD read.
 
     Raises:
       ValueError: `SkillsConfig` rejects an argument, or the environment has skills already.
@@ -113,14 +121,14 @@ def skills(
     if spec.skill is not None:
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
     skill = SkillSpec(skill_kind, num_skills)
-    draw = partial(KINDS[skill_kind].draw, num_skills)
+    draw, start = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
     skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
-    assign = partial(_assign, environment.assignment, draw, skill_of_turn, balanced)
-    wrap = partial(skills, num_skills=num_skills, skill_kind=skill_kind, balanced=balanced)
+    assign = partial(_assign, environment.assignment, partial(_choose, draw, skill_of_turn, balanced), start)
+    wrap = partial(skills, num_skills=num_skills, skill_kind=skill_kind, balanced=balanced, with_previous=with_previous)
     return Environment(
-        reset=partial(_reset, environment, draw),
+        reset=partial(_reset, environment, start, draw),
         step=partial(_step, environment),
-        spec=spec._replace(skill=skill),
+        spec=spec._replace(skill=skill, has_previous=with_previous),
         assignment=Assignment(partial(_first, assign), partial(_next, assign)),
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
@@ -172,9 +180,9 @@ def _skill_of_turn(skills: Array, turn: Array) -> Array:
     return skills[turn % skills.shape[0]]
 
 
-def _reset(environment: Environment, draw: Callable, key: Key) -> tuple[SkillState, Step]:
+def _reset(environment: Environment, start: Callable, draw: Callable, key: Key) -> tuple[SkillState, Step]:
     reset_key, skill_key = jax.random.split(key)
-    return _start(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
+    return start(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
 
 
 def _first(assign: Callable, start: tuple[SkillState, Step], slot: Array, key: Key | None) -> tuple[SkillState, Step]:
@@ -187,9 +195,8 @@ def _next(assign: Callable, start: tuple[SkillState, Step], last: SkillState, ke
 
 def _assign(
     inner: Assignment | None,
-    draw: Callable,
-    skill_of_turn: Callable,
-    balanced: bool,
+    choose: Callable,
+    begin: Callable,
     start: tuple[SkillState, Step],
     turn: Array,
     last: EnvState | None,
@@ -199,9 +206,8 @@ def _assign(
 
     Args:
       inner: assignment of the wrapped environment.
-      draw: draws a skill from a key.
-      skill_of_turn: the skill that is assigned in turn.
-      balanced: as in `SkillsConfig`.
+      choose: turn, and a key or None -> skill.
+      begin: `_start`.
       start: the start state.
       turn: as in `SkillState`.
       last: state in which the wrapped environment's episode before ended; None for the first of a slot.
@@ -214,20 +220,31 @@ def _assign(
             begun = inner.first(begun, turn, inner_key)
         else:
             begun = inner.next(begun, last, inner_key)
-    skill = skill_of_turn(turn) if balanced or skill_key is None else draw(skill_key)
-    return _start(begun, skill, turn)
+    return begin(begun, choose(turn, skill_key), turn)
 
 
-def _start(start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
+def _choose(draw: Callable, skill_of_turn: Callable, balanced: bool, turn: Array, key: Key | None) -> Array:
+    return skill_of_turn(turn) if balanced or key is None else draw(key)
+
+
+def _start(with_previous: bool, start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
     inner, step = start
     state = SkillState(inner, skill, turn, jnp.zeros(()))
-    return state, _with_skill(step, state)
+    step = _with_skill(step, state)
+    if not with_previous:
+        return state, step
+    previous = Previous(step.observation, step.descriptor)
+    return state._replace(previous=previous), step._replace(previous=previous)
 
 
 def _step(environment: Environment, state: SkillState, action: Array, key: Key) -> tuple[SkillState, Step]:
     inner, step = environment.step(state.inner, action, key)
     state = state._replace(inner=inner, episode_return=state.episode_return + step.reward)
-    return state, _with_skill(step, state)
+    step = _with_skill(step, state)
+    if state.previous == ():
+        return state, step
+    step = step._replace(previous=state.previous)
+    return state._replace(previous=Previous(step.observation, step.descriptor)), step
 
 
 def _with_skill(step: Step, state: SkillState) -> Step:

@@ -125,10 +125,8 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
     if 1 < len(agents) <= _MOST_AGENTS:
         returns = ", ".join(f"{name} {number(value)}" for name, value in agents.items())
         return f"{f'Mean returns of {len(seeds)} seeds' if seeds else 'Returns'}: {returns}, {after}"
-    if "accuracy" in last:
-        count = part(config, "skills").get("num_skills")
-        skills = f" for {count} skills" if count else ""
-        return f"Discriminator accuracy {100 * last['accuracy']:.0f} %{skills}, {after}"
+    if skills := _skills_result(config, last):
+        return f"{skills}, {after}"
     if not np.isfinite(last["best_fitness"]):
         return f"No member has a finite fitness, {after}"
     if seeds:
@@ -138,6 +136,14 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
     best = f"Best fitness {number(last['best_fitness'])}"
     of_many = "" if last["best_fitness"] == last["worst_fitness"] else f", median {number(last['median_fitness'])}"
     return f"{best}{of_many}, {after}"
+
+
+def _skills_result(config: Settings, last: Mapping[str, float]) -> str:
+    """What the method of skill discovery measured; "" without skills."""
+    if "accuracy" in last:
+        count = part(config, "skills").get("num_skills")
+        return f"Discriminator accuracy {100 * last['accuracy']:.0f} %{f' for {count} skills' if count else ''}"
+    return f"Distance {number(last['distance'])} in phi along the skill" if "distance" in last else ""
 
 
 _MOST_AGENTS = 6

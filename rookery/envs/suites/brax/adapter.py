@@ -30,6 +30,7 @@ from rookery.types import Array, Key
 
 EPISODE_LENGTH = 1000
 OMNI_ROBOTS = ("ant", "humanoid")
+OMNI_PLANAR_ROBOTS = ("halfcheetah",)
 BACKENDS = ("spring", "positional", "generalized", "mjx")
 ONLY_BACKENDS = {"swimmer": ("generalized",)}  # Brax does not support the others
 INSTALL = 'pip install "rookery[brax]"'
@@ -304,12 +305,12 @@ def no_descriptor(state: Any) -> Array:
     return jnp.zeros((0,), jnp.float32)
 
 
-def torso_position(state: Any) -> Array:
-    """X and y of the torso in metres, `[2]`, for a robot with a free root joint.
+def torso_position(state: Any, axes: int = 2) -> Array:
+    """X and y of the torso in metres, `[2]`, for a robot with a free root joint; x alone, `[1]`, for one in a plane.
 
     They are taken from the root's joint coordinates, since on `mjx` the link poses are one physics step behind them.
     """
-    return jnp.asarray(state.pipeline_state.q[:2], jnp.float32)
+    return jnp.asarray(state.pipeline_state.q[:axes], jnp.float32)
 
 
 def _plain(brax_env: Any, name: str) -> StateReaders:
@@ -317,22 +318,29 @@ def _plain(brax_env: Any, name: str) -> StateReaders:
     return StateReaders(native_observation, native_reward, no_descriptor)
 
 
-def _omni(brax_env: Any, name: str) -> StateReaders:
+def _omni(robots: tuple[str, ...], brax_env: Any, name: str) -> StateReaders:
     del brax_env
-    if name not in OMNI_ROBOTS:
-        raise ValueError(f"undirected tasks need a robot with a free root, {' or '.join(OMNI_ROBOTS)}; got {name}.")
-    return StateReaders(native_observation, _undirected_reward, torso_position)
+    if name not in robots:
+        raise ValueError(f"this undirected task needs {' or '.join(robots)}; got {name}.")
+    planar = name in OMNI_PLANAR_ROBOTS
+    reward = partial(_undirected_reward, "reward_run" if planar else "forward_reward")
+    return StateReaders(native_observation, reward, partial(torso_position, axes=1 if planar else 2))
 
 
-def _undirected_reward(state: Any) -> Array:
-    """Reward of Brax's environment without the term for forward motion, `[]`."""
-    return native_reward(state) - jnp.asarray(state.metrics["forward_reward"], jnp.float32)
+def _undirected_reward(forward: str, state: Any) -> Array:
+    """Reward of Brax's environment without the term for forward motion, the metric `forward`, `[]`."""
+    return native_reward(state) - jnp.asarray(state.metrics[forward], jnp.float32)
 
 
 PLAIN = Variant(_plain)
 OMNI = Variant(
-    _omni,
-    base.descriptor_spec("final x, y of the torso", "final", (-30.0, -30.0), (30.0, 30.0)),
+    partial(_omni, OMNI_ROBOTS),
+    base.descriptor_spec("final x, y of the torso", "final", (-30.0, -30.0), (30.0, 30.0), cell=1.0),
     reward_parts=("control", "healthy"),
 )
 """Undirected locomotion for ant and humanoid: the reward consists of the healthy reward and the control costs."""
+OMNI_PLANAR = Variant(
+    partial(_omni, OMNI_PLANAR_ROBOTS),
+    base.descriptor_spec("final x of the torso", "final", (-100.0,), (100.0,), cell=1.0),
+)
+"""The same for a robot in a plane, the half cheetah: the reward is the control cost."""

@@ -94,8 +94,8 @@ MAZE_WALLS = (
     Wall(10.5, 19.5, 7.0, 8.0),  # a dead end in front of it
     Wall(9.5, 10.5, 20.25, 39.75),  # on the detour
 )
-TRAP_DESCRIPTOR = base.descriptor_spec("final x, y of the torso", "final", (0.0, -8.0), (30.0, 8.0))
-MAZE_DESCRIPTOR = base.descriptor_spec("final x, y of the torso", "final", (-5.0, -5.0), (40.0, 40.0))
+TRAP_DESCRIPTOR = base.descriptor_spec("final x, y of the torso", "final", (0.0, -8.0), (30.0, 8.0), cell=1.0)
+MAZE_DESCRIPTOR = base.descriptor_spec("final x, y of the torso", "final", (-5.0, -5.0), (40.0, 40.0), cell=1.0)
 
 
 def trap_walls(face: float) -> tuple[Wall, ...]:

@@ -35,7 +35,7 @@ def position(name: str) -> base.DescriptorSpec:
     """The position of the torso at the end of the episode, `[axes]` in metres."""
     axes = POSITION_AXES[name]
     return base.descriptor_spec(
-        f"final {'x, y'[: 3 * axes - 2]} of the torso", "final", (-_REACH,) * axes, (_REACH,) * axes
+        f"final {'x, y'[: 3 * axes - 2]} of the torso", "final", (-_REACH,) * axes, (_REACH,) * axes, cell=1.0
     )
 
 
