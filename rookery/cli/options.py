@@ -39,6 +39,7 @@ HEADINGS = {
     "skills": "environment",
     "pbt": "population method",
     "me_pbt": "population method",
+    "cma_mae": "population method",
     "cells": "population method",
     "variation": "population method",
     "": "population method",

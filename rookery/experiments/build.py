@@ -35,7 +35,8 @@ from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.role_pbt import pbt_roles
 from rookery.populations.sharding import Placement
-from rookery.qd.base import Scoring
+from rookery.qd.base import Emitter, Scoring
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
@@ -164,9 +165,16 @@ def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
     mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), batch=config.batch_size)
     scored = scoring(config)
     placement = _placement(mesh, config)
-    emitter = iso_line(scored, config.batch_size, config.variation, placement.cells)
-    program = map_elites(scored, find_cells(config.cells, scored.descriptor), emitter, placement)
+    program = map_elites(
+        scored, find_cells(config.cells, scored.descriptor), _emitter(config, scored, placement), placement
+    )
     return Built(program, mesh, config=config)
+
+
+def _emitter(config: MapElitesRun, scored: Scoring, placement: Placement) -> Emitter:
+    if config.cma_mae is not None:
+        return cma_mae(scored, config.batch_size, config.cma_mae, placement)
+    return iso_line(scored, config.batch_size, config.variation, placement.cells)
 
 
 def _me_pbt(config: MePbtRun, over: Mesh | None) -> Built:

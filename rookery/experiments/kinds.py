@@ -13,6 +13,7 @@ from rookery.experiments.config import FLAG, Chosen, RunConfig, space_flags
 from rookery.experiments.settings import (
     AgentSettings,
     AnyRun,
+    CmaMaeSettings,
     IndependentRun,
     MapElitesRun,
     MePbtRun,
@@ -23,6 +24,7 @@ from rookery.experiments.settings import (
     RoleSettings,
     SkillSettings,
     TeamSettings,
+    VariationSettings,
 )
 from rookery.hyperparams import Space, describe
 from rookery.populations.config import PbtConfig
@@ -77,9 +79,17 @@ METHODS = (
     Method(
         "map-elites",
         None,
-        (MapElitesRun,),
+        (VariationSettings, MapElitesRun),
         "MAP-Elites: evolve a repertoire of policies, or of inputs of a test function, without gradients.",
         "Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).",
+    ),
+    Method(
+        "cma-mae",
+        None,
+        (CmaMaeSettings, MapElitesRun),
+        "CMA-MAE: a repertoire of small policies, or of inputs of a test function, by covariance matrix adaptation.",
+        "Sources: Fontaine 2023 (arXiv:2205.10752); with --archive-learning-rate 1 CMA-ME, Fontaine 2020\n"
+        "(arXiv:1912.02400).",
     ),
     Method(
         "me-pbt-{agent}",

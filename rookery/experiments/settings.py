@@ -19,6 +19,7 @@ from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
+from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.variation import VariationConfig
@@ -61,6 +62,8 @@ class Run:
     parameters: Literal["independent", "shared"] | None = None
     identify: bool = False
     member: Literal["team", "agent"] = "team"
+    variation: VariationConfig | None = None
+    cma_mae: CmaMaeConfig | None = None
 
     @property
     def has_separate_roles(self) -> bool:
@@ -120,7 +123,7 @@ class PbtRun(Run):
 
 @dataclass(frozen=True)
 class MapElitesRun(Run):
-    """MAP-Elites, which trains no agents."""
+    """MAP-Elites, which trains no agents, with any emitter."""
 
     trains_agents = False
     has_repertoire = True
@@ -137,9 +140,26 @@ class MapElitesRun(Run):
     environment: EnvironmentConfig = field(default=EnvironmentConfig(env="point_trap"))
     run: RunConfig = field(default_factory=RunConfig)
     cells: CellsConfig = field(default_factory=CellsConfig)
-    variation: VariationConfig = field(default_factory=VariationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=4))
+
+
+@dataclass(frozen=True)
+class VariationSettings:
+    """Settings of MAP-Elites by variation of elites."""
+
+    variation: VariationConfig = field(default_factory=VariationConfig)
+
+
+@dataclass(frozen=True)
+class CmaMaeSettings:
+    """Settings of CMA-MAE, which samples distributions."""
+
+    batch_size: int = 540
+    """Genotypes sampled and evaluated in each generation (a multiple of `emitters`, at least two for each, and of the
+    number of devices)."""
+    cells: CellsConfig = field(default=CellsConfig(archive_learning_rate=0.01))
+    cma_mae: CmaMaeConfig = field(default_factory=CmaMaeConfig)
 
 
 @dataclass(frozen=True)

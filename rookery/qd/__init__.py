@@ -1,7 +1,10 @@
 """Quality diversity: repertoires, emitters, and MAP-Elites."""
 
+from rookery.qd.archives import Archive, annealed, dominated_novelty
 from rookery.qd.base import Emitter, Scoring
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
 from rookery.qd.me_pbt import me_pbt
@@ -11,15 +14,20 @@ from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, 
 from rookery.qd.variation import VariationConfig
 
 __all__ = [
+    "Archive",
+    "CmaMaeConfig",
     "Emitter",
     "MePbtConfig",
     "PolicyConfig",
     "Repertoire",
     "Scoring",
     "VariationConfig",
+    "annealed",
     "begin_from",
     "begin_with",
     "best",
+    "cma_mae",
+    "dominated_novelty",
     "elite",
     "function_scoring",
     "grid",

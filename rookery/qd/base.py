@@ -75,7 +75,8 @@ class AskFn(Protocol[EmitterStateT, GenotypeT]):
 
 
 class TellFn(Protocol[EmitterStateT]):
-    """Receive the evaluation `[B, ...]` of the proposals; the fitness of a rejected proposal is NaN.
+    """Receive the evaluation `[B, ...]` of the proposals, and in its field `added` the result of adding them to the
+    repertoire; the fitness of a rejected proposal is NaN.
 
     Returns:
       The state, and metrics `[]` or `[P]`; an emitter with a population reports its `fitness` `[P]`.
