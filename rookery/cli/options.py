@@ -40,6 +40,8 @@ HEADINGS = {
     "pbt": "population method",
     "me_pbt": "population method",
     "cma_mae": "population method",
+    "pga_me": "population method",
+    "dcrl_me": "population method",
     "cells": "population method",
     "variation": "population method",
     "": "population method",

@@ -41,6 +41,7 @@ from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import counts
+from rookery.qd.policy_gradient.factories import dcrl_me, gradient_count, pga_me
 from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
 
 
@@ -162,7 +163,10 @@ def _check_selection(config: PbtRun, spec: EnvSpec) -> None:
 
 
 def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
-    mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), batch=config.batch_size)
+    sizes = {**_sharded_cells(config.cells), "batch": config.batch_size}
+    if gradients := config.pga_me or config.dcrl_me:
+        sizes["gradient_batch"] = gradient_count(config.batch_size, gradients)
+    mesh = _mesh(config.environment, over, **sizes)
     scored = scoring(config)
     placement = _placement(mesh, config)
     program = map_elites(
@@ -174,6 +178,11 @@ def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
 def _emitter(config: MapElitesRun, scored: Scoring, placement: Placement) -> Emitter:
     if config.cma_mae is not None:
         return cma_mae(scored, config.batch_size, config.cma_mae, placement)
+    given = config.policy, config.variation, placement
+    if config.pga_me is not None:
+        return pga_me(scored, config.batch_size, config.pga_me, *given)
+    if config.dcrl_me is not None:
+        return dcrl_me(scored, config.batch_size, config.dcrl_me, *given)
     return iso_line(scored, config.batch_size, config.variation, placement.cells)
 
 

@@ -21,6 +21,7 @@ from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.pbt_emitter import MePbtConfig
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.variation import VariationConfig
 
@@ -64,6 +65,8 @@ class Run:
     member: Literal["team", "agent"] = "team"
     variation: VariationConfig | None = None
     cma_mae: CmaMaeConfig | None = None
+    pga_me: PgaMeConfig | None = None
+    dcrl_me: DcrlMeConfig | None = None
 
     @property
     def has_separate_roles(self) -> bool:
@@ -160,6 +163,22 @@ class CmaMaeSettings:
     number of devices)."""
     cells: CellsConfig = field(default=CellsConfig(archive_learning_rate=0.01))
     cma_mae: CmaMaeConfig = field(default_factory=CmaMaeConfig)
+
+
+@dataclass(frozen=True)
+class PgaMeSettings(VariationSettings):
+    """Settings of PGA-ME."""
+
+    pga_me: PgaMeConfig = field(default_factory=PgaMeConfig)
+    evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=1))
+
+
+@dataclass(frozen=True)
+class DcrlMeSettings(VariationSettings):
+    """Settings of DCRL-ME."""
+
+    dcrl_me: DcrlMeConfig = field(default_factory=DcrlMeConfig)
+    evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=1))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
 from rookery.qd.repertoire import Repertoire, best, elite, nearest
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, named_scoring, policy, policy_scoring
 from rookery.qd.variation import VariationConfig
@@ -16,8 +18,10 @@ from rookery.qd.variation import VariationConfig
 __all__ = [
     "Archive",
     "CmaMaeConfig",
+    "DcrlMeConfig",
     "Emitter",
     "MePbtConfig",
+    "PgaMeConfig",
     "PolicyConfig",
     "Repertoire",
     "Scoring",
@@ -27,6 +31,7 @@ __all__ = [
     "begin_with",
     "best",
     "cma_mae",
+    "dcrl_me",
     "dominated_novelty",
     "elite",
     "function_scoring",
@@ -39,6 +44,7 @@ __all__ = [
     "named_scoring",
     "nearest",
     "pbt_emitter",
+    "pga_me",
     "policy",
     "policy_scoring",
     "repertoire_of",

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.sharding import ONE_DEVICE, Placement
@@ -196,7 +197,8 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
     genotypes = _bounded(genotypes, bindings.scoring.bounds)
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
-    evaluation = bindings.placement.map(partial(_evaluate_genotype, bindings.scoring), (genotypes, keys), (bank,))
+    evaluator = partial(_evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
+    evaluation = bindings.placement.map(evaluator, (genotypes, keys), (bank,))
     # Replicate the evaluation: every device computes the same competition for the cells.
     evaluation = bindings.placement.everywhere(lambda replicated: replicated, evaluation)
     limits = _limits(bindings.scoring)
@@ -234,14 +236,15 @@ def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     )
 
 
-def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:
+def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, record: bool = False) -> Evaluation:
     """Evaluate a genotype; the fitness is NaN if the genotype is not finite or broke the physics.
 
     A NaN keeps it out of the repertoire: a policy that ends episodes by breaking the physics must not become an elite.
     """
-    evaluation = scoring.evaluate(genotype, bank, key)
-    fitness = jnp.where(trees.all_finite(genotype), evaluation.fitness, jnp.nan)
-    return evaluation._replace(fitness=base.valid_fitness(fitness, evaluation.broken))
+    score = partial(evaluate_episodes, scoring.evaluator, record=True) if record else scoring.evaluate
+    evaluated = score(genotype, bank, key)
+    fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
+    return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken))
 
 
 def _metrics(bindings: MapElitesBindings, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
@@ -346,6 +349,11 @@ def map_elites(
     shape = (centroids.centroids if isinstance(centroids, Archive) else centroids).shape
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
         raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
+    if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
+        raise ValueError(
+            f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
+            "policy_scoring."
+        )
     archive = archives.archive_of(centroids)
     given, emitter = emitter, emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
     bindings = MapElitesBindings(scoring, emitter, archive, placement)
