@@ -63,7 +63,7 @@ class Run:
     parameters: Literal["independent", "shared"] | None = None
     identify: bool = False
     member: Literal["team", "agent"] = "team"
-    variation: VariationConfig | None = None
+    variation: Any = None
     cma_mae: CmaMaeConfig | None = None
     pga_me: PgaMeConfig | None = None
     dcrl_me: DcrlMeConfig | None = None

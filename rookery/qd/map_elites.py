@@ -241,7 +241,9 @@ def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank,
 
     A NaN keeps it out of the repertoire: a policy that ends episodes by breaking the physics must not become an elite.
     """
-    score = partial(evaluate_episodes, scoring.evaluator, record=True) if record else scoring.evaluate
+    score = scoring.evaluate
+    if record and scoring.evaluator is not None:
+        score = partial(evaluate_episodes, scoring.evaluator, record=True)
     evaluated = score(genotype, bank, key)
     fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
     return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken))

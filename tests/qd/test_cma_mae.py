@@ -135,13 +135,13 @@ class TestEmitter:
         asked, proposals, _ = emitter.ask(state, repertoires.empty(jnp.zeros(2), LINE), (), jax.random.key(1))
         assert ((proposals >= 0) & (proposals <= 1)).all()
         assert jnp.array_equal(asked.shared.samples, proposals)
-        told, metrics = emitter.tell(asked, evaluation([1.0, 2.0, -INF, -1.0, -INF, INF, 3.0, 4.0]))
+        after, metrics = emitter.tell(asked, evaluation([1.0, 2.0, -INF, -1.0, -INF, INF, 3.0, 4.0]))
         ranked = [proposals[jnp.asarray(rows)] for rows in ([1, 0, 3, 2], [5, 7, 6, 4])]  # an empty cell: 1 + 5
         for number, samples in enumerate(ranked):
             expected = cma_es.update(trees.take(state.shared.distributions, number), samples, jnp.asarray(2))
-            found = trees.take(told.shared.distributions, number)
+            found = trees.take(after.shared.distributions, number)
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
-        assert told.shared.restarts.tolist() == [False, False]
+        assert after.shared.restarts.tolist() == [False, False]
         assert float(metrics["restarts"]) == 0
 
     def test_parents_and_restarts(self):
@@ -149,15 +149,15 @@ class TestEmitter:
         emitter = cma_mae(SLOPE, 8, config)
         elites = repertoires.empty(jnp.zeros(2), LINE)
         asked, _, _ = emitter.ask(emitter.init(jax.random.key(0), ()), elites, (), jax.random.key(1))
-        told, _ = emitter.tell(asked, evaluation([0.0, -1.0, -2.0, -1.0, 1.0, -3.0, -INF, 0.0]))
-        assert told.shared.restarts.tolist() == [True, False]
-        assert told.shared.distributions.updates.tolist() == [0, 1], "no parent, no update"
-        kept, _, _ = emitter.ask(told, elites, (), jax.random.key(2))
-        assert jnp.array_equal(kept.shared.distributions.mean, told.shared.distributions.mean), "there is no elite"
+        after, _ = emitter.tell(asked, evaluation([0.0, -1.0, -2.0, -1.0, 1.0, -3.0, -INF, 0.0]))
+        assert after.shared.restarts.tolist() == [True, False]
+        assert after.shared.distributions.updates.tolist() == [0, 1], "no parent, no update"
+        kept, _, _ = emitter.ask(after, elites, (), jax.random.key(2))
+        assert jnp.array_equal(kept.shared.distributions.mean, after.shared.distributions.mean), "there is no elite"
         one = elites._replace(genotypes=elites.genotypes.at[3].set(0.7), fitnesses=elites.fitnesses.at[3].set(1.0))
-        begun, _, _ = emitter.ask(told, one, (), jax.random.key(2))
+        begun, _, _ = emitter.ask(after, one, (), jax.random.key(2))
         np.testing.assert_allclose(begun.shared.distributions.mean[0], 0.7)
-        assert jnp.array_equal(begun.shared.distributions.mean[1], told.shared.distributions.mean[1])
+        assert jnp.array_equal(begun.shared.distributions.mean[1], after.shared.distributions.mean[1])
         assert (int(begun.shared.number), begun.shared.restarts.tolist()) == (1, [False, False])
 
     @pytest.mark.parametrize("rate", [0.01, 1.0])

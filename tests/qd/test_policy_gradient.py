@@ -200,8 +200,8 @@ class TestConditions:
         )
         reached = jnp.asarray([[1.0, 0.5], [4.0, -1.0]])  # scaled: (-0.5, 0.5) and (1, -1)
         targets = jnp.asarray([[-0.5, 0.4], [NAN, NAN]])
-        found = conditions.rows(Conditions(self.LIMITS, 0.1, 3), Recorded(rows, None), reached, targets)
-        np.testing.assert_allclose(found.reward, [[2 * math.exp(-1.0)] * 2, [2.0, 2.0]], rtol=1e-5)
+        found = conditions.rows(Conditions(self.LIMITS, 0.1, 3, 0.5), Recorded(rows, None), reached, targets)
+        np.testing.assert_allclose(found.reward, [[2.5 * math.exp(-1.0)] * 2, [2.5, 2.5]], rtol=1e-5)
         expected = np.asarray([[[-0.5, 0.4]] * 2, [[1.0, -1.0]] * 2], np.float32)
         assert np.array_equal(found.observation.skill, expected)
         assert np.array_equal(found.next_observation.skill, expected)
@@ -222,7 +222,8 @@ class TestConditions:
         targets = asked.shared.targets
         assert jnp.isnan(targets).all(axis=1).tolist() == [True] * 4 + [False] * 4
         elites = conditions.scaled(SCORING.descriptor, repertoire.descriptors)
-        assert {tuple(row) for row in targets[4:].tolist()} <= {tuple(row) for row in elites.tolist()}
+        distance = jnp.abs(targets[4:, None] - elites[None]).max(axis=2)  # compiled apart, they may differ in a bit
+        assert float(distance.min(axis=1).max()) < 1e-6
         params = asked.shared.training.member.state.policy.params
         for row in (6, 7):
             expected = networks.freeze_inputs(params, ENV.spec.observation_size, targets[row])
@@ -232,7 +233,7 @@ class TestConditions:
         wanted = jnp.where(jnp.isnan(targets), reached, targets)
         lengths = np.asarray(evaluation.lengths[:, 0])
         stored = np.asarray(buffer.rows.observation.skill)[begun : int(buffer.size)]
-        assert np.array_equal(stored, np.repeat(np.asarray(wanted), lengths, axis=0))
+        np.testing.assert_allclose(stored, np.repeat(np.asarray(wanted), lengths, axis=0), atol=1e-6)
 
 
 def described_probe() -> Environment:
@@ -251,20 +252,18 @@ def described_probe() -> Environment:
     return probe._replace(reset=reset, step=step, spec=spec)
 
 
-@pytest.mark.parametrize(("method", "config"), [(pga_me, PgaMeConfig), (dcrl_me, DcrlMeConfig)])
-def test_the_best_action_of_a_probe_is_found(method, config):
+def test_the_best_action_of_a_probe_is_found():
     scoring = policy_scoring(described_probe(), PolicyConfig((8,)), ONE_EPISODE)
     rates = {"critic_lr": 1e-2, "actor_lr": 1e-2, "policy_lr": 1e-2}
     small = {**SMALL, "critic_steps": 50, "policy_gradient_steps": 10, "gradient_batch_size": 16, "buffer_size": 500}
-    emitter = method(scoring, 16, config(**{**small, "critic_hidden_sizes": (16,), **rates}), PolicyConfig((8,)))
+    emitter = pga_me(scoring, 16, PgaMeConfig(**{**small, "critic_hidden_sizes": (16,), **rates}), PolicyConfig((8,)))
     program = map_elites(scoring, grid((8,), (-1.0,), (1.0,)), emitter)
     result = rookery.run(program, generations=20, quiet=True)
     last = result.history[-1]
     assert last["max_fitness"] > -1e-3
     assert last["coverage"] >= result.history[0]["coverage"] > 0
     assert last["stored"] == 20 * 16
-    if method is pga_me:
-        assert last["actor_fitness"] > -0.01, "the action 0.5, of reward 0"
+    assert last["actor_fitness"] > -0.01, "the action 0.5, of reward 0"
 
 
 def test_a_resumed_run_continues_bit_equal(tmp_path):

@@ -21,6 +21,8 @@ class Conditions(NamedTuple):
     length_scale: float
     first_input: int
     """Index of the condition's first number in what the actor's first layer reads."""
+    reward_offset: float = 0.0
+    """Added to each reward before it is multiplied by a similarity: a negative one would favour other descriptors."""
 
 
 def conditioned(spec: EnvSpec, size: int) -> EnvSpec:
@@ -44,6 +46,8 @@ def similarity(first: Array, second: Array, length_scale: float) -> Array:
 def rows(conditions: Conditions, recorded: Recorded, reached: Array, targets: Array) -> Transition:
     """Transitions `[B, T, ...]` with their target as condition, and rewards multiplied by the similarity.
 
+    Deviation: the task's QD offset is added to a reward, so that dissimilarity never increases it.
+
     Args:
       conditions: limits and length scale.
       recorded: transitions `[B, T, ...]` of B policies.
@@ -60,7 +64,7 @@ def rows(conditions: Conditions, recorded: Recorded, reached: Array, targets: Ar
 
     return transitions._replace(
         observation=see(transitions.observation),
-        reward=transitions.reward * factor[:, None],
+        reward=(transitions.reward + conditions.reward_offset) * factor[:, None],
         next_observation=see(transitions.next_observation),
     )
 

@@ -135,7 +135,9 @@ def _build(
     settings = config.td3(policy)
     agent, (nets, read) = td3(seen, settings), networks_of(seen, settings)
     first_input = read.encoded_size or spec.observation_size
-    limits = Conditions(scoring.descriptor, config.length_scale, first_input) if is_conditioned else None
+    limits = None
+    if isinstance(config, DcrlMeConfig):
+        limits = Conditions(scoring.descriptor, config.length_scale, first_input, spec.qd_offset)
     trained = Critics(agent, buffers.ring(config.buffer_size), config.critic_steps, config.gradient_batch_size)
     ascent = Ascent(evaluator.act, nets.first_critic, trained.buffer, config.gradient_batch_size, config.policy_lr)
     variations = emitters.iso_line(scoring, counts[0], variation, placement.cells)
