@@ -36,9 +36,10 @@ class InitFn(Protocol):
 
 
 class AddFn(Protocol):
-    """Overwrite the oldest rows with `rows` (leaves `[B, ...]`); rows that are not finite are left out."""
+    """Overwrite the oldest rows with `rows` (leaves `[B, ...]`); rows that are not finite, or False in `valid` (`[B]`
+    bool), are left out."""
 
-    def __call__(self, state: BufferState, rows: PyTree) -> BufferState: ...
+    def __call__(self, state: BufferState, rows: PyTree, valid: Array | None = None) -> BufferState: ...
 
 
 class DrawFn(Protocol):
@@ -81,8 +82,8 @@ def init(capacity: int, row: PyTree) -> BufferState:
     return BufferState(zeros, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
-def add(state: BufferState, rows: PyTree) -> BufferState:
-    """Overwrite the oldest rows with `rows` (leaves `[B, ...]`, B at most the capacity).
+def add(state: BufferState, rows: PyTree, valid: Array | None = None) -> BufferState:
+    """Overwrite the oldest rows with `rows` (leaves `[B, ...]`, B at most the capacity); see `AddFn`.
 
     Raises:
       ValueError: B is above the capacity.
@@ -90,7 +91,8 @@ def add(state: BufferState, rows: PyTree) -> BufferState:
     chex.assert_trees_all_equal_structs(state.rows, rows)
     chex.assert_equal_shape_prefix(jax.tree.leaves(rows), 1)
     capacity = _capacity(state)
-    valid = jax.vmap(trees.all_finite)(rows)
+    finite = jax.vmap(trees.all_finite)(rows)
+    valid = finite if valid is None else finite & valid
     if valid.shape[0] > capacity:
         raise ValueError(f"{valid.shape[0]} rows at once do not fit a buffer of {capacity}; enlarge the buffer.")
     offset = jnp.cumsum(valid.astype(jnp.int32)) - 1

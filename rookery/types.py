@@ -123,6 +123,10 @@ class Evaluation(NamedTuple):
     """Further values of each episode, name -> `[N, ...]`; never mutated."""
     roles: PyTree = ()
     """`[I]`, mean return of each agent of a team; NaN for an agent whose action was not finite."""
+    transitions: PyTree = ()
+    """`learners.evaluation.Recorded`, the transitions of its episodes; () where they are not recorded."""
+    added: PyTree = ()
+    """`qd.repertoire.Added`, the result of adding the genotype to a repertoire; () before that and without one."""
 
 
 class Genotype(NamedTuple, Generic[ParamsT, AnyHyperT]):

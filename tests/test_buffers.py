@@ -222,3 +222,13 @@ def test_invalid_arguments_are_errors(make) -> None:
 @every_buffer
 def test_a_full_capacity_at_once_fits(make) -> None:
     assert held(*filled(make, 3, (1,), (2, 3, 4))) == [2, 3, 4]
+
+
+def test_rows_that_are_not_valid_are_left_out():
+    buffer = buffers.ring(4)
+    state = buffer.add(buffer.init(jnp.zeros(())), jnp.arange(4.0), jnp.asarray([False, True, False, True]))
+    assert state.rows[:2].tolist() == [1.0, 3.0]
+    assert (int(state.size), int(state.position)) == (2, 2)
+    state = buffer.add(state, jnp.asarray([jnp.nan, 5.0, 6.0]), jnp.asarray([True, True, False]))
+    assert state.rows[:3].tolist() == [1.0, 3.0, 5.0]
+    assert int(state.size) == 3

@@ -20,9 +20,11 @@ from rookery.populations.base import Program
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import begin_from, map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.scoring import learner_scoring
 from tests import key_trace, walks
 from tests.tiny import LIFE
@@ -99,6 +101,9 @@ PROGRAMS = {
     "PBT of roles, rated": lambda: built("pbt-ippo", member="agent", select_by="rating"),
     "PBT of teams, rated": lambda: built("pbt-ippo", select_by="rating"),
     "MAP-Elites": lambda: built("map-elites"),
+    "CMA-MAE": lambda: built("cma-mae", cma_mae=CmaMaeConfig(emitters=2, covariance="diagonal")),
+    "PGA-ME": lambda: built("pga-me", pga_me=PgaMeConfig(2, 2, 4, 16, critic_hidden_sizes=(2,))),
+    "DCRL-ME": lambda: built("dcrl-me", dcrl_me=DcrlMeConfig(2, 2, 4, 16, critic_hidden_sizes=(2,))),
     "ME-PBT of TD3": lambda: built("me-pbt-td3", me_pbt=MePbtConfig(0.5, 0.5, 0.0, inherit_buffer=True)),
     "two emitters, begun from genotypes": _begun,
 }

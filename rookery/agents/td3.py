@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rookery import gradients, hyperparams, networks, returns, trees
 from rookery.agents import backend
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
-from rookery.agents.encoders import EncoderName, reader
+from rookery.agents.encoders import EncoderName, Reader, reader
 from rookery.envs.base import EnvSpec
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
@@ -280,6 +280,19 @@ def _group(policy_delay: int) -> int:
 _LONGEST_GROUP = 4
 
 
+def networks_of(
+    spec: EnvSpec, config: Td3Config, encoder: networks.Encoder | None = None
+) -> tuple[Td3Networks, Reader]:
+    """The networks of TD3, and how they read observations; see `td3`."""
+    check_continuous(spec, "TD3")
+    read = reader(spec, config.encoder, encoder)
+    sizes = read.size, spec.action_size
+    critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
+    value = read.network(networks.mlp(sizes, critic_sizes, 1))
+    policy = networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale)
+    return Td3Networks(read.network(policy), networks.twin(value), networks.first_twin(value)), read
+
+
 def td3(
     spec: EnvSpec, config: Td3Config | None = None, encoder: networks.Encoder | None = None
 ) -> OffPolicyAgent[Td3Params, Td3State, Td3Hyper, Array]:
@@ -298,18 +311,7 @@ def td3(
       >>> agent = rookery.td3(env.spec, rookery.agents.Td3Config(hidden_sizes=(64, 64)))
     """
     config = config or Td3Config()
-    check_continuous(spec, "TD3")
-    read = reader(spec, config.encoder, encoder)
-    sizes = read.size, spec.action_size
-    critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
-    value = read.network(networks.mlp(sizes, critic_sizes, 1))
-    nets = Td3Networks(
-        policy=read.network(
-            networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale)
-        ),
-        critic=networks.twin(value),
-        first_critic=networks.first_twin(value),
-    )
+    nets, read = networks_of(spec, config, encoder)
     return OffPolicyAgent(
         init=partial(init, nets),
         start=start,

@@ -113,7 +113,7 @@ def evaluate_goals(
     if goals < 1:
         raise ValueError(f"goals must be at least 1, got {goals}.")
     folder = open_existing(run_dir)
-    read = _restore(folder, goals, checkpoint, here(), program)
+    read = open_with_episodes(folder, goals, checkpoint, here(), program)
     learner = read.built.learner
     if learner is None or learner.evaluator is None:
         raise ValueError(f"{folder.path} trains no agents with skills, which goals need; choose a run of metra or lsd.")

@@ -38,11 +38,13 @@ from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.role_pbt import pbt_roles
 from rookery.populations.sharding import Placement
-from rookery.qd.base import Scoring
+from rookery.qd.base import Emitter, Scoring
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import counts
+from rookery.qd.policy_gradient.factories import dcrl_me, gradient_count, pga_me
 from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
 
 
@@ -197,12 +199,27 @@ _OPPONENTS = 4
 
 
 def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
-    mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), batch=config.batch_size)
+    sizes = {**_sharded_cells(config.cells), "batch": config.batch_size}
+    if gradients := config.pga_me or config.dcrl_me:
+        sizes["gradient_batch"] = gradient_count(config.batch_size, gradients)
+    mesh = _mesh(config.environment, over, **sizes)
     scored = scoring(config)
     placement = _placement(mesh, config)
-    emitter = iso_line(scored, config.batch_size, config.variation, placement.cells)
-    program = map_elites(scored, find_cells(config.cells, scored.descriptor), emitter, placement)
+    program = map_elites(
+        scored, find_cells(config.cells, scored.descriptor), _emitter(config, scored, placement), placement
+    )
     return Built(program, mesh, config=config)
+
+
+def _emitter(config: MapElitesRun, scored: Scoring, placement: Placement) -> Emitter:
+    if config.cma_mae is not None:
+        return cma_mae(scored, config.batch_size, config.cma_mae, placement)
+    given = config.policy, config.variation, placement
+    if config.pga_me is not None:
+        return pga_me(scored, config.batch_size, config.pga_me, *given)
+    if config.dcrl_me is not None:
+        return dcrl_me(scored, config.batch_size, config.dcrl_me, *given)
+    return iso_line(scored, config.batch_size, config.variation, placement.cells)
 
 
 def _me_pbt(config: MePbtRun, over: Mesh | None) -> Built:

@@ -8,13 +8,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rookery.envs.base import DescriptorSpec
-from rookery.qd import centroids
+from rookery.qd import archives, centroids
+from rookery.qd.archives import Archive
 from rookery.types import Array
 
 _METHOD = 1
@@ -40,6 +42,15 @@ class CellsConfig:
     shard_repertoire: bool = False
     """Store each genotype of the repertoire on one device only, 1/devices of them each; the number of devices must
     divide the number of cells. By default every device stores all genotypes."""
+    survival: Literal["best-of-cell", "dominated-novelty"] = "best-of-cell"
+    """best-of-cell: each cell keeps its best genotype; dominated-novelty: there are no cells, and of all genotypes as
+    many as there would be cells survive, those farthest from all fitter ones (Dominated Novelty Search,
+    arXiv:2502.00593)."""
+    novelty_neighbours: int = 3
+    """k, the number of nearest fitter genotypes whose distances dominated-novelty averages (at least 1)."""
+    archive_learning_rate: float = 1.0
+    """Rate at which the threshold of a cell, by which CMA-MAE ranks its proposals, moves towards the fitness of
+    accepted ones, in [0, 1]; 1: the threshold is the fitness of the cell's elite (CMA-ME)."""
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -50,6 +61,12 @@ class CellsConfig:
             raise ValueError(f"grid needs at least 1 cell along each dimension, got {self.grid}.")
         if self.grid is None and self.cvt_samples < self.cells:
             raise ValueError(f"cvt_samples must be at least cells ({self.cells}), got {self.cvt_samples}.")
+        if self.survival not in ("best-of-cell", "dominated-novelty"):
+            raise ValueError(f"survival must be 'best-of-cell' or 'dominated-novelty', got {self.survival!r}.")
+        if self.novelty_neighbours < 1:
+            raise ValueError(f"novelty_neighbours must be at least 1, got {self.novelty_neighbours}.")
+        if not 0.0 <= self.archive_learning_rate <= 1.0:
+            raise ValueError(f"archive_learning_rate must lie in [0, 1], got {self.archive_learning_rate}.")
 
     @property
     def count(self) -> int:
@@ -57,15 +74,19 @@ class CellsConfig:
         return self.cells if self.grid is None else math.prod(self.grid)
 
 
-def find_cells(config: CellsConfig, descriptor: DescriptorSpec) -> Array:
-    """The centroids `[C, D]` of a config's cells within a descriptor's limits.
+def find_cells(config: CellsConfig, descriptor: DescriptorSpec) -> Archive:
+    """A config's cells within a descriptor's limits, and the rule by which they keep genotypes.
 
     Raises:
       ValueError: the grid does not have one size per descriptor dimension.
     """
     if config.grid is not None:
-        return centroids.grid(config.grid, descriptor.lower, descriptor.upper)
-    return cvt(config.cells, descriptor.lower, descriptor.upper, config.cvt_samples)
+        found = centroids.grid(config.grid, descriptor.lower, descriptor.upper)
+    else:
+        found = cvt(config.cells, descriptor.lower, descriptor.upper, config.cvt_samples)
+    if config.survival == "dominated-novelty":
+        return archives.dominated_novelty(found, config.novelty_neighbours)
+    return archives.annealed(found, config.archive_learning_rate)
 
 
 def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples: int = 50_000, seed: int = 0) -> Array:

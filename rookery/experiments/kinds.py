@@ -13,6 +13,8 @@ from rookery.experiments.config import FLAG, Chosen, RunConfig, space_flags
 from rookery.experiments.settings import (
     AgentSettings,
     AnyRun,
+    CmaMaeSettings,
+    DcrlMeSettings,
     DiaynSettings,
     IndependentRun,
     LsdSettings,
@@ -22,10 +24,12 @@ from rookery.experiments.settings import (
     OffPolicySettings,
     OnPolicySettings,
     PbtRun,
+    PgaMeSettings,
     RecordedRun,
     RoleSettings,
     SkillSettings,
     TeamSettings,
+    VariationSettings,
 )
 from rookery.hyperparams import Space, describe
 from rookery.learners.rollout import PREFIX
@@ -109,9 +113,31 @@ METHODS = (
     Method(
         "map-elites",
         None,
-        (MapElitesRun,),
+        (VariationSettings, MapElitesRun),
         "MAP-Elites: evolve a repertoire of policies, or of inputs of a test function, without gradients.",
         "Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).",
+    ),
+    Method(
+        "cma-mae",
+        None,
+        (CmaMaeSettings, MapElitesRun),
+        "CMA-MAE: a repertoire of small policies, or of inputs of a test function, by covariance matrix adaptation.",
+        "Sources: Fontaine 2023 (arXiv:2205.10752); with --archive-learning-rate 1 CMA-ME, Fontaine 2020\n"
+        "(arXiv:1912.02400).",
+    ),
+    Method(
+        "pga-me",
+        None,
+        (PgaMeSettings, MapElitesRun),
+        "PGA-ME: a repertoire of policies, half of which are varied by the gradient of critics.",
+        "Sources: Nilsson 2021, Fujimoto 2018 (arXiv:1802.09477).",
+    ),
+    Method(
+        "dcrl-me",
+        None,
+        (DcrlMeSettings, MapElitesRun),
+        "DCRL-ME: a repertoire of policies, varied by the gradient of critics conditioned on descriptors.",
+        "Sources: Faldor 2024 (arXiv:2401.08632), Fujimoto 2018 (arXiv:1802.09477).",
     ),
     Method(
         "me-pbt-{agent}",

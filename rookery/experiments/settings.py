@@ -20,7 +20,9 @@ from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
+from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.pbt_emitter import MePbtConfig
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.variation import VariationConfig
 
@@ -68,6 +70,10 @@ class Run:
     member: Literal["team", "agent"] = "team"
     select_by: Literal["fitness", "rating"] = "fitness"
     rating_opponents: int | None = None
+    variation: Any = None
+    cma_mae: CmaMaeConfig | None = None
+    pga_me: PgaMeConfig | None = None
+    dcrl_me: DcrlMeConfig | None = None
 
     @property
     def discovery(self) -> tuple[Discovery, Any] | None:
@@ -133,7 +139,7 @@ class PbtRun(Run):
 
 @dataclass(frozen=True)
 class MapElitesRun(Run):
-    """MAP-Elites, which trains no agents."""
+    """MAP-Elites, which trains no agents, with any emitter."""
 
     trains_agents = False
     has_repertoire = True
@@ -150,9 +156,42 @@ class MapElitesRun(Run):
     environment: EnvironmentConfig = field(default=EnvironmentConfig(env="point_trap"))
     run: RunConfig = field(default_factory=RunConfig)
     cells: CellsConfig = field(default_factory=CellsConfig)
-    variation: VariationConfig = field(default_factory=VariationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=4))
+
+
+@dataclass(frozen=True)
+class VariationSettings:
+    """Settings of MAP-Elites by variation of elites."""
+
+    variation: VariationConfig = field(default_factory=VariationConfig)
+
+
+@dataclass(frozen=True)
+class CmaMaeSettings:
+    """Settings of CMA-MAE, which samples distributions."""
+
+    batch_size: int = 540
+    """Genotypes sampled and evaluated in each generation (a multiple of `emitters`, at least two for each, and of the
+    number of devices)."""
+    cells: CellsConfig = field(default=CellsConfig(archive_learning_rate=0.01))
+    cma_mae: CmaMaeConfig = field(default_factory=CmaMaeConfig)
+
+
+@dataclass(frozen=True)
+class PgaMeSettings(VariationSettings):
+    """Settings of PGA-ME."""
+
+    pga_me: PgaMeConfig = field(default_factory=PgaMeConfig)
+    evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=1))
+
+
+@dataclass(frozen=True)
+class DcrlMeSettings(VariationSettings):
+    """Settings of DCRL-ME."""
+
+    dcrl_me: DcrlMeConfig = field(default_factory=DcrlMeConfig)
+    evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=1))
 
 
 @dataclass(frozen=True)

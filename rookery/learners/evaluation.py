@@ -31,8 +31,9 @@ from rookery.learners.rollout import (
     load_genotype,
     normalize_features,
     space_with_parameters,
+    transition_row,
 )
-from rookery.types import Array, Evaluation, Genotype, HyperT, Key, PyTree, StateT
+from rookery.types import Array, Evaluation, Genotype, HyperT, Key, PyTree, StateT, Transition
 
 
 class Episodes(NamedTuple):
@@ -60,6 +61,17 @@ class Episodes(NamedTuple):
     """`LastStep` of the agents of a team."""
     objective: PyTree = ()
     """`[N]` or `[N, I]`, sums of the measure that is the objective; () without one."""
+    recorded: PyTree = ()
+    """`Recorded`, leaves `[T, N, ...]`, where transitions are recorded."""
+
+
+class Recorded(NamedTuple):
+    """The transitions of an evaluation; T is the length of the longest episode."""
+
+    transitions: Transition
+    """`[T N, ...]`, with the true successors."""
+    valid: Array
+    """`[T N]` bool: False after the end of an episode, and in an episode in which the physics broke."""
 
 
 class LastStep(NamedTuple):
@@ -145,7 +157,7 @@ def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBa
     return EnvBatchState(start[0], start[1].observation)
 
 
-def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> Evaluation:
+def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, record: bool = False) -> Evaluation:
     """Evaluate a genotype by full deterministic episodes from the first start states of the bank.
 
     The loop ends when the last episode ends. A mask excludes steps after the end of an episode, or after the end of an
@@ -156,6 +168,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
       genotype: the genotype to evaluate.
       bank: at least N start states.
       key: consumed by the environment only.
+      record: return the transitions as well; not for teams.
 
     Returns:
       The `Evaluation`; its fitness, the mean return or the mean sum of the objective, is NaN if any action was not
@@ -186,6 +199,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
         time=jnp.zeros((), jnp.int32),
         last=LastStep(zeros, inactive, inactive) if spec.team else (),
         objective=_no_objective(evaluator, bank, zeros),
+        recorded=_empty_record(evaluator, bank) if record else (),
     )
     advance_all = partial(_advance_episodes, evaluator, kind, genotype, key)
     end = jax.lax.while_loop(lambda run: _any(run.active) & (run.time < spec.episode_length), advance_all, start)
@@ -198,6 +212,8 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
         broken=jnp.sum(end.broken),
         episodes={"descriptors": reached},
     )
+    if record:
+        evaluation = evaluation._replace(transitions=_finished_record(end))
     if spec.team:
         return _by_agents(evaluator, spec.team, end, evaluation)
     if evaluator.intrinsic_reward:
@@ -205,6 +221,19 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> 
         fitness = evaluation.fitness if evaluator.config.objective else jnp.where(end.is_finite, fitness, jnp.nan)
         evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **reported})
     return evaluation
+
+
+def _empty_record(evaluator: Evaluator, bank: Bank) -> Recorded:
+    """Zeros, `[T, N, ...]`."""
+    shape = evaluator.environment.spec.episode_length, evaluator.episodes
+    row = transition_row(evaluator.environment, bank)
+    rows = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), row)
+    return Recorded(rows, jnp.zeros(shape, bool))
+
+
+def _finished_record(end: Episodes) -> Recorded:
+    record = end.recorded._replace(valid=end.recorded.valid & ~end.broken[None])
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), record)
 
 
 def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
@@ -228,7 +257,9 @@ def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Eval
 def _advance_episodes(
     evaluator: Evaluator, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
 ) -> Episodes:
-    env_batch, step, action = act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time))
+    env_batch, transition, step, action = act_once(
+        evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time)
+    )
     sums = (
         _accumulate_measures(evaluator.intrinsic_reward, genotype, step, run)
         if evaluator.intrinsic_reward
@@ -250,6 +281,9 @@ def _advance_episodes(
         time=run.time + 1,
         last=last,
         objective=_accumulate_objective(evaluator, step, run),
+        recorded=jax.tree.map(
+            lambda rows, row: rows.at[run.time].set(row), run.recorded, run.recorded and Recorded(transition, active)
+        ),
     )
 
 
@@ -333,15 +367,14 @@ def _trace_step(
     evaluator: Evaluator, genotype: Genotype, key: Key, carry: tuple[EnvBatchState, Array], time: Array
 ) -> tuple[tuple[EnvBatchState, Array], tuple[Array, Array]]:
     env_batch, active = carry
-    env_batch, step = act_once(evaluator, genotype, env_batch, jax.random.fold_in(key, time))[:2]
+    env_batch, _, step, _ = act_once(evaluator, genotype, env_batch, jax.random.fold_in(key, time))
     return (env_batch, active & ~step.ended), (step.descriptor, _any_agent(active) & ~step.broken)
 
 
 def act_once(
     evaluator: Evaluator, genotype: Genotype, env_batch: EnvBatchState, key: Key
-) -> tuple[EnvBatchState, Step, PyTree]:
-    """Step every episode once with the genotype's actions; also returns the actions, `[N, ...]`."""
+) -> tuple[EnvBatchState, Transition, Step, PyTree]:
+    """Step every episode once with the genotype's actions; also returns the transitions and the actions, `[N, ...]`."""
     observation = normalize_features(genotype.normalizer, env_batch.observation)
     action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
-    env_batch, _, step = advance(evaluator.environment, env_batch, action, key)
-    return env_batch, step, action
+    return *advance(evaluator.environment, env_batch, action, key), action

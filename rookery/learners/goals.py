@@ -88,7 +88,7 @@ def _advance(
     ]
     skill = jax.vmap(evaluator.intrinsic_reward.towards, in_axes=(None, 0, 0))(genotype.params, *pair)
     chosen = env_batch._replace(observation=seen._replace(skill=skill))
-    env_batch, step, _ = act_once(evaluator, genotype, chosen, jax.random.fold_in(key, time))
+    env_batch, _, step, _ = act_once(evaluator, genotype, chosen, jax.random.fold_in(key, time))
     place = jnp.where((active & ~step.broken)[:, None], step.descriptor, place)
     return (env_batch, place, active & ~step.ended), None
 

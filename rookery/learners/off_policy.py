@@ -113,16 +113,13 @@ class OffPolicyBindings(NamedTuple):
 def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Member[Any, HyperT]:
     """Initialise a member: new parameters, environments reset from the bank, an empty buffer."""
     agent_key, begin_key = jax.random.split(key)
-    spec, first = bindings.environment.spec, trees.take(bank[1], 0)
-    extras = bindings.keep(first) if bindings.keep else ()
-    action = jnp.zeros((spec.action_size,))
-    row = Transition(first.observation, action, jnp.zeros(()), first.observation, jnp.asarray(False), extras)
+    spec = bindings.environment.spec
     return Member(
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
         normalizer=normalize.init(spec.observation_size) if bindings.config.normalize_observations else None,
         env_state=rollout.begin(bindings.environment, bank, begin_key, bindings.config.num_envs),
-        buffer=bindings.buffer.init(row),
+        buffer=bindings.buffer.init(rollout.transition_row(bindings.environment, bank, bindings.keep)),
     )
 
 

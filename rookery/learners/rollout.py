@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rookery import hyperparams, normalize
+from rookery import hyperparams, normalize, trees
 from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent
 from rookery.envs.base import Environment, EnvState, Step
 from rookery.envs.check import check_interface
@@ -180,6 +180,13 @@ def after(state: EnvState, results: PyTree) -> EnvState:
     leaf = next(leaf for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
     exceeds = leaf.reshape(-1)[0] > jnp.inf
     return jax.tree.map(lambda leaf: leaf + exceeds.astype(leaf.dtype), state)
+
+
+def transition_row(environment: Environment, bank: Bank, keep: KeepFn | None = None) -> Transition:
+    """A transition of zeros or start states, without a leading axis: the shapes of a row that is stored."""
+    first = trees.take(bank[1], 0)
+    extras, action = keep(first) if keep else (), jnp.zeros((environment.spec.action_size,))
+    return Transition(first.observation, action, jnp.zeros(()), first.observation, jnp.asarray(False), extras)
 
 
 def check_arguments(learner: str, agent: Agent, environment: Environment) -> None:

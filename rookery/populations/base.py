@@ -99,6 +99,8 @@ class Program(NamedTuple, Generic[ProgramStateT]):
     """The learner of its members, with which policies are read from their states; None if it trains no agents."""
     scoring: Any = None
     """The `rookery.qd.Scoring` of its genotypes; None for a program without a repertoire."""
+    archive: Any = None
+    """The `rookery.qd.Archive` that decides which genotypes its repertoire keeps; None without a repertoire."""
     settings: Settings = NO_SETTINGS
     """Names and configs of all its parts, recorded in the run directory."""
     recipe: Any = None

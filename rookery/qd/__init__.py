@@ -1,25 +1,38 @@
 """Quality diversity: repertoires, emitters, and MAP-Elites."""
 
+from rookery.qd.archives import Archive, annealed, dominated_novelty
 from rookery.qd.base import Emitter, Scoring
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
 from rookery.qd.repertoire import Repertoire, best, elite, nearest
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, named_scoring, policy, policy_scoring
 from rookery.qd.variation import VariationConfig
 
 __all__ = [
+    "Archive",
+    "CmaMaeConfig",
+    "DcrlMeConfig",
     "Emitter",
     "MePbtConfig",
+    "PgaMeConfig",
     "PolicyConfig",
     "Repertoire",
     "Scoring",
     "VariationConfig",
+    "annealed",
     "begin_from",
     "begin_with",
     "best",
+    "cma_mae",
+    "dcrl_me",
+    "dominated_novelty",
     "elite",
     "function_scoring",
     "grid",
@@ -31,6 +44,7 @@ __all__ = [
     "named_scoring",
     "nearest",
     "pbt_emitter",
+    "pga_me",
     "policy",
     "policy_scoring",
     "repertoire_of",

@@ -75,7 +75,8 @@ class AskFn(Protocol[EmitterStateT, GenotypeT]):
 
 
 class TellFn(Protocol[EmitterStateT]):
-    """Receive the evaluation `[B, ...]` of the proposals; the fitness of a rejected proposal is NaN.
+    """Receive the evaluation `[B, ...]` of the proposals, and in its field `added` the result of adding them to the
+    repertoire; the fitness of a rejected proposal is NaN.
 
     Returns:
       The state, and metrics `[]` or `[P]`; an emitter with a population reports its `fitness` `[P]`.
@@ -96,5 +97,7 @@ class Emitter(NamedTuple, Generic[EmitterStateT, GenotypeT]):
     """P, the size of the population that it keeps; for several populations, their greatest common divisor."""
     steps: int = 0
     """Environment steps in which its population is trained in a generation."""
+    learns_from_transitions: bool = False
+    """Whether `tell` needs the transitions of the evaluations, which are recorded only then."""
     settings: Settings = NO_SETTINGS
     """Its settings, recorded in the run directory."""

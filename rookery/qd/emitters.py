@@ -129,6 +129,7 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
         batch_size=sum(emitter.batch_size for emitter in emitters),
         population_size=math.gcd(*(emitter.population_size for emitter in emitters)),
         steps=sum(emitter.steps for emitter in emitters),
+        learns_from_transitions=any(emitter.learns_from_transitions for emitter in emitters),
         settings={"emitters": [{"batch_size": emitter.batch_size, **emitter.settings} for emitter in emitters]},
     )
 

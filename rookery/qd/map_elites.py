@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work, change_init
-from rookery.qd import emitters
+from rookery.qd import archives, emitters
 from rookery.qd import repertoire as repertoires
+from rookery.qd.archives import Archive
 from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
-from rookery.qd.centroids import FindFn, finder
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
@@ -29,8 +30,7 @@ class MapElitesBindings(NamedTuple):
 
     scoring: Scoring
     emitter: Emitter
-    centroids: Array
-    find: FindFn
+    archive: Archive
     placement: Placement
 
 
@@ -44,6 +44,8 @@ class Shared(NamedTuple):
     """`[C, D]`."""
     centroids: Array
     """`[C, D]`."""
+    thresholds: PyTree = ()
+    """`[C]`, see `Repertoire`."""
 
 
 def repertoire_of(state: ProgramState) -> Repertoire:
@@ -56,7 +58,7 @@ def repertoire_of(state: ProgramState) -> Repertoire:
       >>> rookery.qd.repertoire_of(result.state).fitnesses.shape
       (64,)
     """
-    return Repertoire(state.cells, state.shared.fitnesses, state.shared.descriptors, state.shared.centroids)
+    return Repertoire(state.cells, *state.shared[1:])
 
 
 def begin_with(program: Program, repertoire: Repertoire) -> Program:
@@ -82,7 +84,7 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
       >>> program = rookery.qd.begin_with(program, rookery.qd.repertoire_of(result.state))
     """
     _check_initial_genotypes(program, repertoire.genotypes, repertoire.descriptors)
-    begun = change_init(program, partial(_begin_with, repertoire))
+    begun = change_init(program, partial(_begin_with, program.archive, _limits(program.scoring), repertoire))
     return begun._replace(settings={**program.settings, "begins": "with a repertoire"})
 
 
@@ -98,9 +100,11 @@ def _check_initial_genotypes(program: Program, genotypes: PyTree, descriptors: A
         raise ValueError("the repertoire is of another task or another agent: its genotypes or descriptors differ.")
 
 
-def _begin_with(repertoire: Repertoire, state: ProgramState) -> ProgramState:
+def _begin_with(
+    archive: Archive, limits: tuple[Array, Array], repertoire: Repertoire, state: ProgramState
+) -> ProgramState:
     descriptors = jnp.where(repertoire.occupied[:, None], repertoire.descriptors, jnp.nan)
-    filled, _ = repertoires.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors)
+    filled, _ = archive.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors, limits)
     return with_repertoire(state, filled)
 
 
@@ -138,7 +142,7 @@ def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key)
     state, bank = program.init(init_key), scoring.start_states(bank_key)
     keys = base.member_keys(evaluate_key, jax.tree.leaves(genotypes)[0].shape[0])
     evaluation = base.vmap(partial(_evaluate_genotype, scoring), (genotypes, keys), (bank,))
-    filled, _ = repertoires.add(
+    filled, _ = program.archive.add(
         repertoire_of(state), genotypes, evaluation.fitness, evaluation.descriptor, _limits(scoring)
     )
     return with_repertoire(state, filled)
@@ -154,7 +158,7 @@ def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     """Create an empty repertoire and the initial state of the emitter."""
     genotype = jax.eval_shape(bindings.scoring.init_genotype, keys[0], bank)
     state = bindings.emitter.init(keys[0], bank)
-    genotypes, *rest = repertoires.empty(genotype, bindings.centroids)
+    genotypes, *rest = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)
     return ProgramState(state.members, Shared(state.shared, *rest), genotypes)
 
 
@@ -193,24 +197,19 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
     genotypes = _bounded(genotypes, bindings.scoring.bounds)
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
-    evaluation = bindings.placement.map(partial(_evaluate_genotype, bindings.scoring), (genotypes, keys), (bank,))
+    evaluator = partial(_evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
+    evaluation = bindings.placement.map(evaluator, (genotypes, keys), (bank,))
     # Replicate the evaluation: every device computes the same competition for the cells.
     evaluation = bindings.placement.everywhere(lambda replicated: replicated, evaluation)
     limits = _limits(bindings.scoring)
-    repertoire, added = repertoires.add(
-        repertoire,
-        genotypes,
-        evaluation.fitness,
-        evaluation.descriptor,
-        limits,
-        bindings.placement.cells,
-        bindings.find,
+    repertoire, added = bindings.archive.add(
+        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, bindings.placement.cells
     )
-    emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation)
+    emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation._replace(added=added))
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
     metrics = {
         "fitness": evaluation.fitness,
-        **_metrics(bindings.scoring, repertoire, added, evaluation),
+        **_metrics(bindings, repertoire, added, evaluation),
         **ask_metrics,
         **tell_metrics,
     }
@@ -237,19 +236,23 @@ def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     )
 
 
-def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank) -> Evaluation:
+def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, record: bool = False) -> Evaluation:
     """Evaluate a genotype; the fitness is NaN if the genotype is not finite or broke the physics.
 
     A NaN keeps it out of the repertoire: a policy that ends episodes by breaking the physics must not become an elite.
     """
-    evaluation = scoring.evaluate(genotype, bank, key)
-    fitness = jnp.where(trees.all_finite(genotype), evaluation.fitness, jnp.nan)
-    return evaluation._replace(fitness=base.valid_fitness(fitness, evaluation.broken))
+    score = scoring.evaluate
+    if record and scoring.evaluator is not None:
+        score = partial(evaluate_episodes, scoring.evaluator, record=True)
+    evaluated = score(genotype, bank, key)
+    fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
+    return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken))
 
 
-def _metrics(scoring: Scoring, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
+def _metrics(bindings: MapElitesBindings, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
+    placed = archives.in_cells(bindings.archive, repertoire, _limits(bindings.scoring))
     return {
-        **repertoires.metrics(repertoire, scoring.qd_offset),
+        **repertoires.metrics(placed, bindings.scoring.qd_offset),
         "added": jnp.sum(added.status == 2),
         "improved": jnp.sum(added.status == 1),
         "rejected": jnp.sum(added.rejected),
@@ -274,10 +277,10 @@ def evaluate(bindings: MapElitesBindings, state: ProgramState, key: Key) -> Metr
     evaluation = _evaluate_elites(bindings, repertoire, bank, evaluate_key)
     fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
     limits = _limits(bindings.scoring)
-    rebuilt = repertoires.empty((), repertoire.centroids)
-    rebuilt, _ = repertoires.add(rebuilt, (), fitness, evaluation.descriptor, limits, find=bindings.find)
+    rebuilt = archives.placed(bindings.archive, fitness, evaluation.descriptor, limits)
     corrected = repertoires.metrics(rebuilt, bindings.scoring.qd_offset)
-    stored = repertoires.metrics(repertoire, bindings.scoring.qd_offset)
+    in_cells = archives.in_cells(bindings.archive, repertoire, limits)
+    stored = repertoires.metrics(in_cells, bindings.scoring.qd_offset)
     return {
         **base.evaluation_metrics(evaluation),
         "fitness": fitness,
@@ -320,7 +323,7 @@ def table(state: ProgramState) -> dict[str, Array]:
 
 def map_elites(
     scoring: Scoring,
-    centroids: Array,
+    centroids: Array | Archive,
     emitter: Emitter | None = None,
     placement: Placement = ONE_DEVICE,
 ) -> Program:
@@ -328,7 +331,8 @@ def map_elites(
 
     Args:
       scoring: from `function_scoring`, `policy_scoring` or `learner_scoring`.
-      centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`.
+      centroids: `[C, D]`, from `centroids.cvt` or `centroids.grid`; or an archive, which also decides which genotypes
+        are kept: `dominated_novelty(centroids)`, `annealed(centroids)`.
       emitter: proposes genotypes; iso+line with a batch of 256 by default.
       placement: the placement of evaluations and repertoire; `rookery.distributed.placement` for a mesh.
 
@@ -344,12 +348,17 @@ def map_elites(
       >>> program = rookery.map_elites(arm, cells)
     """
     size = scoring.descriptor.size
-    if centroids.ndim != 2 or centroids.shape[0] < 1 or centroids.shape[1] != size:
+    shape = (centroids.centroids if isinstance(centroids, Archive) else centroids).shape
+    if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
+        raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
+    if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
         raise ValueError(
-            f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {centroids.shape}."
+            f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
+            "policy_scoring."
         )
+    archive = archives.archive_of(centroids)
     given, emitter = emitter, emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
-    bindings = MapElitesBindings(scoring, emitter, centroids, finder(centroids), placement)
+    bindings = MapElitesBindings(scoring, emitter, archive, placement)
     program = Program(
         init=StagedInit(scoring.start_states, partial(create, bindings), keys=1),
         step=StagedStep(
@@ -369,16 +378,17 @@ def map_elites(
         descriptor=scoring.descriptor,
         task=scoring.name,
         scoring=scoring,
-        settings=_settings(scoring, centroids, emitter),
+        archive=archive,
+        settings=_settings(scoring, archive, emitter),
     )
     if emitter.population_size:  # the emitter is bound to a placement, see `me_pbt`
         return program
-    return rebuild.with_recipe(program, lambda problem, place: map_elites(problem, centroids, given, place), placement)
+    return rebuild.with_recipe(program, lambda problem, place: map_elites(problem, archive, given, place), placement)
 
 
-def _settings(scoring: Scoring, centroids: Array, emitter: Emitter) -> dict[str, Any]:
+def _settings(scoring: Scoring, archive: Archive, emitter: Emitter) -> dict[str, Any]:
     """The settings of a program, to record."""
-    cells = {"cells": {"cells": centroids.shape[0], "centroids": centroids}}
+    cells = {"cells": {"cells": archive.centroids.shape[0], "centroids": archive.centroids, **archive.settings}}
     return {
         **scoring.settings,
         "population_method": "map_elites",

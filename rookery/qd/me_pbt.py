@@ -8,6 +8,7 @@ from rookery.learners.base import Learner
 from rookery.populations import rebuild
 from rookery.populations.base import Program
 from rookery.populations.sharding import ONE_DEVICE, Placement
+from rookery.qd.archives import Archive
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import learner_scoring
@@ -17,7 +18,7 @@ from rookery.types import Array
 
 def me_pbt(
     learner: Learner,
-    centroids: Array,
+    centroids: Array | Archive,
     space: Space | None = None,
     population_size: int = 10,
     ga_population: int = 30,
@@ -29,7 +30,7 @@ def me_pbt(
 
     Args:
       learner: the learner of one member.
-      centroids: `[C, D]`, the cells of the repertoire.
+      centroids: `[C, D]`, the cells of the repertoire, or an archive, as in `map_elites`.
       space: the hyper-parameters that evolve; the agent's default space if None.
       population_size: P, the number of members that train, at least 1.
       ga_population: the number of variations of elites that are evaluated in addition, at least 1.

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from rookery import trees
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import centroids as cells
-from rookery.types import Array, GenotypeT, Key, Metrics
+from rookery.types import Array, GenotypeT, Key, Metrics, PyTree
 
 
 class Repertoire(NamedTuple, Generic[GenotypeT]):
@@ -27,6 +27,9 @@ class Repertoire(NamedTuple, Generic[GenotypeT]):
     """`[C, D]`, the evaluated descriptors of the elites; zeros where a cell is empty."""
     centroids: Array
     """`[C, D]`."""
+    thresholds: PyTree = ()
+    """`[C]`, the fitness that a genotype must exceed to be accepted in a cell, see `archives.annealed`; () if it is the
+    elite's fitness."""
 
     @property
     def occupied(self) -> Array:
@@ -45,6 +48,9 @@ class Added(NamedTuple):
     """`[B]` bool: its fitness or descriptor is not finite."""
     outside: Array
     """`[B]` bool: its descriptor is outside of the limits, and it competed for the nearest cell."""
+    improvement: Array
+    """`[B]`, fitness minus that of the elite of its cell before the batch: inf where the cell was empty, -inf where the
+    genotype is rejected."""
 
 
 class Elite(NamedTuple, Generic[GenotypeT]):
@@ -105,7 +111,8 @@ def add(
     cell = find(placed, repertoire.centroids)
     is_finite = finite & jnp.isfinite(fitnesses)
     incumbent, count = repertoire.fitnesses[cell], repertoire.fitnesses.shape[0]
-    wins = _best_of_cell(cell, jnp.where(is_finite, fitnesses, -jnp.inf), count) & is_finite & (fitnesses > incumbent)
+    value = jnp.where(is_finite, fitnesses, -jnp.inf)
+    wins = best_of_cell(cell, value, count) & is_finite & (fitnesses > incumbent)
     target = jnp.where(wins, cell, count + jnp.arange(cell.shape[0]))  # beyond C: unique indices that are not written
     better = trees.scatter(
         (repertoire.fitnesses, repertoire.descriptors),
@@ -116,10 +123,11 @@ def add(
     kept = repertoire._replace(
         genotypes=rows.put(repertoire.genotypes, target, genotypes), fitnesses=better[0], descriptors=better[1]
     )
-    return kept, Added(cell, status, ~is_finite, outside & is_finite)
+    improvement = jnp.where(is_finite, value - jnp.where(is_finite, incumbent, 0.0), -jnp.inf)
+    return kept, Added(cell, status, ~is_finite, outside & is_finite, improvement)
 
 
-def _best_of_cell(cell: Array, fitness: Array, count: int) -> Array:
+def best_of_cell(cell: Array, fitness: Array, count: int) -> Array:
     """Whether each genotype is the best of those in its cell, ties to the lower index; `[B]` bool."""
     place = jnp.arange(cell.shape[0], dtype=jnp.int32)
     best = jnp.full(count, -jnp.inf, fitness.dtype).at[cell].max(fitness)

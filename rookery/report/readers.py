@@ -12,7 +12,7 @@ from rookery.deploy.episodes import Episodes, read_episodes
 from rookery.experiments.config_io import are_independent
 from rookery.experiments.lineage import Lineage, lineage_of
 from rookery.report.dimensions import Dimensions, dimensions
-from rookery.report.formatting import Settings
+from rookery.report.formatting import Settings, part
 from rookery.report.runs import Run, finite_or_nan
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
@@ -41,6 +41,9 @@ class Repertoire(NamedTuple):
     """`[D]`, upper limits of the descriptor."""
     names: list[str]
     """Names of the D dimensions."""
+    has_cells: bool = True
+    """Whether the places are cells; False if each is a slot of any individual (dominated novelty), whose centroid is
+    the individual's descriptor."""
 
     @property
     def occupied(self) -> np.ndarray:
@@ -181,7 +184,8 @@ class RunRecord:
             raise ValueError(f"{path} has a centroid that is not finite; {_AGAIN}.")
         descriptor = dimensions(self.config, size)
         lower, upper = _estimate_limits(centroids) if descriptor.limits is None else descriptor.limits
-        return Repertoire(table["fitness"], centroids, descriptors, lower, upper, descriptor.names)
+        has_cells = part(self.config, "cells").get("survival") != "dominated-novelty"
+        return Repertoire(table["fitness"], centroids, descriptors, lower, upper, descriptor.names, has_cells)
 
     @cached_property
     def insertions(self) -> Table | None:

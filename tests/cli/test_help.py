@@ -96,7 +96,7 @@ def test_the_kinds_are_listed_by_subject():
     assert {heading: kinds for heading, kinds in found.items() if kinds} == {
         "agents alone": ["sac", "td3", "ppo"],
         "population based training (PBT)": ["pbt-sac", "pbt-td3", "pbt-ppo"],
-        "quality diversity": ["map-elites", "me-pbt-sac", "me-pbt-td3"],
+        "quality diversity": ["map-elites", "cma-mae", "pga-me", "dcrl-me", "me-pbt-sac", "me-pbt-td3"],
         "skills": [
             f"{prefix}{name}{suffix}"
             for name in ("diayn", "metra", "lsd")

@@ -24,17 +24,24 @@ import numpy as np
 from rookery import trees
 from rookery.distributed import layout, programs
 from rookery.distributed.mesh import Mesh, make_mesh
+from rookery.envs import registry
 from rookery.hyperparams import choose
-from rookery.learners.base import Learner
+from rookery.learners.base import EvaluationConfig, Learner
 from rookery.populations import pb2
 from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
+from rookery.qd.archives import dominated_novelty
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
+from rookery.qd.cma.emitter import cma_mae
+from rookery.qd.emitters import mix
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import pbt_emitter
-from rookery.qd.scoring import learner_scoring
+from rookery.qd.policy_gradient.config import DcrlMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me
+from rookery.qd.scoring import PolicyConfig, learner_scoring, policy_scoring
 from tests import tiny, walks
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
@@ -147,6 +154,29 @@ def me_pbt_program(count: int, divided: bool) -> tuple[Program, Mesh]:
     return map_elites(scoring, grid(CELLS, walks.PLACE.lower, walks.PLACE.upper), emitter, placement), mesh
 
 
+def run_emitters(count: int) -> str:
+    """Three generations of emitters that learn and adapt, without cells, on `count` devices: a digest of the state."""
+    mesh = make_mesh(count)
+    placement = layout.placement(mesh, True, 16)
+    policy = PolicyConfig(hidden_sizes=(4,))
+    evaluation = EvaluationConfig(eval_episodes=1, start_states=2)
+    scoring = policy_scoring(registry.make("point_room", episode_length=5), policy, evaluation)
+    config = DcrlMeConfig(4, 2, 4, 64, critic_hidden_sizes=(4,))
+    emitter = mix(
+        [
+            dcrl_me(scoring, 8, config, policy, placement=placement),
+            cma_mae(scoring, 8, CmaMaeConfig(emitters=2), placement),
+        ]
+    )
+    cells = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
+    program = map_elites(scoring, dominated_novelty(cells), emitter, placement)
+    compiled = programs.compile_program(program, mesh)
+    state = compiled.init(jax.random.key(0))
+    for generation in range(3):
+        state, _ = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
+    return digest([np.asarray(leaf) for leaf in jax.tree.leaves(state)])
+
+
 def run_me_pbt(count: int, divided: bool) -> dict:
     """Three generations: results, layout of the repertoire, and the parts of it that are moved between devices."""
     program, mesh = me_pbt_program(count, divided)
@@ -213,6 +243,7 @@ def main() -> None:
         leaves, result = run(True, count, OTHER_STRATEGIES, walks.learner(), generations=4)
         found["other"][str(count)] = {"digest": digest(leaves), "parents": result["parents"]}
     found["roles"] = {str(count): run_roles(count) for count in (1, 2)}
+    found["emitters"] = {str(count): run_emitters(count) for count in (1, 2)}
     found["me_pbt"] = {f"{count} {divided}": run_me_pbt(count, divided) for count, divided in LAYOUTS}
     found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}
     for mode in ("exact", "vmap"):

@@ -46,6 +46,10 @@ def test_roles_with_separate_populations_give_the_same_bits(layouts):
     assert one["parents"] != list(range(8)), "no member was replaced"
 
 
+def test_emitters_that_learn_and_adapt_give_the_same_bits(layouts):
+    assert layouts["emitters"]["1"] == layouts["emitters"]["2"]
+
+
 def test_without_exact_devices_agree_to_rounding_and_select_the_same_parents(layouts):
     runs = layouts["vmap"].values()
     assert max(result["difference"] for result in runs) < 1e-5  # after the first generation

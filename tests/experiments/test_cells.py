@@ -64,7 +64,7 @@ class TestCells:
     def test_a_grid_needs_no_cache(self, cache):
         config = CellsConfig(grid=(3, 2))
         assert config.count == 6
-        assert jnp.array_equal(find_cells(config, limits(2)), grid((3, 2), (0.0, 0.0), (1.0, 1.0)))
+        assert jnp.array_equal(find_cells(config, limits(2)).centroids, grid((3, 2), (0.0, 0.0), (1.0, 1.0)))
         assert not cache.exists()
         with pytest.raises(ValueError, match="a grid of 1 dimensions needs as many sizes"):
             find_cells(config, limits(1))
@@ -85,4 +85,4 @@ class TestCells:
 
     def test_counts(self):
         assert CellsConfig(cells=7).count == 7
-        assert find_cells(CellsConfig(cells=5, cvt_samples=50), limits(1)).shape == (5, 1)
+        assert find_cells(CellsConfig(cells=5, cvt_samples=50), limits(1)).centroids.shape == (5, 1)

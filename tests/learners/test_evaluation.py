@@ -1,5 +1,6 @@
 """Evaluation by full episodes: which steps count, and results that are not finite."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 
 from rookery.learners.base import genotype
+from rookery.learners.evaluation import evaluate
 from tests.learners.recording import (
     LENGTH,
     LIFETIMES,
+    OWN_ACTION,
     SPY,
     TINY,
     Life,
@@ -48,6 +51,42 @@ def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
     assert evaluation.lengths.tolist() == expected.tolist()
     assert evaluation.lengths.dtype == jnp.int32
     assert float(evaluation.fitness) == pytest.approx(expected.mean(), rel=1e-6)
+
+
+def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Life) -> None:
+    record = compiled(partial(evaluate, counted.learner.evaluator, record=True))
+    found = record(genotype(counted.member), counted.bank, jax.random.key(0))
+    assert_equal(found._replace(transitions=()), evaluated(counted))
+    rows, valid = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(LENGTH, 6, *leaf.shape[1:]), found.transitions)
+    assert valid.sum() == found.lengths.sum()
+    assert valid.dtype == bool
+    for episode, lifetime in enumerate(np.asarray(counted.bank[1].observation.features[:6, 0])):
+        steps = np.arange(min(lifetime, LENGTH))
+        assert valid[:, episode].tolist() == [step < len(steps) for step in range(LENGTH)]
+        for features, times in ((rows.observation.features, steps), (rows.next_observation.features, steps + 1)):
+            expected = np.stack([np.full_like(times, lifetime), times], axis=1)
+            assert np.array_equal(features[: len(steps), episode], expected)
+        assert (rows.reward[: len(steps), episode] == 1).all()
+        assert (rows.action[: len(steps), episode] == np.float32(OWN_ACTION)).all()
+        assert rows.terminated[: len(steps), episode].tolist() == [step + 1 >= lifetime for step in steps]
+
+
+def test_a_broken_episode_has_no_transitions(counted: Life) -> None:
+    environment = counted.learner.evaluator.environment
+
+    def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Any]:
+        state, stepped = environment.step(state, action, key)
+        broken = stepped.final_observation.features[0] == 3.0
+        return state, stepped._replace(broken=broken & (stepped.final_observation.features[1] == 2.0))
+
+    evaluator = counted.learner.evaluator._replace(environment=environment._replace(step=step))
+    found = compiled(partial(evaluate, evaluator, record=True))(
+        genotype(counted.member), counted.bank, jax.random.key(0)
+    )
+    valid = np.asarray(found.transitions.valid).reshape(LENGTH, 6)
+    lifetimes = np.asarray(counted.bank[1].observation.features[:6, 0])
+    assert int(found.broken) == np.sum(lifetimes == 3.0) > 0
+    assert valid.sum(axis=0).tolist() == [0 if length == 3.0 else min(length, LENGTH) for length in lifetimes]
 
 
 def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:

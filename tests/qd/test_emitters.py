@@ -1,19 +1,28 @@
 """The contract of emitters: batches, initial genotypes for an empty repertoire, keys, and rows of a mixture."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rookery import trees
+from rookery.envs import registry
+from rookery.learners.base import EvaluationConfig
+from rookery.learners.evaluation import evaluate
 from rookery.populations.base import member_keys
 from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.pbt_emitter import pbt_emitter
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
 from rookery.qd.repertoire import Repertoire
-from rookery.qd.scoring import function_scoring, learner_scoring
+from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
 from rookery.types import Evaluation, Genotype
 from tests import tiny, walks
@@ -42,6 +51,25 @@ def compiled(emitter: Emitter) -> Emitter:
     return emitter._replace(init=jax.jit(emitter.init), ask=jax.jit(emitter.ask), tell=jax.jit(emitter.tell))
 
 
+def init_vector(key):
+    return jax.random.normal(key, (4,))
+
+
+def minus_length(genotype, key):
+    del key
+    return -jnp.sum(jnp.abs(genotype)), genotype[:2]
+
+
+SMOOTH = function_scoring(minus_length, init_vector, (-2.0, -2.0), (2.0, 2.0))
+POLICY = PolicyConfig(hidden_sizes=(4,))
+ROOM = policy_scoring(
+    registry.make("point_room", episode_length=4), POLICY, EvaluationConfig(eval_episodes=1, start_states=2)
+)
+GRADIENTS = {"critic_steps": 2, "policy_gradient_steps": 2, "gradient_batch_size": 4, "buffer_size": 64}
+PGA_ME = PgaMeConfig(**GRADIENTS, critic_hidden_sizes=(4,))
+DCRL_ME = DcrlMeConfig(**GRADIENTS, critic_hidden_sizes=(4,))
+
+
 def population() -> Emitter:
     return pbt_emitter(LEARNER, AGENTS, population_size=4, ga_population=6)
 
@@ -49,6 +77,10 @@ def population() -> Emitter:
 SUITE = {
     "iso_line": (compiled(iso_line(FUNCTION, 8)), FUNCTION),
     "two iso_lines": (compiled(mix([iso_line(FUNCTION, 3), iso_line(FUNCTION, 5, BOLD)])), FUNCTION),
+    "cma_mae": (compiled(cma_mae(SMOOTH, 12, CmaMaeConfig(emitters=2))), SMOOTH),
+    "diagonal cma_mae": (compiled(cma_mae(SMOOTH, 12, CmaMaeConfig(emitters=2, covariance="diagonal"))), SMOOTH),
+    "pga_me": (compiled(pga_me(ROOM, 8, PGA_ME, POLICY)), ROOM),
+    "dcrl_me and iso_line": (compiled(mix([dcrl_me(ROOM, 8, DCRL_ME, POLICY), iso_line(ROOM, 3, BOLD)])), ROOM),
     "pbt": (compiled(population()), AGENTS),
     "pbt and iso_line": (compiled(mix([population(), iso_line(AGENTS, 5, BOLD)])), AGENTS),
 }
@@ -59,7 +91,11 @@ def case(request):
     """An emitter, its scoring, its first state and a bank."""
     emitter, scoring = SUITE[request.param]
     bank = scoring.start_states(jax.random.key(9))
-    return emitter, scoring, emitter.init(jax.random.key(8), bank), bank
+    state = emitter.init(jax.random.key(8), bank)
+    if emitter.learns_from_transitions:  # begin with the transitions of a generation
+        state, proposals, _ = emitter.ask(state, repertoire_of(scoring, bank, 0), bank, jax.random.key(5))
+        state, _ = emitter.tell(state, evaluator(scoring, proposals, bank))
+    return emitter, scoring, state, bank
 
 
 def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
@@ -74,7 +110,11 @@ def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
 
 def evaluator(scoring: Scoring, proposals, bank) -> Evaluation:
     keys = member_keys(jax.random.key(6), len(jax.tree.leaves(proposals)[0]))
-    return jax.vmap(scoring.evaluate, in_axes=(0, None, 0))(proposals, bank, keys)
+    score = partial(evaluate, scoring.evaluator, record=True) if scoring is ROOM else scoring.evaluate
+    evaluation = jax.vmap(score, in_axes=(0, None, 0))(proposals, bank, keys)
+    whole = repertoire_of(scoring, bank, 0)
+    _, added = repertoires.add(whole, proposals, evaluation.fitness, evaluation.descriptor)
+    return evaluation._replace(added=added)
 
 
 def rows_of(tree) -> list[bytes]:

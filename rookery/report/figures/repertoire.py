@@ -61,6 +61,8 @@ def summary(repertoire: Repertoire) -> str:
     if not occupied:
         return f"empty: none of {cells:,} cells has an elite"
     best = repertoire.fitness[repertoire.occupied].max()
+    if not repertoire.has_cells:
+        return f"{occupied:,} of at most {cells:,} individuals,  best {number(best)} (star)"
     return f"coverage {100 * occupied / cells:.1f} % of {cells:,} cells,  best {number(best)} (star)"
 
 

@@ -1,0 +1,39 @@
+"""The settings of CMA-MAE."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class CmaMaeConfig:
+    """The distributions of CMA-MAE, and how they are adapted and restarted.
+
+    Raises:
+      ValueError: a count or a standard deviation out of its range, or an unknown choice.
+    """
+
+    emitters: int = 15
+    """Number of distributions, each of which draws an equal share of the batch (at least 1; it must divide the
+    batch)."""
+    covariance: Literal["full", "diagonal"] = "full"
+    """full: CMA-ES, for genotypes of up to 1,000 numbers; diagonal: sep-CMA-ES, for longer ones."""
+    sigma0: float | None = None
+    """Initial standard deviation of each distribution (above 0); by default a fifth of the range of a bounded function,
+    0.5 for other functions, and 0.05 for policies."""
+    parents: Literal["half", "accepted"] = "half"
+    """Samples that a distribution is adapted to: the better half, or those that exceed the threshold of their cell."""
+    restart: Literal["basic", "no-improvement"] = "basic"
+    """A distribution restarts at a random elite when it has converged (basic), or also when no sample exceeds the
+    threshold of its cell (no-improvement)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.emitters < 1:
+            raise ValueError(f"emitters must be at least 1, got {self.emitters}.")
+        if self.sigma0 is not None and not 0.0 < self.sigma0 < math.inf:
+            raise ValueError(f"sigma0 must be above 0, got {self.sigma0}.")
+        choices = {"covariance": ("full", "diagonal"), "parents": ("half", "accepted")}
+        for name, valid in {**choices, "restart": ("basic", "no-improvement")}.items():
+            if getattr(self, name) not in valid:
+                raise ValueError(f"{name} must be {valid[0]!r} or {valid[1]!r}, got {getattr(self, name)!r}.")

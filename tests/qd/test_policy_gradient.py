@@ -1,0 +1,325 @@
+"""PGA-ME and DCRL-ME: gradient steps, stored transitions, the actor among the proposals, and conditions by hand."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import rookery
+from rookery import buffers, networks, trees
+from rookery.agents.td3 import Td3Config, networks_of
+from rookery.envs import base as envs
+from rookery.envs import registry
+from rookery.envs.base import Environment
+from rookery.learners.base import EvaluationConfig
+from rookery.learners.evaluation import Recorded, evaluate
+from rookery.populations.base import member_keys
+from rookery.qd import repertoire as repertoires
+from rookery.qd.base import EmitterState, Scoring
+from rookery.qd.centroids import grid
+from rookery.qd.map_elites import map_elites
+from rookery.qd.policy_gradient import conditions, variation
+from rookery.qd.policy_gradient.conditions import Conditions
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
+from rookery.qd.repertoire import Repertoire
+from rookery.qd.scoring import PolicyConfig, named_scoring, policy_scoring
+from rookery.types import Observation, Transition
+from tests import tiny
+
+NAN = math.nan
+POLICY = PolicyConfig(hidden_sizes=(4,))
+ONE_EPISODE = EvaluationConfig(eval_episodes=1, start_states=8)
+SMALL = {
+    "critic_steps": 4,
+    "policy_gradient_steps": 3,
+    "gradient_batch_size": 5,
+    "buffer_size": 200,
+    "critic_hidden_sizes": (4,),
+}
+ENV = registry.make("point_room", episode_length=6)
+SCORING = policy_scoring(ENV, POLICY, ONE_EPISODE)
+KEY = jax.random.key(0)
+
+
+def generation(emitter, state: EmitterState, repertoire: Repertoire, bank, key):
+    """Ask, evaluate with transitions, and tell: the asked state, the proposals, their evaluation, the state after."""
+    asked, proposals, metrics = emitter.ask(state, repertoire, bank, key)
+    keys = member_keys(key, emitter.batch_size)
+    score = partial(evaluate, SCORING.evaluator, record=True)
+    evaluation = jax.vmap(score, in_axes=(0, None, 0))(proposals, bank, keys)
+    return asked, proposals, evaluation, emitter.tell(asked, evaluation)[0], metrics
+
+
+def two_generations(emitter):
+    """An empty repertoire and one with four elites: the results of both generations."""
+    bank = SCORING.start_states(jax.random.key(9))
+    genotype = jax.eval_shape(SCORING.init_genotype, KEY, bank)
+    descriptor = SCORING.descriptor
+    empty = repertoires.empty(genotype, grid((2, 2), descriptor.lower, descriptor.upper))
+    run = jax.jit(partial(generation, emitter))
+    first = run(emitter.init(jax.random.key(8), bank), empty, bank, jax.random.key(1))
+    rows = jax.tree.map(lambda leaf: leaf[:4], first[1])
+    filled, _ = repertoires.add(empty, rows, jnp.arange(4.0), empty.centroids)
+    return first, run(first[3], filled, bank, jax.random.key(2)), filled, bank
+
+
+@pytest.fixture(scope="module")
+def pga():
+    emitter = pga_me(SCORING, 8, PgaMeConfig(**SMALL), POLICY)
+    return emitter, two_generations(emitter)
+
+
+@pytest.fixture(scope="module")
+def dcrl():
+    emitter = dcrl_me(SCORING, 8, DcrlMeConfig(**SMALL), POLICY)
+    return emitter, two_generations(emitter)
+
+
+class TestVariation:
+    @pytest.mark.parametrize("condition", [None, jnp.asarray([0.5, -0.5])])
+    def test_gradient_steps_are_those_of_a_plain_loop(self, condition):
+        spec = ENV.spec if condition is None else conditions.conditioned(ENV.spec, 2)
+        settings = Td3Config((4,), (6,), output_scale=1.0)
+        policy, critic = networks_of(ENV.spec, settings)[0].policy, networks_of(spec, settings)[0]
+        params, values = policy.init(jax.random.key(1)), critic.critic.init(jax.random.key(2))
+
+        def act(params, observation):
+            return jnp.tanh(policy.apply(params, observation))
+
+        buffer = buffers.ring(7)
+        stored = buffer.add(buffer.init(Observation(jnp.zeros(2))), Observation(jax.random.normal(KEY, (7, 2))))
+        ascent = variation.Ascent(act, critic.first_critic, buffer, 5, 0.01)
+        found = jax.jit(partial(variation.vary, ascent))(params, condition, KEY, values, stored, 4)
+
+        optimiser = optax.adam(0.01)
+        expected, moments = params, optimiser.init(params)
+        for step in range(4):
+            rows = jax.random.randint(jax.random.fold_in(KEY, step), (5,), 0, 7)
+            features = stored.rows.features[rows]
+            seen = features if condition is None else jnp.concatenate([features, jnp.tile(condition, (5, 1))], axis=1)
+
+            def loss(params, features=features, seen=seen):
+                action = jnp.tanh(policy.apply(params, features))
+                return -jnp.mean(critic.critic.apply(values, seen, action)[:, 0])
+
+            with jax.numpy_dtype_promotion("standard"):
+                changes, moments = optimiser.update(jax.grad(loss)(expected), moments)
+            expected = optax.apply_updates(expected, changes)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
+        assert float(loss(found)) < float(loss(params))
+
+
+class TestProposals:
+    def test_the_first_generation_is_initial_and_trains_nothing(self, pga):
+        emitter, ((asked, proposals, _, _, metrics), _, _, bank) = pga
+        assert int(asked.shared.training.updates) == 0
+        tiny.assert_equal(asked.shared.training.member, emitter.init(jax.random.key(8), bank).shared.training.member)
+        assert all(float(value) == 0.0 for value in metrics.values())
+        assert len(np.unique(np.asarray(jax.tree.leaves(proposals.params)[-1]).reshape(8, -1), axis=0)) == 8
+
+    def test_the_last_proposal_is_the_actor(self, pga):
+        _, (first, second, _, _) = pga
+        for asked, proposals, *_ in (first, second):
+            actor = asked.shared.training.member.state.policy.params
+            tiny.assert_equal(trees.take(proposals.params, -1), actor)
+        assert int(second[0].shared.training.updates) == 4
+
+    def test_a_policy_is_an_elite_varied_by_the_critics(self, pga):
+        emitter, (_, (asked, proposals, *_), repertoire, _) = pga
+        training = asked.shared.training
+        buffer = training.member.buffer
+        key = jax.random.split(jax.random.split(jax.random.key(2))[1], 4)
+        cells = repertoires.draw(repertoire, key[1], 4)
+        parents = trees.take(repertoire.genotypes.params, cells)
+        settings = PgaMeConfig(**SMALL).td3(POLICY)
+        ascent = variation.Ascent(
+            SCORING.evaluator.act, networks_of(ENV.spec, settings)[0].first_critic, buffers.ring(200), 5, 1e-3
+        )
+        stored = buffer._replace(rows=buffer.rows.observation)
+        vary = partial(variation.vary, ascent, condition=None, critic=training.member.state.critic.params, steps=3)
+        for row in range(3):
+            expected = jax.jit(partial(vary, stored=stored))(
+                trees.take(parents, row), key=jax.random.fold_in(key[2], row)
+            )
+            found = trees.take(proposals.params, 4 + row)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
+        assert emitter.batch_size == 8
+
+    def test_the_place_of_a_cut_changes_no_bit(self):
+        emitter = pga_me(SCORING, 8, PgaMeConfig(**{**SMALL, "critic_steps": 58}), POLICY)  # 29 iterations of 2 updates
+        assert emitter.ask.iterations == 29
+        bank = SCORING.start_states(KEY)
+        empty = repertoires.empty(jax.eval_shape(SCORING.init_genotype, KEY, bank), jnp.zeros((1, 2)))
+        state = generation(emitter, emitter.init(KEY, bank), empty, bank, KEY)[3]
+        state, work = emitter.ask.begin(state, empty, bank, KEY)
+        advance = jax.jit(emitter.ask.advance)
+        whole, cut = advance(state, work, 0, 3), advance(*advance(state, work, 0, 1), 1, 3)
+        tiny.assert_equal(cut[0], whole[0])
+        assert int(whole[0].shared.training.updates) == 6
+        np.testing.assert_allclose(cut[1].shared[-1]["critic_loss"], whole[1].shared[-1]["critic_loss"], rtol=1e-6)
+
+
+class TestTransitions:
+    def test_those_of_all_evaluations_are_stored(self, pga):
+        _, (first, second, _, bank) = pga
+        size = 0
+        for _, proposals, evaluation, after, _ in (first, second):
+            valid = np.asarray(evaluation.transitions.valid)
+            assert valid.sum() == evaluation.lengths.sum()
+            buffer = after.shared.training.member.buffer
+            assert int(buffer.size) == size + valid.sum()
+            for leaf, stored in zip(
+                jax.tree.leaves(evaluation.transitions.transitions), jax.tree.leaves(buffer.rows), strict=True
+            ):
+                assert np.array_equal(np.asarray(leaf)[valid], stored[size : size + valid.sum()])
+            size += valid.sum()
+            observation = np.asarray(evaluation.transitions.transitions.observation.features)
+            assert np.array_equal(observation[:, 0], np.tile(bank[1].observation.features[:1], (8, 1)))
+            action = SCORING.evaluator.act(trees.take(proposals.params, 2), Observation(jnp.asarray(observation[2])))
+            np.testing.assert_allclose(evaluation.transitions.transitions.action[2], action, rtol=1e-5, atol=1e-6)
+
+
+class TestConditions:
+    LIMITS = envs.descriptor_spec("x, y", "final", (0.0, -1.0), (4.0, 1.0))
+
+    def test_scaling_and_similarity_by_hand(self):
+        scaled = conditions.scaled(self.LIMITS, jnp.asarray([[1.0, 0.5], [4.0, -1.0]]))
+        assert scaled.tolist() == [[-0.5, 0.5], [1.0, -1.0]]
+        found = conditions.similarity(jnp.asarray([[0.3, 0.0], [0.0, 0.0]]), jnp.asarray([[0.0, 0.4], [0.0, 0.0]]), 0.1)
+        np.testing.assert_allclose(found, [math.exp(-5.0), 1.0], rtol=1e-5)
+
+    def test_rewards_are_multiplied_and_targets_are_observed(self):
+        observation = Observation(jnp.arange(12.0).reshape(2, 2, 3))
+        rows = Transition(
+            observation, jnp.zeros((2, 2, 1)), jnp.full((2, 2), 2.0), observation, jnp.zeros((2, 2), bool)
+        )
+        reached = jnp.asarray([[1.0, 0.5], [4.0, -1.0]])  # scaled: (-0.5, 0.5) and (1, -1)
+        targets = jnp.asarray([[-0.5, 0.4], [NAN, NAN]])
+        found = conditions.rows(Conditions(self.LIMITS, 0.1, 3, 0.5), Recorded(rows, None), reached, targets)
+        np.testing.assert_allclose(found.reward, [[2.5 * math.exp(-1.0)] * 2, [2.5, 2.5]], rtol=1e-5)
+        expected = np.asarray([[[-0.5, 0.4]] * 2, [[1.0, -1.0]] * 2], np.float32)
+        assert np.array_equal(found.observation.skill, expected)
+        assert np.array_equal(found.next_observation.skill, expected)
+        assert jnp.array_equal(found.observation.features, observation.features)
+
+    def test_an_actor_with_a_frozen_target_acts_as_before(self):
+        spec = conditions.conditioned(ENV.spec, 2)
+        actor = networks_of(spec, Td3Config((4, 4), output_scale=1.0))[0].policy
+        params, target = actor.init(KEY), jnp.asarray([0.3, -0.8])
+        features = jax.random.normal(KEY, (5, 2))
+        before = actor.apply(params, Observation(features, jnp.tile(target, (5, 1))))
+        frozen = conditions.freeze(Conditions(self.LIMITS, 0.1, 2), params, target)
+        np.testing.assert_allclose(actor.apply(frozen, Observation(features)), before, rtol=1e-5, atol=1e-6)
+
+    def test_actors_are_proposed_for_the_descriptors_of_elites(self, dcrl):
+        _, (first, (asked, proposals, evaluation, after, _), repertoire, _) = dcrl
+        assert jnp.isnan(first[0].shared.targets).all()
+        targets = asked.shared.targets
+        assert jnp.isnan(targets).all(axis=1).tolist() == [True] * 4 + [False] * 4
+        elites = conditions.scaled(SCORING.descriptor, repertoire.descriptors)
+        distance = jnp.abs(targets[4:, None] - elites[None]).max(axis=2)  # compiled apart, they may differ in a bit
+        assert float(distance.min(axis=1).max()) < 1e-6
+        params = asked.shared.training.member.state.policy.params
+        for row in (6, 7):
+            expected = networks.freeze_inputs(params, ENV.spec.observation_size, targets[row])
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), trees.take(proposals.params, row), expected)
+        buffer, begun = after.shared.training.member.buffer, int(first[3].shared.training.member.buffer.size)
+        reached = conditions.scaled(SCORING.descriptor, evaluation.descriptor)
+        wanted = jnp.where(jnp.isnan(targets), reached, targets)
+        lengths = np.asarray(evaluation.lengths[:, 0])
+        stored = np.asarray(buffer.rows.observation.skill)[begun : int(buffer.size)]
+        np.testing.assert_allclose(stored, np.repeat(np.asarray(wanted), lengths, axis=0), atol=1e-6)
+
+
+def described_probe() -> Environment:
+    """`probe_action` with the action as descriptor."""
+    probe = registry.make("probe_action")
+    spec = probe.spec._replace(descriptor=envs.descriptor_spec("action", "final", (-1.0,), (1.0,)))
+
+    def reset(key):
+        state, step = probe.reset(key)
+        return state, step._replace(descriptor=jnp.zeros((1,)))
+
+    def step(state, action, key):
+        state, stepped = probe.step(state, action, key)
+        return state, stepped._replace(descriptor=jnp.clip(action, -1.0, 1.0))
+
+    return probe._replace(reset=reset, step=step, spec=spec)
+
+
+def test_the_best_action_of_a_probe_is_found():
+    scoring = policy_scoring(described_probe(), PolicyConfig((8,)), ONE_EPISODE)
+    rates = {"critic_lr": 1e-2, "actor_lr": 1e-2, "policy_lr": 1e-2}
+    small = {**SMALL, "critic_steps": 50, "policy_gradient_steps": 10, "gradient_batch_size": 16, "buffer_size": 500}
+    emitter = pga_me(scoring, 16, PgaMeConfig(**{**small, "critic_hidden_sizes": (16,), **rates}), PolicyConfig((8,)))
+    program = map_elites(scoring, grid((8,), (-1.0,), (1.0,)), emitter)
+    result = rookery.run(program, generations=20, quiet=True)
+    last = result.history[-1]
+    assert last["max_fitness"] > -1e-3
+    assert last["coverage"] >= result.history[0]["coverage"] > 0
+    assert last["stored"] == 20 * 16
+    assert last["actor_fitness"] > -0.01, "the action 0.5, of reward 0"
+
+
+def test_a_resumed_run_continues_bit_equal(tmp_path):
+    descriptor = SCORING.descriptor
+    emitter = dcrl_me(SCORING, 8, DcrlMeConfig(**SMALL), POLICY)
+    program = map_elites(SCORING, grid((4, 4), descriptor.lower, descriptor.upper), emitter)
+    options = {"run_dir": str(tmp_path / "run"), "quiet": True}
+    rookery.run(program, generations=2, **options)
+    resumed = rookery.run(program, generations=3, resume=True, **options)
+    tiny.assert_equal(resumed.state, rookery.run(program, generations=3, quiet=True).state)
+    assert int(resumed.state.shared.emitter.training.updates) == 8
+    elites = rookery.experiments.repertoire(tmp_path / "run", program)
+    tiny.assert_equal(elites.genotypes, resumed.state.cells)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("method", [pga_me, dcrl_me])
+    def test_tasks_that_they_cannot_learn(self, method):
+        arm = named_scoring(rookery.envs.function("arm", 3))
+        with pytest.raises(
+            ValueError, match=f"{method.__name__} learns from the transitions of episodes, but arm is a"
+        ):
+            method(arm)
+        discrete = ENV._replace(spec=ENV.spec._replace(discrete=True, action_size=2))
+        scoring: Scoring = SCORING._replace(evaluator=SCORING.evaluator._replace(environment=discrete))
+        with pytest.raises(
+            ValueError, match=f"{method.__name__} needs continuous actions, but point_room has discrete"
+        ):
+            method(scoring, 8, policy=POLICY)
+
+    @pytest.mark.parametrize(
+        ("batch_size", "options", "policy", "message"),
+        [
+            (8, {"buffer_size": 47}, POLICY, r"at least 48, the transitions of a generation \(8 policies x 1 episodes"),
+            (2, {}, POLICY, "a batch_size of 2 gives 1 variations, 0 policies for the gradient and 1 actors"),
+            (8, {}, PolicyConfig((5,)), "have another network than the actor; give the same PolicyConfig"),
+            (8, {"critic_steps": 0}, POLICY, "critic_steps must be at least 1, got 0"),
+            (8, {"tau": 1.5}, POLICY, r"tau must lie in \[0, 1\], got 1.5"),
+            (8, {"policy_lr": 0.0}, POLICY, "policy_lr must be above 0, got 0.0"),
+            (8, {"variation_share": 1.0}, POLICY, r"variation_share must lie in \[0, 1\), got 1.0"),
+        ],
+    )
+    def test_invalid_settings(self, batch_size, options, policy, message):
+        with pytest.raises(ValueError, match=message):
+            pga_me(SCORING, batch_size, PgaMeConfig(**{**SMALL, **options}), policy)
+
+    def test_invalid_conditions(self):
+        with pytest.raises(
+            ValueError, match=r"actor_share must lie in \[0, 0.5\], what variation_share leaves, got 0.6"
+        ):
+            DcrlMeConfig(actor_share=0.6)
+        with pytest.raises(ValueError, match="length_scale must be above 0, got 0"):
+            DcrlMeConfig(length_scale=0)
+
+    def test_an_emitter_that_learns_from_transitions_needs_episodes(self):
+        emitter = pga_me(SCORING, 8, PgaMeConfig(**SMALL), POLICY)
+        arm = named_scoring(rookery.envs.function("arm", 3))
+        with pytest.raises(ValueError, match="learns from the transitions of episodes, but arm is a function"):
+            map_elites(arm, grid((2, 2), (0.0, 0.0), (1.0, 1.0)), emitter)
