@@ -48,7 +48,7 @@ ONLY_IN = {
     "warp": {"envs/suites/playground/loading.py"},
     "rich": {
         *("training/progress.py", "report/tables.py", "report/compare.py", "running.py"),
-        *("cli/commands.py", "cli/app.py", "cli/help.py"),
+        *("cli/commands.py", "cli/app.py", "cli/help.py", "cli/listings.py"),
     },
     "yaml": {"cli/config_file.py"},
     "tinygp": {"populations/pb2.py"},

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from rookery import factories, running
 from rookery.agents import backend
-from rookery.cli import commands, config_file, flags, help, parameters
+from rookery.cli import commands, config_file, flags, help, listings, parameters
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
 from rookery.distributed import described_gpu, device_memory
@@ -39,7 +39,6 @@ from rookery.experiments.kinds import KINDS, agent_of, with_space
 from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
-from rookery.report import tables
 from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.run_dir import open_existing
@@ -334,13 +333,13 @@ def _show_plan(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu |
     if gpu is None:
         console.print("compiling a generation, which train will find in the cache", highlight=False)
         planned = loop.plan(built.program, config.run, built.mesh)
-        console.print(tables.plan_table(planned))
+        console.print(listings.plan_table(planned))
     else:
         console.print(f"compiling for the description of an {gpu.name}; nothing is run on a GPU", highlight=False)
         found = gpu_plan.plan(built.program, config.run, built.mesh)
         planned = found.memory
-        console.print(tables.plan_table(planned))
-        for line in tables.gpu_plan_lines(found, gpu.memory):
+        console.print(listings.plan_table(planned))
+        for line in listings.gpu_plan_lines(found, gpu.memory):
             console.print(line, highlight=False, soft_wrap=True)
     if message := remedy(planned):
         raise ValueError(message)

@@ -10,6 +10,7 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
+from rookery.cli import listings
 from rookery.deploy import evaluate
 from rookery.deploy import render as rendering
 from rookery.envs import registry
@@ -297,16 +298,16 @@ def envs(command: Envs) -> None:
     """`rookery envs [NAME]`."""
     console, word = Console(), command.name.lower()
     if is_custom(command.name) or command.name.startswith(SUITE_PREFIXES):
-        console.print(tables.task_table(registry.describe_environment(registry.make(command.name))))
+        console.print(listings.task_table(registry.describe_environment(registry.make(command.name))))
         return
     chosen = [row for row in registry.table() if word in row["task"].lower() or word == row["suite"]]
     if not chosen and word not in ("gym", "gymnasium"):
         registry.find(command.name)  # raises with the nearest names
     for suite in dict.fromkeys(row["suite"] for row in chosen if len(chosen) > 1):
-        console.print(tables.tasks_table(suite, [row for row in chosen if row["suite"] == suite]))
+        console.print(listings.tasks_table(suite, [row for row in chosen if row["suite"] == suite]))
     for row in chosen:
         if row["task"] == command.name or len(chosen) == 1:
-            console.print(tables.task_table(row))
+            console.print(listings.task_table(row))
     if len(chosen) > 1:
         console.print(
             f"{len(chosen)} tasks (act d: discrete actions); `rookery envs NAME` describes one", highlight=False

@@ -1,37 +1,22 @@
 """Builds a run from its config: environment, agent, learner, population program and device mesh."""
 
-import contextlib
 import dataclasses
-import difflib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from rookery import hyperparams
-from rookery.agents.base import OffPolicyAgent, OnPolicyAgent
-from rookery.agents.multi_agent import independent, shared
 from rookery.distributed import layout
-from rookery.distributed.device_memory import available
 from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores, use_precision
-from rookery.envs import registry
-from rookery.envs.base import Environment, EnvSpec
-from rookery.envs.tasks import functions
-from rookery.envs.wrappers.frame_stack import stack_frames
-from rookery.envs.wrappers.skills import skills
-from rookery.envs.wrappers.teams import as_team, check_alone, identify
 from rookery.experiments import programs
-from rookery.experiments.agents import DISCOVERIES, AgentEntry
+from rookery.experiments.agents import DISCOVERIES
+from rookery.experiments.build_parts import ConfigT, learner_of, option_value, scoring
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.kinds import choices
 from rookery.experiments.lineage import Schedule, at_steps
-from rookery.experiments.settings import MapElitesRun, MePbtRun, PbtRun, ProgramRun, RecordedRun, TrainingRun
+from rookery.experiments.settings import MapElitesRun, MePbtRun, PbtRun, ProgramRun, RecordedRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
 from rookery.learners.evaluation import measures_episodes
-from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig, off_policy
-from rookery.learners.on_policy import OnPolicyConfig, on_policy
-from rookery.learners.rollout import PREFIX
+from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.base import Program
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
@@ -45,7 +30,7 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import counts
 from rookery.qd.policy_gradient.factories import dcrl_me, gradient_count, pga_me
-from rookery.qd.scoring import descriptor_of, named_scoring, policy_scoring
+from rookery.qd.scoring import descriptor_of
 
 
 class Built(NamedTuple):
@@ -88,9 +73,6 @@ class Built(NamedTuple):
         return str(self.program.settings.get("agent", {}).get("name", ""))
 
 
-_Config = TypeVar("_Config", bound=TrainingRun)
-
-
 def on_one_device(config: RecordedRun) -> Built:
     """Build a config on the first device of this machine, to read a run's files whatever devices it ran on."""
     use_cores(1)
@@ -118,7 +100,7 @@ def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | No
     if config.cells is not None:
         return _me_pbt(config, over)
     mesh = _mesh(config.environment, over, population=config.population)
-    config, learner, space = _learner(_with_opponents(config), mesh, schedule)
+    config, learner, space = learner_of(_with_opponents(config), mesh, schedule)
     placement = layout.placement(mesh, config.environment.exact)
     if config.pbt is None:
         program = seeds(learner, space, config.population, config.draw_hyper, placement)
@@ -147,7 +129,7 @@ def _program(config: ProgramRun, over: Mesh | None) -> Built:
     if over is None:
         _check_devices(devices)
         use_cores(devices)  # the population is not known before the program is built, which may start JAX
-    program = programs.make(config.factory, dict(map(_option, config.option)))
+    program = programs.make(config.factory, dict(map(option_value, config.option)))
     if over is None:
         over = layout.mesh_of(program) if devices is None else _requested_mesh(devices)
         check_population(program.population_size, over)
@@ -175,7 +157,7 @@ def _check_selection(config: PbtRun, learner: Learner) -> None:
         )
 
 
-def _with_opponents(config: _Config) -> _Config:
+def _with_opponents(config: ConfigT) -> ConfigT:
     """The config with the number of opponents filled in, if members are selected by rating.
 
     Raises:
@@ -228,7 +210,7 @@ def _me_pbt(config: MePbtRun, over: Mesh | None) -> Built:
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
     mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), **sizes)
-    config, learner, space = _learner(config, mesh)
+    config, learner, space = learner_of(config, mesh)
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
     placement = _placement(mesh, config)
@@ -271,167 +253,3 @@ def _requested_mesh(devices: int) -> Mesh:
 def _sharded_cells(cells: CellsConfig) -> dict[str, int]:
     """The repertoire's size, if its cells are sharded and the devices must therefore divide it."""
     return {"repertoire": cells.count} if cells.shard_repertoire else {}
-
-
-def _learner(config: _Config, mesh: Mesh, schedule: Schedule | None = None) -> tuple[_Config, Learner, Space]:
-    """The config with its open defaults filled in, the learner of one member, and the search space."""
-    environment = _environment(config.environment)
-    if config.is_on_policy:
-        config, agent, environment = _on_policy(config, environment, schedule is not None)
-        assert isinstance(config.learner, OnPolicyConfig)
-        learner = on_policy(agent, environment, config.learner)
-    else:
-        config, agent, environment = _off_policy(config, environment, mesh)
-        assert isinstance(config.learner, OffPolicyConfig)
-        learner = off_policy(agent, environment, config.learner)
-    parameters = [name for name in (schedule.values if schedule else ()) if name.startswith(PREFIX)]
-    return config, learner, _space(learner, choices(config), parameters)
-
-
-def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str]) -> Space:
-    """The search space of a learner with these choices, and with the environment's parameters that a schedule sets.
-
-    Raises:
-      ValueError: a choice is invalid, or the environment has no such parameter.
-    """
-    spec = learner.spec
-    known = spec.parameters.fields if spec.parameters else {}
-    for name in (name.removeprefix(PREFIX) for name in (*chosen, *replayed) if name.startswith(PREFIX)):
-        if name not in known:
-            near = difflib.get_close_matches(name, known) or known
-            remedy = (
-                f"parameter {name}; did you mean {' or '.join(near)}?" if near else f"parameters; leave {name} out."
-            )
-            raise ValueError(f"{spec.name} has no {remedy}")
-    defaults = {name: getattr(learner.space.optional and learner.space.optional.defaults, name) for name in replayed}
-    return hyperparams.choose(learner.space, **{**defaults, **chosen})
-
-
-def _off_policy(config: _Config, environment: Environment, mesh: Mesh) -> tuple[_Config, OffPolicyAgent, Environment]:
-    check_alone(environment.spec)
-    discovery = config.discovery
-    if discovery is not None and config.skills is not None:
-        chosen = config.skills.num_skills, config.skills.skill_kind, config.skills.balanced
-        environment = skills(environment, *chosen, with_previous=discovery[0].with_previous)
-    agent = base_agent(config, environment.spec)
-    if discovery is not None:
-        agent = discovery[0].make(agent, environment.spec, discovery[1])
-    assert isinstance(config.learner, OffPolicyConfig)
-    rows = config.learner.buffer_size or _buffer_size(config, environment.spec, mesh)
-    return _with_learner(config, buffer_size=rows), agent, environment
-
-
-def _with_learner(config: _Config, **changes: object) -> _Config:
-    return dataclasses.replace(config, learner=dataclasses.replace(config.learner, **changes))
-
-
-def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
-    """Transitions in each member's replay buffer: 1 million as in the papers, or as many as fit a sixth of the memory.
-
-    While a checkpoint is written, up to three copies of the buffers exist, which is half of the memory.
-    """
-    memory = available(mesh)
-    if memory is None:
-        return BUFFER_SIZE
-    row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition; less for pixels of 8 bits
-    members = config.population // mesh.devices.size
-    return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
-
-
-def _on_policy(
-    config: _Config, environment: Environment, scheduled: bool
-) -> tuple[_Config, OnPolicyAgent, Environment]:
-    if config.has_team:
-        environment = as_team(environment)
-        if config.parameters == "shared" and config.identify:
-            environment = identify(environment)
-    spec, learner = environment.spec, config.learner
-    assert isinstance(learner, OnPolicyConfig)
-    sharing = len(spec.team.names) if spec.team and config.parameters == "shared" else 1
-    entry = _entry(config)
-    chosen = entry.fill_defaults(config.agent, spec, sharing * learner.num_envs, learner.rollout_length)
-    # By default a run of independent agents anneals over its whole length, see `with_annealing`. PBT searches the rates
-    # and thereby finds a schedule (Jaderberg 2017, section 4); rates annealed to 0 would end the search before the run.
-    if config.has_team or not config.has_independent_members:
-        chosen = entry.anneal(chosen, 0)
-    config = dataclasses.replace(config, agent=chosen)
-    agent = entry.make(spec, with_annealing(config, scheduled))
-    assert isinstance(agent, OnPolicyAgent)
-    if learner.normalize_observations is None:
-        config = _with_learner(config, normalize_observations=agent.normalize)
-    if config.parameters is not None:
-        agent = {"independent": independent, "shared": shared}[config.parameters](agent, spec)
-    return config, agent, environment
-
-
-def with_annealing(config: TrainingRun, scheduled: bool) -> Any:
-    """The agent's config with the number of updates filled in over which rates are annealed: by default the whole run.
-
-    The rates fall linearly with the share of these updates that is done: a run resumed with more generations continues
-    with the rates that a run of the new length has at that generation.
-
-    Args:
-      config: of a run with an on-policy agent, with its other defaults filled in.
-      scheduled: whether the hyper-parameters follow a schedule of another run; if so, they are not annealed as well.
-    """
-    assert isinstance(config.learner, OnPolicyConfig)
-    return _entry(config).anneal(
-        config.agent, 0 if scheduled else config.run.generations * config.learner.evaluate_every
-    )
-
-
-def base_agent(config: TrainingRun, spec: EnvSpec) -> OffPolicyAgent:
-    """The off-policy agent of a run's config without a wrapper for skills."""
-    agent = _entry(config).make(spec, config.agent)
-    assert isinstance(agent, OffPolicyAgent)
-    return agent
-
-
-def _entry(config: TrainingRun) -> AgentEntry[Any]:
-    assert config.agent_entry is not None
-    return config.agent_entry
-
-
-def scoring(config: MapElitesRun) -> Scoring:
-    """The scoring function of a MAP-Elites run: a named test function, or policies evaluated in an environment.
-
-    Raises:
-      ValueError: `dimensions` is given for an environment or is below 1, or an environment setting is given for a
-        test function.
-    """
-    if config.environment.env not in functions.names():
-        if config.dimensions is not None:
-            raise ValueError(
-                f"dimensions belong to a function ({', '.join(functions.names())}), but {config.environment.env} is an "
-                "environment; leave them out."
-            )
-        environment = _environment(config.environment)
-        check_alone(environment.spec)
-        return policy_scoring(environment, config.policy, config.evaluation)
-    stacked = {"frame_stack": config.environment.frame_stack} if config.environment.frame_stack != 1 else {}
-    if chosen := _overrides(config.environment) | stacked:
-        raise ValueError(f"{config.environment.env} is a function and has no {', '.join(chosen)}; leave it out.")
-    if config.dimensions is not None and config.dimensions < 1:
-        raise ValueError(f"dimensions must be at least 1, got {config.dimensions}.")
-    return named_scoring(functions.function(config.environment.env, config.dimensions))
-
-
-def _environment(environment: EnvironmentConfig) -> Environment:
-    return stack_frames(registry.make(environment.env, **_overrides(environment)), environment.frame_stack)
-
-
-def _overrides(environment: EnvironmentConfig) -> dict[str, object]:
-    chosen: dict[str, object] = {"episode_length": environment.episode_length, "backend": environment.backend}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    return chosen | dict(_option(word) for word in environment.option)
-
-
-def _option(word: str) -> tuple[str, object]:
-    """Parse `name=value` into the name and an int, a float or, if it is neither, a string."""
-    name, separator, value = word.partition("=")
-    if not (name and separator and value):
-        raise ValueError(f"option must be name=value, such as predator_speed=3, got {word!r}.")
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return name, kind(value)
-    return name, value

@@ -14,6 +14,7 @@ from rookery.distributed import layout, programs
 from rookery.distributed.mesh import Mesh, here
 from rookery.experiments import build, config_io
 from rookery.experiments.build import Built
+from rookery.experiments.build_parts import base_agent
 from rookery.experiments.kinds import agent_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.hyperparams import Space
@@ -138,7 +139,7 @@ def _skills(origin: Origin, member: int) -> Genotype:
         )
     assert origin.config.learner is not None
     spec = origin.built.learner.spec
-    return freeze_skills(build.base_agent(origin.config, spec), spec, _member(origin, member))
+    return freeze_skills(base_agent(origin.config, spec), spec, _member(origin, member))
 
 
 def _member(origin: Origin, member: int) -> Genotype:

@@ -13,7 +13,8 @@ from rookery import make, on_policy
 from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import ppo
 from rookery.agents.ppo_settings import PpoConfig, resolve_defaults
-from rookery.experiments.build import Built, build, with_annealing
+from rookery.experiments.build import Built, build
+from rookery.experiments.build_parts import with_annealing
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure, with_space
