@@ -18,7 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # A package imports only from itself and from those before it; the members of a group do not import each other.
 GROUPS = [["versions", "types", "factories"], ["trees", "features"], ["hyperparams"]]
-GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients", "spectral"]]
+GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gradients"]]
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
 GROUPS += [
     ["training"],

@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import networks, spectral
+from rookery import networks, normalize
 from tests.agents.common import compiled
 
 KNOWN = {"bias": jnp.asarray([5.0, 6.0]), "kernel": jnp.asarray([[3.0, 0.0], [0.0, -4.0], [0.0, 0.0]])}
 
 
 def test_a_known_kernel_is_divided_by_its_largest_singular_value() -> None:
-    normalize = compiled(lambda key: spectral.normalize_kernels(KNOWN, spectral.start_vectors(KNOWN, key), 40))
-    normalized, (vector,) = normalize(jax.random.key(0))
+    normalized_by = compiled(lambda key: normalize.normalize_kernels(KNOWN, normalize.start_vectors(KNOWN, key), 40))
+    normalized, (vector,) = normalized_by(jax.random.key(0))
     np.testing.assert_allclose(normalized["kernel"], np.asarray(KNOWN["kernel"]) / 4.0, rtol=1e-5)
     np.testing.assert_array_equal(normalized["bias"], KNOWN["bias"])
     np.testing.assert_allclose(np.abs(vector), [0.0, 1.0], atol=1e-4)
@@ -23,13 +23,13 @@ def test_single_iterations_from_the_last_vectors_converge_to_a_network_that_is_1
 
     def prepare(key: jax.Array) -> tuple:
         params = jax.tree.map(lambda leaf: 3.0 * leaf + 0.1, network.init(key))
-        vectors = spectral.start_vectors(params, key)
+        vectors = normalize.start_vectors(params, key)
 
         def iterate(vectors: tuple, _: None) -> tuple:
-            return spectral.normalize_kernels(params, vectors)[1], None
+            return normalize.normalize_kernels(params, vectors)[1], None
 
         vectors = jax.lax.scan(iterate, vectors, None, length=100)[0]
-        normalized, _ = spectral.normalize_kernels(params, vectors)
+        normalized, _ = normalize.normalize_kernels(params, vectors)
         inputs = 5.0 * jax.random.normal(key, (200, 3))
         return normalized, inputs, network.apply(params, inputs), network.apply(normalized, inputs)
 
@@ -44,7 +44,7 @@ def test_single_iterations_from_the_last_vectors_converge_to_a_network_that_is_1
 def test_gradients_have_no_component_along_a_scale_of_the_kernel() -> None:
     def output(scale: jax.Array) -> jax.Array:
         params = {"kernel": scale * jnp.asarray([[2.0, 1.0], [0.0, 1.0]])}
-        normalized, _ = spectral.normalize_kernels(params, (jnp.asarray([1.0, 0.0]),), 30)
+        normalized, _ = normalize.normalize_kernels(params, (jnp.asarray([1.0, 0.0]),), 30)
         return jnp.sum(normalized["kernel"])
 
     value, slope = compiled(jax.value_and_grad(output))(jnp.float32(1.5))
@@ -55,6 +55,6 @@ def test_gradients_have_no_component_along_a_scale_of_the_kernel() -> None:
 
 def test_a_kernel_of_zeros_stays_finite() -> None:
     zeros = {"kernel": jnp.zeros((2, 2))}
-    normalized, vectors = compiled(spectral.normalize_kernels)(zeros, (jnp.asarray([1.0, 0.0]),))
+    normalized, vectors = compiled(normalize.normalize_kernels)(zeros, (jnp.asarray([1.0, 0.0]),))
     np.testing.assert_array_equal(normalized["kernel"], 0.0)
     assert np.isfinite(vectors[0]).all()

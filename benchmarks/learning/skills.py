@@ -2,13 +2,13 @@
 
     python -m benchmarks.learning.skills --runs runs/skills --pictures docs
 
-There are six experiments, each with a separate budget. `travel-ant` and `travel-cheetah`: METRA, LSD and DIAYN with equal
-skills and steps, and random actions from the same start states, by the number of distinct cells of 1 m that the states
-of 64 episodes lie in (the torso's x, y, or x). `room`: eight skills in an open room. `ant` and `cheetah`: eight skills of
-a robot, and the descriptors of its episodes compared with those of random actions and of an untrained agent. `tuning`: 20
-skills in the room with a small budget, where PBT and random search use the same number of steps. Accuracy is the share of
-an episode's steps whose skill the discriminator predicts; at the end it is measured on new start states. Existing runs
-are not repeated, so the benchmark can be stopped and continued.
+There are six experiments, each with a separate budget. `travel-ant` and `travel-cheetah`: METRA, LSD and DIAYN with
+equal skills and steps, and random actions from the same start states, by the number of distinct cells of 1 m that the
+states of 64 episodes lie in (the torso's x, y, or x). `room`: eight skills in an open room. `ant` and `cheetah`:
+eight skills of a robot, and the descriptors of its episodes compared with those of random actions and of an untrained
+agent. `tuning`: 20 skills in the room with a small budget, where PBT and random search use the same number of steps.
+Accuracy is the share of an episode's steps whose skill the discriminator predicts; at the end it is measured on new
+start states. Existing runs are not repeated, so the benchmark can be stopped and continued.
 """
 
 import argparse

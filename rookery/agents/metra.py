@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 import jax
 import jax.numpy as jnp
 
-from rookery import gradients, hyperparams, networks, spectral
+from rookery import gradients, hyperparams, networks, normalize
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.agents.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
@@ -80,7 +80,7 @@ class PhiParams(NamedTuple):
     log_dual: PyTree
     """METRA: `[]`, logarithm of the Lagrange multiplier; LSD: ()."""
     vectors: PyTree
-    """LSD: estimates of singular vectors of the kernels of phi, see `spectral`; METRA: ()."""
+    """LSD: estimates of singular vectors of the kernels of phi, see `normalize.normalize_kernels`; METRA: ()."""
 
 
 class PhiState(NamedTuple):
@@ -126,7 +126,7 @@ class DualHyper(NamedTuple):
         Scalar, Field("learning rate of the multiplier of the bound on phi", LogUniform(3e-5, 3e-3), high=1.0)
     ] = 3e-4
     slack: Annotated[
-        Scalar, Field("largest credit for a step that stays within the bound on phi", LogUniform, low=1e-8, high=1.0)
+        Scalar, Field("largest credit for a step that stays within the bound on phi", LogUniform, high=1.0)
     ] = 1e-3
 
 
@@ -191,7 +191,7 @@ def phi_loss(
     """
     before, after, chosen = ends
     if dual is None:
-        params, vectors = spectral.normalize_kernels(params, vectors)
+        params, vectors = normalize.normalize_kernels(params, vectors)
     both = bindings.phi.apply(params, jnp.concatenate([before, after]))
     size = before.shape[0]
     moves = motion(bindings.skill, both[size:] - both[:size], chosen)
@@ -209,7 +209,7 @@ def init(bindings: PhiBindings, key: Key) -> PhiParams:
         return PhiParams(bindings.agent.init(agent_key), bindings.phi.init(phi_key), log_dual, ())
     agent_key, phi_key, vector_key = jax.random.split(key, 3)
     phi = bindings.phi.init(phi_key)
-    vectors = spectral.normalize_kernels(phi, spectral.start_vectors(phi, vector_key), _FIRST_ITERATIONS)[1]
+    vectors = normalize.normalize_kernels(phi, normalize.start_vectors(phi, vector_key), _FIRST_ITERATIONS)[1]
     return PhiParams(bindings.agent.init(agent_key), phi, (), vectors)
 
 
@@ -285,7 +285,7 @@ def _map_state(bindings: PhiBindings, params: PhiParams, observation: Observatio
     """Map one state to its point in phi, `[S]`."""
     phi = params.phi
     if bindings.initial_dual is None:
-        phi, _ = spectral.normalize_kernels(phi, params.vectors)
+        phi, _ = normalize.normalize_kernels(phi, params.vectors)
     full_state = bindings.config.descriptor_full_state
     return bindings.phi.apply(phi, as_floats(observation.features) if full_state else descriptor)
 

@@ -1,5 +1,6 @@
 """Training with METRA in a corridor, whose length is 40 times its width: two skills, two directions, a straight phi."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -28,10 +29,10 @@ def _reset(key: jax.Array) -> tuple[jax.Array, Step]:
     return place, envs.first_step(place, place)
 
 
-def _step(place: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+def _step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
     del key
     half = jnp.asarray([LENGTH, WIDTH])
-    place = jnp.clip(place + 0.1 * action, -half, half)
+    place = jnp.clip(state + 0.1 * action, -half, half)
     return place, envs.next_step(place, jnp.zeros(()), jnp.asarray(False), place)
 
 
@@ -89,7 +90,7 @@ def test_phi_is_nearly_linear_along_the_corridor(place: Life, trained: tuple[Mem
     points = jnp.asarray(np.stack([along, np.zeros(81)], axis=1), jnp.float32)
     step = jax.tree.map(lambda leaf: leaf[0], place.bank[1])
 
-    def move(before: jax.Array, after: jax.Array) -> dict:
+    def move(before: jax.Array, after: jax.Array) -> Mapping[str, jax.Array]:
         moved = step._replace(previous=step.previous._replace(descriptor=before), descriptor=after)
         chosen = step.final_observation._replace(skill=jnp.asarray([1.0, 0.0]))
         return reward.measure(trained[0].state.params, moved._replace(final_observation=chosen))
