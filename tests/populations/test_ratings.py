@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from rookery.agents import multi_agent
+from rookery.distributed import layout
+from rookery.distributed.mesh import make_mesh
 from rookery.envs import base as envs
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.wrappers import time_limit
@@ -79,10 +81,11 @@ def learner() -> Any:
 
 
 @cache
-def population(method: Callable[..., Program], opponents: int | None) -> CompiledPbt:
+def population(method: Callable[..., Program], opponents: int | None, devices: int | None = None) -> CompiledPbt:
     """Four members; the worst is replaced by the best."""
     options: dict[str, Any] = {"replace_count": 1, "best_count": 1, "resample_probability": 0.0}
-    program = method(learner(), None, SIZE, rating_opponents=opponents, **options)
+    placement = ONE_DEVICE if devices is None else layout.placement(make_mesh(devices), exact=True)
+    program = method(learner(), None, SIZE, placement=placement, rating_opponents=opponents, **options)
     return CompiledPbt(program, compiled(program.step), compiled(program.init)(jax.random.key(0)))
 
 
@@ -196,6 +199,15 @@ def test_equal_members_have_equal_ratings_since_they_play_the_same_opponents() -
         np.testing.assert_array_equal(rating[0], rating[3])
         _, metrics = population(pbt, 2).stepped(params, seed)
         assert metrics["rating"][0] == metrics["rating"][3]
+
+
+def test_two_devices_select_the_same_members_by_the_same_ratings() -> None:
+    one, one_metrics = population(pbt_roles, 1).stepped(STRENGTH)
+    two, two_metrics = population(pbt_roles, 1, 2).stepped(STRENGTH)
+    assert len(jax.tree.leaves(two.members)[0].sharding.device_set) == 2
+    np.testing.assert_array_equal(two_metrics["rating"], one_metrics["rating"])
+    np.testing.assert_array_equal(two.shared.parents, one.shared.parents)
+    np.testing.assert_array_equal(two.members.state.params, one.members.state.params)
 
 
 @pytest.mark.parametrize("method", [pbt, pbt_roles])
