@@ -250,7 +250,8 @@ def on_policy(
 
     Raises:
       ValueError: the agent learns off-policy; the agent is for a team but the environment is not, or the other way
-        round; the rollout cannot be split into the agent's minibatches; or no agent of the team has the name `fitness`.
+        round; the rollout cannot be split into the agent's minibatches; no agent of the team has the name `fitness`, or
+        the objective does not measure agents; or the environment has no such objective.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -264,9 +265,15 @@ def on_policy(
     environment = with_carry(environment, agent.carry_sizes)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
+    evaluator = evaluation.evaluator(agent.act, environment, config)._replace(role=role)
+    if role is not None and evaluation.measures_episodes(evaluator):
+        raise ValueError(
+            f"fitness names an agent of the team, but the objective {config.objective} is a measure of the whole "
+            f"episode; leave fitness {config.fitness} out."
+        )
     return evaluation.bind_learner(
         agent,
-        evaluation.evaluator(agent.act, environment, config)._replace(role=role),
+        evaluator,
         init=partial(init, bindings),
         restart=partial(restart, bindings),
         step=training(partial(iterate, bindings), summarize, config.evaluate_every),

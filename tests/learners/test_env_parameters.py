@@ -162,13 +162,13 @@ class TestObjective:
         evaluation = self.fitness(on("steps", True))
         assert (float(evaluation.fitness), evaluation.roles.tolist()) == (LENGTH, [LENGTH, LENGTH])
 
-    @pytest.mark.parametrize(
-        ("objective", "message"),
-        [("step", r"^objective 'step' is no measure of priced; did you mean steps\?$")],
-    )
-    def test_an_unknown_measure_is_an_error(self, objective: str, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            on(objective)
+    def test_an_unknown_measure_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match=r"^objective 'step' is no measure of priced; did you mean steps\?$"):
+            on("step")
+
+    def test_a_measure_of_the_episode_is_of_no_agent(self) -> None:
+        with pytest.raises(ValueError, match=r"^fitness names an agent of the team, but the objective steps is a meas"):
+            on("steps", True, "left")
 
     def test_a_task_without_measures_has_no_objective(self) -> None:
         environment = registry.make("point_room")

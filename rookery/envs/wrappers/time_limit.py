@@ -99,8 +99,8 @@ def _staggered(length: int, node: EnvState) -> EnvState:
 def guard_physics(environment: Environment) -> Environment:
     """Terminate an episode in the step whose outputs are not finite.
 
-    That step has `broken` set, reward 0, and its non-finite numbers replaced by 0. The environment's state keeps its
-    non-finite numbers until the next reset.
+    That step has `broken` set, reward and measures 0, and its non-finite numbers replaced by 0. The environment's state
+    keeps its non-finite numbers until the next reset.
 
     Example:
       >>> env = rookery.envs.limit_episode(rookery.envs.guard_physics(rookery.make("point_room")), 10)
@@ -121,7 +121,7 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
         final_observation=clean(step.final_observation),
         descriptor=clean(step.descriptor),
         broken=broken,
-        measures=clean(step.measures),
+        measures=jax.tree.map(partial(jnp.where, broken, 0.0), step.measures),
     )
 
 
