@@ -111,14 +111,14 @@ def skills(
     if spec.skill is not None:
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
     skill = SkillSpec(skill_kind, num_skills)
-    draw, start = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
+    draw, begin = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
     skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
     return Environment(
-        reset=partial(_reset, environment, start, draw),
+        reset=partial(_reset, environment, begin, draw),
         step=partial(_step, environment),
         spec=spec._replace(skill=skill, has_previous=with_previous),
         assignment=Assignment(
-            partial(_first, start, draw, skill_of_turn, balanced), partial(_next, start, draw, skill_of_turn, balanced)
+            partial(_first, begin, draw, skill_of_turn, balanced), partial(_next, begin, draw, skill_of_turn, balanced)
         ),
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
@@ -169,35 +169,35 @@ def _skill_of_turn(skills: Array, turn: Array) -> Array:
     return skills[turn % skills.shape[0]]
 
 
-def _reset(environment: Environment, start: Callable, draw: Callable, key: Key) -> tuple[SkillState, Step]:
+def _reset(environment: Environment, begin: Callable, draw: Callable, key: Key) -> tuple[SkillState, Step]:
     reset_key, skill_key = jax.random.split(key)
-    return start(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
+    return begin(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
 
 
 def _first(
-    start: Callable,
+    begin: Callable,
     draw: Callable,
     skill_of_turn: Callable,
     balanced: bool,
-    first: tuple[SkillState, Step],
+    start: tuple[SkillState, Step],
     slot: Array,
     key: Key | None,
 ) -> tuple[SkillState, Step]:
     """Replace the skill of a start state."""
-    state, step = first
-    return start((state.inner, step), skill_of_turn(slot) if balanced or key is None else draw(key), slot)
+    state, step = start
+    return begin((state.inner, step), skill_of_turn(slot) if balanced or key is None else draw(key), slot)
 
 
 def _next(
-    start: Callable,
+    begin: Callable,
     draw: Callable,
     skill_of_turn: Callable,
     balanced: bool,
-    first: tuple[SkillState, Step],
+    start: tuple[SkillState, Step],
     last: SkillState,
     key: Key,
 ) -> tuple[SkillState, Step]:
-    return _first(start, draw, skill_of_turn, balanced, first, last.turn + 1, key)
+    return _first(begin, draw, skill_of_turn, balanced, start, last.turn + 1, key)
 
 
 def _start(with_previous: bool, start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
