@@ -109,9 +109,8 @@ def normalize_kernels(
 def _iterate(kernel: Array, vector: Array, iterations: int) -> tuple[Array, Array]:
     """The leading left and right singular vectors after some power iterations."""
     for _ in range(iterations):
-        left = _unit(kernel @ vector)
-        vector = _unit(left @ kernel)
-    return left, vector
+        vector = _unit(_unit(kernel @ vector) @ kernel)
+    return _unit(kernel @ vector), vector
 
 
 def _unit(vector: Array) -> Array:

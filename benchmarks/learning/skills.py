@@ -148,6 +148,7 @@ def bind(setting: Setting, contender: str, eval_episodes: int | None = None) -> 
     task = rookery.make(setting.task, episode_length=setting.episode_length)
     env = skills(task, setting.num_skills, setting.skill_kind, with_previous=distances)
     inner = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=HIDDEN, alpha_init=setting.alpha_init))
+    agent: rookery.agents.OffPolicyAgent[Any, Any, Any, Any]
     if contender == "METRA":
         agent = metra(inner, env.spec, MetraConfig(setting.full_state, phi_hidden_sizes=HIDDEN))
     elif contender == "LSD":

@@ -172,15 +172,14 @@ def motion(skill: SkillSpec, moved: Array, chosen: Array) -> Motion:
 
 
 def phi_loss(
-    params: PyTree, bindings: PhiBindings, dual: Array | None, slack: Array | None, ends: tuple, vectors: PyTree
+    params: PyTree, bindings: PhiBindings, bound: tuple[Array, Scalar] | None, ends: tuple, vectors: PyTree
 ) -> tuple[Array, tuple]:
-    """The loss of phi: Eq. 8 of Park 2024 with the multiplier `dual` and the slack, or Eq. 5 of Park 2022 without them.
+    """The loss of phi: the objective of Park 2024, Algorithm 1, with a bound, or of Park 2022 without one.
 
     Args:
       params: parameters of phi.
       bindings: skills and networks.
-      dual: `[]`, Lagrange multiplier; None for LSD.
-      slack: `[]`; None for LSD.
+      bound: METRA's multiplier and slack, `[]` each; None for LSD.
       ends: features of both states of the transitions, `[B, F]` each, and the active skills `[B, S]`.
       vectors: see `PhiParams.vectors`.
 
@@ -190,13 +189,14 @@ def phi_loss(
     Deviation: none; the squared distance is the sum over the dimensions, of which the authors' code takes the mean.
     """
     before, after, chosen = ends
-    if dual is None:
+    if bound is None:
         params, vectors = normalize.normalize_kernels(params, vectors)
     both = bindings.phi.apply(params, jnp.concatenate([before, after]))
     size = before.shape[0]
     moves = motion(bindings.skill, both[size:] - both[:size], chosen)
-    if dual is None:
+    if bound is None:
         return -jnp.mean(moves.reward), (moves, (), vectors)
+    dual, slack = bound
     constraint = jnp.minimum(slack, 1.0 - moves.squared)
     return -jnp.mean(moves.reward + dual * constraint), (moves, constraint, vectors)
 
@@ -245,17 +245,17 @@ def update(
     chosen = batch.observation.skill
     assert chosen is not None
     ends = (*_ends(bindings, batch), chosen)
-    dual = slack = None
+    bound = None
     if bindings.initial_dual is not None:
-        dual, slack = jnp.exp(state.log_dual.params), hyperparams.select(DualHyper(), hyper).slack
-    loss = partial(phi_loss, bindings=bindings, dual=dual, slack=slack, ends=ends, vectors=state.vectors)
+        bound = jnp.exp(state.log_dual.params), hyperparams.select(DualHyper(), hyper).slack
+    loss = partial(phi_loss, bindings=bindings, bound=bound, ends=ends, vectors=state.vectors)
     (_, (moves, constraint, vectors)), gradient = jax.value_and_grad(loss, has_aux=True)(state.phi.params)
     metrics = {"phi_reward": jnp.mean(moves.reward), "phi_length": jnp.mean(jnp.sqrt(moves.squared))}
     log_dual = state.log_dual
-    if dual is not None:
+    if bound is not None:
         learning_rate = hyperparams.select(DualHyper(), hyper).dual_lr
         log_dual = gradients.adam(log_dual, jnp.mean(constraint), learning_rate)
-        metrics["dual"] = dual
+        metrics["dual"] = bound[0]
     phi = gradients.adam(state.phi, gradient, hyperparams.select(PhiHyper(), hyper).phi_lr)
     batch = batch._replace(reward=jax.lax.stop_gradient(moves.reward), extras=())
     inner_hyper = hyperparams.select(bindings.agent.space.defaults, hyper)

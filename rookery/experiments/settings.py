@@ -279,6 +279,7 @@ class SkillSettings(OffPolicySettings):
     """Settings of all runs with skill discovery."""
 
     has_skills: ClassVar[bool] = True
+    discovery_name: ClassVar[str] = ""
 
     environment: EnvironmentConfig = field(default=EnvironmentConfig(env="point_room"))
     learner: OffPolicyConfig = field(

@@ -37,12 +37,10 @@ def linear(kernel: Any) -> PyTree:
 
 
 def batch_of(spec: EnvSpec, before: np.ndarray, after: np.ndarray, skills: np.ndarray) -> Transition:
-    rows, skill = len(before), np.asarray(skills, np.float32)
-    features = np.zeros((rows, spec.observation_size), np.float32)
-    observation = Observation(features, skill)
-    ends = np.asarray(before, np.float32), np.asarray(after, np.float32)
+    rows, (first, last, skill) = len(before), (jnp.asarray(values, jnp.float32) for values in (before, after, skills))
+    observation = Observation(jnp.zeros((rows, spec.observation_size)), skill)
     return Transition(
-        observation, np.zeros((rows, 2), np.float32), np.ones(rows, np.float32), observation, np.zeros(rows, bool), ends
+        observation, jnp.zeros((rows, 2)), jnp.ones(rows), observation, jnp.zeros(rows, bool), (first, last)
     )
 
 
@@ -88,7 +86,9 @@ def test_a_one_hot_skill_is_centred() -> None:
     found = np.asarray(direction(SkillSpec("one-hot", 3), jnp.eye(3)))
     np.testing.assert_allclose(found, [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]])
     np.testing.assert_array_equal(direction(SkillSpec("one-hot", 2), jnp.eye(2)), [[1.0, -1.0], [-1.0, 1.0]])
-    np.testing.assert_array_equal(direction(SkillSpec("sphere", 2), jnp.asarray([0.6, 0.8])), np.float32([0.6, 0.8]))
+    np.testing.assert_array_equal(
+        direction(SkillSpec("sphere", 2), jnp.asarray([0.6, 0.8])), np.asarray([0.6, 0.8], np.float32)
+    )
 
 
 def test_the_rewards_of_a_transition_for_all_one_hot_skills_add_up_to_zero() -> None:
@@ -105,7 +105,8 @@ def test_the_rewards_of_a_transition_for_all_one_hot_skills_add_up_to_zero() -> 
 
 def first_moment(learned: gradients.Learned) -> PyTree:
     """The gradient of the first update, from Adam's moment."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, learned.moments.mu)
+    moments: Any = learned.moments
+    return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, moments.mu)
 
 
 def test_phi_ascends_the_reward_and_the_multiplied_constraint(after_update: tuple[PhiState, dict]) -> None:

@@ -121,12 +121,12 @@ def skills(
     if spec.skill is not None:
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
     skill = SkillSpec(skill_kind, num_skills)
-    draw, start = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
+    draw, begin = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
     skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
-    assign = partial(_assign, environment.assignment, partial(_choose, draw, skill_of_turn, balanced), start)
+    assign = partial(_assign, environment.assignment, partial(_choose, draw, skill_of_turn, balanced), begin)
     wrap = partial(skills, num_skills=num_skills, skill_kind=skill_kind, balanced=balanced, with_previous=with_previous)
     return Environment(
-        reset=partial(_reset, environment, start, draw),
+        reset=partial(_reset, environment, begin, draw),
         step=partial(_step, environment),
         spec=spec._replace(skill=skill, has_previous=with_previous),
         assignment=Assignment(partial(_first, assign), partial(_next, assign)),
@@ -180,9 +180,9 @@ def _skill_of_turn(skills: Array, turn: Array) -> Array:
     return skills[turn % skills.shape[0]]
 
 
-def _reset(environment: Environment, start: Callable, draw: Callable, key: Key) -> tuple[SkillState, Step]:
+def _reset(environment: Environment, begin: Callable, draw: Callable, key: Key) -> tuple[SkillState, Step]:
     reset_key, skill_key = jax.random.split(key)
-    return start(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
+    return begin(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
 
 
 def _first(assign: Callable, start: tuple[SkillState, Step], slot: Array, key: Key | None) -> tuple[SkillState, Step]:
