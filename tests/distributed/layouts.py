@@ -34,13 +34,11 @@ from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
 from rookery.qd.archives import dominated_novelty
 from rookery.qd.centroids import grid
-from rookery.qd.cma.config import CmaMaeConfig
-from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import mix
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import pbt_emitter
-from rookery.qd.policy_gradient.config import DcrlMeConfig
-from rookery.qd.policy_gradient.factories import dcrl_me
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
 from rookery.qd.scoring import PolicyConfig, learner_scoring, policy_scoring
 from tests import tiny, walks
 
@@ -153,7 +151,7 @@ def me_pbt_program(count: int, divided: bool) -> tuple[Program, Mesh]:
 
 
 def run_emitters(count: int) -> str:
-    """Three generations of emitters that learn and adapt, without cells, on `count` devices: a digest of the state."""
+    """Three generations of emitters that learn, without cells, on `count` devices: a digest of the state."""
     mesh = make_mesh(count)
     placement = layout.placement(mesh, True, 16)
     policy = PolicyConfig(hidden_sizes=(4,))
@@ -163,7 +161,7 @@ def run_emitters(count: int) -> str:
     emitter = mix(
         [
             dcrl_me(scoring, 8, config, policy, placement=placement),
-            cma_mae(scoring, 8, CmaMaeConfig(emitters=2), placement),
+            pga_me(scoring, 8, PgaMeConfig(4, 2, 4, 64, critic_hidden_sizes=(4,)), policy, placement=placement),
         ]
     )
     cells = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)

@@ -44,7 +44,7 @@ def test_roles_with_separate_populations_give_the_same_bits(layouts):
     assert layouts["roles"]["1"] == layouts["roles"]["2"]
 
 
-def test_emitters_that_learn_and_adapt_give_the_same_bits(layouts):
+def test_emitters_that_learn_give_the_same_bits(layouts):
     assert layouts["emitters"]["1"] == layouts["emitters"]["2"]
 
 

@@ -135,7 +135,8 @@ class TestContract:
         for leaf, one in zip(jax.tree.leaves(proposals), jax.tree.leaves(expected), strict=True):
             assert (leaf.shape, leaf.dtype) == ((emitter.batch_size, *one.shape), one.dtype)
         assert trees.all_finite(proposals)
-        assert len(set(rows_of(proposals))) == emitter.batch_size
+        least = emitter.batch_size - (scoring is ROOM)  # two actors of DCRL-ME may have the same elite's descriptor
+        assert len(set(rows_of(proposals))) >= least
         assert jax.tree.structure(after) == jax.tree.structure(state)
         for value in metrics.values():
             assert value.shape in ((), (emitter.population_size,))

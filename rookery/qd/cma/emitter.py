@@ -5,11 +5,12 @@ arXiv:1912.02400), and Fontaine 2023, "Covariance Matrix Adaptation MAP-Annealin
 differ in the archive: `archives.annealed` with a learning rate below 1 gives CMA-MAE, one without gives CMA-ME.
 Deviations: the improvement in an empty cell without a threshold is measured from the fitness that counts as 0 in the QD
 score, and does not rank before all others; samples beyond the bounds are clipped to them, not drawn again.
+Every device computes the same distributions. With another number of devices they agree to rounding, also in an exact
+placement: the compiler orders the sums of their update differently.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -161,21 +162,13 @@ def _draw(bindings: CmaMaeBindings, shared: Shared, elites: PyTree, needed: Arra
     count = bindings.config.emitters
     distributions = trees.where(needed, _start(bindings, _flatten(elites)), shared.distributions)
     keys = member_keys(key, count)
-    drawn = _each(bindings, partial(distribution.sample, count=bindings.batch_size // count), distributions, keys)
+    drawn = jax.vmap(partial(distribution.sample, count=bindings.batch_size // count))(distributions, keys)
     samples = drawn.reshape(bindings.batch_size, -1)
     if bindings.scoring.bounds is not None:
         samples = jnp.clip(samples, *bindings.scoring.bounds)
     _, unflatten = ravel_pytree(trees.take(elites, 0))
     number = shared.number + jnp.sum(needed)
     return Shared(distributions, samples, jnp.zeros_like(needed), number), jax.vmap(unflatten)(samples)
-
-
-def _each(bindings: CmaMaeBindings, function: Callable, *mapped: PyTree) -> Any:
-    """Call a function for each distribution: one after the other if the placement is exact, since the compiler fuses a
-    batched computation with others in a way that depends on the number of devices."""
-    if bindings.placement.exact:
-        return jax.lax.map(lambda row: function(*row), mapped)
-    return jax.vmap(function)(*mapped)
 
 
 def _tell(bindings: CmaMaeBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
@@ -202,8 +195,8 @@ def _adapt(bindings: CmaMaeBindings, shared: Shared, improvement: Array, fitness
     finite = jnp.sum(ranked > -jnp.inf, axis=1)
     parents = jnp.minimum(finite, shape[1] // 2) if config.parents == "half" else accepted
     ranked_samples = jnp.take_along_axis(samples, order[..., None], axis=1)
-    distributions = _each(bindings, distribution.update, shared.distributions, ranked_samples, parents)
-    restarts = _each(bindings, distribution.has_converged, distributions, ranked[:, 0], ranked[:, -1])
+    distributions = jax.vmap(distribution.update)(shared.distributions, ranked_samples, parents)
+    restarts = jax.vmap(distribution.has_converged)(distributions, ranked[:, 0], ranked[:, -1])
     if config.restart == "no-improvement":
         restarts = restarts | (accepted == 0)
     return shared._replace(distributions=distributions, restarts=restarts)
