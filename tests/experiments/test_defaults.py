@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.experiments import build
+from rookery.experiments import build, build_parts
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure
@@ -97,7 +97,7 @@ def small_run(**settings) -> AnyRun:
     [(None, BUFFER_SIZE), (10**12, BUFFER_SIZE), (2**20, 2**20 // (6 * 4 * (2 * 2 + 2 + 2) * 2)), (1, 2)],
 )
 def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, rows, monkeypatch):
-    monkeypatch.setattr(build, "available", lambda _: memory)
+    monkeypatch.setattr(build_parts, "available", lambda _: memory)
     built = build.build(small_run())
     assert built.config is not None
     assert isinstance(built.config.learner, OffPolicyConfig)
@@ -108,7 +108,7 @@ def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, 
 
 
 def test_a_configured_buffer_size_is_used(monkeypatch):
-    monkeypatch.setattr(build, "available", lambda _: 1)
+    monkeypatch.setattr(build_parts, "available", lambda _: 1)
     built = build.build(small_run(buffer_size=50))
     assert built.config is not None
     assert isinstance(built.config.learner, OffPolicyConfig)
