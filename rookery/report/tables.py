@@ -187,9 +187,9 @@ def tournament(result: Tournament) -> list[Table]:
     """The ratings of each role's members, and, for two roles, the returns of the first against the second."""
     parts = [_ratings(result, role) for role in range(len(result.agents))]
     size, opponents = result.returns.shape[1:]
-    if len(result.agents) > 2 or opponents > _MOST_OPPONENTS:
+    if len(result.agents) != 2 or opponents > _MOST_OPPONENTS:
         return parts
-    first, second = result.agents[0], result.agents[1]
+    first, second = result.agents
     texts = equal_decimals(*result.returns[0].T)
     columns = {str(opponent): column for opponent, column in enumerate(texts)}
     labels = {member: str(member) for member in range(size)}
