@@ -33,8 +33,8 @@ Geometry of the trap, a U-shaped wall that is open towards the start:
 The greedy path towards the goal ends below the end wall, 0.75 from the goal; leaving the trap requires moving 0.6 away
 from the goal. A step is half as long as in the maze, so that random actions very rarely lead around the trap.
 
-`point_goal` has the start, the goal and the step of the trap, and one wall: y = 0.0, x in [-1.0, 0.5]. The way leads
-around its right end.
+`point_goal` has the start and the goal of the trap, half its step, and one wall: y = 0.0, x in [-1.0, 0.5]. The way
+leads around its right end and takes about 60 steps.
 """
 
 from functools import partial
@@ -63,6 +63,7 @@ TRAP_START = (0.0, -0.8)
 TRAP_GOAL = (0.0, 0.75)
 TRAP_END = ((0.0, -0.5, 0.5),)  # y, left end, right end
 TRAP_SIDES = ((-0.5, -0.6, 0.0), (0.5, -0.6, 0.0))  # x, lower end, upper end
+GOAL_STRIDE = 0.025
 GOAL_WALLS = ((0.0, -1.0, 0.5),)  # y, left end, right end
 ROOM_START = (0.0, 0.0)
 CONTROL_COST = 0.01
@@ -225,7 +226,7 @@ def _sparse_reset(key: Key) -> tuple[Array, Step]:
 
 def _sparse_step(weights: ShapingWeights, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
     del key  # the task is deterministic
-    position, goal = move(state, action, GOAL_WALLS, TRAP_STRIDE), jnp.asarray(TRAP_GOAL, jnp.float32)
+    position, goal = move(state, action, GOAL_WALLS, GOAL_STRIDE), jnp.asarray(TRAP_GOAL, jnp.float32)
     distance = jnp.linalg.norm(position - goal)
     approach = jnp.linalg.norm(state - goal) - distance
     reached = distance <= GOAL_RADIUS
