@@ -188,7 +188,7 @@ def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type
 
 def _discovery_name(method: Method) -> str:
     """The method of skill discovery; "" without skills."""
-    return next((part.discovery_name for part in method.settings if issubclass(part, SkillSettings)), "")
+    return next(filter(None, (getattr(part, "discovery_name", "") for part in method.settings)), "")
 
 
 def _spaces(method: Method, entry: AgentEntry[Any]) -> tuple[Space, Space | None]:
