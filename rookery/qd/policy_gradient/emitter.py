@@ -137,10 +137,10 @@ def propose(
 def _ascend(
     bindings: GradientBindings, training: Training, parents: PyTree, targets: Array | None, keys: Key, exist: Array
 ) -> PyTree:
-    """Policies `[count, ...]` varied by the gradient; no steps where no elite exists."""
+    """Policies `[count, ...]` varied by the gradient; no steps where no elite or no transition exists."""
     buffer = training.member.buffer
     observations = buffer.rows.observation if targets is None else buffer.rows.observation._replace(skill=None)
-    steps = jnp.where(exist, bindings.steps, 0)
+    steps = jnp.where(exist & (buffer.size > 0), bindings.steps, 0)
     shared = (training.member.state.critic.params, buffer._replace(rows=observations), steps)
     return bindings.placement.map(partial(variation.vary, bindings.ascent), (parents, targets, keys), shared)
 
