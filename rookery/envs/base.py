@@ -12,7 +12,6 @@ is over. The episode is over when it has ended for all agents. Every function he
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -109,8 +108,9 @@ class EnvSpec(NamedTuple):
     parameters: Space | None = None
     """Parameters that a population can evolve during training, such as reward weights, by `hyperparams.declared`; None:
     the environment has none."""
-    measures: Mapping[str, str] = MappingProxyType({})
-    """Name -> meaning of each measure of a step (`Step.measures`), whose sum over an episode can be the fitness."""
+    measures: Mapping[str, str] | None = None
+    """Name -> meaning of each measure of a step (`Step.measures`), whose sum over an episode can be the fitness; None:
+    it has none."""
 
     @property
     def descriptor_size(self) -> int:

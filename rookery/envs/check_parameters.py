@@ -48,10 +48,10 @@ def declaration_problems(environment: Environment, shapes: PyTree, inputs: tuple
 
 def measure_problems(spec: EnvSpec, where: str, measures: Mapping[str, Array] | None) -> Iterator[str]:
     """Wrong names, shapes and types of a step's measures, as shapes."""
-    if set(measures or {}) != set(spec.measures):
+    if set(measures or {}) != set(spec.measures or {}):
         yield (
             f"{where} gives the measures {', '.join(measures or {}) or 'none'}, but spec.measures has "
-            f"{', '.join(spec.measures) or 'none'}; pass measures to rookery.envs.first_step and next_step."
+            f"{', '.join(spec.measures or {}) or 'none'}; pass measures to rookery.envs.first_step and next_step."
         )
     for name, value in (measures or {}).items():
         if value.shape not in ((), spec.agents) or not jnp.issubdtype(value.dtype, jnp.floating):

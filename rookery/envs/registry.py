@@ -190,7 +190,7 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
                 suite=suite.EXTRA, extra=suite.EXTRA, overrides=("episode_length", *options, "timeout")
             )
     task = task._replace(descriptor=spec.descriptor, qd_offset=spec.qd_offset, discrete=spec.discrete)
-    task = task._replace(parameters=spec.parameters, measures=spec.measures)
+    task = task._replace(parameters=spec.parameters, measures=spec.measures or {})
     return _row(task._replace(agents=len(spec.team.names) if spec.team else 1))
 
 

@@ -92,7 +92,7 @@ def evaluator(
     Raises:
       ValueError: the objective is no measure of the environment.
     """
-    measures, objective = environment.spec.measures, config.objective
+    measures, objective = environment.spec.measures or {}, config.objective
     if objective is not None and objective not in measures:
         near = difflib.get_close_matches(objective, measures) or measures
         remedy = f"; did you mean {' or '.join(near)}?" if near else ", which has none; leave it out."
