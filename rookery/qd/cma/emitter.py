@@ -35,7 +35,7 @@ class CmaMaeBindings(NamedTuple):
 
     scoring: Scoring
     config: CmaMaeConfig
-    sigma0: float
+    initial_sigma: float
     batch_size: int
     placement: Placement
 
@@ -91,9 +91,9 @@ def cma_mae(
             f"covariance full is for genotypes of up to {LARGEST_FULL} numbers, got {size}; use covariance diagonal or "
             "a smaller policy."
         )
-    sigma0 = config.sigma0 or _default_sigma(scoring)
-    bindings = CmaMaeBindings(scoring, config, sigma0, batch_size, placement)
-    settings = {"cma_mae": {**vars(config), "sigma0": sigma0}}
+    initial_sigma = config.initial_sigma or _default_sigma(scoring)
+    bindings = CmaMaeBindings(scoring, config, initial_sigma, batch_size, placement)
+    settings = {"cma_mae": {**vars(config), "initial_sigma": initial_sigma}}
     return Emitter(
         partial(_init, bindings), partial(_ask, bindings), partial(_tell, bindings), batch_size, settings=settings
     )
@@ -141,7 +141,7 @@ def _init(bindings: CmaMaeBindings, key: Key, bank: Bank) -> EmitterState[tuple[
 
 def _start(bindings: CmaMaeBindings, means: Array) -> distribution.CmaState:
     diagonal = bindings.config.covariance == "diagonal"
-    return jax.vmap(lambda mean: distribution.start(mean, bindings.sigma0, diagonal))(means)
+    return jax.vmap(lambda mean: distribution.start(mean, bindings.initial_sigma, diagonal))(means)
 
 
 def _ask(
