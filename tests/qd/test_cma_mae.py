@@ -129,7 +129,7 @@ def evaluation(improvement) -> Evaluation:
 
 class TestEmitter:
     def test_each_distribution_follows_its_samples_of_the_greatest_improvement(self):
-        emitter = cma_mae(SLOPE, 8, CmaMaeConfig(emitters=2, sigma0=0.1))
+        emitter = cma_mae(SLOPE, 8, CmaMaeConfig(emitters=2, initial_sigma=0.1))
         state = emitter.init(jax.random.key(0), ())
         assert len(np.unique(state.shared.distributions.mean, axis=0)) == 2
         asked, proposals, _ = emitter.ask(state, repertoires.empty(jnp.zeros(2), LINE), (), jax.random.key(1))
@@ -145,7 +145,7 @@ class TestEmitter:
         assert float(metrics["restarts"]) == 0
 
     def test_parents_and_restarts(self):
-        config = CmaMaeConfig(emitters=2, sigma0=0.1, parents="accepted", restart="no-improvement")
+        config = CmaMaeConfig(emitters=2, initial_sigma=0.1, parents="accepted", restart="no-improvement")
         emitter = cma_mae(SLOPE, 8, config)
         elites = repertoires.empty(jnp.zeros(2), LINE)
         asked, _, _ = emitter.ask(emitter.init(jax.random.key(0), ()), elites, (), jax.random.key(1))
@@ -177,7 +177,7 @@ class TestEmitter:
             (100, {}, r"a multiple of the number of emitters \(15\), at least 30, got 100; use 90 or 105"),
             (15, {}, r"at least 30, got 15; use 30"),
             (2, {"emitters": 0}, "emitters must be at least 1, got 0"),
-            (30, {"sigma0": 0.0}, "sigma0 must be above 0, got 0.0"),
+            (30, {"initial_sigma": 0.0}, "initial_sigma must be above 0, got 0.0"),
             (30, {"covariance": "whole"}, "covariance must be 'full' or 'diagonal', got 'whole'"),
         ],
     )

@@ -18,7 +18,7 @@ class CmaMaeConfig:
     batch)."""
     covariance: Literal["full", "diagonal"] = "full"
     """full: CMA-ES, for genotypes of up to 1,000 numbers; diagonal: sep-CMA-ES, for longer ones."""
-    sigma0: float | None = None
+    initial_sigma: float | None = None
     """Initial standard deviation of each distribution (above 0); by default a fifth of the range of a bounded function,
     0.5 for other functions, and 0.05 for policies."""
     parents: Literal["half", "accepted"] = "half"
@@ -31,8 +31,8 @@ class CmaMaeConfig:
         """Check the ranges."""
         if self.emitters < 1:
             raise ValueError(f"emitters must be at least 1, got {self.emitters}.")
-        if self.sigma0 is not None and not 0.0 < self.sigma0 < math.inf:
-            raise ValueError(f"sigma0 must be above 0, got {self.sigma0}.")
+        if self.initial_sigma is not None and not 0.0 < self.initial_sigma < math.inf:
+            raise ValueError(f"initial_sigma must be above 0, got {self.initial_sigma}.")
         choices = {"covariance": ("full", "diagonal"), "parents": ("half", "accepted")}
         for name, valid in {**choices, "restart": ("basic", "no-improvement")}.items():
             if getattr(self, name) not in valid:

@@ -91,9 +91,9 @@ def cma_mae(
             f"covariance full is for genotypes of up to {LARGEST_FULL} numbers, got {size}; use covariance diagonal or "
             "a smaller policy."
         )
-    sigma0 = config.sigma0 or _default_sigma(scoring)
+    sigma0 = config.initial_sigma or _default_sigma(scoring)
     bindings = CmaMaeBindings(scoring, config, sigma0, batch_size, placement)
-    settings = {"cma_mae": {**vars(config), "sigma0": sigma0}}
+    settings = {"cma_mae": {**vars(config), "initial_sigma": sigma0}}
     return Emitter(
         partial(_init, bindings), partial(_ask, bindings), partial(_tell, bindings), batch_size, settings=settings
     )
