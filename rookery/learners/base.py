@@ -136,8 +136,7 @@ class EvaluationConfig:
     eval_descriptor: Literal["mean", "median"] = "mean"
     """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
     objective: str | None = None
-    """Measure of the task whose sum over an episode, averaged over the episodes, is the fitness (`rookery envs NAME`
-    lists the measures); by default the fitness is the mean return."""
+    """Measure of the task (`rookery envs NAME`) whose sum over an episode is the fitness; by default the return."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

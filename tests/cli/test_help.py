@@ -47,7 +47,7 @@ def test_the_options_of_a_kind_are_grouped(kind):
     assert found[MAIN][0] == "--env"
     assert found[MAIN][-4:] == ["--config", "--print-config", "--plan", "--plan-gpu"]
     assert {"--seed", "--generations", "--run-dir", "--overwrite", "--devices", "--init-from"} <= {*found[MAIN]}
-    assert found["evaluation"] == ["--eval-episodes", "--start-states", "--eval-descriptor"]
+    assert found["evaluation"] == ["--eval-episodes", "--start-states", "--eval-descriptor", "--objective"]
 
 
 def test_the_help_of_pbt_sac_is_short_and_states_defaults():
