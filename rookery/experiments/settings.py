@@ -254,8 +254,8 @@ class AgentSettings:
     agent: Any = None
     space: Mapping[str, Chosen] = field(default_factory=dict)
     """Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its
-    default, keeps it constant. `--space.env.NAME` likewise chooses a parameter of the task (`rookery envs TASK` lists
-    them), by default fixed; `evolve` lets it evolve in the domain that the task declares."""
+    default, keeps it constant. `--space.env.NAME` chooses a parameter of the task (`rookery envs TASK`), which is
+    fixed by default; `evolve` is its declared domain."""
 
 
 @dataclass(frozen=True)

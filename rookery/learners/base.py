@@ -136,7 +136,7 @@ class EvaluationConfig:
     eval_descriptor: Literal["mean", "median"] = "mean"
     """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
     objective: str | None = None
-    """Fitness: a measure of the task, summed over an episode (`rookery envs NAME`); by default the return."""
+    """Measure of the task (`rookery envs NAME`) whose sum over an episode is the fitness; by default the return."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
