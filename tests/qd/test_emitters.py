@@ -1,6 +1,7 @@
 """The contract of emitters: batches, initial genotypes for an empty repertoire, keys, and rows of a mixture."""
 
 from functools import partial
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from rookery import trees
 from rookery.envs import registry
-from rookery.learners.base import EvaluationConfig
+from rookery.learners.base import EvaluationConfig, Evaluator
 from rookery.learners.evaluation import evaluate
 from rookery.populations.base import member_keys
 from rookery.qd import repertoire as repertoires
@@ -110,7 +111,7 @@ def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
 
 def evaluator(scoring: Scoring, proposals, bank) -> Evaluation:
     keys = member_keys(jax.random.key(6), len(jax.tree.leaves(proposals)[0]))
-    score = partial(evaluate, scoring.evaluator, record=True) if scoring is ROOM else scoring.evaluate
+    score = partial(evaluate, cast(Evaluator, scoring.evaluator), record=True) if scoring is ROOM else scoring.evaluate
     evaluation = jax.vmap(score, in_axes=(0, None, 0))(proposals, bank, keys)
     whole = repertoire_of(scoring, bank, 0)
     _, added = repertoires.add(whole, proposals, evaluation.fitness, evaluation.descriptor)
