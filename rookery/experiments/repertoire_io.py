@@ -63,7 +63,7 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
 
     Args:
       path: of the file; `.npz` is appended where it is missing.
-      repertoire: all cells, on one device or several.
+      repertoire: all cells, on one device or several; thresholds of CMA-MAE are not saved.
       scoring: the scoring function of the task.
 
     Raises:
@@ -75,6 +75,7 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
       >>> result = rookery.run(rookery.map_elites(arm, cells), generations=2, quiet=True)
       >>> rookery.experiments.save_repertoire("arms.npz", rookery.qd.repertoire_of(result.state), arm)
     """
+    repertoire = repertoire._replace(thresholds=())  # they belong to the run, not to the elites
     header = {"format": FORMAT, "task": _task(scoring), "leaves": leaf_specs.specs(repertoire)}
     arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(repertoire))}
     temporary = _file(path).with_suffix(f".{os.getpid()}.npz")

@@ -193,3 +193,12 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match=r"repertoire\.csv lacks cells; let the run write it again"):
         draw_repertoire(tmp_path)
     assert not (tmp_path / "repertoire.png").exists()
+
+
+def test_individuals_without_cells_are_counted(tmp_path):
+    folder = write(tmp_path / "run", [[0.2, 0.3], [0.7, 0.6], [0.5, 0.5]], [1.0, -INF, 2.0])
+    repertoire = read(folder)
+    assert repertoire.has_cells
+    assert repertoire_picture.summary(repertoire).startswith("coverage 66.7 % of 3 cells")
+    text = repertoire_picture.summary(repertoire._replace(has_cells=False))
+    assert text == "2 of at most 3 individuals,  best 2 (star)"
