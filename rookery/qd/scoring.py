@@ -58,8 +58,8 @@ def function_scoring(
       ...     return jax.random.normal(key, (8,))
       >>> scoring = rookery.qd.function_scoring(square, init, lower=(-1.0, -1.0), upper=(1.0, 1.0))
     """
-    limits = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
-    descriptor = envs.descriptor_spec("descriptor", "final", *limits)
+    lowest, highest = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
+    descriptor = envs.descriptor_spec("descriptor", "final", lowest, highest)
     return Scoring(
         name=name,
         init_genotype=partial(_init_genotype, init),

@@ -117,7 +117,7 @@ def test_shapes_and_types_are_as_declared(case: EnvCase) -> None:
             assert observation == Observation(features)  # no other part
         assert step.episode_return is None
         measures = {name: (value.shape[1:], value.dtype) for name, value in (step.measures or {}).items()}
-        assert set(measures) == set(spec.measures)
+        assert set(measures) == set(spec.measures or {})
         assert set(measures.values()) <= {(shape, jnp.dtype("float32")) for shape in ((), agents)}
         fields = step._replace(observation=None, final_observation=None, measures=None)._asdict()
         assert {k: (v.shape[1:], v.dtype) for k, v in fields.items() if v is not None} == expected

@@ -32,7 +32,7 @@ def test_the_table_matches_the_built_tasks(name: str) -> None:
     )
     assert (len(spec.team.names) if spec.team else 1) == task.agents
     assert not spec.recurrent
-    assert (spec.parameters, dict(spec.measures)) == (task.parameters, dict(task.measures))
+    assert (spec.parameters, dict(spec.measures or {})) == (task.parameters, dict(task.measures))
     row = registry.describe(name)
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
     assert row["descriptor_size"] == spec.descriptor_size

@@ -183,4 +183,4 @@ def test_the_spec_describes_them() -> None:
     spec: EnvSpec = priced().spec
     assert spec.parameters is not None
     assert list(spec.parameters.fields) == ["bonus", "pace"]
-    assert dict(spec.measures) == {"steps": "number of steps"}
+    assert spec.measures == {"steps": "number of steps"}

@@ -54,6 +54,7 @@ def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
 
 
 def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Life) -> None:
+    assert counted.learner.evaluator is not None
     record = compiled(partial(evaluate, counted.learner.evaluator, record=True))
     found = record(genotype(counted.member), counted.bank, jax.random.key(0))
     assert_equal(found._replace(transitions=()), evaluated(counted))
@@ -72,6 +73,7 @@ def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Life) -
 
 
 def test_a_broken_episode_has_no_transitions(counted: Life) -> None:
+    assert counted.learner.evaluator is not None
     environment = counted.learner.evaluator.environment
 
     def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Any]:
