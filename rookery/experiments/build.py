@@ -183,7 +183,7 @@ _OPPONENTS = 4
 def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
     sizes = {**_sharded_cells(config.cells), "batch": config.batch_size}
     if gradients := config.pga_me or config.dcrl_me:
-        sizes["gradient_batch"] = gradient_count(config.batch_size, gradients)
+        sizes["gradient batch (batch_size less its variation_share)"] = gradient_count(config.batch_size, gradients)
     mesh = _mesh(config.environment, over, **sizes)
     scored = scoring(config)
     placement = _placement(mesh, config)
