@@ -150,7 +150,7 @@ def test_every_walking_robot_and_variant_of_brax_is_listed() -> None:
     robots = ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")
     brax_names = [name for name in registry.names() if registry.find(name).suite == "brax"]
     assert {f"mjx_{name}" for name in brax_names if name.split("_")[0] in robots} == set(NAMES)
-    assert len(NAMES) == 15
+    assert len(NAMES) == 16
 
 
 def test_a_picture_has_braxs_shapes_at_our_poses() -> None:

@@ -163,7 +163,7 @@ class TestErrors:
 
     def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):
         path = write(tmp_path / "young", configure("sac", population=3, **PARTS), save=False)
-        monkeypatch.setattr("rookery.deploy.evaluate._restore", None)  # any evaluation would fail by this
+        monkeypatch.setattr("rookery.deploy.evaluate.open_with_episodes", None)  # any evaluation would fail by this
         with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
             compare([runs["seeds"], path], fresh=Fresh(2))
 

@@ -109,7 +109,7 @@ def make(
         episode_length=episode_length,
         descriptor=variant.descriptor,
         parameters=rewards.parameters_of(name, variant.reward_parts),
-        measures=measures,
+        measures=measures or None,
     )
     picture = brax_bodies.picture(brax_env, variant.goal)
     environment = Environment(reset, partial(rewards.unweighted_step, step), spec, picture=picture)
