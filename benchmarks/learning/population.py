@@ -147,10 +147,15 @@ def evaluator(built: build.Built, result: loop.Result, seed: int, blocks: int) -
 
 
 def fresh_returns(built: build.Built, result: loop.Result, seed: int, blocks: int = FRESH_BLOCKS) -> np.ndarray:
-    """Returns `[P, N]` of every member over new episodes, which are the same for all runs of a seed."""
+    """Returns `[P, N]` of every member over new episodes, which are the same for all runs of a seed.
+
+    In a team they are those of the agent whose return is the fitness.
+    """
     evaluate = programs.compile_program(built.program, built.mesh).evaluate
+    agent = getattr(built.config and built.config.learner, "fitness", None)
+    name = f"return/{agent}" if agent else "returns"
     keys = jax.random.split(jax.random.key(10_000 + seed), blocks)
-    return np.concatenate([jax.device_get(evaluate(result.state, key))["returns"] for key in keys], axis=1)
+    return np.concatenate([jax.device_get(evaluate(result.state, key))[name] for key in keys], axis=1)
 
 
 def report(options: argparse.Namespace) -> None:
