@@ -62,15 +62,16 @@ def tournament(
         is no other run, or the runs differ in environment or networks.
       CheckpointError: a run has no complete checkpoint.
     """
-    read = open_with_episodes(open_existing(run_dir), episodes, checkpoint, None, program)
+    folder = open_existing(run_dir)
+    read = open_with_episodes(folder, episodes, checkpoint, None, program)
     learner = _learner(read)
     if against is None and read.built.program.population_size < 2:
         raise ValueError(f"{read.path} has a single member, which has no other opponents; give another run, --against.")
-    opponents = _policies(read)
+    members = opponents = _policies(read)
     if against is not None:
         other = open_with_episodes(open_existing(against), episodes, "last", here(), program_against)
         opponents = _policies(other)
-        _check_alike(read, other, _policies(read), opponents)
+        _check_alike(read, other, members, opponents)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     bank = jax.jit(learner.start_states)(bank_key)
     play = jax.jit(partial(cross_play, layout.placement(read.built.mesh), learner))
@@ -82,7 +83,7 @@ def tournament(
         ratings=np.asarray(jax.jit(jax.vmap(rating_of))(found)),
         generation=read.generation,
     )
-    write_table(open_existing(run_dir).tournament_file, _columns(result))
+    write_table(folder.tournament_file, _columns(result))
     return result
 
 
