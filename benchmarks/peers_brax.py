@@ -35,7 +35,7 @@ def learning_settings(agent: str, task: str, steps: int) -> Settings:
     """The settings of a learning curve, see above."""
     if agent == "ppo":
         return Settings("ppo", task, (64, 64), num_envs=64, batch_size=64, rollout_length=32, normalize=True)
-    return Settings(agent, task, num_envs=10, learning_starts=min(10_000, steps // 2), buffer_size=steps)
+    return Settings(agent, task, (64, 64), num_envs=10, learning_starts=min(10_000, steps // 2), buffer_size=steps)
 
 
 def scaled(act: ActFn, _: str) -> ActFn:

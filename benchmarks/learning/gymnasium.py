@@ -60,6 +60,7 @@ def main() -> None:
     made.add_argument("--contenders", nargs="+", choices=["ours", "peer"], default=["ours", "peer"])
     made.add_argument("--steps", type=int, default=200_000, help="environment steps of each run (%(default)s)")
     made.add_argument("--every", type=int, default=10_000, help="environment steps between evaluations (%(default)s)")
+    made.add_argument("--hidden-sizes", type=int, nargs="+", help="units of each layer (by default 64 64)")
     made.add_argument("--seeds", type=int, default=5, help="runs of each contender (%(default)s)")
     made.add_argument("--work", default="runs/gymnasium", help="folder of Rookery's runs (%(default)s)")
     made.add_argument("--curves", default="benchmarks/results/curves", help="folder of the curves (%(default)s)")
@@ -84,7 +85,7 @@ def ours(options: argparse.Namespace, agent: str, task: str, kept: Path) -> None
     """Train Rookery's members, evaluate them in every checkpoint, and store their curves."""
     if path_of(kept, "rookery", agent, task, options.seeds - 1).exists():
         return
-    settings = PEERS[options.against].learning_settings(agent, task, options.steps)
+    settings = settings_of(options, agent, task)
     every = settings.whole_rollouts(options.every)
     generations = max(1, options.steps // every)
     files = ("--checkpoint-every", "1", "--keep", str(generations), "--eval-episodes", "1", "--seed", "0")
@@ -102,6 +103,12 @@ def ours(options: argparse.Namespace, agent: str, task: str, kept: Path) -> None
     for entry in (folder / "checkpoints").iterdir():
         if f"{generations:08d}" not in entry.name:  # all but the last, which have replay buffers too
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def settings_of(options: argparse.Namespace, agent: str, task: str) -> peers_gymnasium.Settings:
+    """The settings that both contenders have."""
+    settings = PEERS[options.against].learning_settings(agent, task, options.steps)
+    return settings._replace(hidden_sizes=tuple(options.hidden_sizes or settings.hidden_sizes))
 
 
 def evaluate_run(options: argparse.Namespace, task: str, folder: Path, generations: Iterable[int]) -> np.ndarray:
@@ -126,7 +133,7 @@ def _act(act: Any, genotype: Genotype, features: Any) -> Any:
 def theirs(options: argparse.Namespace, agent: str, task: str, kept: Path) -> None:
     """Train the peer's missing runs, and store the curve of each at once."""
     peer = PEERS[options.against]
-    settings = peer.learning_settings(agent, task, options.steps)
+    settings = settings_of(options, agent, task)
     every = settings.whole_rollouts(options.every)
     for seed in range(options.seeds):
         if path_of(kept, options.against, agent, task, seed).exists():
