@@ -95,7 +95,7 @@ def agent_of(settings: Settings) -> Any:
 
 def emitter_of(settings: Settings, agent: Any, environment: Any) -> Any:
     """QDax's PBT emitter; `environment` is the batch of all members' environments."""
-    _patch_import()
+    patch_import()
     from qdax.core.emitters.pbt_me_emitter import PBTEmitter, PBTEmitterConfig
     from qdax.core.emitters.pbt_variation_operators import sac_pbt_variation_fn
 
@@ -117,7 +117,7 @@ def emitter_of(settings: Settings, agent: Any, environment: Any) -> Any:
     return PBTEmitter(agent, config, environment, vary)
 
 
-def _patch_import() -> None:
+def patch_import() -> None:
     """Make QDax 0.5.0's emitter importable without Brax v1, of which it only imports the name of a class."""
     second = importlib.import_module("qdax.tasks.brax.v2.envs.base_env")
     sys.modules.setdefault("qdax.tasks.brax.v1.envs.base_env", second)

@@ -1,0 +1,206 @@
+"""Methods of quality diversity for equal numbers of evaluations, beside QDax's PGA-ME and DCRL-ME.
+
+    python -m benchmarks.learning.qd --runs runs/qd --picture docs/qd.png
+    python -m benchmarks.learning.qd --tasks point_trap --contenders pga-me qdax-pga-me --runs runs/qd
+
+Every contender evaluates the same number of policies, one episode each, from new start states in each generation, and
+has the same networks and cells (`benchmarks.peers_policy_gradient.Settings`). ME-PBT's members learn from episodes of
+their own beside the evaluations, which no other contender has; its environment steps are reported. At the end all
+elites are evaluated again in new episodes and put into an empty repertoire: `fresh` scores have no selection bias.
+
+Runs that are done are not repeated, so the command can be stopped and continued, and several processes can share it.
+QDax's contenders need the environment of `benchmarks/peers.sh`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import rookery
+from benchmarks import harness, peers_policy_gradient
+from benchmarks.peers_policy_gradient import Settings, cells, dcrl_settings
+from rookery.learners.base import EvaluationConfig
+from rookery.qd import repertoire as repertoires
+from rookery.qd.scoring import worst_return
+from rookery.report import statistics
+from rookery.report.figures import style
+from rookery.types import Array
+
+EPISODE_LENGTHS = {"point_trap": 200, "walker2d_uni": 250, "ant_omni": 100}
+EVALUATIONS = {"point_trap": 12_800, "walker2d_uni": 12_800, "ant_omni": 12_800}
+CONTENDERS = ("map-elites", "dominated-novelty", "me-pbt", "pga-me", "dcrl-me", "qdax-pga-me", "qdax-dcrl-me")
+MEMBERS, VARIATIONS = 8, 24
+"""Of ME-PBT; a generation evaluates both."""
+MEMBER_ENVS, MEMBER_STEPS = 10, 200
+"""Environments of each member of ME-PBT, and its steps and updates in a generation."""
+FRESH = 8
+"""Episodes of the final evaluation of an elite."""
+SCORES = ("coverage", "qd_score", "max_fitness")
+
+
+def main() -> None:
+    made = harness.parser(__doc__)
+    made.add_argument("--tasks", nargs="+", default=list(EVALUATIONS), choices=list(EVALUATIONS))
+    made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    made.add_argument("--runs", default="runs/qd", help="folder of the runs' scores (%(default)s)")
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    options = harness.parse(made)
+    load, runs = harness.load(), Path(options.runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    for seed in [] if options.only_report else options.seeds:
+        for task in options.tasks:
+            for contender in options.contenders:
+                path = runs / f"{task}-{contender}-{seed}.json"
+                if not path.exists():
+                    row = {
+                        "task": task,
+                        "contender": contender,
+                        "seed": seed,
+                        **train(contender, task, seed, options.quick),
+                    }
+                    path.write_text(json.dumps(row) + "\n")
+                    print(task, contender, seed, {name: round(row[f"fresh_{name}"], 2) for name in SCORES}, flush=True)
+    rows = [json.loads(path.read_text()) for path in sorted(runs.glob("*.json"))]
+    harness.report("learning_qd", options, table(rows), load)
+    if options.picture:
+        draw(rows, options.picture)
+
+
+def settings_of(contender: str, task: str, quick: bool) -> tuple[Settings, int]:
+    """The settings of a contender, and the number of its evaluations."""
+    common: dict[str, Any] = {"task": task, "episode_length": EPISODE_LENGTHS[task]}
+    if quick:
+        common |= {"batch_size": 32, "critic_steps": 10, "policy_gradient_steps": 4, "hidden_sizes": (8,)}
+    settings = dcrl_settings(**common) if "dcrl" in contender else Settings(**common)
+    return settings, 128 if quick else EVALUATIONS[task]
+
+
+def train(contender: str, task: str, seed: int, quick: bool) -> dict[str, Any]:
+    """One run: the curves over evaluations, and the scores of its elites in new episodes."""
+    settings, evaluations = settings_of(contender, task, quick)
+    batch = MEMBERS + VARIATIONS if contender == "me-pbt" else settings.batch_size
+    generations = evaluations // batch
+    learn = qdax_run if contender.startswith("qdax") else rookery_run
+    row = learn(contender, settings, seed, generations)
+    return {"evaluations": [batch * (i + 1) for i in range(generations)], **row}
+
+
+def rookery_run(contender: str, settings: Settings, seed: int, generations: int) -> dict[str, Any]:
+    """A run of Rookery."""
+    result = rookery.run(program(contender, settings, 1), seed=seed, generations=generations, quiet=True)
+    evaluated = jax.jit(program(contender, settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
+    fresh = score(settings, evaluated["fitness"], evaluated["descriptor"])
+    learning_steps = MEMBERS * MEMBER_STEPS * generations if contender == "me-pbt" else 0
+    curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
+    return {**curves, **fresh, "environment steps of learning": learning_steps}
+
+
+def program(contender: str, settings: Settings, episodes: int) -> rookery.Program:
+    """Rookery's program of a contender."""
+    if contender in peers_policy_gradient.METHODS:
+        return peers_policy_gradient.program(settings, episodes)
+    env = settings.environment
+    if contender == "me-pbt":
+        agent = rookery.sac(env.spec, rookery.agents.SacConfig(settings.hidden_sizes, output_scale=1.0))
+        config = rookery.learners.OffPolicyConfig(
+            num_envs=MEMBER_ENVS,
+            steps_per_generation=MEMBER_STEPS,
+            batch_size=64,
+            buffer_size=100_000,
+            warmup_steps=0,
+            eval_episodes=episodes,
+        )
+        sizes = {"population_size": MEMBERS, "ga_population": VARIATIONS}
+        return rookery.me_pbt(rookery.off_policy(agent, env, config), cells(settings, env), **sizes)
+    scoring = rookery.qd.policy_scoring(env, settings.policy, EvaluationConfig(eval_episodes=episodes))
+    centroids = cells(settings, env)
+    archive = centroids if contender == "map-elites" else rookery.qd.dominated_novelty(centroids)
+    return rookery.map_elites(scoring, archive, rookery.qd.iso_line(scoring, settings.batch_size))
+
+
+def qdax_run(_: str, settings: Settings, seed: int, generations: int) -> dict[str, Any]:
+    """A run of QDax, on the same task and evaluated alike."""
+    peer, env = peers_policy_gradient.qdax(settings), settings.environment
+    carry = peer.begin(jax.random.key(seed))
+    curves: dict[str, list[float]] = {name: [] for name in SCORES}
+    for _ in range(generations):
+        carry = peer.generation(carry)
+        found = score(settings, carry[0].fitnesses.reshape(-1), carry[0].descriptors)
+        for name in SCORES:
+            curves[name].append(found[f"fresh_{name}"])
+    evaluate = jax.jit(peers_policy_gradient.evaluator_of(settings, env, FRESH))
+    evaluated = evaluate(carry[0].genotypes, jax.random.key(10_000 + seed))
+    fitness = jnp.where(jnp.isfinite(carry[0].fitnesses.reshape(-1)), evaluated.fitness, -jnp.inf)
+    return {**curves, **score(settings, fitness, evaluated.descriptor), "environment steps of learning": 0}
+
+
+def score(settings: Settings, fitness: Array, descriptor: Array) -> dict[str, float]:
+    """Scores of a new repertoire of evaluated policies; a non-finite fitness denotes an empty cell."""
+    env = settings.environment
+    empty = repertoires.empty((), cells(settings, env))
+    filled, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
+    found = repertoires.metrics(filled, worst_return(env.spec))
+    return {f"fresh_{name}": float(found[name]) for name in SCORES}
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The table: interquartile means over the seeds with intervals, as recorded and of new episodes."""
+    cases = dict.fromkeys((row["task"], name) for row in rows for name in CONTENDERS)
+    lines = []
+    for task, contender in cases:
+        mine = [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
+        if mine:
+            lines.append(summary(task, contender, mine))
+    return lines
+
+
+def summary(task: str, contender: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One line of the table."""
+    line: dict[str, Any] = {"task": task, "contender": contender, "runs": len(rows)}
+    line |= {"evaluations": rows[0]["evaluations"][-1], "steps": rows[0]["environment steps of learning"]}
+    for name in SCORES:
+        recorded, fresh = np.array([row[name][-1] for row in rows]), np.array([row[f"fresh_{name}"] for row in rows])
+        middle = statistics.estimate(statistics.interquartile_mean, {task: fresh})
+        line[f"recorded {name}"] = float(statistics.interquartile_mean({task: recorded}))
+        line |= {name: float(middle.value), f"{name} low": float(middle.low), f"{name} high": float(middle.high)}
+        line |= {f"recorded {name} of all": recorded.tolist(), f"{name} of all": fresh.tolist()}
+    return line
+
+
+def draw(rows: list[dict[str, Any]], picture: str) -> None:
+    """QD score and best return over evaluations: the interquartile mean over the runs of each contender."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    figure = style.new_figure((4.2 * len(tasks), 5.6))
+    for j, task in enumerate(tasks):
+        for i, (name, label) in enumerate((("qd_score", "QD score"), ("max_fitness", "best return"))):
+            axes = figure.add_subplot(2, len(tasks), i * len(tasks) + j + 1)
+            for colour, contender in enumerate(CONTENDERS):
+                mine = [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
+                draw_contender(axes, mine, name, contender, style.colour_of(colour))
+            style.title_axes(axes, task)
+            style.label_axes(axes, "evaluations", label if j == 0 else None)
+            style.count_steps(axes)
+            if i == j == 0:
+                axes.legend(frameon=False, fontsize=7)
+    style.save_figure(figure, Path(picture))
+
+
+def draw_contender(axes: Any, rows: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
+    """The curve of one contender, by the evaluations of its runs."""
+    if not rows:
+        return
+    middle = statistics.over_runs(np.asarray([row[name] for row in rows]).T)
+    dashed = "--" if label.startswith("qdax") else "-"
+    axes.plot(rows[0]["evaluations"], middle.value, color=colour, linewidth=1.8, linestyle=dashed, label=label)
+    if middle.has_interval:
+        axes.fill_between(rows[0]["evaluations"], middle.low, middle.high, color=colour, alpha=0.15, linewidth=0)
+
+
+if __name__ == "__main__":
+    main()
