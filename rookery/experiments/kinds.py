@@ -15,6 +15,7 @@ from rookery.experiments.settings import (
     AnyRun,
     CmaMaeSettings,
     DcrlMeSettings,
+    FunctionSettings,
     DiaynSettings,
     IndependentRun,
     LsdSettings,
@@ -113,7 +114,7 @@ METHODS = (
     Method(
         "map-elites",
         None,
-        (VariationSettings, MapElitesRun),
+        (VariationSettings, FunctionSettings, MapElitesRun),
         "MAP-Elites: evolve a repertoire of policies, or of inputs of a test function, without gradients.",
         "Sources: Mouret 2015 (arXiv:1504.04909), Vassiliades 2018 (arXiv:1610.05729, arXiv:1804.03906).",
     ),

@@ -70,6 +70,7 @@ class Run:
     member: Literal["team", "agent"] = "team"
     select_by: Literal["fitness", "rating"] = "fitness"
     rating_opponents: int | None = None
+    dimensions: int | None = None
     variation: Any = None
     cma_mae: CmaMaeConfig | None = None
     pga_me: PgaMeConfig | None = None
@@ -147,9 +148,6 @@ class MapElitesRun(Run):
 
     batch_size: int = 256
     """Children created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
-    dimensions: int | None = None
-    """Length of a genotype of a test function (arm, sphere, rastrigin; at least 1); by default the standard length of
-    the function. Not allowed for environments."""
     init_from: str | None = None
     """Run directory of a map-elites run whose elites fill the initial repertoire; task settings that are not given are
     taken from that run."""
@@ -161,6 +159,15 @@ class MapElitesRun(Run):
 
 
 @dataclass(frozen=True)
+class FunctionSettings:
+    """Settings of methods that also search the inputs of a test function."""
+
+    dimensions: int | None = None
+    """Length of a genotype of a test function (arm, sphere, rastrigin; at least 1); by default the standard length of
+    the function. Not allowed for environments."""
+
+
+@dataclass(frozen=True)
 class VariationSettings:
     """Settings of MAP-Elites by variation of elites."""
 
@@ -168,7 +175,7 @@ class VariationSettings:
 
 
 @dataclass(frozen=True)
-class CmaMaeSettings:
+class CmaMaeSettings(FunctionSettings):
     """Settings of CMA-MAE, which samples distributions."""
 
     batch_size: int = 540
