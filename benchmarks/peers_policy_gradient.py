@@ -55,7 +55,8 @@ class Settings(NamedTuple):
 
 def dcrl_settings(**more: Any) -> Settings:
     """DCRL-ME's own numbers of gradient steps, but a third of the 3,000 steps of its critics."""
-    return Settings("dcrl-me", **({"critic_steps": 1_000, "policy_gradient_steps": 150} | more))
+    settings: dict[str, Any] = {"critic_steps": 1_000, "policy_gradient_steps": 150}
+    return Settings("dcrl-me", **(settings | more))
 
 
 def cells(settings: Settings, environment: Environment) -> Array:

@@ -123,8 +123,8 @@ class Field(NamedTuple):
     meaning: str
     """Description shown in the command line's help."""
     domain: Domain | type[Domain]
-    """The domain in which it evolves by default; or, if it is fixed by default, only the scale: `Uniform`, `LogUniform`
-    or `OneMinusLog`."""
+    """The domain in which it evolves by default; or, if it is fixed by default, only the scale, such as
+    `LogUniform`."""
     low: float = 0.0
     """Lowest valid value."""
     high: float = math.inf

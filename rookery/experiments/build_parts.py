@@ -23,6 +23,7 @@ from rookery.experiments.kinds import choices
 from rookery.experiments.lineage import Schedule
 from rookery.experiments.settings import MapElitesRun, TrainingRun
 from rookery.hyperparams import Space
+from rookery.learners import widths
 from rookery.learners.base import Learner
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
@@ -52,7 +53,7 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
     """The search space of a learner with these choices, and with the environment's parameters that a schedule sets.
 
     Raises:
-      ValueError: a choice is invalid, or the environment has no such parameter.
+      ValueError: a choice is invalid, the environment has no such parameter, or the networks have one width.
     """
     spec = learner.spec
     known = spec.parameters.fields if spec.parameters else {}
@@ -63,6 +64,8 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
                 f"parameter {name}; did you mean {' or '.join(near)}?" if near else f"parameters; leave {name} out."
             )
             raise ValueError(f"{spec.name} has no {remedy}")
+    if widths.NAME in chosen and learner.resize is None:
+        raise ValueError(f"networks with a memory have one width; leave {widths.NAME} out.")
     defaults = {name: getattr(learner.space.optional and learner.space.optional.defaults, name) for name in replayed}
     return hyperparams.choose(learner.space, **{**defaults, **chosen})
 

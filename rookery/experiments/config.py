@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
-from rookery.hyperparams import Space
+from rookery.hyperparams import Field, Space
+from rookery.learners.widths import NAME as WIDTH
 
 
 @dataclass(frozen=True)
@@ -87,18 +88,22 @@ FLAG = "space."
 """Prefix of the flags of a search space, as in `--space.discount`."""
 
 
-def space_flags(space: Space, continuous: Space | None = None) -> Any:
+def space_flags(space: Space, continuous: Space | None = None, width: Field | None = None) -> Any:
     """A TypedDict with one flag `--space.<name>` for every hyper-parameter of an agent; flags not given are absent.
 
     Args:
       space: search space of the agent; with `continuous` given, that for discrete actions.
       continuous: search space for continuous actions, if its defaults differ.
+      width: the declaration of the width of the networks, if it can be chosen.
     """
     flags = {}
     for name, entry in space.fields.items():
         default, other = _default(space, name), _default(continuous or space, name)
         default += "" if other == default else f"; with continuous actions it {other}"
         flags[FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {default}.")]
+    if width is not None:
+        meaning = f"{width.meaning}, in {width.range}; by default all members have those."
+        flags[f"{FLAG}{WIDTH}"] = Annotated[Chosen, Doc(meaning)]
     return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
 
 

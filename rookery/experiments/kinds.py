@@ -15,8 +15,8 @@ from rookery.experiments.settings import (
     AnyRun,
     CmaMaeSettings,
     DcrlMeSettings,
-    FunctionSettings,
     DiaynSettings,
+    FunctionSettings,
     IndependentRun,
     LsdSettings,
     MapElitesRun,
@@ -33,6 +33,7 @@ from rookery.experiments.settings import (
     VariationSettings,
 )
 from rookery.hyperparams import Space, describe
+from rookery.learners import widths
 from rookery.learners.rollout import PREFIX
 from rookery.populations.config import PbtConfig
 
@@ -208,7 +209,9 @@ def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type
         constants["default_space"] = space
         config = entry.config(**(entry.in_repertoire if MePbtRun in method.settings else {}))
         fields.append(("agent", entry.config, dataclasses.field(default=config)))
-        fields.append(("space", space_flags(space, continuous_space), dataclasses.field(default_factory=dict)))
+        has_width = not {MePbtRun, TeamSettings} & set(method.settings) and not _discovery_name(method)
+        flags = space_flags(space, continuous_space, widths.field() if has_width else None)
+        fields.append(("space", flags, dataclasses.field(default_factory=dict)))
     constants["__doc__"] = f"{method.summary}\n\n{method.sources}".format(**texts)
     class_name = "".join(part.capitalize() for part in name.split("-")) + "Run"
     made = dataclasses.make_dataclass(class_name, fields, bases=method.settings, namespace=constants, frozen=True)

@@ -101,6 +101,12 @@ class StepFn(Protocol[StateT, HyperT]):
     ) -> tuple[Member[StateT, HyperT], Metrics]: ...
 
 
+class ResizeFn(Protocol[StateT, HyperT]):
+    """Give a member's networks the width that its hyper-parameter `hidden_size` says; the key is consumed."""
+
+    def __call__(self, member: Member[StateT, HyperT], key: Key) -> Member[StateT, HyperT]: ...
+
+
 class EvaluateFn(Protocol[GenotypeT]):
     """Run full deterministic episodes from the first N start states of the bank; stores no transitions."""
 
@@ -192,7 +198,8 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     spec: EnvSpec
     """Spec of the environment."""
     space: Space[HyperT]
-    """The agent's default search space, in which the environment's parameters are optional."""
+    """The agent's default search space, in which the environment's parameters and the width of the networks are
+    optional."""
     steps_per_generation: int
     """Environment steps of one member per generation."""
     evaluation_steps: int = 1
@@ -205,6 +212,8 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     """How the agents of a team share parameters, see `agents.base.OnPolicyAgent`."""
     untrained_generations: int = 0
     """Initial generations of a run without any update, after which selection would be meaningless."""
+    resize: ResizeFn[StateT, HyperT] | None = None
+    """None if the width of the networks cannot be chosen."""
     settings: Settings = NO_SETTINGS
     """Names and configs of environment, agent and learner, recorded in the run directory."""
 

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from rookery import trees
+from rookery import hyperparams, trees
 from rookery.agents.base import ActFn, Agent, IntrinsicReward
 from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
+from rookery.learners import widths
 from rookery.learners.base import (
     SUMMARIES,
     Bank,
@@ -128,18 +129,22 @@ def bind_learner(
     steps_per_generation: int,
 ) -> Learner[StateT, HyperT]:
     """Build the learner of an agent from its training loop and its evaluator."""
-    environment = evaluator.environment
+    environment, width = evaluator.environment, widths.space(agent)
+    space = space_with_parameters(agent.space, environment)
+    if width is not None:
+        space = space._replace(optional=hyperparams.join(space.optional, width) if space.optional else width)
     return Learner(
         **evaluation_of(evaluator),
-        init=init,
+        init=init if width is None else partial(widths.narrow_init, agent, init),
         load_genotype=partial(load_genotype, agent),
         restart=restart,
         step=step,
         trace=partial(trace, evaluator),
         spec=environment.spec,
-        space=space_with_parameters(agent.space, environment),
+        space=space,
         steps_per_generation=steps_per_generation,
         evaluation_steps=evaluator.steps,
+        resize=None if width is None else partial(widths.resize, agent),
     )
 
 

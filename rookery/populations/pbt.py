@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
+from rookery.learners import widths
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2, ratings, rebuild, selection
@@ -203,15 +204,23 @@ def exploit(
         # A migrant's hyper-parameters are not perturbed, unless it replaces a member that diverged.
         is_new &= selection.within_subpopulation(parents, config.frequencies) | ~jnp.isfinite(fitness)
     members = inherit(members, parents, donors, config.inherit_buffer, bindings.placement.move)
+    perturb_key = resize_key = keys[1]
+    resize = bindings.learner.resize if widths.is_chosen(members.hyper) else None
+    if resize is not None:
+        perturb_key, resize_key = jax.random.split(keys[1])
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
-        known = (shared.history, shared.generation + 1, members.hyper, before, is_new, keys[1])
+        known = (shared.history, shared.generation + 1, members.hyper, before, is_new, perturb_key)
         hyper = bindings.placement.map(
             partial(_proposal, bindings.space), (jnp.arange(bindings.population_size),), known
         )
     else:
-        hyper = perturb(config, bindings.space, members.hyper, keys[1], is_new)
-    return parents, members._replace(hyper=hyper)
+        hyper = perturb(config, bindings.space, members.hyper, perturb_key, is_new)
+    members = members._replace(hyper=hyper)
+    if resize is not None:
+        resize_keys = base.member_keys(resize_key, bindings.population_size)
+        members = bindings.placement.map(resize, (members, resize_keys), ())
+    return parents, members
 
 
 def _proposal(

@@ -10,6 +10,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.learners import widths
 from rookery.populations.base import Program
 from rookery.populations.pbt import PbtState
 from rookery.populations.stages import change_init, change_step
@@ -44,6 +45,11 @@ def replay(
         raise TypeError(
             "replay needs a schedule as a mapping name -> values; give at_steps(schedule, steps_per_generation, "
             "generations)."
+        )
+    if widths.NAME in schedule and program.learner is not None and program.learner.resize is not None:
+        raise ValueError(
+            f"the schedule changes the width of the networks, {widths.NAME}, which cannot be replayed; replay a run "
+            "whose networks have one width, or leave it out of the schedule (from Python)."
         )
     fields = program.space.defaults._fields if program.space else ()
     unknown = sorted(set(schedule) - set(fields))

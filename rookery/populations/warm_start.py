@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 
+from rookery.learners import widths
 from rookery.learners.base import Learner, Member, genotype
 from rookery.populations import base
 from rookery.populations.base import Program, ProgramStateT
@@ -37,6 +38,10 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
     state = jax.eval_shape(program.init, jax.random.key(0))
     member = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.members)
     check_compatible(genotype(member), start)
+    if learner.resize is not None and widths.is_chosen(state.members.hyper):
+        raise ValueError(
+            f"members that start from a genotype have the width of its networks; leave {widths.NAME} out of the space."
+        )
     begun = change_init(program, partial(_begin_as, learner, start))
     return begun._replace(settings={**program.settings, "begins": "as a genotype"})
 

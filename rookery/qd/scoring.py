@@ -17,6 +17,7 @@ from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.tasks.functions import Function
 from rookery.hyperparams import Space
+from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.learners.episodes import more_episodes
 from rookery.learners.evaluation import evaluation_of, evaluator
@@ -233,13 +234,17 @@ def learner_scoring(
       The scoring.
 
     Raises:
-      ValueError: the task has no descriptor.
+      ValueError: the task has no descriptor, or the space has the width of the networks.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
       >>> scoring = rookery.qd.learner_scoring(learner)
     """
+    if learner.resize is not None and widths.is_chosen((space or learner.space).defaults):
+        raise ValueError(
+            f"{widths.NAME} cannot be chosen with a repertoire, whose variations mix the parameters of two elites."
+        )
     return Scoring(
         name=learner.spec.name,
         init_genotype=partial(_init_agent, learner, space or learner.space),

@@ -34,6 +34,7 @@ def flag_table() -> str:
         settings = flatten_mapping(dataclasses.asdict(kind()))
         defaults = {path.rpartition(".")[2]: default for path, default in settings.items()}
         defaults |= {f"space.{key}": choice for key, choice in default_space(name).items()}
+        defaults["space.hidden_size"] = "of --hidden-sizes"
         for flag, hint in flags_of(kind).items():
             default = defaults[flag.removeprefix("--").replace("-", "_")]
             found.setdefault(f"{flag} | {hint} | {default!r}", []).append(name)
