@@ -35,7 +35,7 @@ from rookery.report import statistics
 from rookery.report.figures import style
 
 POPULATION, FREQUENCIES = 32, (1, 10, 25, 50)
-EPISODES, FRESH_BLOCKS = 8, 16
+EPISODES, FRESH_BLOCKS = 4, 32
 """Evaluation episodes of a member in a generation, and blocks of as many episodes for the score."""
 
 
