@@ -26,7 +26,7 @@ def command(words: str, folder: Path) -> str:
     begin = time.monotonic()
     done = subprocess.run(["rookery", *words.split()], cwd=folder, text=True, capture_output=True, check=False)
     assert done.returncode == 0, f"rookery {words}:\n{done.stdout}{done.stderr}"
-    print(f"rookery {words.split()[0]}: {time.monotonic() - begin:.1f} s", flush=True)
+    print(f"rookery {words.split(maxsplit=1)[0]}: {time.monotonic() - begin:.1f} s", flush=True)
     return done.stdout
 
 
