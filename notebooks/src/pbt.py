@@ -36,7 +36,7 @@ GENERATIONS = 4 if SMALL else 40
 #
 # Hyper-parameters have scales: a learning rate of 1e-3 is ten times 1e-4, so rates are drawn and changed on a
 # logarithmic scale. `rookery.choose` takes bounds for what evolves; everything else keeps one value. From these
-# bounds most draws are bad, as they are when one meets a new task.
+# bounds some draws are bad, as they are when one meets a new task.
 
 # %%
 env = rookery.make("point_trap")
@@ -76,8 +76,10 @@ rookery.run(pbt, run_dir="runs/pbt", **options)
 # %% [markdown]
 # ## Fitness: the median is the difference
 #
-# Every line is a slot of the population. In random search the bad draws stay bad until the end, and their share of
-# the computation is lost. In PBT a slot that falls behind is given a new start from a good member: the lines jump up.
+# Every grey line is a slot of the population. In random search a bad draw stays bad until the end, and its share of
+# the computation is lost. In PBT a slot that falls behind continues as a copy of a good member: its line jumps up.
+# The *best* members of the two are often alike, since one draw among eight is likely to be good enough for a small
+# task; the median shows what happens to the others.
 
 # %%
 runs = {"random search": rookery.load("runs/search"), "PBT": rookery.load("runs/pbt")}
@@ -88,7 +90,7 @@ for axes, (name, run) in zip(panels, runs.items(), strict=True):
     axes.plot(number, fitness, color="#8fa7b3", linewidth=1)
     axes.plot(number, np.median(fitness, axis=1), color="#1b3a4b", linewidth=2.5, label="median")
     axes.plot(number, fitness.max(axis=1), color="#b33a00", linewidth=1.5, label="best")
-    axes.set(title=name, xlabel="generation")
+    axes.set(title=name, xlabel="generation", xlim=(0.5, GENERATIONS + 0.5))
     axes.legend(frameon=False, loc="lower right")
 panels[0].set_ylabel("mean return")
 plt.show()
@@ -100,7 +102,7 @@ for name, run in runs.items():
 # ## The lineage
 #
 # `lineage.parents[g, i]` is the member of the generation before that slot `i` continues: itself if it survived,
-# another if it was replaced. Each curve below is a copy. The thick line follows the best member of the last
+# another if it was replaced. Each orange line below is a copy. The thick line follows the best member of the last
 # generation back to its first ancestor. It usually changes slots on the way: what won is no single member that did
 # well throughout, but a chain of copies, each the best at its time.
 
@@ -113,7 +115,7 @@ for g in range(1, len(lineage.parents)):
         copied = parent != slot
         axes.plot([g, g + 1], [parent, slot], color="#b33a00" if copied else "#c8d3da", linewidth=1.5 if copied else 1)
 axes.plot(np.arange(1, len(winner) + 1), winner, color="#00798c", linewidth=3)
-axes.set(xlabel="generation", ylabel="slot of the population", yticks=range(POPULATION))
+axes.set(xlabel="generation", ylabel="slot of the population", yticks=range(POPULATION), xlim=(0.5, GENERATIONS + 0.5))
 axes.invert_yaxis()
 plt.show()
 copies = (lineage.parents[1:] != np.arange(POPULATION)).sum()
@@ -136,7 +138,8 @@ for axes, name in zip(panels, wide, strict=True):
     values = 1 - lineage.hyper[name] if name == "discount" else lineage.hyper[name]
     axes.scatter(np.repeat(number, POPULATION), values, c=ranks, cmap=colours, s=12)
     axes.plot(number, values[np.arange(len(winner)), winner], color="#00798c", linewidth=2)
-    axes.set(title="1 - discount" if name == "discount" else name, xlabel="generation", yscale="log")
+    title = "1 - discount" if name == "discount" else name
+    axes.set(title=title, xlabel="generation", yscale="log", xlim=(0.5, GENERATIONS + 0.5))
 plt.show()
 
 # %% [markdown]
@@ -158,7 +161,7 @@ plt.show()
 #
 # One seed of one task shows how the method works, not that it is better. Results differ between seeds: compare
 # several runs of each method with `rookery compare`, which gives intervals. And PBT is greedy: it copies what is best
-# *now*. On this task all members end at the wall in front of the goal (a return of about -156), because every way
+# *now*. On this task all members end at the wall in front of the goal (a return of about -158), because every way
 # around it is worse at first. `repertoire.ipynb` continues from here.
 #
 # ## The report page of the PBT run

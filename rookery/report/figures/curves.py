@@ -142,7 +142,7 @@ def _draw_fitness(
     unit = "(evaluations)" if lineage is None else "of each seed" if seeds else "of the population"
     axes.set_xlabel(f"environment steps {unit}")
     axes.set_ylabel(label)
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(frameon=False, loc="lower right")  # curves rise
     count_steps(axes)
     tidy(axes)
 
@@ -174,6 +174,7 @@ def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) 
     colours = LinearSegmentedColormap.from_list("ranks", RANKS)
     axes.scatter(generations, scale, c=ranks.ravel(), cmap=colours, vmin=0.0, vmax=1.0, s=9, linewidths=0)
     count_whole(axes)
+    axes.set_xlim(0.5, len(values) + 0.5)  # no tick at 0, which is no generation
     if (scale > 0).all():
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
