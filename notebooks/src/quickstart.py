@@ -83,11 +83,12 @@ display(Image(f"{RUN}/curves.png", width=800))
 # %%
 run = rookery.load(RUN, program=program)
 act = run.policy()
+advance = jax.jit(env.step)
 key = jax.random.key(1)
 state, step = env.reset(key)
 total = 0.0
 for _ in range(env.spec.episode_length):
-    state, step = env.step(state, act(step.observation.features), key)
+    state, step = advance(state, act(step.observation.features), key)
     total += float(step.reward)
     if step.terminated or step.truncated:
         break

@@ -90,7 +90,7 @@ learner_config = rookery.learners.OffPolicyConfig(
 learner = rookery.off_policy(agent, env, learner_config)
 grid = rookery.qd.grid((4, 4) if SMALL else (16, 16), env.spec.descriptor.lower, env.spec.descriptor.upper)
 program = rookery.me_pbt(learner, grid, population_size=4 if SMALL else 10, ga_population=4 if SMALL else 30)
-result = rookery.run(program, seed=0, generations=3 if SMALL else 60, run_dir="runs/trap", overwrite=True, quiet=True)
+result = rookery.run(program, seed=0, generations=3 if SMALL else 45, run_dir="runs/trap", overwrite=True, quiet=True)
 
 # %% [markdown]
 # The map shows where episodes end. The goal is at the top in the middle; the trap is around the middle. The curves
@@ -101,24 +101,28 @@ display(Image("runs/trap/repertoire.png", width=480))
 display(Image("runs/trap/curves.png", width=800))
 
 # %% [markdown]
-# The elites can be used like other policies. Here are the paths of some of them, chosen by where they should end.
+# The elites can be used like other policies. Here are the paths of some of them, chosen by where they should end,
+# with the wall and the goal. A path may end elsewhere than its cell says, because this episode begins at another
+# start state.
 
 # %%
-repertoire = rookery.qd.repertoire_of(result.state)
 run = rookery.load("runs/trap", program=program)
+advance = jax.jit(env.step)
 figure, axes = plt.subplots(figsize=(5, 5), layout="constrained")
-for target in [(0.0, 0.9), (-0.8, 0.5), (0.8, 0.5), (-0.8, -0.5), (0.0, 0.1)]:
-    act = run.policy(cell=target)
+axes.plot([-0.5, -0.5, 0.5, 0.5], [-0.6, 0.0, 0.0, -0.6], color="#1b3a4b", linewidth=4)
+axes.add_patch(plt.Circle((0.0, 0.75), 0.1, color="#e69f00", alpha=0.5))
+for cell in ["best", (-0.8, 0.5), (0.8, 0.5), (-0.8, -0.5), (0.0, -0.1)]:
+    act = run.policy(cell=cell)
     state, step = env.reset(jax.random.key(0))
     path = [step.descriptor]
     for t in range(env.spec.episode_length):
-        state, step = env.step(state, act(step.observation.features), jax.random.key(t))
+        state, step = advance(state, act(step.observation.features), jax.random.key(t))
         path.append(step.descriptor)
         if step.terminated or step.truncated:
             break
-    axes.plot(*np.asarray(path).T, linewidth=2, label=f"towards {target}")
+    axes.plot(*np.asarray(path).T, linewidth=2, label=str(cell))
 axes.set(xlim=(-1, 1), ylim=(-1, 1), xlabel="x", ylabel="y", aspect="equal")
-axes.legend(frameon=False, fontsize=8)
+axes.legend(frameon=False, fontsize=8, loc="upper left")
 plt.show()
 print(f"best elite {float(result.history[-1]['max_fitness']):.1f}; above -150 means: out of the trap")
 
@@ -136,7 +140,7 @@ for side in ("stored", "corrected"):
     )
 
 # %% [markdown]
-# One run is no comparison: `docs/quality_diversity.md` has PBT and ME-PBT on this trap over five seeds, with ten
+# One run is no comparison: `docs/quality_diversity.md` has PBT and ME-PBT on this trap over five seeds, with four
 # times the steps.
 #
 # ## The report page

@@ -23,7 +23,7 @@ function populationParts(run) {
 
 /** The colours of ranks. */
 function rankScale({ label }) {
-  return el("div", { class: "scale" }, el("span", {}, `lowest ${label}`), el("span", { class: "scale-bar scale-ranks" }), el("span", {}, `highest ${label} of its generation`));
+  return el("div", { class: "scale" }, el("span", {}, "lowest"), el("span", { class: "scale-bar scale-ranks" }), el("span", {}, `highest ${label} of its generation`));
 }
 
 /** Rank of each member in its generation by fitness or rating: 1 the best, 0 the worst or not finite. */
