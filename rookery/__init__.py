@@ -53,6 +53,10 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.repertoire import nearest
 from rookery.running import run
+from rookery.versions import version as _version
+
+__version__ = _version("rookery")
+"""Of the installed package; `pyproject.toml` is the only file of the package that has it."""
 
 __all__ = [
     "Agent",

@@ -131,9 +131,9 @@ class Lineage(NamedTuple):
         if (line < 0).any():
             first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the lineage begins with an elite of the repertoire in generation {first}, and the hyper-parameters "
-                "of earlier generations are not recorded; from Python choose a member whose lineage begins in "
-                "generation 0: lineage(run).schedule(member)."
+                f"the lineage begins with an elite that was loaded from the repertoire after generation {first}, and "
+                "the hyper-parameters of earlier generations are not recorded; from Python choose a member whose "
+                "lineage begins with an initial member: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return Schedule(values, self.steps_per_generation, self.agent)

@@ -42,7 +42,19 @@ def summary(run_dir: str | Path) -> Table:
     rated = {} if lineage.rating is None else {"rating": lineage.rating[-1]}
     for name, values in {"fitness": lineage.fitness[-1], **rated, **hyper}.items():
         rows[name] = [f"{values[member]:.4g}" for member in chosen.values()]
+    if not (lineage.parents[1:] == np.arange(len(order))).all():
+        copies = [_latest_copy(lineage.parents[:, member], member) for member in chosen.values()]
+        rows["copied from"], rows["after generation"] = map(list, zip(*copies, strict=True))
     return _titled_table(title, list(chosen), rows)
+
+
+def _latest_copy(parents: np.ndarray, member: int) -> tuple[str, str]:
+    """What last replaced a member, from its parents `[G]`, and after which generation, counted from 1."""
+    replaced = np.flatnonzero(parents[1:] != member)
+    if not len(replaced):
+        return "never", "-"
+    parent = parents[replaced[-1] + 1]
+    return "repertoire" if parent < 0 else f"member {parent}", str(replaced[-1] + 1)
 
 
 def _best_first(fitness: np.ndarray) -> np.ndarray:

@@ -145,7 +145,8 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
 
 def command_line() -> list[str]:
     """The arguments that started this process; the program without its path."""
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+    program = Path(sys.argv[0]).name
+    return [*(("python", "-m", "rookery") if program == "__main__.py" else (program,)), *sys.argv[1:]]
 
 
 def hardware(over: Mesh) -> dict[str, Any]:

@@ -149,7 +149,17 @@ class TestSummary:
 
     def test_a_population_has_best_median_and_worst(self, tmp_path):
         drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
-        assert lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))[1] == ["best", "median", "worst"]
+        printed = lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))
+        assert printed[:2] == [["generation", "3"], ["best", "median", "worst"]]
+        assert printed[-2:] == [  # in the second generation, slot 1 was a copy of member 0 after the first
+            ["copied", "from", "never", "never", "member", "0"],
+            ["after", "generation", "-", "-", "1"],
+        ]
+
+    def test_members_that_were_never_copied_have_no_row_for_it(self, tmp_path):
+        members = MEMBERS | {"parent": MEMBERS["member"]}
+        drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
+        assert "copied" not in [row[0] for row in lines(summary(write(tmp_path, drawn, METRICS, members)))]
 
 
 class TestEvaluationSummary:

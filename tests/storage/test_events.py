@@ -168,3 +168,8 @@ def test_a_journal_that_cannot_be_written_stops_the_run(folder):
 def test_the_command_line_omits_the_path_of_the_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/home/user/bin/rookery", "train", "pbt-sac"])
     assert command_line() == ["rookery", "train", "pbt-sac"]
+
+
+def test_the_recorded_command_of_the_module_can_be_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/user/lib/rookery/__main__.py", "train", "pbt-sac"])
+    assert command_line() == ["python", "-m", "rookery", "train", "pbt-sac"]

@@ -11,8 +11,10 @@ from rookery.report.figures.style import (
     INK,
     PALETTE,
     QUIET,
+    RANKS,
     colour_of,
     count_steps,
+    count_whole,
     new_figure,
     save_figure,
     tidy,
@@ -39,7 +41,7 @@ def draw_curves(run_dir: str | Path) -> Path:
     and the envelope of the best member (for independent members their interquartile mean with its 95 % band instead).
     With a repertoire it also shows the best elite, and two panels show coverage and QD score. With skills, two panels
     show those of accuracy, return and diversity return that are not the fitness. For a team the first panel shows the
-    return of each agent, and two panels below show fitness and episode length. One panel per hyper-parameter that
+    return of each agent, and panels below show fitness and episode length. One panel per hyper-parameter that
     varied shows its values over generations on a separate scale, coloured by the rank of the member.
 
     Returns:
@@ -65,7 +67,10 @@ def _figure(record: RunRecord) -> "Figure":
     several = lineage is not None and lineage.fitness.shape[1] > 1
     panels = _panels(metrics, fitness, " (mean of the members)" if several else "")
     agents = [name for name in metrics if name.startswith(AGENT_PREFIX)]
-    panels = {_TEAM: "fitness of the teams", "episode_length": "steps of an episode"} if agents else panels
+    if agents:
+        # Where roles evolve separately, the fitness of all agents together says nothing about one of the roles.
+        team = {} if record.config.get("member") == "agent" else {_TEAM: "fitness of the teams"}
+        panels = team | {"episode_length": "steps of an episode"}
     rows = 1 + -(-len([*panels, *hyper]) // 2)
     figure = new_figure((9, 3.6 + 2.1 * (rows - 1)), headline(record.config), fontsize=12)
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.7] + [1.0] * (rows - 1))
@@ -137,7 +142,7 @@ def _draw_fitness(
     unit = "(evaluations)" if lineage is None else "of each seed" if seeds else "of the population"
     axes.set_xlabel(f"environment steps {unit}")
     axes.set_ylabel(label)
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(frameon=False, loc="lower right")  # curves rise
     count_steps(axes)
     tidy(axes)
 
@@ -160,16 +165,20 @@ def _ranks(fitness: np.ndarray) -> np.ndarray:
 
 
 def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) -> None:
-    """Draw a hyper-parameter `[G, P]` over generations, coloured by the rank of the member."""
+    """Draw a hyper-parameter `[G, P]` over generations, counted from 1, coloured by the rank of the member."""
     from matplotlib import ticker
+    from matplotlib.colors import LinearSegmentedColormap
 
     scale = 1.0 - values if name == "discount" else values
-    generations = np.repeat(np.arange(len(values))[:, None], values.shape[1], axis=1)
-    axes.scatter(generations, scale, c=ranks.ravel(), cmap="viridis", s=9, linewidths=0)
+    generations = np.repeat(np.arange(1, len(values) + 1)[:, None], values.shape[1], axis=1)
+    colours = LinearSegmentedColormap.from_list("ranks", RANKS)
+    axes.scatter(generations, scale, c=ranks.ravel(), cmap=colours, vmin=0.0, vmax=1.0, s=9, linewidths=0)
+    count_whole(axes)
+    axes.set_xlim(0.5, len(values) + 0.5)  # no tick at 0, which is no generation
     if (scale > 0).all():
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.yaxis.set_minor_locator(ticker.NullLocator())
-    axes.set_xlabel("generation (bright: best of its generation)", fontsize=8)
+    axes.set_xlabel("generation (orange: best of its generation, grey: worst)", fontsize=8)
     title_axes(axes, "1 - discount" if name == "discount" else name)

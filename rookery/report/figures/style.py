@@ -23,6 +23,9 @@ PALETTE = (
 )
 """Colours of groups, in their order."""
 
+RANKS = ("#a3b3bc", "#cb8a50", "#b33a00")
+"""Colours of ranks in a population, from the lowest to the highest, which has the most contrast on white."""
+
 
 def colour_of(index: int) -> str:
     """The colour of a group; those of the palette repeat."""
@@ -64,7 +67,15 @@ def count_steps(axes: "Axes") -> None:
     """Format the horizontal axis as environment steps, short enough that neighbours never touch."""
     from matplotlib.ticker import FuncFormatter
 
+    count_whole(axes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
+
+
+def count_whole(axes: "Axes") -> None:
+    """Put the ticks of the horizontal axis at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
 
 
 def colour_bar(

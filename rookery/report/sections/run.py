@@ -79,8 +79,9 @@ def _learning(record: RunRecord) -> JsonObject:
 def _panels(record: RunRecord) -> list[list[str]]:
     """Columns of `metrics.csv` with a chart of their own, and the titles of the charts."""
     if sum(name.startswith(AGENT_PREFIX) for name in record.metrics) > 1:
-        fitness = {"median_fitness": "median fitness"} if record.seeds else {"best_fitness": "fitness"}
-        labels = {name: f"{label} of the teams" for name, label in fitness.items()}
+        fitness = {"median_fitness": "median fitness"} if record.seeds else {"best_fitness": "best fitness"}
+        # Where roles evolve separately, the best of all agents is one of the role that wins.
+        labels = {} if _has_roles(record) else {name: f"{label} of the teams" for name, label in fitness.items()}
         labels["episode_length"] = "steps of an episode"
     else:
         labels = REPERTOIRE_METRICS | SKILL_METRICS

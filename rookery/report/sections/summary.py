@@ -51,6 +51,7 @@ def head(record: RunRecord) -> JsonObject:
         "facts": facts(config, record.folder.versions, journal, metrics, len(seeds)),
         "events": [_event(event) for event in journal],
         "wrongs": problems(metrics, journal),
+        "compiled": compile_seconds(journal),
         "memory": next((event["memory"] for event in reversed(journal) if event.get("memory")), None),
     }
 
@@ -182,7 +183,8 @@ def facts(
         ["independent members" if seeds else "population", str(seeds or config.get("population", ""))],
         ["seed", str(part(config, "run").get("seed", ""))],
         ["environment steps", f"{steps:,.0f}{f', {steps / seeds:,.0f} each' if seeds else ''}"],
-        ["time", duration(float(seconds(metrics).sum()))],
+        ["time without compilation", duration(float(seconds(metrics).sum()))],
+        ["compilation", duration(compiled) if (compiled := compile_seconds(journal)) else ""],
         ["devices", hardware.get("devices", "")],
         ["processor", _processor(hardware)],
         ["versions", ", ".join(packages)],
@@ -194,6 +196,11 @@ def facts(
 def seconds(metrics: Table) -> np.ndarray:
     """Wall time of each generation `[G]`."""
     return np.sum([metrics[name] for name in PHASES if name in metrics], axis=0)
+
+
+def compile_seconds(journal: Sequence[Event]) -> float:
+    """Wall time of compilation, of all starts of the run together; 0 where the journal does not record it."""
+    return sum(float(event.get("seconds", 0.0)) for event in journal if event.get("event") == "compiled")
 
 
 def _processor(hardware: Settings) -> str:

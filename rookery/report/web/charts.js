@@ -8,15 +8,16 @@ function theme() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   const named = Object.fromEntries(["ink", "quiet", "paper", "line", "accent", "card"].map((name) => [name, read(name)]));
-  return { ...named, series: range(8).map((index) => read(`series-${index}`)), still: matchMedia("(prefers-reduced-motion: reduce)").matches };
+  const numbered = (name, count) => range(count).map((index) => read(`${name}-${index}`));
+  return { ...named, series: numbered("series", 8), ranks: numbered("rank", 3), still: matchMedia("(prefers-reduced-motion: reduce)").matches };
 }
 
-/** A perceptually uniform colour for a share in [0, 1]. */
-function shade(share) {
-  const place = Math.max(0, Math.min(1, share)) * (VIRIDIS.length - 1);
-  const first = Math.min(Math.floor(place), VIRIDIS.length - 2);
+/** The colour at a share in [0, 1] of a scale; the default is perceptually uniform. */
+function shade(share, scale = VIRIDIS) {
+  const place = Math.max(0, Math.min(1, share)) * (scale.length - 1);
+  const first = Math.min(Math.floor(place), scale.length - 2);
   const mix = (i) => {
-    const [from, to] = [VIRIDIS[first], VIRIDIS[first + 1]].map((colour) => parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16));
+    const [from, to] = [scale[first], scale[first + 1]].map((colour) => parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16));
     return Math.round(from + (place - first) * (to - from));
   };
   return `rgb(${mix(0)},${mix(1)},${mix(2)})`;

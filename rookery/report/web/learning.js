@@ -15,8 +15,8 @@ function along(run, state, colours) {
   const byTime = state.by === "seconds";
   const several = run.populations.some(({ fitness }) => fitness.shape[1] > 1);
   const unit = run.learning.seeds ? " of each seed" : several ? " of the population" : "";
-  const name = byTime ? "wall-clock time" : `environment steps${unit}`;
-  return { xs: run.learning[state.by].data, base: baseAxis(colours, name, { format: byTime ? clock : steps, scale: false, min: 0, max: "dataMax" }), head: (value, index) => `${byTime ? clock(value) : `${steps(value)} steps`}, generation ${index + 1}` };
+  const name = byTime ? "wall-clock time without compilation" : `environment steps${unit}`;
+  return { xs: run.learning[state.by].data, base: baseAxis(colours, name, { format: byTime ? clock : steps, scale: false, min: 0, max: "dataMax", minInterval: byTime ? 0 : 1 }), head: (value, index) => `${byTime ? clock(value) : `${steps(value)} steps`}, generation ${index + 1}` };
 }
 
 function fitnessChart(run, state) {
@@ -45,9 +45,9 @@ function fitnessLines(learning, xs, colours) {
   const series = [];
   if (learning.median) {
     series.push(band("quartiles", xs, learning.lower.data, learning.upper.data, first));
-    series.push(line("median", xs, learning.median.data, first));
+    series.push(line("median member", xs, learning.median.data, first));
   }
-  if (learning.best) series.push(line("best", xs, learning.best.data, second));
+  if (learning.best) series.push(line("best member", xs, learning.best.data, second));
   if (learning.elite) series.push(line("best elite", xs, learning.elite.data, third));
   return series;
 }
@@ -68,7 +68,7 @@ function learningColumns(run) {
   const { learning, metrics } = run;
   const seeds = Object.keys(learning.agents).length > 1 ? null : learning.seeds;
   const pick = (values) => (seeds ? seeds.points.map((index) => values[index]) : values);
-  const columns = { generation: pick(metrics.generation.data), env_steps: pick(learning.env_steps.data), seconds: pick(learning.seconds.data) };
+  const columns = { generation: pick(generations(run)), env_steps: pick(learning.env_steps.data), seconds: pick(learning.seconds.data) };
   if (seeds) Object.assign(columns, { iqm: seeds.value.data, low: seeds.low.data, high: seeds.high.data });
   if (learning.best) columns.best = learning.best.data;
   for (const name of ["lower", "median", "upper", "elite"]) if (learning[name]) columns[name] = learning[name].data;
@@ -77,7 +77,7 @@ function learningColumns(run) {
 }
 
 function metricChart(run, state, [column, title]) {
-  const csv = () => Object.fromEntries(["generation", "env_steps", column].map((name) => [name, run.metrics[name].data]));
+  const csv = () => ({ generation: generations(run), env_steps: run.metrics.env_steps.data, [column]: run.metrics[column].data });
   return columnChart(run, state, () => column, { title, name: column, csv });
 }
 
@@ -85,14 +85,15 @@ function metricChart(run, state, [column, title]) {
 function explorer(run, state) {
   const shown = new Set(["generation", "env_steps", ...run.learning.panels.map(([column]) => column)]);
   const columns = Object.keys(run.metrics).filter((name) => !shown.has(name));
-  let column = columns.includes("critic_loss") ? "critic_loss" : columns[0];
+  const varies = (name) => run.metrics[name].data.some((value, _, values) => value !== values[0]);
+  let column = columns.find((name) => name.endsWith("critic_loss")) ?? columns.find((name) => name.includes("loss")) ?? columns.find(varies) ?? columns[0];
   const change = (event) => {
     column = event.target.value;
     figure.redraw();
   };
   const options = columns.map((name) => el("option", { value: name, selected: name === column }, name));
   const select = el("select", { "aria-label": "Column of metrics.csv", onchange: change }, ...options);
-  const csv = () => Object.fromEntries(Object.entries(run.metrics).map(([name, { data }]) => [name, data]));
+  const csv = () => ({ ...Object.fromEntries(Object.entries(run.metrics).map(([name, { data }]) => [name, data])), generation: generations(run) });
   const figure = columnChart(run, state, () => column, { title: "All logged metrics", name: "metrics", controls: [select], csv });
   return figure;
 }
@@ -101,8 +102,10 @@ function explorer(run, state) {
 function columnChart(run, state, pick, about) {
   const option = (colours) => {
     const { xs, base, head } = along(run, state, colours);
-    const series = [line(pick(), xs, run.metrics[pick()].data, colours.series[0])];
-    return { xAxis: base, yAxis: sideAxis(colours, ""), series, tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, top: 16, bottom: 30 } };
+    const { data } = run.metrics[pick()];
+    const series = [line(pick(), xs, data, colours.series[0])];
+    const counts = data.every((value) => Number.isInteger(value) || Number.isNaN(value));
+    return { xAxis: base, yAxis: sideAxis(colours, "", { minInterval: counts ? 1 : 0 }), series, tooltip: { ...basics(colours).tooltip, formatter: axisTooltip(head) }, dataZoom: zoom(), grid: { ...basics(colours).grid, top: 16, bottom: 30 } };
   };
   return chart({ ...about, height: 220, option });
 }

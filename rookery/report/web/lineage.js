@@ -4,12 +4,12 @@ const LINEAGE = { left: 34, right: 10, top: 8, bottom: 26 }; // pixels around th
 const MOST_DEAD_ENDS = 200; // generations; with more, only lineages that survive to the last generation are drawn
 
 function lineageFigure(run) {
-  const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Family tree of the population" });
+  const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Lineage of the population" });
   const details = el("div", { class: "details", "aria-live": "polite" }, `Point at a member to see its parent, ${run.population.label} and hyper-parameters.`);
   const tree = new LineageTree(run, canvas, details);
   const all = Object.fromEntries(Object.entries(run.population.hyper).map(([name, { data }]) => [name, data]));
-  const note = `A row is a slot of the population, a column a generation. Lines connect parents and children: strong lines are the lineages of the last generation, the thick line is that of its best member. Colours are ranks of ${run.population.label} within a generation.`;
-  const body = el("div", { class: "lineage-box" }, canvas, details);
+  const note = "A row is a slot of the population, a column a generation. A curve between two rows is a replacement: from there on, the slot at its right end is a copy of the member at its left end. The thick line shows the ancestors of the last generation's best member; pale cells and thin curves have no descendant in the last generation.";
+  const body = el("div", { class: "lineage-box" }, canvas, rankScale(run.population), details);
   whenSeen(canvas, () => tree.begin());
   const { name } = run.population;
   return frame({ title: name === null ? "Lineage" : `Lineage of ${name}`, name: name === null ? "lineage" : `lineage-${name}`, wide: true, note, csv: () => memberColumns(run, all) }, body);
@@ -83,7 +83,7 @@ class LineageTree {
       for (let i = 0; i < this.size; i++) {
         const at = g * this.size + i;
         context.globalAlpha = this.descends[at] ? 0.95 : 0.45;
-        context.fillStyle = Number.isFinite(this.run.population.fitness.data[at]) ? shade(this.ranks[at]) : this.colours.line;
+        context.fillStyle = Number.isFinite(this.run.population.fitness.data[at]) ? shade(this.ranks[at], this.colours.ranks) : this.colours.line;
         const [x, y] = this.place(g, i);
         context.fillRect(x - wide / 2, y - tall * 0.36, wide + (this.generations > 60 ? 0.6 : -1), tall * 0.72);
       }
@@ -91,13 +91,14 @@ class LineageTree {
     context.globalAlpha = 1;
   }
 
-  /** Lines from parents to children in another row: faint where the lineage died out. */
+  /** Curves from parents to children in another row: faint where the lineage died out, else with an edge that shows on any cell. */
   drawDescent() {
     const { context, colours } = this;
-    for (const survives of this.generations > MOST_DEAD_ENDS ? [1] : [0, 1]) {
-      context.strokeStyle = survives ? colours.ink : colours.quiet;
-      context.globalAlpha = survives ? 0.8 : 0.35;
-      context.lineWidth = survives ? 1.2 : 0.7;
+    const looks = [[0, colours.quiet, 0.7, 0.45], [1, colours.card, 3.2, 0.9], [1, colours.ink, 1.4, 0.9]];
+    for (const [survives, colour, width, opacity] of looks.slice(this.generations > MOST_DEAD_ENDS ? 1 : 0)) {
+      context.strokeStyle = colour;
+      context.globalAlpha = opacity;
+      context.lineWidth = width;
       context.beginPath();
       for (let g = 1; g < this.generations; g++) {
         for (let i = 0; i < this.size; i++) {
@@ -151,16 +152,18 @@ class LineageTree {
   /** The ancestors of the member under the pointer. */
   drawHovered() {
     const { context, colours } = this;
-    let [generation, member] = this.hovered;
-    context.strokeStyle = colours.series[1];
-    context.lineWidth = 2;
-    context.beginPath();
-    while (generation > 0 && this.parents[generation * this.size + member] >= 0) {
-      const parent = this.parents[generation * this.size + member];
-      this.join(generation, parent, member);
-      [generation, member] = [generation - 1, parent];
+    for (const [width, colour] of [[4.5, colours.card], [2, colours.ink]]) {
+      let [generation, member] = this.hovered;
+      context.strokeStyle = colour;
+      context.lineWidth = width;
+      context.beginPath();
+      while (generation > 0 && this.parents[generation * this.size + member] >= 0) {
+        const parent = this.parents[generation * this.size + member];
+        this.join(generation, parent, member);
+        [generation, member] = [generation - 1, parent];
+      }
+      context.stroke();
     }
-    context.stroke();
     const [x, y] = this.place(...this.hovered);
     context.beginPath();
     context.arc(x, y, 5, 0, 2 * Math.PI);

@@ -15,10 +15,15 @@ function populationParts(run) {
   if (names.length) {
     const ranks = fitnessRanks(population.fitness);
     const several = population.winner && population.fitness.shape[1] > 1;
-    const note = `Each point is a member, brighter for a higher ${population.label} rank in its generation${several ? "; the line shows the ancestors of the best member" : ""}.`;
-    parts.push(el("p", { class: "lead" }, note), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
+    const note = `Each point is a member with the value that it trained with in a generation${several ? "; the line shows the ancestors of the last generation's best member" : ""}.`;
+    parts.push(el("p", { class: "lead" }, note), rankScale(population), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
   }
   return population.name !== null && parts.length ? [el("h3", { class: "role" }, population.name), ...parts] : parts;
+}
+
+/** The colours of ranks. */
+function rankScale({ label }) {
+  return el("div", { class: "scale" }, el("span", {}, "lowest"), el("span", { class: "scale-bar scale-ranks" }), el("span", {}, `highest ${label} of its generation`));
 }
 
 /** Rank of each member in its generation by fitness or rating: 1 the best, 0 the worst or not finite. */
@@ -52,7 +57,7 @@ function hyperChart(run, name, ranks) {
   const option = (colours) => ({
     xAxis: baseAxis(colours, "generation", { scale: false, min: 1, max: Math.max(2, generations), minInterval: 1, format: steps }),
     yAxis: sideAxis(colours, "", { format }),
-    visualMap: { show: false, dimension: 2, min: 0, max: 1, inRange: { color: VIRIDIS }, seriesIndex: 0 },
+    visualMap: { show: false, dimension: 2, min: 0, max: 1, inRange: { color: colours.ranks }, seriesIndex: 0 },
     series: [{ type: "scatter", data: points, symbolSize: generations > 200 ? 3 : 5, itemStyle: { opacity: 0.85 }, progressive: 4000 }, ancestorsLine(population, shown, colours)],
     tooltip: { ...basics(colours).tooltip, trigger: "item", formatter: ({ value, seriesIndex }) => (seriesIndex ? "" : memberTip(run, value[4], value[3])) },
     grid: { ...basics(colours).grid, top: 16, bottom: 30 },
@@ -73,18 +78,27 @@ function memberTip(run, generation, member) {
   const { population } = run;
   const [, size] = population.fitness.shape;
   const at = generation * size + member;
-  const parent = population.parents.data[at];
-  const origin = generation === 0 ? "initial member" : parent < 0 ? "loaded from the repertoire" : parent === member ? "survived" : `child of ${population.name ?? "member"} ${parent}`;
   const values = Object.entries(population.hyper).map(([name, { data }]) => el("div", {}, `${name} `, el("b", {}, written(data[at]))));
   const fitness = el("div", {}, `${population.label} `, el("b", {}, written(population.fitness.data[at])));
-  return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, origin), fitness, ...values);
+  return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, originText(population, generation, member)), fitness, ...values);
 }
 
-/** A row per generation and member. */
+/** Where the parameters of a member come from: its slot's latest replacement, in this generation or before. */
+function originText({ name, parents, fitness }, generation, member) {
+  const [, size] = fitness.shape;
+  let from = generation;
+  while (from > 0 && parents.data[from * size + member] === member) from--;
+  if (from === 0) return generation === 0 ? "initial member" : "never replaced";
+  const parent = parents.data[from * size + member];
+  const replaced = parent < 0 ? `loaded from the repertoire after generation ${from}` : `copied from ${name ?? "member"} ${parent} after generation ${from}`;
+  return from === generation ? replaced : `survived; ${replaced}`;
+}
+
+/** A row per generation, counted from 1, and member. */
 function memberColumns(run, more = {}) {
   const { fitness, label, parents } = run.population;
   const [generations, size] = fitness.shape;
   const cells = range(generations * size);
-  const columns = { generation: cells.map((i) => Math.floor(i / size)), member: cells.map((i) => i % size), parent: parents.data, [label]: fitness.data };
+  const columns = { generation: cells.map((i) => Math.floor(i / size) + 1), member: cells.map((i) => i % size), parent: parents.data, [label]: fitness.data };
   return { ...columns, ...more };
 }

@@ -39,8 +39,12 @@ function runSections(run) {
 function episodeSection(run, player) {
   if (!player) return section("episode", "Episode", noEpisodes(run));
   const several = player.episodes.length > 1;
-  const title = several ? "The members, best first" : run.episodes.episodes[0].label;
+  const title = several ? "The members, best first" : capitalised(run.episodes.episodes[0].label);
   return section("episode", "Episode", playerFrame(run, player, title));
+}
+
+function capitalised(text) {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
 /** The player in a frame, with a note on the generation of its episodes. */

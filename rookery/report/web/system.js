@@ -7,6 +7,7 @@ function systemSection(run) {
   return section("system", "System", el("div", { class: "grid" }, ...figures));
 }
 
+/** The numbers of the generations, from 1. */
 function generations(run) {
   return Float64Array.from(run.metrics.generation.data, (generation) => generation + 1);
 }
@@ -21,7 +22,16 @@ function speedChart(run) {
     tooltip: { ...basics(colours).tooltip, formatter: axisTooltip((value) => `generation ${value}`) },
     grid: { ...basics(colours).grid, top: 16, bottom: 30 },
   });
-  return chart({ title: "Environment steps per second", name: "speed", height: 220, option, csv: () => ({ generation: run.metrics.generation.data, steps_per_second: values }) });
+  return chart({ title: "Environment steps per second", name: "speed", height: 220, option, csv: () => ({ generation: xs, steps_per_second: values }), note: withoutUpdates(run) });
+}
+
+/** A note on the first generations of an off-policy agent, whose losses are 0 until its first update; null if there are none. */
+function withoutUpdates({ metrics }) {
+  if (!metrics.critic_loss) return null;
+  const { data } = metrics.critic_loss;
+  const first = data.findIndex((loss) => loss !== 0);
+  if (first < 0) return "No gradient update was due yet: all generations only collected transitions.";
+  return first ? `The first ${first > 1 ? `${first} generations` : "generation"} only collected transitions, without gradient updates, and took less time.` : null;
 }
 
 /** Seconds of each generation, stacked by phase. */
@@ -36,8 +46,9 @@ function phaseChart(run) {
     tooltip: { ...basics(colours).tooltip, formatter: axisTooltip((value) => `generation ${value}, seconds`) },
     grid: { ...basics(colours).grid, top: 48, bottom: 30 },
   });
-  const note = "Training, evaluation and selection are one compiled program, whose parts cannot be timed separately.";
-  const csv = () => Object.fromEntries(["generation", ...phases.map(([column]) => column)].map((column) => [column, run.metrics[column].data]));
+  const compiled = run.compiled ? ` Compilation took ${clock(run.compiled)} in addition, before the first generation and after each resume.` : "";
+  const note = `Training, evaluation and selection are compiled together, and their parts cannot be timed separately.${compiled}`;
+  const csv = () => ({ generation: xs, ...Object.fromEntries(phases.map(([column]) => [column, run.metrics[column].data])) });
   return chart({ title: "Time of a generation", name: "phases", note, height: 260, option, csv });
 }
 
@@ -56,6 +67,6 @@ function machineFigure(run) {
     if (memory.used !== null && memory.used !== undefined) rows.push(["memory used", `${bytes(memory.used)}: ${memory.meaning}`]);
   }
   for (const { at, text } of run.events) rows.push([at, text]);
-  const csv = () => ({ what: rows.map(([label]) => label), told: rows.map(([, text]) => text) });
+  const csv = () => ({ what: rows.map(([label]) => label), text: rows.map(([, text]) => text) });
   return frame({ title: "Machine and journal", name: "machine", csv }, table([{ label: "" }, { label: "" }], rows));
 }

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery.report.figures.style import RANKS
 
 CSS = (Path(rookery.__file__).parent / "report/web/page.css").read_text()
 VISIONS = {
@@ -69,7 +70,22 @@ def test_text_has_enough_contrast(theme):
         assert contrast(colours[text], colours[ground]) >= 4.5, f"{text} on {ground}"  # WCAG 2.2, 1.4.3
     for index in range(8):
         assert contrast(colours[f"series-{index}"], colours["card"]) >= 2.2, index
+    for index in range(3):  # median, best, and best elite
+        assert contrast(colours[f"series-{index}"], colours["card"]) >= 3, index  # WCAG 2.2, 1.4.11
     assert contrast(colours["ink"], colours["card"]) >= 7
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_best_of_a_generation_has_the_most_contrast_and_the_worst_is_visible(theme):
+    colours = tokens(theme)
+    ranks = [contrast(colours[f"rank-{index}"], colours["card"]) for index in range(3)]
+    assert ranks == sorted(ranks)
+    assert ranks[0] >= 2
+    assert ranks[2] >= 4.5
+
+
+def test_figures_and_page_have_the_same_colours_of_ranks():
+    assert tuple(re.findall(r"--rank-\d: (#[0-9a-f]{6})", CSS)[:3]) == RANKS
 
 
 def test_dark_themes_of_the_system_and_of_the_button_are_equal():

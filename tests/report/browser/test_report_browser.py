@@ -119,11 +119,63 @@ def test_the_member_under_the_pointer_is_described(page: "Page", short_runs: dic
     canvas.hover(position={"x": across, "y": 8 + (member + 0.5) / 3 * (box["height"] - 34)})
     text = str(figure.locator(".details").inner_text())
     assert f"member {member}, generation {generation + 1}" in text
-    assert f"child of member {parent}" in text
+    assert f"copied from member {parent} after generation {generation}" in text
     values = {name.removeprefix("hyper-"): None for name in HYPER} | {"fitness": None}
     assert all(f"{name} {written(page, float(table[name][child]))}" in text for name in values)
     canvas.press("ArrowLeft")
     assert f"member {member}, generation {generation}" in figure.locator(".details").inner_text()
+
+
+ORIGINS = """(cases) => {
+  const parents = { data: [0, 1, 0, 0, 0, 1, -1, 1] }; // two members in four generations
+  const population = { name: null, parents, fitness: { shape: [4, 2] } };
+  return cases.map(([generation, member]) => originText(population, generation, member));
+}"""
+
+
+@of("pbt-sac")
+def test_the_origin_of_a_member_is_its_latest_replacement(page: "Page") -> None:
+    assert page.evaluate(ORIGINS, [[0, 1], [2, 0], [1, 1], [3, 1], [3, 0]]) == [
+        "initial member",
+        "never replaced",
+        "copied from member 0 after generation 1",
+        "survived; copied from member 0 after generation 1",
+        "loaded from the repertoire after generation 3",
+    ]
+
+
+@of("pbt-sac")
+def test_times_and_first_generations_are_explained(page: "Page") -> None:
+    assert "Compilation took" in picture(page, "phases").inner_text()
+    facts = [str(text) for text in page.locator(".fact dt").all_text_contents()]
+    assert facts[3:5] == ["time without compilation", "compilation"]
+    note = "(losses) => withoutUpdates({ metrics: { critic_loss: { data: losses } } })"
+    assert page.evaluate(note, [1.0, 2.0]) is None
+    assert "first 2 generations only collected transitions" in page.evaluate(note, [0, 0, 1.5])
+    assert page.evaluate(note, [0, 0]).startswith("No gradient update")
+
+
+KEEP_CHARTS = """() => {
+  const all = Charts;
+  window.drawn = {};
+  const init = (box, ...more) => (drawn[box.closest('figure').dataset.name] = all.init(box, ...more));
+  window.Charts = { ...all, init };
+}"""
+TICKS = """([name, axis]) => {
+  const { scale } = drawn[name].getModel().getComponent(axis).axis;
+  return scale.getTicks().map(({ value }) => value);
+}"""
+
+
+@of("pbt-sac")
+def test_counts_and_generations_have_whole_ticks(page: "Page") -> None:
+    page.evaluate(KEEP_CHARTS)  # those below the window are not drawn yet
+    draw_everything(page)
+    picture(page, "metrics").get_by_label("Column of metrics.csv").select_option("replaced")
+    for name, axis in (("metrics", "yAxis"), ("metrics", "xAxis"), ("speed", "xAxis"), ("hyper-policy_lr", "xAxis")):
+        ticks = page.evaluate(TICKS, [name, axis])
+        assert len(ticks) > 1
+        assert ticks == [round(tick) for tick in ticks], (name, axis)
 
 
 @of("pbt-sac", "ippo")
@@ -141,7 +193,7 @@ def test_a_chart_shows_the_values_under_the_pointer(
     tip.wait_for()
     last = len(metrics["generation"])
     assert str(tip.locator(".tip-head").text_content()).endswith(f"steps, generation {last}")
-    lines = {"best": "best_fitness", "median": "median_fitness"} if kind == "pbt-sac" else {}
+    lines = {"best member": "best_fitness", "median member": "median_fitness"} if kind == "pbt-sac" else {}
     lines |= {} if kind == "pbt-sac" else {agent: f"return/{agent}" for agent in ("predator", "prey")}
     text = tip.inner_text()
     assert all(f"{name} {written(page, float(metrics[column][-1]))}" in text for name, column in lines.items())

@@ -3,16 +3,18 @@
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_hex
 
 from rookery.report.figures import curves
+from rookery.report.figures.style import RANKS
 from rookery.report.readers import open_run
 from rookery.storage.run_dir import create
 
 MEMBERS = (0, 1)
 
 
-def write(path, metrics, config=None, members=MEMBERS):
-    """A run of two generations: name -> its two values; `lineage.csv` has a rate that never changes."""
+def write(path, metrics, config=None, members=MEMBERS, rates=(0.1, 0.1)):
+    """A run of two generations: name -> its two values; `lineage.csv` has a rate, which by default never changes."""
     folder = create(path, {"kind": "pbt-diayn", "environment": {"env": "room"}, **(config or {})}, overwrite=True)
     columns = {
         "generation": (0, 1),
@@ -23,7 +25,9 @@ def write(path, metrics, config=None, members=MEMBERS):
     columns |= metrics
     rows = [",".join(map(repr, row)) for row in zip(*columns.values(), strict=True)]
     folder.metrics_file.write_text("\n".join([",".join(columns), *rows, ""]))
-    lines = [f"{generation},{member},{member},0.5,0.1" for generation in (0, 1) for member in members]
+    lines = [
+        f"{generation},{member},{member},{member},{rates[generation]}" for generation in (0, 1) for member in members
+    ]
     if lines:
         folder.lineage_file.write_text("\n".join(["generation,member,parent,fitness,rate", *lines, ""]))
     folder.release()
@@ -73,6 +77,32 @@ def test_a_repertoire_has_panels_of_coverage_and_qd_score(tmp_path):
     metrics = {"coverage": (10.0, 30.0), "qd_score": (100.0, 400.0), "max_fitness": (1.0, 2.0)}
     label, panels = drawn(write(tmp_path, metrics, members=()))
     assert (label, panels) == ("mean return", {"coverage, % of the cells": [10.0, 30.0], "QD score": [100.0, 400.0]})
+
+
+def test_generations_count_from_one_at_whole_numbers_and_the_best_is_orange(tmp_path):
+    panel = axes_of(write(tmp_path, {}, {"kind": "pbt-sac"}, rates=(0.1, 0.2)))[1]
+    assert panel.get_title("left") == "rate"
+    (points,) = panel.collections
+    assert points.get_offsets().data.tolist() == [[1.0, 0.1], [1.0, 0.1], [2.0, 0.2], [2.0, 0.2]]
+    assert [tick for tick in panel.get_xticks() if 0.5 <= tick <= 2.5] == [1.0, 2.0]
+    assert panel.get_xlim() == (0.5, 2.5)
+    assert "generation (orange: best" in panel.get_xlabel()
+    points.update_scalarmappable()
+    assert [to_hex(colour) for colour in points.get_facecolors()] == [RANKS[0], RANKS[-1]] * 2
+
+
+def test_the_ticks_of_few_steps_are_whole_numbers(tmp_path):
+    first = axes_of(write(tmp_path, {"env_steps": (2.0, 4.0)}))[0]
+    assert first.get_xlim()[1] - first.get_xlim()[0] < 5
+    assert all(tick == round(tick) for tick in first.get_xticks())
+
+
+@pytest.mark.parametrize(("member", "titles"), [("agent", []), ("team", ["fitness of the teams"])])
+def test_the_fitness_of_teams_is_left_out_where_roles_evolve_separately(tmp_path, member, titles):
+    metrics = {"return/fox": (0.0, 1.0), "return/hare": (0.0, -1.0), "episode_length": (5.0, 6.0)}
+    panels = axes_of(write(tmp_path, metrics, {"kind": "pbt-ippo", "member": member, "population": 1}))[1:]
+    labels = [axes.get_title("left") or axes.get_ylabel() for axes in panels]
+    assert labels == [*titles, "steps of an episode"]
 
 
 def test_the_picture_is_written_to_the_run_directory(tmp_path):

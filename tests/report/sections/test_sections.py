@@ -77,6 +77,12 @@ class TestLearning:
         assert learning["agents"] == {"prey": "return/prey"}
         assert learning["label"] == "discriminator accuracy"
 
+    def test_the_best_of_all_agents_is_no_fitness_of_a_team(self, tmp_path):
+        config = {"kind": "pbt-ippo", "member": "agent", "population": 1}
+        metrics = METRICS | {"return/fox": (0.0, 1.0, 2.0), "return/hare": (0.0, -1.0, -2.0)}
+        run = write(tmp_path, config, metrics | {"episode_length": (5.0, 6.0, 7.0)})
+        assert page_data(run)["learning"]["panels"] == [["episode_length", "Steps of an episode"]]
+
     def test_every_column_keeps_double_precision(self, tmp_path):
         steps = (2.0**40 + 1, 2.0**40 + 2, 2.0**40 + 3)
         kept = page_data(write(tmp_path, metrics=METRICS | {"env_steps": steps}))["metrics"]

@@ -144,12 +144,16 @@ class TestFacts:
     def test_facts_are_of_the_first_start_and_the_last_hardware(self):
         config = {"population": 8, "run": {"seed": 3}}
         again = BEGAN | {"at": "2027-01-01T00:00:00+00:00", "versions": {"jax": "0.9"}, "hardware": CPU | {"cores": 4}}
-        result = summary.facts(config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, again], metrics())
+        compiled = [{"event": "compiled", "seconds": 60.0}, {"event": "compiled", "seconds": 5.0}]
+        result = summary.facts(
+            config, {"rookery": "0.1", "jax": "0.8", "numpy": "2"}, [BEGAN, *compiled, again], metrics()
+        )
         assert result == [
             ["population", "8"],
             ["seed", "3"],
             ["environment steps", "300"],
-            ["time", "9 s"],
+            ["time without compilation", "9 s"],
+            ["compilation", "1 min 5 s"],
             ["devices", "2 cpu devices"],
             ["processor", "Fast 9, 4 cores, 8 GiB"],
             ["versions", "rookery 0.1, jax 0.9"],
@@ -169,14 +173,17 @@ class TestFacts:
         assert result["processor"] == "H100, 1 core"
 
     def test_missing_facts_are_left_out(self):
-        assert summary.facts({}, {}, [], metrics()) == [["environment steps", "300"], ["time", "9 s"]]
+        assert summary.facts({}, {}, [], metrics()) == [
+            ["environment steps", "300"],
+            ["time without compilation", "9 s"],
+        ]
         odd = (
             {"environment": "hopper", "run": 3, "space": [1, 2]},
             {},
             [{"event": "began", "hardware": None}],
             metrics(),
         )
-        assert dict(summary.facts(*odd)) == {"environment steps": "300", "time": "9 s"}
+        assert dict(summary.facts(*odd)) == {"environment steps": "300", "time without compilation": "9 s"}
 
 
 def counts(journal, **columns):
