@@ -13,7 +13,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["README.md"]
+
 
 # Pages are Markdown that reads well on GitHub too: headings have the anchors that GitHub gives them.
 myst_heading_anchors = 4
