@@ -1,9 +1,13 @@
-"""Every code block of the guides runs, at a small size, or is parsed; links and names of documents exist."""
+"""The documents: code blocks of the guides run, links lead somewhere, and the reference has every public name."""
 
+import importlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import rookery
 from tests.docs.guide_code import Page
 
 ROOT = Path(__file__).parents[2]
@@ -19,3 +23,42 @@ def test_the_code_of_a_guide_runs(
     monkeypatch.syspath_prepend(str(ROOT))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     Page(page, short_runs).run()
+
+
+WRITTEN = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+SOURCES = [
+    path
+    for folder in ("rookery", "tests", "examples", "benchmarks", "docker", ".ci")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sh", ".toml", "") and path.is_file()
+]
+
+
+def links_of(page: Path) -> Iterator[str]:
+    """The links and pictures of a page that lead to files, without anchors."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())):
+        if not target.startswith(("http:", "https:", "#")):
+            yield target.partition("#")[0]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files(page: Path):
+    assert not [link for link in links_of(page) if not (page.parent / link).exists()]
+
+
+def test_documents_that_code_and_documents_name_exist():
+    named = {
+        (name, path.relative_to(ROOT).as_posix())
+        for path in (*WRITTEN, *SOURCES)
+        for name in re.findall(r"(?<![\w/])docs/[\w/]+\.md", path.read_text())
+    }
+    assert not {(name, path) for name, path in named if not (ROOT / name).is_file() and "BENCHMARKS" not in name}
+
+
+def test_the_reference_has_every_package_and_every_name_of_the_first():
+    page = (DOCS / "reference" / "rookery.md").read_text()
+    listed = set(re.findall(r"(?m)^   \w+\.(\w+)$", page))
+    assert listed == set(rookery.__all__)
+    for package in ("envs", "agents", "learners", "populations", "qd", "experiments", "training", "tracking", "deploy"):
+        assert f"automodule:: rookery.{package}\n" in (DOCS / "reference" / f"{package}.md").read_text()
+        assert importlib.import_module(f"rookery.{package}").__all__
