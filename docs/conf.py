@@ -35,10 +35,13 @@ html_theme = "pydata_sphinx_theme"
 html_title = "Rookery"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+highlight_language = "none"  # indented text is output
 html_show_sourcelink = False
 html_copy_source = False
+html_sidebars = dict.fromkeys(("index", "getting_started", "migrating"), [])  # no pages below them
 html_theme_options = {
     "navbar_align": "left",
+    "header_links_before_dropdown": 7,
     "show_prev_next": True,
     "footer_start": ["copyright"],
     "footer_end": [],

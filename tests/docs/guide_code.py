@@ -28,7 +28,7 @@ TINY = (
     "warmup_steps=4, eval_episodes=2, start_states=2)"
 )
 SMALLER = {
-    r"rookery\.make\(\"(hopper|walker2d)\"\)": 'rookery.make("point_room", episode_length=12)',
+    r"rookery\.make\(\"(hopper|point_maze)\"\)": 'rookery.make("point_maze", episode_length=12)',
     r"rookery\.sac\(env\.spec\)": "rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(4,)))",
     r"rookery\.td3\(env\.spec\)": "rookery.td3(env.spec, rookery.agents.Td3Config(hidden_sizes=(4,)))",
     r"hidden_sizes=\(64, 64\)": "hidden_sizes=(4,)",
