@@ -3,8 +3,9 @@
     python -m benchmarks.arithmetic [--device-speed 1 100]
 
 Bytes are exact: they are counted from the shapes of the real programs. The speed of a device is the measured speed of
-two cores (`docs/performance.md`, `docs/tasks.md`), times `--device-speed`; network bandwidths are those stated by
-vendors, the bandwidth of the file system is an assumption. The formulas are those of `docs/scaling.md`, which
+two cores (`docs/evidence/performance.md`, `docs/reference/tasks.md`), times `--device-speed`; network bandwidths are
+those stated by vendors, the bandwidth of the file system is an assumption. The formulas are those of
+`docs/evidence/scaling.md`, which
 `tests/distributed/test_layouts.py` compares with the compiled programs.
 """
 

@@ -1,4 +1,4 @@
-"""Draw the figures of the quality-diversity tasks: docs/tasks/*.png.
+"""Draw the figures of the quality-diversity tasks: docs/reference/tasks/*.png.
 
     python -m benchmarks.draw_tasks
 
@@ -24,7 +24,7 @@ from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.tasks import point_maze
 from rookery.report.figures.style import INK, PALETTE, QUIET
 
-PICTURES = ROOT / "docs" / "tasks"
+PICTURES = ROOT / "docs" / "reference" / "tasks"
 BODY, WALL, FOOT, GOAL, LIMITS = "#f3d9a4", "#a9b6be", PALETTE[0], PALETTE[4], PALETTE[1]
 PLANE, SPHERE, CAPSULE, BOX = 0, 2, 3, 6  # MuJoCo's `mjtGeom`
 TURN = {"ant": 20.0, "humanoid": 90.0}  # degrees about the vertical axis, so that no foot hides another

@@ -1,7 +1,7 @@
 """A user-defined callback: `python examples/tracker.py [--small]`.
 
 It writes one line of JSON for each generation, with the best member and the hyper-parameters that it trains with, and
-stops a run that no longer improves. `docs/tracking.md` describes callbacks and the trackers of this package.
+stops a run that no longer improves. `docs/guides/tracking.md` describes callbacks and the trackers of this package.
 """
 
 import argparse

@@ -17,6 +17,13 @@ from typing import Any, NamedTuple
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
 
+GUIDES = "docs/guides"
+"""Folder of the guides, from which errors and the help name one: the beginning of their addresses."""
+OWN_ENVIRONMENT = f"{GUIDES}/own_environment.md"
+OWN_AGENT = f"{GUIDES}/own_agent.md"
+OWN_NETWORK = f"{GUIDES}/own_network.md"
+OWN_PROGRAM = f"{GUIDES}/python_runs.md"
+
 
 class Product(NamedTuple):
     """What the factories of a kind build, for messages."""
@@ -27,6 +34,8 @@ class Product(NamedTuple):
     """The type that they return, such as "an Environment"."""
     example: str
     """A factory by name, such as "./mass.py:make"."""
+    guide: str
+    """The document that describes such factories."""
 
 
 SUITE_PREFIXES = ("gym:", "envpool:")
@@ -53,7 +62,11 @@ def load(reference: str, product: Product) -> Factory:
         return found
     functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
     near = difflib.get_close_matches(attribute, functions, n=3, cutoff=0.5) or functions[:5]
-    remedy = f"did you mean {', '.join(near)}?" if near else f"define a function that returns {product.kind}."
+    remedy = (
+        f"did you mean {', '.join(near)}?"
+        if near
+        else f"define a function that returns {product.kind} (see {product.guide})."
+    )
     raise ValueError(f"{where} has no function {attribute!r}; {remedy}")
 
 

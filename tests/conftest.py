@@ -38,7 +38,18 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 # The longest files come first, so that they do not run alone at the end.
-LONGEST = ("layouts", "resume", "distributed", "cli", "examples", "learning", "report_browser", "pbt", "probes")
+LONGEST = (
+    "layouts",
+    "resume",
+    "distributed",
+    "guides",
+    "cli",
+    "examples",
+    "learning",
+    "report_browser",
+    "pbt",
+    "probes",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -226,7 +226,7 @@ ALLOWED = {"MPE_simple_world_comm_v3"}  # an environment of JaxMARL
 OLD_KEYS = {"storage/run_dir.py:world", "storage/test_run_dir.py:world"}  # a key of configurations of format 1
 TESTS_ROOT = Path(__file__).parent
 TESTS = sorted(path for path in TESTS_ROOT.rglob("*.py") if path != Path(__file__))
-DOCUMENTS = [*ROOT.parent.glob("*.md"), *ROOT.parent.glob("docs/*.md")]
+DOCUMENTS = [*ROOT.parent.glob("*.md"), *ROOT.parent.glob("docs/**/*.md")]
 
 
 def words_of(path: Path) -> Iterator[tuple[int, str]]:

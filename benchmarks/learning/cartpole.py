@@ -1,6 +1,6 @@
 """PPO on CartPole-v1 with at most 150 thousand environment steps.
 
-    python -m benchmarks.learning.cartpole --seed 1 --picture docs/learning_cartpole.png
+    python -m benchmarks.learning.cartpole --seed 1 --picture docs/evidence/learning_cartpole.png
 
 Ten independent members, as in `rookery train ppo --env CartPole-v1 --seeds 10 --generations 7 --eval-episodes 100
 --start-states 100 --actor-epochs 8 --critic-epochs 8 --minibatches 4 --no-normalize-rewards --no-normalize-observations

@@ -1,6 +1,6 @@
-"""PPO with default settings: makes every run, the figure and the table of docs/learning.md.
+"""PPO with default settings: makes every run, the figure and the table of docs/evidence/learning.md.
 
-    python -m benchmarks.learning.defaults --runs runs/defaults --picture docs/learning_ppo.png
+    python -m benchmarks.learning.defaults --runs runs/defaults --picture docs/evidence/learning_ppo.png
 
 Each run is a command line with only the task, the seeds and the budget (and for teams the prey's return as fitness,
 which does not affect training: in a zero-sum game the mean over all agents is 0). Existing runs are not repeated.

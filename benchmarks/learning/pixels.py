@@ -1,6 +1,6 @@
-"""PPO on images: makes every run, the figure and the table of docs/learning.md.
+"""PPO on images: makes every run, the figure and the table of docs/evidence/learning.md.
 
-    python -m benchmarks.learning.pixels --runs runs/pixels --picture docs/learning_pixels.png
+    python -m benchmarks.learning.pixels --runs runs/pixels --picture docs/evidence/learning_pixels.png
 
 MinAtar's Breakout (Young 2019, in gymnax) with default settings, read by MinAtar's convolutional encoder, and with
 `--encoder none` by dense layers alone. Existing runs are not repeated. Members are scored by the last evaluation of the

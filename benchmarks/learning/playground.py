@@ -1,6 +1,6 @@
-"""MuJoCo Playground: makes every run, the figure and the table of docs/learning.md.
+"""MuJoCo Playground: makes every run, the figure and the table of docs/evidence/learning.md.
 
-    python -m benchmarks.learning.playground --runs runs/playground --picture docs/learning_playground.png
+    python -m benchmarks.learning.playground --runs runs/playground --picture docs/evidence/learning_playground.png
 
 Each run is a command line with the task, the seeds, the budget, and a few settings: PPO with the suite's discount and
 with 64 environments, SAC with smaller networks and fewer updates than by default, so that its runs fit two cores.

@@ -1,6 +1,6 @@
 """Populations of 32 PPO agents at equal environment steps: PBT, PB2, MF-PBT, random search, and defaults.
 
-    python -m benchmarks.learning.population_ppo --runs runs/population_ppo --picture docs/learning_population.png
+    python -m benchmarks.learning.population_ppo --runs runs/population --picture docs/evidence/learning_population.png
 
 All contenders train 32 members by the same training loop in the same environment (`BUDGETS`), and search PPO's default
 space; they differ only in the choice of hyper-parameters, and in the rates of `defaults` and `random search`, which

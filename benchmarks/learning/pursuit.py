@@ -1,6 +1,6 @@
 """Pursuit with one predator and one prey, both trained by independent PPO, in two speed regimes.
 
-    python -m benchmarks.learning.pursuit --picture docs/pursuit_regimes.png
+    python -m benchmarks.learning.pursuit --picture docs/evidence/pursuit_regimes.png
 
 Five seeds of each regime are trained by one compiled call of `rookery.learners.train` mapped over the seeds; every team
 is evaluated before training and after each generation, over full deterministic episodes. With one predator and one prey

@@ -1,6 +1,6 @@
 """Skills that DIAYN, METRA and LSD learn without a task reward: accuracy, coverage, and tuning by a population.
 
-    python -m benchmarks.learning.skills --runs runs/skills --pictures docs
+    python -m benchmarks.learning.skills --runs runs/skills --pictures docs/evidence
 
 There are six experiments, each with a separate budget. `travel-ant` and `travel-cheetah`: METRA, LSD and DIAYN with
 equal skills and steps, and random actions from the same start states, by the number of distinct cells of 1 m that the

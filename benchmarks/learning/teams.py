@@ -1,6 +1,6 @@
 """Learning of teams: Rookery against JaxMARL's feed-forward IPPO on simple_spread, and both sides of simple_tag.
 
-    python -m benchmarks.learning.teams --jaxmarl CHECKOUT --runs runs/teams --picture docs/learning_teams.png
+    python -m benchmarks.learning.teams --jaxmarl CHECKOUT --runs runs/teams --picture docs/evidence/learning_teams.png
 
 `spread`: the unmodified training function of `baselines/IPPO/ippo_ff_mpe.py` in a checkout of JaxMARL, against
 Rookery's IPPO with parameters shared by all agents, like JaxMARL (`shared`; in `shared, told apart` the observations

@@ -1,6 +1,6 @@
 """Escape from a trap: PBT, which selects by fitness, against ME-PBT, which evolves a repertoire.
 
-    python -m benchmarks.learning.trap --agents td3 sac --runs runs/trap --picture docs/trap.png
+    python -m benchmarks.learning.trap --agents td3 sac --runs runs/trap --picture docs/evidence/trap.png
 
 `PBT` and `ME-PBT` train the same number of members with the same training configuration on `point_trap`; `ME-PBT` also
 evaluates 30 variations of its elites. Environment steps include training and evaluation; PBT gets more generations to

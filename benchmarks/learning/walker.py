@@ -1,6 +1,6 @@
 """Repertoires of walkers for equal environment steps: Rookery's ME-PBT against QDax's.
 
-    python -m benchmarks.learning.walker --contenders rookery qdax --runs runs/walker --picture docs/walker.png
+    python -m benchmarks.learning.walker --contenders rookery qdax --runs runs/walker --picture docs/evidence/walker.png
 
 The reference setting of ME-PBT scaled to two cores: 10 members with 25 environments each, 40 steps of each environment
 per generation, one update per environment step, 30 variations, 128 cells, one episode per evaluation, networks

@@ -127,4 +127,4 @@ display(show_page(f"{RUN}/report.html"))
 # - The best members stop at the wall: the shortest way to the goal ends there. `repertoire.ipynb` has a method that
 #   gets around it.
 # - `pbt.ipynb` shows what the population does to the hyper-parameters.
-# - Your own environment is a pair of functions: `docs/custom_environments.md`.
+# - Your own environment is a pair of functions: `docs/guides/own_environment.md`.

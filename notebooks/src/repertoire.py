@@ -140,7 +140,7 @@ for side in ("stored", "corrected"):
     )
 
 # %% [markdown]
-# One run is no comparison: `docs/quality_diversity.md` has PBT and ME-PBT on this trap over five seeds, with four
+# One run is no comparison: `docs/evidence/quality_diversity.md` has PBT and ME-PBT on this trap over five seeds, with four
 # times the steps.
 #
 # ## The report page
@@ -165,4 +165,4 @@ display(show_page("runs/trap/report.html"))
 #   records episodes: click a cell to see its policy.
 # - Robots: `rookery train me-pbt-sac --env walker2d_uni`, where the descriptor is how often each foot is on the
 #   ground (extra `brax`).
-# - Other methods: CMA-MAE, PGA-ME, DCRL-ME and dominated novelty, in `docs/quality_diversity.md`.
+# - Other methods: CMA-MAE, PGA-ME, DCRL-ME and dominated novelty, in `docs/evidence/quality_diversity.md`.

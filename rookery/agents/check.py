@@ -16,6 +16,7 @@ import numpy as np
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
 from rookery.envs.base import ActionWithCarry, EnvSpec, Previous, Step
+from rookery.factories import OWN_AGENT
 from rookery.types import Array, Hyper, Key, Observation, PyTree, Transition
 
 _UPDATES = 8
@@ -56,7 +57,7 @@ def check_agent(agent: Agent, spec: EnvSpec, seed: int = 0) -> None:
     with contextlib.suppress(_StopChecking):
         _check(agent, spec, jax.random.key(seed), problems.append)
     if problems:
-        raise ValueError("the agent is wrong: " + "\n".join(problems))
+        raise ValueError(f"the agent is wrong, see {OWN_AGENT}: " + "\n".join(problems))
 
 
 class _StopChecking(Exception):  # noqa: N818

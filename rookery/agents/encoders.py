@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rookery import networks
 from rookery.envs.base import EnvSpec
+from rookery.factories import OWN_NETWORK
 from rookery.features import Shape, has_image, is_image, is_shape
 from rookery.networks import Encoder, NetworkT
 from rookery.types import Array, Key, PyTree
@@ -218,7 +219,7 @@ def _encoded_size(spec: EnvSpec, encoder: Encoder) -> int:
         if len(encoded) != len(leading) + 1 or encoded[:-1] != [*leading]:
             raise ValueError(
                 f"the encoder must return a vector for each observation, {[*leading, 'F']} for features with leading "
-                f"axes {leading}, got {encoded}."
+                f"axes {leading}, got {encoded}. See {OWN_NETWORK}."
             )
         size = encoded[-1]
     return size

@@ -10,10 +10,20 @@ from rich.text import Text
 
 from rookery.cli.options import MAIN, RUNS, Option, arguments_of, explanation_of, in_groups, options_of
 from rookery.experiments.settings import AgentSettings, ProgramRun, RecordedRun
+from rookery.factories import GUIDES, OWN_PROGRAM
 
 _WIDEST = 100
 _COLUMN = 26
 """Columns before an explanation."""
+_GUIDES = {
+    "agents alone": f"{GUIDES}/sweeps.md",
+    "population based training (PBT)": f"{GUIDES}/pbt.md",
+    "quality diversity": f"{GUIDES}/repertoires.md",
+    "skills": f"{GUIDES}/skills.md",
+    "teams": f"{GUIDES}/teams.md",
+    "user-defined programs": OWN_PROGRAM,
+}
+"""Subject of a kind of run, a heading of `rookery train --help` -> its guide."""
 
 
 class _Page(NamedTuple):
@@ -120,6 +130,7 @@ def print_kind(command: Any) -> None:
     options = {option: config for option in options_of(type(config))}
     options |= {option: command for option in options_of(type(command))}
     _add_options(page, in_groups([*options]), options)
+    page.paragraphs(f"guide: {_GUIDES[_subject(type(config))]}")
     page.show()
 
 

@@ -40,9 +40,9 @@ class ProcessesConfig:
     coordinator: str | None = None
     """HOST:PORT at which process 0 can be reached, if no cluster is detected; the same for every process."""
     num_processes: int | None = None
-    """Number of processes (at least 1); requires coordinator."""
+    """Number of processes (at least 1); needs coordinator."""
     process_id: int | None = None
-    """Index of this process, counted from 0; requires coordinator."""
+    """Index of this process, counted from 0; needs coordinator."""
     connect_timeout: float = 300.0
     """Seconds to wait until all processes are connected (above 0)."""
     lost_after: float = 30.0

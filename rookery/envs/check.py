@@ -14,6 +14,7 @@ from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check_parameters import behaviour_problems, declaration_problems, measure_problems
 from rookery.envs.host.base import first_line
+from rookery.factories import OWN_ENVIRONMENT
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
@@ -96,7 +97,7 @@ def check_interface(environment: Environment) -> None:
 
 def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
     if found := list(dict.fromkeys(problems)):
-        raise ValueError(f"the environment {spec.name} is wrong: " + "\n".join(found))
+        raise ValueError(f"the environment {spec.name} is wrong, see {OWN_ENVIRONMENT}: " + "\n".join(found))
 
 
 def _size_problems(spec: EnvSpec) -> Iterator[str]:

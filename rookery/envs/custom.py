@@ -18,7 +18,7 @@ ENTRY_POINTS = "rookery.environments"
 Factory = Callable[..., Environment]
 _FACTORIES: dict[str, Factory | str] = {}
 _EXTRAS: dict[str, str | None] = {}
-ENVIRONMENT = Product("environment", "an Environment", "./mass.py:make")
+ENVIRONMENT = Product("environment", "an Environment", "./mass.py:make", factories.OWN_ENVIRONMENT)
 
 
 def register(name: str, factory: Factory | str, extra: str | None = None) -> None:
@@ -77,7 +77,7 @@ def make(name: str, **options: Any) -> Environment:
     if not isinstance(environment, Environment):
         raise ValueError(
             f"the factory {name} returned {type_of(environment)}, not a rookery.Environment; build one by "
-            "rookery.Environment(reset, step, spec)."
+            f"rookery.Environment(reset, step, spec). See {factories.OWN_ENVIRONMENT}."
         )
     return environment
 

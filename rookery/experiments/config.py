@@ -31,8 +31,8 @@ class EnvironmentConfig:
     backend: str | None = None
     """Physics engine of a Brax task: spring (the default), positional, generalized or mjx."""
     option: tuple[str, ...] = ()
-    """Further options of the task, each as name=value, such as predator_speed=3; docs/tasks.md lists them. For a
-    user-defined factory, its parameters."""
+    """Options of the task (docs/reference/tasks.md) or parameters of a user-defined factory, as name=value, such as
+    predator_speed=3."""
     frame_stack: int = 1
     """Number of latest observations that the agent reads in each step, images joined by their channels (at least 1)."""
     devices: int | None = None

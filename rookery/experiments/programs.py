@@ -8,12 +8,12 @@ from rookery.envs.base import Environment
 from rookery.experiments.config_io import to_record
 from rookery.experiments.program_record import program_record
 from rookery.experiments.settings import ProgramRun
-from rookery.factories import Product, call, is_reference, load, type_of
+from rookery.factories import OWN_PROGRAM, Product, call, is_reference, load, type_of
 from rookery.learners.base import Learner
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
 
-PRODUCT = Product("program", "a Program", "./mine.py:build")
+PRODUCT = Product("program", "a Program", "./mine.py:build", OWN_PROGRAM)
 _REMEDIES = (
     (Environment, "an Environment", "train in it by `rookery train pbt-sac --env {factory}`, or give it to a learner"),
     (Agent, "an agent", "wrap it: rookery.pbt(rookery.off_policy(agent, environment))"),

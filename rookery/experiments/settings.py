@@ -125,7 +125,7 @@ class PbtRun(Run):
     """P, number of members (at least 1; a multiple of the number of devices)."""
     replay_schedule: str | None = None
     """Run directory; one new agent trains, without selection, with the hyper-parameters that the ancestors of its best
-    member had in each generation, as `--replay-schedule` does in `rookery train sac` for a run of pbt-sac."""
+    member had in each generation; the same as in `rookery train sac`."""
     init_from: str | None = None
     """Run directory; every member starts from the parameters of its best member. Task and network settings that are not
     given are taken from that run."""

@@ -31,7 +31,7 @@ class OffPolicyConfig(EvaluationConfig):
     """
 
     num_envs: int = 25
-    """Environments that each member steps in parallel (at least 1)."""
+    """Environments that each member steps at once (at least 1)."""
     steps_per_generation: int = 1_000
     """Environment steps of each member per generation, after which it is evaluated; a multiple of num_envs."""
     updates_per_step: float = 1.0

@@ -32,7 +32,7 @@ class OnPolicyConfig(EvaluationConfig):
     """
 
     num_envs: int = 16
-    """Environments that each member steps in parallel (at least 1)."""
+    """Environments that each member steps at once (at least 1)."""
     rollout_length: int = 128
     """Steps of each environment between two updates (at least 1)."""
     evaluate_every: int = 10

@@ -12,7 +12,7 @@ from rookery.training.callbacks import Callback
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Trackers to which each generation is sent; docs/tracking.md describes them. `rookery resume` continues them."""
+    """Trackers to which each generation is sent (docs/guides/tracking.md). `rookery resume` continues them."""
 
     wandb: str | None = None
     """Project of Weights & Biases, as PROJECT or ENTITY/PROJECT; needs the extra `wandb`. With

@@ -133,7 +133,9 @@ def test_an_agent_of_ones_own_passes() -> None:
     ],
 )
 def test_each_mistake_is_a_sentence(mistake: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^the agent is wrong: (.*\n)*{re.escape(message)}"):
+    with pytest.raises(
+        ValueError, match=f"^the agent is wrong, see docs/guides/own_agent.md: (.*\n)*{re.escape(message)}"
+    ):
         check_agent(own(mistake), SPEC)
 
 

@@ -47,6 +47,9 @@ def test_the_options_of_a_kind_are_grouped(kind):
     assert found[MAIN][0] == "--env"
     assert found[MAIN][-4:] == ["--config", "--print-config", "--plan", "--plan-gpu"]
     assert {"--seed", "--generations", "--run-dir", "--overwrite", "--devices", "--init-from"} <= {*found[MAIN]}
+    guide = Path(__file__).parents[2] / text.splitlines()[-1].removeprefix("guide: ")
+    assert guide.parent.name == "guides"
+    assert guide.is_file(), guide
     assert found["evaluation"] == ["--eval-episodes", "--start-states", "--eval-descriptor", "--objective"]
 
 

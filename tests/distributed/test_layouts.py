@@ -64,7 +64,7 @@ def test_no_member_is_replicated_and_no_program_is_compiled_twice(layouts, mode)
 
 @pytest.mark.parametrize("mode", ["exact", "vmap"])
 def test_devices_exchange_the_rows_of_copied_members_and_scalars(layouts, mode):
-    """The formula of docs/scaling.md: an eighth of the rows at a time, here 1 of 8."""
+    """The formula of docs/evidence/scaling.md: an eighth of the rows at a time, here 1 of 8."""
     one, eight = layouts[mode]["1"], layouts[mode]["8"]
     assert one["traffic"]["moved"] == one["traffic"]["scalars"] == 0
     assert eight["traffic"]["moved"] == eight["row"] + eight["buffer"]

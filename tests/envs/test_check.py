@@ -18,7 +18,7 @@ from rookery.learners.on_policy import on_policy
 from rookery.types import Observation
 
 LENGTH = 6
-WRONG = r"^the environment line is wrong: "
+WRONG = r"^the environment line is wrong, see docs/guides/own_environment\.md: "
 
 
 def line(mistake: str = "", **spec: Any) -> Environment:

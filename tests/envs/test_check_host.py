@@ -71,9 +71,9 @@ NOT_SEEDED = "two episodes with the same seed and the same actions differ, so th
 )
 def test_a_mistake_is_one_sentence(mistake: str, problem: str) -> None:
     environment = line(mistake)
-    with pytest.raises(ValueError, match=r"^the environment gym:Line is wrong: ") as caught:
+    with pytest.raises(ValueError, match=r"^the environment gym:Line is wrong, see ") as caught:
         check_environment(environment)
-    message = str(caught.value).removeprefix("the environment gym:Line is wrong: ")
+    message = str(caught.value).removeprefix("the environment gym:Line is wrong, see docs/guides/own_environment.md: ")
     assert message.startswith(problem)
     assert "\n" not in message
     assert environment.host is not None

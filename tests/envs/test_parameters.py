@@ -139,7 +139,7 @@ class TestCheck:
         ],
     )
     def test_mistakes_that_show_without_a_step(self, change: Callable, message: str) -> None:
-        with pytest.raises(ValueError, match=f"^the environment priced is wrong: {message}"):
+        with pytest.raises(ValueError, match=f"^the environment priced is wrong, see [a-z_./]+: {message}"):
             check_interface(change(priced()))
 
     @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ class TestCheck:
         ],
     )
     def test_mistakes_that_show_in_an_episode(self, change: Callable, message: str) -> None:
-        with pytest.raises(ValueError, match=f"^the environment priced is wrong: {message}"):
+        with pytest.raises(ValueError, match=f"^the environment priced is wrong, see [a-z_./]+: {message}"):
             check_environment(change(priced()))
 
 

@@ -40,7 +40,7 @@ def test_the_table_matches_the_built_tasks(name: str) -> None:
 
 
 def test_the_documentation_describes_every_task() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "tasks.md").read_text()
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("### Offsets")[0].splitlines()
     ]

@@ -59,7 +59,7 @@ def function(name: str, size: int | None = None) -> Function:
     `sphere` and `rastrigin`: n = 20; the two functions with a linear projection (Fontaine 2020, arXiv:1912.02400),
     shifted so that the optimum is at 2.048 in every entry. The fitness is 100 at the optimum and 0 where every entry is
     -5.12; it has no lower bound. The descriptor has one dimension for each half of the entries, the sum over that half
-    of x, or of 5.12 / x where |x| > 5.12.
+    of x, or of 5.12 / x where `|x|` > 5.12.
 
     Args:
       name: one of `names()`.

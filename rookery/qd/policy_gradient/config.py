@@ -98,7 +98,7 @@ class DcrlMeConfig(PgaMeConfig):
     actor_share: float = 0.25
     """Share of the batch that is the actor, conditioned on the descriptors of random elites, in [0, 1]."""
     length_scale: float = 0.1
-    """l of the similarity exp(-|d - d'| / l) that multiplies a reward, for descriptors scaled to [-1, 1] (above 0)."""
+    """l of the similarity `exp(-|d - d'| / l)` that scales a reward, for descriptors scaled to [-1, 1] (above 0)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

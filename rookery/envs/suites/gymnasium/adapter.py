@@ -105,7 +105,7 @@ def from_gymnasium(
     `save_state() -> dict of arrays` and `load_state(arrays)`; otherwise it begins new episodes.
 
     Args:
-      make_env: creates an environment; observations and actions of the kinds that `docs/gymnasium.md` lists.
+      make_env: creates an environment; observations and actions of the kinds that `docs/guides/gymnasium.md` lists.
       episode_length: steps until truncation, at least 1; by default the limit of its `TimeLimit`.
       descriptor: meaning and limits of a descriptor, see `rookery.envs.descriptor_spec`.
       describe: computes the state descriptor `[D]` from the environment object and the info of a step or a reset; with

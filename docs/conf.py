@@ -1,0 +1,51 @@
+"""Settings of the documentation site: `sphinx-build -W -b html docs site`."""
+
+import importlib.metadata
+
+project = "Rookery"
+copyright = "The Rookery maintainers"
+release = importlib.metadata.version("rookery")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+
+
+# Pages are Markdown that reads well on GitHub too: headings have the anchors that GitHub gives them.
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_block"]
+
+# The reference is generated from the docstrings, in which single backticks mark code.
+default_role = "literal"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True}
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+add_module_names = False
+autosummary_generate = False
+napoleon_numpy_docstring = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "pydata_sphinx_theme"
+html_title = "Rookery"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+highlight_language = "none"  # indented text is output
+html_show_sourcelink = False
+html_copy_source = False
+html_sidebars = {page: [] for page in ("index", "getting_started", "migrating")}  # no pages below them
+html_theme_options = {
+    "navbar_align": "left",
+    "header_links_before_dropdown": 7,
+    "show_prev_next": True,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+}

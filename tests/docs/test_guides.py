@@ -1,0 +1,65 @@
+"""The documents: code blocks of the guides run, links lead somewhere, and the reference has every public name."""
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rookery
+from tests.docs.guide_code import Page
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "getting_started.md", DOCS / "concepts.md", *sorted((DOCS / "guides").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_guide_runs(
+    page: Path, short_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    Page(page, short_runs).run()
+
+
+WRITTEN = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+SOURCES = [
+    path
+    for folder in ("rookery", "tests", "examples", "benchmarks", "docker", ".ci")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sh", ".toml", "") and path.is_file()
+]
+
+
+def links_of(page: Path) -> Iterator[str]:
+    """The links and pictures of a page that lead to files, without anchors."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())):
+        if not target.startswith(("http:", "https:", "#")):
+            yield target.partition("#")[0]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files(page: Path):
+    assert not [link for link in links_of(page) if not (page.parent / link).exists()]
+
+
+def test_documents_that_code_and_documents_name_exist():
+    named = {
+        (name, path.relative_to(ROOT).as_posix())
+        for path in (*WRITTEN, *SOURCES)
+        for name in re.findall(r"(?<![\w/])docs/[\w/]+\.md", path.read_text())
+    }
+    assert not {(name, path) for name, path in named if not (ROOT / name).is_file() and "BENCHMARKS" not in name}
+
+
+def test_the_reference_has_every_package_and_every_name_of_the_first():
+    page = (DOCS / "reference" / "rookery.md").read_text()
+    listed = set(re.findall(r"(?m)^   \w+\.(\w+)$", page))
+    assert listed | {"Agent"} == set(rookery.__all__)
+    assert "`rookery.Agent`" in page
+    for package in ("envs", "agents", "learners", "populations", "qd", "experiments", "training", "tracking", "deploy"):
+        assert f"automodule:: rookery.{package}\n" in (DOCS / "reference" / f"{package}.md").read_text()
+        assert importlib.import_module(f"rookery.{package}").__all__
