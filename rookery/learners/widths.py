@@ -25,7 +25,7 @@ from rookery.types import Array, Key, PyTree
 
 NAME = "hidden_size"
 """The hyper-parameter."""
-MEANING = "units of each hidden layer, at most those of --hidden-sizes"
+MEANING = "units of each hidden layer"
 
 
 @dataclass(frozen=True)
