@@ -225,6 +225,8 @@ def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     figure = style.new_figure((3.7 * len(tasks), 2.7 * len(agents)))
     for i, agent in enumerate(agents):
         for j, task in enumerate(tasks):
+            if not any((row["agent"], row["task"]) == (agent, task) for row in rows):
+                continue
             axes = figure.add_subplot(len(agents), len(tasks), i * len(tasks) + j + 1)
             for colour, name in enumerate(("rookery", options.against)):
                 draw_curves(axes, of(rows, name, agent, task), style.colour_of(colour))
