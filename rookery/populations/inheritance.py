@@ -7,10 +7,10 @@ import jax
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.base import Member
+from rookery.learners.base import Learner, Member
 from rookery.populations import base
 from rookery.populations.sharding import MoveFn, move_here
-from rookery.types import Array, HyperT, Key, StateT
+from rookery.types import Array, Genotype, HyperT, Key, StateT
 
 
 class Perturbation(Protocol):
@@ -86,3 +86,11 @@ def perturb(config: Perturbation, space: Space[HyperT], hyper: HyperT, key: Key,
         )
         changed = jax.vmap(change)(hyper, keys)
     return trees.where(is_child, changed, hyper)
+
+
+def load_where(learner: Learner, member: Member, genotype: Genotype, needed: Array) -> Member:
+    """Where `needed` (`[]` bool), load a genotype into the slot, which keeps its environment states and its buffer."""
+    loaded = learner.load_genotype(member, genotype)
+    new, old = ((one.state, one.hyper, one.normalizer) for one in (loaded, member))
+    state, hyper, normalizer = trees.where(needed, new, old)
+    return member._replace(state=state, hyper=hyper, normalizer=normalizer)
