@@ -262,10 +262,10 @@ def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None
     from rookery.deploy.episodes import record_episodes, write_episodes
 
     try:
-        if Checkpointer(run_dir.open_existing(run).checkpoints, read_only=True).empty:
+        opened = run_dir.open_existing(best_of(run))
+        if Checkpointer(opened.checkpoints, read_only=True).empty:
             raise CheckpointError(f"{run} has not written its first checkpoint.")
         write_episodes(run, record_episodes(run, count, seed))
-        opened = run_dir.open_existing(run)
         if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
             evaluate.evaluate(run, _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"]), seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:

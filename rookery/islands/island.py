@@ -82,7 +82,8 @@ class Island:
             return None
         best = int(np.argmax(found.fitness))
         hyper = migrations.hyper_of(found, best)
-        header = Header(self._number, generation, generation * self._schedule.steps, float(found.fitness[best]), hyper)
+        experience, fitness = generation * self._schedule.steps, float(found.fitness[best])
+        header = Header(self._number, generation, experience, fitness, hyper, found.member)
         publication = Publication(header, migrations.arrays_of(found))
         try:
             return self._store.publish(publication)
@@ -120,7 +121,7 @@ class Island:
 
     def _entry(self, slot: int, header: Header, name: str) -> Import:
         place = None if self._migration.keeps_elites else slot
-        return Import(header.island, header.generation, name, place, header.fitness)
+        return Import(header.island, header.generation, name, place, header.fitness, header.member)
 
     def _repeat(self, recorded: Exchange) -> tuple[Exchange, dict[int, Published]]:
         """The genotypes of a recorded exchange; those that are missing now are left out, unless it is a replay."""

@@ -37,6 +37,8 @@ class Published(NamedTuple):
     """`[E]`, finite."""
     descriptor: np.ndarray
     """`[E, D]`; `[E, 0]` for members of a population."""
+    member: int | None = None
+    """Slot of the member; None for elites, and for genotypes that were read."""
 
 
 class Migration(NamedTuple):
@@ -165,7 +167,7 @@ def _publish_member(placement: Placement, state: ProgramState, key: Key) -> Publ
     order = np.lexsort((~survives, -np.where(np.isfinite(fitness), fitness, -np.inf)))
     best = jnp.asarray(order[:1].astype(np.int32))
     genotypes = jax.device_get(placement.take(jax.vmap(genotype)(state.members), best))
-    return Published(genotypes, fitness[order[:1]], np.zeros((1, 0), np.float32))
+    return Published(genotypes, fitness[order[:1]], np.zeros((1, 0), np.float32), int(order[0]))
 
 
 def _publish_elites(placement: Placement, fraction: float, state: ProgramState, key: Key) -> Published | None:
@@ -240,7 +242,7 @@ def _load_elites(merged: Callable, state: ProgramState, chosen: Mapping[int, Pub
     del key
     for _, published in sorted(chosen.items(), reverse=True):
         for first in range(0, len(published.fitness), BATCH):
-            rows = jax.tree.map(lambda leaf, first=first: leaf[first : first + BATCH], published)
+            rows = jax.tree.map(lambda leaf, first=first: leaf[first : first + BATCH], published[:3])
             state = merged(state, *jax.tree.map(_padded, rows))
     return state
 

@@ -6,6 +6,7 @@ again when the process or its node was lost (`max_restarts`, `max_task_retries`)
 
 import contextlib
 import importlib.util
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
+from rookery.experiments.config_io import from_record, to_record
 from rookery.islands.engine import Outcome
-from rookery.islands.plan import Builder, IslandRun, with_devices
+from rookery.islands.plan import Builder, IslandRun, check, with_devices
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.run_dir import RunFolder
 from rookery.training.compilation import keep_compiled_programs
@@ -38,7 +40,8 @@ class Task(NamedTuple):
     """What an actor needs to know of its island."""
 
     number: int
-    config: IslandRun
+    record: str
+    """Settings of the whole run as JSON; classes that are generated do not travel between processes."""
     owner: str
     """Content of `.owner.json` in the run directory, by which the actor checks that it reads the same folder."""
     versions: dict[str, str]
@@ -59,9 +62,10 @@ class Actor:
           ValueError: this node has other versions, or cannot read the run directory.
         """
         task = self._task
-        _check_node(task)
+        config = check(from_record(json.loads(task.record)))
+        _check_node(task, str(config.run.run_dir))
         keep_compiled_programs()
-        turns = Builder(task.config, task.number).turns(task.number, self._requests, task.command)
+        turns = Builder(config, task.number).turns(task.number, self._requests, task.command)
         try:
             for _ in turns:
                 pass
@@ -124,7 +128,8 @@ def run_actors(
             max_task_retries=-1,
             max_concurrency=2,
         )
-        configs = {number: _on_node(config, number, reserved) for number in range(config.islands.islands)}
+        numbers = range(config.islands.islands)
+        configs = {number: json.dumps(to_record(_on_node(config, number, reserved))) for number in numbers}
         actors: dict[int, Any] = {n: remote.remote(Task(n, configs[n], owner, known, command)) for n in configs}
         running = {actor.run.remote(): number for number, actor in actors.items()}
         outcomes = []
@@ -152,11 +157,14 @@ def connected(address: str) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
     here: dict[str, Any] = {}
     if address == "local":
+        # Ray replaces 127.0.0.1 by an address of the machine and listens on all of them, unless this forbids clusters;
+        # it is read when Ray is imported.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         here = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": _OBJECT_STORE}
+    import ray
+
     try:
         ray.init(address=address, logging_level=logging.ERROR, **here)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -189,7 +197,7 @@ def _on_node(config: IslandRun, number: int, reserved: Resources) -> IslandRun:
     return with_devices(config, number, max(count for count in range(1, cores + 1) if size % count == 0))
 
 
-def _check_node(task: Task) -> None:
+def _check_node(task: Task, run_dir: str) -> None:
     """Check the versions and the run directory of this node.
 
     Raises:
@@ -202,7 +210,7 @@ def _check_node(task: Task) -> None:
                 f"island {task.number} is on a node with {name} {found[name]}, but the run was started with {version}; "
                 "install the same versions on all nodes."
             )
-    folder = RunFolder(str(task.config.run.run_dir))
+    folder = RunFolder(run_dir)
     if not folder.owner_file.is_file() or folder.owner_file.read_text(encoding="utf-8") != task.owner:
         raise ValueError(
             f"island {task.number} is on a node that cannot read {folder.path}; give a --run-dir on a file system that "

@@ -47,6 +47,8 @@ class Header(NamedTuple):
     """The highest fitness of the genotypes."""
     hyper: Mapping[str, float]
     """Name -> hyper-parameter of the genotype with that fitness; {} without hyper-parameters."""
+    member: int | None = None
+    """Slot of the member that was published; None for elites."""
 
 
 class Publication(NamedTuple):
@@ -255,7 +257,8 @@ def decode(content: bytes, name: str) -> Publication:
 def _header(values: Mapping[str, Any], name: str) -> Header:
     hyper = {str(key): float(value) for key, value in values["hyper"].items()}
     island, generation, experience = (int(values[key]) for key in ("island", "generation", "experience"))
-    header = Header(island, generation, experience, float(values["fitness"]), hyper)
+    member = None if values["member"] is None else int(values["member"])
+    header = Header(island, generation, experience, float(values["fitness"]), hyper, member)
     if name.split("-")[:2] != [f"{header.island:04}", f"{header.generation:09}"]:
         raise ValueError("its numbers are not those of its name")
     return header

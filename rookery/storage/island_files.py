@@ -37,6 +37,8 @@ class Import(NamedTuple):
     """The member that was replaced; None where elites were added to a repertoire."""
     fitness: float
     """Fitness of the genotype; of the best one of several elites."""
+    member: int | None = None
+    """Slot of the member in the island that published it; None for elites."""
 
 
 class Exchange(NamedTuple):
