@@ -220,7 +220,7 @@ def main() -> None:
         if isinstance(command, Train) and command.plan_gpu is not None:
             plan_gpu(command)
             return
-        group = join(getattr(command, "processes", ProcessesConfig()))
+        group = _join(command)
         _execute(command, group)
         group.leave()
     except (Interrupted, Diverged) as stop:  # raised in every process after the same generation
@@ -245,6 +245,12 @@ def main() -> None:
     except Exception as error:
         group.fail(error)
         raise
+
+
+def _join(command: Any) -> ProcessGroup:
+    if isinstance(command, Train):
+        islands.has_islands(command.config, command.processes, command.tracking)  # before anything connects
+    return join(getattr(command, "processes", ProcessesConfig()))
 
 
 def _execute(command: Any, group: ProcessGroup) -> None:

@@ -38,7 +38,8 @@ def take_turns(
     builder = Builder(config)
     numbers = range(config.islands.islands)
     running = {number: builder.turns(number, requests, command) for number in numbers}
-    reached, outcomes = dict.fromkeys(numbers, 0), []
+    reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
+    outcomes = []
     try:
         while running:
             number = min(running, key=lambda island: (reached[island], island))

@@ -101,8 +101,8 @@ def _tables(recorded: RunFolder, again: RunFolder) -> list[tuple[Path, Path]]:
 def _compare_tables(recorded: Path, again: Path, generation: int) -> int:
     """Compare two tables up to a generation, without times; returns the number of rows."""
     left, right = read_csv(recorded), read_csv(again)
-    kept = left["generation"] < generation
+    kept, same = left["generation"] < generation, right["generation"] < generation
     for name in left:
-        if not name.startswith(_TIMES) and left[name][kept].tobytes() != right[name].tobytes():
+        if not name.startswith(_TIMES) and left[name][kept].tobytes() != right[name][same].tobytes():
             raise ValueError(f"the replay differs from {recorded} in the column {name}.")
     return int(kept.sum())

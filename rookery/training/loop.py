@@ -165,8 +165,8 @@ def turns(
       **options: `command`, `after_save` and `callbacks`, as for `run`.
 
     Yields:
-      The number of finished generations, after each one, before its checkpoint. A run that received a signal saves and
-      stops when it is continued.
+      The number of finished generations, after each one, before its checkpoint; with `shared` also before the first
+      one. A run that received a signal saves and stops when it is continued.
 
     Returns:
       The result of `run`.

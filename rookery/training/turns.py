@@ -71,6 +71,9 @@ class Loop(NamedTuple):
         state, first, work, done, _ = start
         assert state is not None
         tables = checkpoint = 0.0
+        if self.exchange is not None:
+            with self.writers.journal.suspended():
+                yield first
         for generation in range(first, self.config.generations):
             started = time.monotonic()
             key = jax.random.fold_in(run_key, generation)

@@ -52,7 +52,7 @@ function migrationChart({ curves, moves, line: ancestors, elites }) {
     const best = ancestors.length ? [line("ancestors of the best member", ancestors.map(([, g]) => g), ancestors.map(([island]) => island), colours.ink, { lineStyle: { width: 2.5, color: colours.ink, opacity: 0.75 }, sampling: undefined, silent: true, z: 3 })] : [];
     return {
       xAxis: baseAxis(colours, "generation", { format: steps, scale: false, min: 1, max: Math.max(2, last), minInterval: 1 }),
-      yAxis: sideAxis(colours, "island", { nameLocation: "start", inverse: true, scale: false, min: Math.min(...numbers) - 1, max: Math.max(...numbers) + 1, interval: 1, format: (value) => (numbers.includes(value) ? String(value) : "") }),
+      yAxis: sideAxis(colours, "island", { nameLocation: "start", nameTextStyle: { color: colours.quiet, fontSize: 11, align: "left", padding: [0, 0, 0, -14] }, inverse: true, scale: false, min: Math.min(...numbers) - 1, max: Math.max(...numbers) + 1, interval: 1, format: (value) => (numbers.includes(value) ? String(value) : "") }),
       series: [...ends, { type: "custom", name: "migrations", data: rows, renderItem: draw, encode: { x: [0, 2], y: [1, 3] }, clip: true }, ...best],
       tooltip: { ...basics(colours).tooltip, trigger: "item", formatter: ({ value, seriesType }) => (seriesType === "custom" ? moveTip(value, elites) : "") },
       grid: { ...basics(colours).grid, top: 24, bottom: 30 },
