@@ -117,7 +117,7 @@ def run_actors(
     """
     import ray
 
-    with connected(address):
+    with connected(address, config.run.quiet):
         reserved = _share(ray.cluster_resources(), config.islands.islands)
         owner = RunFolder(str(config.run.run_dir)).owner_file.read_text(encoding="utf-8")
         known = versions((*PACKAGES, "ray"))
@@ -145,12 +145,13 @@ def run_actors(
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[None]:
+def connected(address: str, quiet: bool = False) -> Iterator[None]:
     """A connection to Ray: to a cluster, or to one that is started on this machine, on loopback and without a
     dashboard, and stopped at the end.
 
     Args:
       address: `auto`, the address of a cluster, or `local`.
+      quiet: do not print what islands and Ray print.
 
     Raises:
       ValueError: it cannot be reached, or runs other versions of Python or Ray.
@@ -166,7 +167,7 @@ def connected(address: str) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(address=address, logging_level=logging.ERROR, **here)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=not quiet, **here)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ValueError(
