@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,9 +64,16 @@ def generations_of(run_dir: Path) -> list[int]:
 
 
 def pid_of(run_dir: Path) -> int | None:
-    """The process that runs an island; None while it is not running."""
+    """The process that runs an island; None while it is not running: a process that was killed leaves its file."""
     file = RunFolder(run_dir).owner_file
-    return json.loads(file.read_text())["pid"] if file.is_file() else None
+    pid = json.loads(file.read_text())["pid"] if file.is_file() else None
+    return pid if pid is not None and Path(f"/proc/{pid}").exists() else None
+
+
+def new(run_dir: Path) -> Path:
+    """The run directory, without an earlier run."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return run_dir
 
 
 def wait_for(process: subprocess.Popen, run_dir: Path, condition: Callable[[list[int]], bool]) -> None:
@@ -88,8 +96,8 @@ def exchange(runs: Path, quick: bool) -> dict[str, Any]:
 
     island.Island.__call__ = timed  # pyright: ignore[reportAttributeAccessIssue]
     generations = 6 if quick else 40
-    flags = f"--population 16 --islands {ISLANDS} --migrate-every 1 --generations {generations} --overwrite".split()
-    sys.argv = ["rookery", "train", "pbt-sac", "--run-dir", str(runs / "exchange"), *flags, *TINY.split()]
+    flags = f"--population 16 --islands {ISLANDS} --migrate-every 1 --generations {generations}".split()
+    sys.argv = ["rookery", "train", "pbt-sac", "--run-dir", str(new(runs / "exchange")), *flags, *TINY.split()]
     app.main()
     kept = np.array(seconds[2 * ISLANDS :])  # the first ones compile the loading of members
     sizes = [path.stat().st_size for path in (runs / "exchange/publications").iterdir()]
@@ -107,8 +115,8 @@ def straggler(runs: Path, quick: bool) -> dict[str, Any]:
     seconds = 10.0 if quick else 120.0
     rates: dict[str, Any] = {}
     for name, slowed in (("alone", False), ("beside a straggler", True)):
-        run_dir, stop = runs / f"straggler-{int(slowed)}", threading.Event()
-        flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations 100000 --overwrite".split()
+        run_dir, stop = new(runs / f"straggler-{int(slowed)}"), threading.Event()
+        flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations 100000".split()
         process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
         wait_for(process, run_dir, lambda found: min(found) >= 3)
         throttle = threading.Thread(target=_slow, args=(pid_of(run_dir / "islands/0"), stop), daemon=True)
@@ -140,16 +148,17 @@ def _slow(pid: int | None, stop: threading.Event) -> None:
 def kills(runs: Path, quick: bool) -> dict[str, Any]:
     """Kill a random island at random moments; no island may lose a generation, and all reach the end."""
     count, generations, chance = (2, 60, random.Random(0)) if quick else (10, 400, random.Random(0))
-    run_dir = runs / "kills"
-    flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations {generations} --overwrite".split()
+    run_dir = new(runs / "kills")
+    flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations {generations}".split()
     process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
     killed = []
     for number in range(count):
         wanted = generations * (number + chance.random()) / (count + 1)
         wait_for(process, run_dir, lambda found, wanted=wanted: max(found) >= wanted)
-        victim = chance.randrange(ISLANDS)
-        pid = pid_of(run_dir / f"islands/{victim}")
-        if pid is not None and process.poll() is None:
+        running = {pid: number for number in range(ISLANDS) if (pid := pid_of(run_dir / f"islands/{number}"))}
+        if running and process.poll() is None:
+            pid = chance.choice(sorted(running))
+            victim = running[pid]
             killed.append((victim, generations_of(run_dir)))
             os.kill(pid, signal.SIGKILL)
     finished(process)
@@ -205,7 +214,8 @@ def arithmetic(islands: int = 64, members: int = 256, cells: int = 1024, fractio
         print(
             f"{what}: {size:,} bytes; written {written / MINUTE / 1e6:,.2f} MB/s, read at most "
             f"{read / MINUTE / 1e6:,.1f} MB/s; {islands * 5 / MINUTE:.1f} writing and "
-            f"{islands * (islands + readers) / MINUTE:.0f} reading operations/s; {islands * 24 * 60:,} files and {written * 24 * 60 / 1e9:,.0f} GB a day"
+            f"{islands * (islands + readers) / MINUTE:.0f} reading operations/s; "
+            f"{islands * 24 * 60:,} files and {written * 24 * 60 / 1e9:,.0f} GB a day"
         )
 
 
