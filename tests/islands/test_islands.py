@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery.distributed import programs
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure
@@ -84,7 +85,7 @@ def test_an_imported_member_has_the_parameters_that_were_published(whole):
         for exchange in read_exchanges(island_dir(whole, number) / "imports.jsonl")
         if exchange.imports
     )
-    template = rookery.distributed.programs.template(builder.built.program, builder.built.mesh)
+    template = programs.template(builder.built.program, builder.built.mesh)
     checkpoints = Checkpointer(island_dir(whole, number) / "checkpoints", read_only=True)
     state, _, _ = checkpoints.restore(template, exchange.generation)
     for entry in exchange.imports:
@@ -321,6 +322,7 @@ def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
 def test_what_islands_cannot_exchange(kind, settings, message):
     config = configure(kind)
     if "survival" in settings:
+        assert config.cells is not None
         config = dataclasses.replace(config, cells=dataclasses.replace(config.cells, **settings))
     else:
         config = dataclasses.replace(config, **settings)
@@ -351,7 +353,7 @@ def test_repertoires_are_merged_exactly(tmp_path):
     folder = tmp_path / "run"
     assert train(ME_PBT, folder, "--generations", "2") == (0, "", "")
     builder = Builder(config_of(folder))
-    template = rookery.distributed.programs.template(builder.built.program, builder.built.mesh)
+    template = programs.template(builder.built.program, builder.built.mesh)
     checkpoints = Checkpointer(islands_of(folder)[0] / "checkpoints", read_only=True)
     state = checkpoints.restore(template)[0]
     before = repertoire_of(state)
