@@ -115,9 +115,9 @@ def run_actors(
     Raises:
       ValueError: Ray cannot be reached, or a node has other versions or cannot read the run directory.
     """
-    import ray
-
     with connected(address, config.run.quiet):
+        import ray  # after `connected`, which sets what Ray reads when it is imported
+
         reserved = _share(ray.cluster_resources(), config.islands.islands)
         owner = RunFolder(str(config.run.run_dir)).owner_file.read_text(encoding="utf-8")
         known = versions((*PACKAGES, "ray"))

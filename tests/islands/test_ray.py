@@ -1,9 +1,12 @@
 """Islands on a real Ray: a cluster of two nodes on this machine, a kill, other versions, an address without Ray."""
 
+import ast
 import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,36 @@ def test_a_node_with_other_versions_or_another_folder(tmp_path):
         _check_node(task._replace(owner="another run"), str(tmp_path))
     with pytest.raises(ValueError, match="island 2 is on a node that cannot read"):
         _check_node(task, str(tmp_path / "elsewhere"))
+
+
+def test_a_ray_of_this_machine_listens_on_loopback_only(tmp_path):
+    """In a process of its own, since Ray reads the setting when it is imported."""
+    pytest.importorskip("psutil")
+    script = f"""
+import psutil
+import sys
+from rookery.cli import app
+from rookery.islands import ray_engine
+
+share = ray_engine._share
+
+def listen(*arguments):
+    own = [one.pid for one in psutil.process_iter() if "ray" in one.name() or "gcs" in one.name()]
+    listening = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN"]
+    session = {{one.laddr.ip for one in listening if one.pid in own and one.pid not in before}}
+    print(sorted(session))
+    raise ValueError("enough")
+
+before = [one.pid for one in psutil.process_iter()]
+ray_engine._share = listen
+sys.argv = ["rookery", "train", *"{PBT}".split(), "--run-dir", "{tmp_path}/run", "--ray-address", "local"]
+app.main()
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (found.returncode, found.stderr.splitlines()[-1]) == (1, "error: enough")
+    addresses = ast.literal_eval(found.stdout.splitlines()[-1])
+    assert addresses
+    assert set(addresses) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
 @pytest.mark.parametrize(
