@@ -23,7 +23,7 @@ from tests.islands.runs import PBT, train
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
+    "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore:os.fork:RuntimeWarning"
 )
 
 
@@ -124,7 +124,6 @@ def test_a_node_with_other_versions_or_another_folder(tmp_path):
 
 def test_a_ray_of_this_machine_listens_on_loopback_only(tmp_path):
     """In a process of its own, since Ray reads the setting when it is imported."""
-    pytest.importorskip("psutil")
     script = f"""
 import psutil
 import sys
