@@ -25,6 +25,7 @@ from rookery.report.figures.animation import draw_episode
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
 from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.island_files import best_of, check_is_no_island
 from rookery.training import Callback, Required, loop
 from rookery.types import Genotype
 
@@ -175,6 +176,7 @@ class LoadedRun:
           callbacks: as of `rookery.run`.
           **options: further fields of `RunConfig`, such as `quiet=True`.
         """
+        check_is_no_island(self.path)
         if self._program is not None:
             settings = {"seed": int(self.config.get("run", {}).get("seed", 0)), **options}
             settings |= {"run_dir": str(self.path), "generations": generations}
@@ -209,7 +211,7 @@ def load(run_dir: str | Path, program: Program | None = None) -> LoadedRun:
     """Open a recorded run.
 
     Args:
-      run_dir: the run directory.
+      run_dir: the run directory; of a run of islands, the island with the best member or elite is opened.
       program: the program of a run that was started from Python, which its record cannot rebuild. A run of `rookery
         train program` is rebuilt by its recorded factory.
 
@@ -221,4 +223,4 @@ def load(run_dir: str | Path, program: Program | None = None) -> LoadedRun:
       >>> size = rookery.make(run.config["environment"]["env"]).spec.observation_size
       >>> action = run.policy()(jnp.zeros(size))
     """
-    return LoadedRun(open_run(run_dir), program)
+    return LoadedRun(open_run(best_of(run_dir)), program)

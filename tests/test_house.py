@@ -22,6 +22,7 @@ GROUPS += [["networks", "distributions", "returns", "normalize", "buffers", "gra
 GROUPS += [["envs"], ["agents"], ["learners"], ["populations"], ["qd"], ["distributed"], ["storage"], ["experiments"]]
 GROUPS += [
     ["training"],
+    ["islands"],
     ["tracking"],
     ["deploy"],
     ["report"],
@@ -35,7 +36,7 @@ RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
     "orbax": {"storage/checkpoint.py", "distributed/sync.py"},
-    "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py", "cli/options.py"},
+    "tyro": {"cli/app.py", "cli/commands.py", "cli/flags.py", "cli/islands.py", "cli/options.py"},
     "filelock": {"storage/run_dir.py"},
     "brax": {*(f"envs/suites/{name}.py" for name in ("brax/adapter", "brax/walls", "playground/brax_tasks"))},
     "gymnax": {"envs/suites/gymnax.py"},
@@ -47,9 +48,10 @@ ONLY_IN = {
     "mujoco": {f"envs/suites/playground/{name}.py" for name in ("loading", "picture", "brax_tasks")},
     "warp": {"envs/suites/playground/loading.py"},
     "rich": {
-        *("training/progress.py", "report/tables.py", "report/compare.py", "running.py"),
-        *("cli/commands.py", "cli/app.py", "cli/help.py", "cli/listings.py"),
+        *("training/progress.py", "report/tables.py", "report/compare.py", "running.py", "islands/run.py"),
+        *("cli/commands.py", "cli/app.py", "cli/help.py", "cli/listings.py", "cli/islands.py"),
     },
+    "ray": {"islands/ray_engine.py"},
     "yaml": {"cli/config_file.py"},
     "tinygp": {"populations/pb2.py"},
     "jax2onnx": {"deploy/onnx.py"},

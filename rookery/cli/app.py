@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import importlib.metadata
 import operator
-import os
 import re
 import sys
 import warnings
@@ -17,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import tyro
 from rich.console import Console
 
 from rookery import factories, running
 from rookery.agents import backend
-from rookery.cli import commands, config_file, flags, help, listings, parameters
+from rookery.cli import commands, config_file, flags, help, islands, listings, parameters
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
 from rookery.distributed import described_gpu, device_memory
@@ -33,7 +31,6 @@ from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs import custom
 from rookery.envs.host.base import HostError, HostWarning
 from rookery.experiments import build, programs, warm_start
-from rookery.experiments.cells import cache_folder
 from rookery.experiments.config_io import PYTHON, from_record, to_record
 from rookery.experiments.kinds import KINDS, agent_of, with_space
 from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
@@ -41,9 +38,12 @@ from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.storage import events
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage.exit_reasons import Diverged
+from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import open_existing
 from rookery.tracking import TrackingConfig, trackers
 from rookery.training import CallbackWarning, gpu_plan, loop, run_writer
+from rookery.training.compilation import keep_compiled_programs
 from rookery.training.memory_plan import remedy
 
 
@@ -78,6 +78,9 @@ class Resume:
     devices: int | None = None
     """Number of devices to shard the population over (at least 1; it must divide the population); by default the
     setting that the run was configured with."""
+    islands: int | None = None
+    """Number of islands of a run of islands (at least as many as it has, further ones are added); by default as many as
+    it has."""
     quiet: bool = False
     """Print nothing but errors."""
     live: bool = False
@@ -217,10 +220,10 @@ def main() -> None:
         if isinstance(command, Train) and command.plan_gpu is not None:
             plan_gpu(command)
             return
-        group = join(getattr(command, "processes", ProcessesConfig()))
+        group = _join(command)
         _execute(command, group)
         group.leave()
-    except (Interrupted, loop.Diverged) as stop:  # raised in every process after the same generation
+    except (Interrupted, Diverged) as stop:  # raised in every process after the same generation
         interrupted = isinstance(stop, Interrupted)
         if is_first():
             print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
@@ -244,6 +247,12 @@ def main() -> None:
         raise
 
 
+def _join(command: Any) -> ProcessGroup:
+    if isinstance(command, Train):
+        islands.has_islands(command.config, command.processes, command.tracking)  # before anything connects
+    return join(getattr(command, "processes", ProcessesConfig()))
+
+
 def _execute(command: Any, group: ProcessGroup) -> None:
     if isinstance(command, Train):
         train(command, group)
@@ -253,18 +262,14 @@ def _execute(command: Any, group: ProcessGroup) -> None:
         commands.execute(command)
 
 
-def keep_compiled_programs() -> None:
-    """Turn on JAX's persistent compilation cache, in rookery's cache folder unless the user has set another."""
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
+    divided = islands.has_islands(command.config, command.processes, command.tracking)
     config, schedule = _complete(command.config)
     if command.plan:
         _plan(config, schedule)
+    elif divided:
+        islands.train(config, command.processes)
     else:
         _run(config, schedule, group, command.tracking)
 
@@ -288,11 +293,14 @@ def _complete(config: RecordedRun) -> tuple[RecordedRun, Schedule | None]:
 
 def resume(command: Resume, group: ProcessGroup) -> None:
     """`rookery resume RUN`."""
-    record = open_existing(command.run).config
-    config = from_record(record)
-    changed = {"run_dir": str(command.run), "quiet": command.quiet, "live": command.live}
+    changed: dict[str, Any] = {"quiet": command.quiet, "live": command.live}
     if command.generations is not None:
         changed["generations"] = command.generations
+    if islands.resume(command.run, command.islands, command.devices, command.processes, **changed):
+        return
+    record = open_existing(command.run).config
+    config = from_record(record)
+    changed["run_dir"] = str(command.run)
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
     if command.devices is not None:
         config = dataclasses.replace(
@@ -387,5 +395,5 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 _SHOWN = (CheckpointWarning, CallbackWarning, device_memory.MemoryWarning, running.ProgramWarning)
-_SHOWN += (run_writer.AfterSaveWarning, HostWarning)
+_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning)
 _show_other_warning = warnings.showwarning

@@ -1,6 +1,7 @@
 """The commands for existing runs, from `rookery evaluate` to `rookery export`, and the list of tasks."""
 
 import contextlib
+import dataclasses
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from rookery.cli import listings
+from rookery.cli.islands import ReplayIsland, replay
 from rookery.deploy import evaluate
 from rookery.deploy import render as rendering
 from rookery.envs import registry
@@ -21,6 +23,7 @@ from rookery.report.figures.skills import draw_skills
 from rookery.report.formatting import counted
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.island_files import best_of
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Export:
     of a generation."""
 
 
-Command = Evaluate | Render | Envs | Compare | Report | Export
+Command = Evaluate | Render | Envs | Compare | Report | Export | ReplayIsland
 
 
 def evaluator(command: Evaluate) -> None:
@@ -259,10 +262,10 @@ def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None
     from rookery.deploy.episodes import record_episodes, write_episodes
 
     try:
-        if Checkpointer(run_dir.open_existing(run).checkpoints, read_only=True).empty:
+        opened = run_dir.open_existing(best_of(run))
+        if Checkpointer(opened.checkpoints, read_only=True).empty:
             raise CheckpointError(f"{run} has not written its first checkpoint.")
         write_episodes(run, record_episodes(run, count, seed))
-        opened = run_dir.open_existing(run)
         if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
             evaluate.evaluate(run, _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"]), seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:
@@ -277,7 +280,7 @@ _EPISODES_PER_SKILL = 3
 
 
 def export(command: Export) -> None:
-    """`rookery export RUN`."""
+    """`rookery export RUN`; of a run of islands, the policy of the best one."""
     from rookery.deploy.export import export as export_export
 
     choice = {"cell": command.cell, "member": command.member, "skill": command.skill}
@@ -326,6 +329,7 @@ COMMANDS = {
     "compare": (Compare, compare),
     "report": (Report, report),
     "export": (Export, export),
+    "replay-island": (ReplayIsland, replay),
     "envs": (Envs, envs),
 }
 """Name of the command -> its class, whose fields are its arguments, and the function that executes it."""
@@ -338,6 +342,8 @@ def execute(command: Command) -> None:
       ValueError: an argument of the command is invalid, or a file of a run cannot be read or written.
     """
     try:
+        if isinstance(command, Evaluate | Render):
+            command = dataclasses.replace(command, run=best_of(command.run))
         next(function for kind, function in COMMANDS.values() if type(command) is kind)(command)
     except OSError as error:
         if error.filename is None:

@@ -44,6 +44,7 @@ HEADINGS = {
     "pga_me": "population method",
     "dcrl_me": "population method",
     "cells": "population method",
+    "islands": "islands",
     "variation": "population method",
     "": "population method",
     "agent": "agent",

@@ -25,6 +25,7 @@ from rookery.qd import scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
+from rookery.storage.island_files import best_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Key
 
@@ -39,7 +40,8 @@ def evaluate(
     """Evaluate every member of a checkpoint, or every elite of its repertoire.
 
     Args:
-      run_dir: the run directory; only read, except for `skills.csv`, the trajectories of skills, which is written.
+      run_dir: the run directory (of a run of islands, its best island is evaluated); only read, except for
+        `skills.csv`, the trajectories of skills, which is written.
       episodes: number of full deterministic episodes per policy, at least 1; all policies share the start states.
       seed: seed of the start states; they differ from those of a training run with the same seed, see
         `evaluation_key`.
@@ -63,7 +65,7 @@ def evaluate(
         1, or `checkpoint` is none of the three.
       CheckpointError: the run has no complete checkpoint.
     """
-    folder = open_existing(run_dir)
+    folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, episodes, checkpoint, None, program)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
@@ -112,7 +114,7 @@ def evaluate_goals(
     """
     if goals < 1:
         raise ValueError(f"goals must be at least 1, got {goals}.")
-    folder = open_existing(run_dir)
+    folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, goals, checkpoint, here(), program)
     learner = read.built.learner
     if learner is None or learner.evaluator is None:
@@ -162,7 +164,7 @@ def fresh_fitness(
       ImportError: the package of its environment is not installed; the message names the extra.
     """
     check_fresh(run_dir)
-    folder = open_existing(run_dir)
+    folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, episodes, checkpoint, here())
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key, config_io.are_independent(folder.config))
@@ -182,7 +184,7 @@ def check_fresh(run_dir: str | Path) -> None:
       ValueError: the folder is not a run, the run was started from Python, or the roles of its team evolve separately.
       CheckpointError: the run has no checkpoint yet.
     """
-    opened = open_existing(run_dir)
+    opened = open_existing(best_of(run_dir))
     if opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(
             f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "

@@ -15,6 +15,7 @@ from rookery.learners.base import Learner, genotype
 from rookery.populations.base import Program
 from rookery.populations.ratings import check_roles, cross_play, played, rating_of
 from rookery.storage.csv_log import write_table
+from rookery.storage.island_files import best_of
 from rookery.storage.run_dir import open_existing
 from rookery.types import PyTree
 
@@ -62,7 +63,7 @@ def tournament(
         is no other run, or the runs differ in environment or networks.
       CheckpointError: a run has no complete checkpoint.
     """
-    folder = open_existing(run_dir)
+    folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, episodes, checkpoint, None, program)
     learner = _learner(read)
     if against is None and read.built.program.population_size < 2:

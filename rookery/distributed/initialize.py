@@ -47,6 +47,8 @@ class ProcessesConfig:
     """Seconds to wait until all processes are connected (above 0)."""
     lost_after: float = 30.0
     """Seconds without a heartbeat after which a process counts as lost and the others stop (at least 1)."""
+    ray_address: str | None = None
+    """Run islands on Ray: auto or HOST:PORT for a cluster, local to start one here (extra `ray`)."""
 
     def __post_init__(self) -> None:
         """Check the values."""

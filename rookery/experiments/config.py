@@ -80,6 +80,32 @@ class RunConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
+@dataclass(frozen=True)
+class IslandsConfig:
+    """Islands: populations that train independently and exchange genotypes without waiting for each other.
+
+    Raises:
+      ValueError: a value outside its range.
+    """
+
+    islands: int = 1
+    """Divide the population into this number of islands (at least 1), which exchange members or elites without waiting
+    for each other."""
+    migrate_every: int = 10
+    """Generations of an island between two exchanges (at least 1)."""
+    migrate_fraction: float = 0.25
+    """Share of an island's members, the worst, that an exchange may replace, and share of all, the best, to draw from;
+    of a repertoire the share of elites that are published, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("islands", "migrate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not 0.0 <= self.migrate_fraction <= 1.0:
+            raise ValueError(f"migrate_fraction must lie in [0, 1], got {self.migrate_fraction}.")
+
+
 Chosen = tuple[float, float] | float | Literal["fixed"]
 """Choice for one hyper-parameter: the bounds within which it evolves, a fixed value, or "fixed" at its default; for a
 parameter of the task also "evolve"."""

@@ -10,6 +10,7 @@ from rookery.experiments.config import DevicesConfig, RunConfig
 from rookery.experiments.kinds import KINDS, as_flags, choices
 from rookery.experiments.settings import ProgramRun, RecordedRun
 from rookery.factories import label
+from rookery.storage.island_files import ISLAND
 
 SCHEDULE = "schedule"
 """Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
@@ -27,7 +28,7 @@ INDEPENDENT = "independent"
 """Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
 same configuration. It is absent from runs that were recorded before this key existed."""
 
-_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT)  # not fields of the config
+_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT, ISLAND)  # not fields of the config
 
 
 def are_independent(record: Mapping[str, Any]) -> bool:

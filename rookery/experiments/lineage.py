@@ -18,6 +18,7 @@ from rookery.experiments.kinds import agent_of
 from rookery.experiments.program_record import agent_name
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.storage.csv_log import read_csv
+from rookery.storage.island_files import ISLAND
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
@@ -48,7 +49,8 @@ class Lineage(NamedTuple):
     """
 
     parents: np.ndarray
-    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire; row 0 is unused."""
+    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire or another island; row
+    0 is unused."""
     fitness: np.ndarray
     """Mean return of each individual, `[G, P]` float64; NaN where a member diverged."""
     hyper: Mapping[str, np.ndarray]
@@ -131,9 +133,9 @@ class Lineage(NamedTuple):
         if (line < 0).any():
             first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the lineage begins with an elite that was loaded from the repertoire after generation {first}, and "
-                "the hyper-parameters of earlier generations are not recorded; from Python choose a member whose "
-                "lineage begins with an initial member: lineage(run).schedule(member)."
+                f"the lineage begins with an elite of the repertoire, or a member of another island, that was loaded "
+                f"after generation {first}, and the hyper-parameters of earlier generations are not recorded; from "
+                "Python choose a member whose lineage begins with an initial member: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return Schedule(values, self.steps_per_generation, self.agent)
@@ -190,7 +192,7 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
     _check_table(folder, folder.metrics_file, metrics, ("env_steps",))
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in members.items()}
-    least = FROM_REPERTOIRE if "coverage" in metrics else 0
+    least = FROM_REPERTOIRE if "coverage" in metrics or ISLAND in folder.config else 0
     kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
     out_of_range = (table["parent"] < least) | (table["parent"] >= population)
     if out_of_range.any():

@@ -19,6 +19,7 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Repertoire, empty
 from rookery.storage import array_files, leaf_specs
 from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.island_files import best_of
 from rookery.storage.run_dir import open_existing
 
 FORMAT = 1
@@ -45,7 +46,7 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
       >>> repertoire = rookery.experiments.repertoire("runs/me-pbt-sac")
       >>> elite = rookery.qd.best(repertoire)
     """
-    opened = open_existing(run_dir)
+    opened = open_existing(best_of(run_dir))
     if program is None and opened.config.get("kind") == config_io.PYTHON:
         raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
     if program is None:

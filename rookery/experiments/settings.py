@@ -14,7 +14,7 @@ from rookery.agents.metra import LsdConfig, MetraConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.agents import DISCOVERIES, AgentEntry, Discovery
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, RunConfig
+from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, IslandsConfig, RunConfig
 from rookery.hyperparams import Space
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
@@ -58,6 +58,7 @@ class Run:
     agent: Any = None  # of the type `agent_entry.config`, whose docstring the help shows
     space: Mapping[str, Chosen] = MappingProxyType({})
     """Choices in the search space: flag, such as `space.discount` -> choice."""
+    islands: Any = None
     replay_schedule: str | None = None
     skill: int | None = None
     draw_hyper: bool = False
@@ -71,6 +72,7 @@ class Run:
     select_by: Literal["fitness", "rating"] = "fitness"
     rating_opponents: int | None = None
     dimensions: int | None = None
+    me_pbt: Any = None
     variation: Any = None
     cma_mae: CmaMaeConfig | None = None
     pga_me: PgaMeConfig | None = None
@@ -135,6 +137,7 @@ class PbtRun(Run):
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     run: RunConfig = field(default_factory=RunConfig)
     pbt: PbtConfig = field(default_factory=PbtConfig)
+    islands: IslandsConfig = field(default_factory=IslandsConfig)
     learner: LearnerConfig = field(default_factory=OffPolicyConfig)
 
 
@@ -206,6 +209,7 @@ class MePbtRun(Run):
     """MAP-Elites with Population Based Training."""
 
     has_repertoire = True
+    pbt: ClassVar[None] = None
 
     population: int = 10
     """P, number of members that train (at least 1; a multiple of the number of devices)."""
@@ -220,6 +224,7 @@ class MePbtRun(Run):
     cells: CellsConfig = field(default_factory=CellsConfig)
     variation: VariationConfig = field(default_factory=VariationConfig)
     me_pbt: MePbtConfig = field(default_factory=MePbtConfig)
+    islands: IslandsConfig = field(default_factory=IslandsConfig)
     learner: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
 

@@ -28,6 +28,7 @@ from rookery.qd.scoring import learner_scoring
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
+from rookery.storage.island_files import best_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Hyper
 
@@ -51,7 +52,7 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last", program: Program 
     """Open a run at one of its checkpoints; the run is not changed.
 
     Args:
-      run_dir: the run directory.
+      run_dir: the run directory; of a run of islands, the best island is opened.
       checkpoint: "last"; "best", by the metric `best_by` that the run was configured with; or a generation number.
       program: the program of the run; that of a run of the command line is built from its record.
 
@@ -60,7 +61,7 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last", program: Program 
         `checkpoint` has another value.
       CheckpointError: the run has no such complete checkpoint.
     """
-    opened = open_existing(run_dir)
+    opened = open_existing(best_of(run_dir))
     if opened.config.get("kind") == config_io.PYTHON and program is None:
         raise ValueError(
             f"{opened.path} was started from Python; open it there with its program, rookery.load(run, "

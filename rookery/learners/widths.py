@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from rookery import hyperparams
 from rookery.agents.base import Agent, OnPolicyAgent
 from rookery.hyperparams import Field, LogUniform, Space
-from rookery.learners.base import Bank, InitFn, Member
+from rookery.learners.base import Bank, InitFn, Learner, Member
 from rookery.networks import Encoded
 from rookery.types import Array, Key, PyTree
 
@@ -70,6 +70,11 @@ def space(agent: Agent) -> Space | None:
 def is_chosen(hyper: Any) -> bool:
     """Whether hyper-parameters have a width."""
     return hasattr(hyper, NAME)
+
+
+def evolves(learner: Learner, hyper: Any) -> bool:
+    """Whether members with these hyper-parameters have to be resized when those change."""
+    return learner.resize is not None and is_chosen(hyper)
 
 
 def narrow_init(agent: Agent, init: InitFn, key: Key, hyper: Any, bank: Bank) -> Member:

@@ -7,10 +7,10 @@ import jax
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.base import Member
+from rookery.learners.base import Learner, Member
 from rookery.populations import base
-from rookery.populations.sharding import MoveFn, move_here
-from rookery.types import Array, HyperT, Key, StateT
+from rookery.populations.sharding import MoveFn, Placement, move_here
+from rookery.types import Array, Genotype, HyperT, Key, StateT
 
 
 class Perturbation(Protocol):
@@ -61,6 +61,18 @@ def inherit(
     return members._replace(buffer=buffer) if buffers_too else members
 
 
+def resize(
+    learner: Learner[StateT, HyperT], placement: Placement, members: Member[StateT, HyperT], key: Key
+) -> Member[StateT, HyperT]:
+    """Give all members `[P, ...]` the width that their hyper-parameters say; needed where `widths.evolves`.
+
+    The key is consumed, by each member separately.
+    """
+    assert learner.resize is not None
+    keys = base.member_keys(key, jax.tree.leaves(members.hyper)[0].shape[0])
+    return placement.map(learner.resize, (members, keys), ())
+
+
 def perturb(config: Perturbation, space: Space[HyperT], hyper: HyperT, key: Key, is_child: Array) -> HyperT:
     """Perturb the hyper-parameters of the children, each with its separate key; survivors keep theirs.
 
@@ -86,3 +98,11 @@ def perturb(config: Perturbation, space: Space[HyperT], hyper: HyperT, key: Key,
         )
         changed = jax.vmap(change)(hyper, keys)
     return trees.where(is_child, changed, hyper)
+
+
+def load_where(learner: Learner, member: Member, genotype: Genotype, needed: Array) -> Member:
+    """Where `needed` (`[]` bool), load a genotype into the slot, which keeps its environment states and its buffer."""
+    loaded = learner.load_genotype(member, genotype)
+    new, old = ((one.state, one.hyper, one.normalizer) for one in (loaded, member))
+    state, hyper, normalizer = trees.where(needed, new, old)
+    return member._replace(state=state, hyper=hyper, normalizer=normalizer)

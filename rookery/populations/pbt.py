@@ -20,7 +20,7 @@ from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2, ratings, rebuild, selection
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
-from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.inheritance import inherit, perturb, resize
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.types import Array, Evaluation, Hyper, HyperT, Key, Metrics, PyTree, StateT
@@ -205,8 +205,8 @@ def exploit(
         is_new &= selection.within_subpopulation(parents, config.frequencies) | ~jnp.isfinite(fitness)
     members = inherit(members, parents, donors, config.inherit_buffer, bindings.placement.move)
     perturb_key = resize_key = keys[1]
-    resize = bindings.learner.resize if widths.is_chosen(members.hyper) else None
-    if resize is not None:
+    has_widths = widths.evolves(bindings.learner, members.hyper)
+    if has_widths:
         perturb_key, resize_key = jax.random.split(keys[1])
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]
@@ -217,10 +217,7 @@ def exploit(
     else:
         hyper = perturb(config, bindings.space, members.hyper, perturb_key, is_new)
     members = members._replace(hyper=hyper)
-    if resize is not None:
-        resize_keys = base.member_keys(resize_key, bindings.population_size)
-        members = bindings.placement.map(resize, (members, resize_keys), ())
-    return parents, members
+    return parents, resize(bindings.learner, bindings.placement, members, resize_key) if has_widths else members
 
 
 def _proposal(

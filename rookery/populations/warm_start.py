@@ -38,7 +38,7 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
     state = jax.eval_shape(program.init, jax.random.key(0))
     member = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.members)
     check_compatible(genotype(member), start)
-    if learner.resize is not None and widths.is_chosen(state.members.hyper):
+    if widths.evolves(learner, state.members.hyper):
         raise ValueError(
             f"members that start from a genotype have the width of its networks; leave {widths.NAME} out of the space."
         )

@@ -22,7 +22,7 @@ from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
 from rookery.populations import base, selection
 from rookery.populations.config import rounded
-from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.inheritance import inherit, load_where, perturb
 from rookery.populations.pbt import init_members, train_member
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import Work
@@ -32,10 +32,10 @@ from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
-from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
+from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 FROM_REPERTOIRE = -1
-"""The value of `parent` for a member that was replaced by an elite of the repertoire."""
+"""The value of `parent` for a member that was replaced by an elite of the repertoire, or from another island."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def exploit(
     members = inherit(state.members, parents, buffers_too=bindings.config.inherit_buffer, move=bindings.placement.move)
     cells = repertoires.draw(repertoire, sample_key, size)
     elites = bindings.placement.cells.take(repertoire.genotypes, cells)
-    members = bindings.placement.map(partial(_load_elite, bindings.learner), (members, elites, takes_elite), ())
+    members = bindings.placement.map(partial(load_where, bindings.learner), (members, elites, takes_elite), ())
 
     is_new = takes_elite | (parents != jnp.arange(size))
     members = members._replace(hyper=perturb(bindings.config, bindings.space, members.hyper, perturb_key, is_new))
@@ -257,14 +257,6 @@ def origins(
     sampled = (rank >= last - counts.sampled) & (rank < last) & (value < jnp.max(value))
     takes_elite = evaluated & elites_exist & (sampled | ~jnp.isfinite(fitness).any())
     return jnp.where(takes_elite | ~jnp.asarray(evaluated), members, parents), takes_elite
-
-
-def _load_elite(learner: Learner, member: Member, elite: Genotype, needed: Array) -> Member:
-    """Where `needed`, load an elite into the slot; the slot's environment states and buffer are kept."""
-    loaded = learner.load_genotype(member, elite)
-    new, old = ((one.state, one.hyper, one.normalizer) for one in (loaded, member))
-    state, hyper, normalizer = trees.where(needed, new, old)
-    return member._replace(state=state, hyper=hyper, normalizer=normalizer)
 
 
 def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared: Array, bank: Bank) -> Member:

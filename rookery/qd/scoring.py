@@ -241,7 +241,7 @@ def learner_scoring(
       >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
       >>> scoring = rookery.qd.learner_scoring(learner)
     """
-    if learner.resize is not None and widths.is_chosen((space or learner.space).defaults):
+    if widths.evolves(learner, (space or learner.space).defaults):
         raise ValueError(
             f"{widths.NAME} cannot be chosen with a repertoire, whose variations mix the parameters of two elites."
         )

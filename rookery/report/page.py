@@ -15,7 +15,7 @@ from rookery.storage.run_dir import write_atomically
 
 # Scripts of the page, in the order of their dependencies; each is inserted unchanged.
 _PARTS = ("elements", "numbers", "charts")
-_CHAPTERS = ("learning", "members", "lineage", "repertoire", "skills", "system", "comparison")
+_CHAPTERS = ("islands", "learning", "members", "lineage", "repertoire", "skills", "system", "comparison")
 _PLAYER = ("player", "player_controls", "player_episode", "player_plane", "player_film")
 _SPACE = ("player_ground", "player_shapes", "player_bodies")  # 3D playback, which needs an additional library
 _STYLES = ("page", "player")
@@ -98,13 +98,15 @@ def compose(run_dirs: Sequence[Path], live: Mapping[str, int | str] | None = Non
 
 
 def _compose(records: Sequence[RunRecord], live: Mapping[str, int | str] | None) -> str:
-    runs = [chapters(record) for record in records]
+    shown = [one for record in records for one in (record, *record.islands)]
+    runs = [chapters(record) for record in shown]
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
-    comparison = comparison_chapter(records) if len(runs) > 1 else None
+    comparison = comparison_chapter(records) if len(records) > 1 else None
     data = {"runs": runs, "comparison": comparison, "written": now, "live": live}
-    title = " and ".join(f"{run['kind']} on {run['env']}" for run in runs[:2])
+    tops = [run for record, run in zip(shown, runs, strict=True) if record in records]
+    title = " and ".join(f"{run['kind']} on {run['env']}" for run in tops[:2])
     parts = {
-        "title": html.escape(title + (" and others" if len(runs) > 2 else "")),
+        "title": html.escape(title + (" and others" if len(records) > 2 else "")),
         "style": "\n".join(_file(f"{name}.css") for name in _STYLES),
         "data": to_json(data),
         "libraries": "\n".join(f"<script>{_file(f'vendor/{name}.min.js')}</script>" for name in _libraries(records)),

@@ -16,6 +16,7 @@ from rookery.report.formatting import Settings, part
 from rookery.report.runs import Run, finite_or_nan
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
+from rookery.storage.island_files import ISLAND, islands_of
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
 from rookery.trees import flatten_mapping
 
@@ -107,8 +108,20 @@ class RunRecord:
         return self._metrics
 
     @cached_property
+    def islands(self) -> "tuple[RunRecord, ...]":
+        """The runs of its islands that have a finished generation; () for a run without islands."""
+        records = (RunRecord(open_existing(path)) for path in islands_of(self.path))
+        return tuple(record for record in records if record.has_generation)
+
+    @property
+    def name(self) -> str:
+        """The name of the run: that of its folder, for an island with that of the whole run."""
+        number = part(self.config, ISLAND).get("number")
+        return self.path.name if number is None else f"{self.path.parent.parent.name}, island {number}"
+
+    @cached_property
     def _metrics(self) -> dict[str, np.ndarray]:
-        return _read(self.folder.metrics_file)
+        return _together([island.metrics for island in self.islands]) or _read(self.folder.metrics_file)
 
     @cached_property
     def lineage(self) -> Lineage:
@@ -253,6 +266,28 @@ def check_columns(path: Path, table: Table, needed: Sequence[str], remedy: str) 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """The columns of a table; {} if the file does not exist."""
     return read_csv(path) if path.is_file() else {}
+
+
+_TOGETHER = {
+    "generation": np.max,
+    "env_steps": np.sum,
+    "evaluation_steps": np.sum,
+    "max_fitness": np.max,
+    "best_fitness": np.max,
+    "median_fitness": np.median,
+    "worst_fitness": np.min,
+    "seconds": np.max,
+    "steps_per_second": np.sum,
+}
+
+
+def _together(tables: Sequence[Table]) -> dict[str, np.ndarray]:
+    """The metrics of all islands together, up to the generation that all of them have finished; {} without islands."""
+    if not tables:
+        return {}
+    length = min(len(table["generation"]) for table in tables)
+    columns = [name for name in tables[0] if name in _TOGETHER]
+    return {name: _TOGETHER[name]([table[name][:length] for table in tables], axis=0) for name in columns}
 
 
 def _count(table: Table, prefix: str) -> int:

@@ -19,7 +19,12 @@ _WITHOUT_EFFECT = {
     *("environment.devices", "environment.exact", "environment.precision"),
 }
 # Values that mean the same as the absence of the setting: older versions did not record it.
-_ABSENT = {"environment.frame_stack": 1}
+_ABSENT = {
+    "environment.frame_stack": 1,
+    "islands.islands": 1,
+    "islands.migrate_every": 10,
+    "islands.migrate_fraction": 0.25,
+}
 
 
 class Group(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rookery.report.page import compose
 from rookery.report.readers import open_run
+from rookery.storage.island_files import islands_of
 from rookery.storage.run_dir import open_existing
 
 _WAITING = (
@@ -44,7 +45,7 @@ class Pages:
     def version(self) -> str:
         """A digest that changes whenever one of the runs has written a file."""
         digest = hashlib.sha256()
-        for run_dir in self._run_dirs:
+        for run_dir in [path for run in self._run_dirs for path in (run, *islands_of(run))]:
             folder = open_existing(run_dir)
             files = (
                 folder.metrics_file,

@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +17,11 @@ from rookery.distributed.device_memory import MemoryWarning, Usage
 from rookery.distributed.mesh import Mesh
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.exit_reasons import exit_reason
+from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import RunFolder
 from rookery.versions import versions
 
-_RECORDED_WARNINGS = (CheckpointWarning, MemoryWarning)
+_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning, MemoryWarning)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # the group is the last component
 _PROCESSOR = Path("/proc/cpuinfo")
 
@@ -88,6 +89,15 @@ class Journal:
             if error is None:
                 raise
             error.add_note(f"The journal has no end: {failure}.")  # the error that ended the run takes precedence
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Record no warnings within the block, in which other runs of this process continue."""
+        recording, warnings.showwarning = warnings.showwarning, self._show
+        try:
+            yield
+        finally:
+            self._show, warnings.showwarning = warnings.showwarning, recording
 
     def _end(self, error: BaseException | None) -> None:
         if self._file is None or self._usage is None:

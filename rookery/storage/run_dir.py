@@ -39,12 +39,16 @@ _RUN_FILES = (
     "report.html",
     "wandb.json",
     "mlflow.json",
+    "imports.jsonl",
+    "islands/[0-9]*",
+    "publications/[0-9]*.pub",
     "events/events.out.tfevents.*",
     f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
     f"interrupted/{CHECKPOINT_PREFIX}[0-9]*",
     f"*{_TEMPORARY}",
     f"checkpoints/*{_TEMPORARY}",
     f"interrupted/*{_TEMPORARY}",
+    f"publications/*{_TEMPORARY}",
 )
 
 
@@ -73,6 +77,7 @@ class RunFolder:
       skills_file: `skills.csv`, the trajectories of each skill's episodes, one row per state.
       tournament_file: `tournament.csv`, the returns of each member against each opponent, see `deploy/tournament.py`.
       journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
+      imports_file: `imports.jsonl`, one line per exchange of an island, see `storage/island_files.py`.
       episodes_file: `episodes.npz`, recorded episodes for playback, see `deploy/episodes.py`.
       picture_file, repertoire_picture_file, skills_picture_file, tournament_picture_file: `curves.png`,
         `repertoire.png`, `skills.png`, `tournament.png`.
@@ -81,6 +86,8 @@ class RunFolder:
       checkpoints: the folder of the checkpoints.
       interrupted: the folder of the checkpoint within a generation that a signal stopped; the next one deletes it.
       events: the folder of the TensorBoard event files.
+      islands: the folder of the run directories of islands, `islands/0`, `islands/1`, ...
+      publications: the folder of what islands publish, see `islands/store.py`.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -93,6 +100,7 @@ class RunFolder:
         self.skills_file = self.path / "skills.csv"
         self.tournament_file = self.path / "tournament.csv"
         self.journal_file = self.path / "journal.jsonl"
+        self.imports_file = self.path / "imports.jsonl"
         self.episodes_file = self.path / "episodes.npz"
         self.picture_file = self.path / "curves.png"
         self.repertoire_picture_file = self.path / "repertoire.png"
@@ -103,6 +111,8 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.interrupted = self.path / "interrupted"
         self.events = self.path / "events"
+        self.islands = self.path / "islands"
+        self.publications = self.path / "publications"
         self.config: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         # Not thread-local, since another thread of the run may release it.
@@ -259,7 +269,7 @@ def _delete_run(folder: RunFolder) -> None:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-    for directory in (folder.checkpoints, folder.events):
+    for directory in (folder.checkpoints, folder.events, folder.islands, folder.publications):
         with contextlib.suppress(OSError):  # absent, or it contains other files of the user
             directory.rmdir()
 

@@ -1,6 +1,7 @@
 """Compiles the stages of a program in parallel; each is traced once."""
 
 import concurrent.futures
+import os
 from collections.abc import Callable
 from functools import cached_property, partial
 
@@ -11,6 +12,7 @@ from jax.stages import Lowered
 from rookery.distributed import programs
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.programs import Stages
+from rookery.experiments.cells import cache_folder
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
 
@@ -33,6 +35,7 @@ class Compiler:
         self._stages = programs.compile_stages(program, over)
         self._over, self._template, self._program = over, template, program
         self._key = jax.random.key(0)
+        self._compiled: Stages | None = None
 
     @cached_property
     def work(self) -> Work:
@@ -49,11 +52,13 @@ class Compiler:
         return self._stages.finish.lower(self._template, self.work)
 
     def compile(self, creates: bool = True) -> Stages:
-        """Compile all stages.
+        """Compile all stages; a later call returns the same ones.
 
         Args:
           creates: compile the stages of `init` too; if False, `create` and `first_states` are not compiled.
         """
+        if self._compiled is not None and (self._compiled.create is not None or not creates):
+            return self._compiled
         stages, key, state = self._stages, self._key, self._template
         number = np.int32(0)
         init_keys, step_keys = programs.stage_keys(self._program)
@@ -79,4 +84,12 @@ class Compiler:
             }
         compiled = {name: future.result() for name, future in compiling.items()}
         compiled.setdefault("first_states", compiled["start_states"])
-        return Stages(**{name: compiled.get(name) for name in Stages._fields})
+        self._compiled = Stages(**{name: compiled.get(name) for name in Stages._fields})
+        return self._compiled
+
+
+def keep_compiled_programs() -> None:
+    """Turn on JAX's persistent compilation cache, in rookery's cache folder unless the user has set another."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
-from rookery.distributed.signals import Interrupted, Requests
-from rookery.envs.host.base import HostError
+from rookery.distributed.signals import Requests
 from rookery.experiments.config import RunConfig
 from rookery.experiments.program_record import record_of_new, record_of_resumed
 from rookery.populations.base import Program, ProgramState
@@ -26,17 +25,17 @@ from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
-from rookery.storage.exit_reasons import Diverged, lost, stopped
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
-from rookery.training.generation import Generations, Pause
+from rookery.training.generation import Generations
 from rookery.training.host_episodes import HostEpisodes, host_episodes
 from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
-from rookery.training.start_point import DONE, StartPoint, restore
+from rookery.training.start_point import StartPoint, restore
+from rookery.training.turns import ExchangeFn, Loop
 from rookery.types import Key
 
 
@@ -122,13 +121,65 @@ def run(
     """
     config = run_config(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
+    given = {"record": record, "command": command, "after_save": after_save, "callbacks": callbacks}
+    return result_of(turns(program, config, over, resume, **given))
+
+
+class Sharing(NamedTuple):
+    """What runs of one process share, and the exchange between them."""
+
+    exchange: ExchangeFn
+    requests: Requests
+    """The signals that stop the run; the caller handles them."""
+    compiler: Compiler
+    """Compiles the program of all these runs once."""
+
+
+def result_of(running: Generator[int, None, Result]) -> Result:
+    """Run all generations of `turns`; returns its result."""
+    while True:
+        try:
+            next(running)
+        except StopIteration as stop:
+            return stop.value
+
+
+def turns(
+    program: Program,
+    config: RunConfig,
+    over: Mesh,
+    resume: bool = False,
+    record: Mapping[str, Any] | None = None,
+    shared: Sharing | None = None,
+    **options: Any,
+) -> Generator[int, None, Result]:
+    """`run`, one generation at a time: several runs of one process can take turns.
+
+    Args:
+      program: as for `run`.
+      config: of the run.
+      over: the mesh.
+      resume: as for `run`.
+      record: as for `run`.
+      shared: what it shares with other runs; by default it handles signals and compiles the program itself.
+      **options: `command`, `after_save` and `callbacks`, as for `run`.
+
+    Yields:
+      The number of finished generations, after each one, before its checkpoint; with `shared` also before the first
+      one. A run that received a signal saves and stops when it is continued.
+
+    Returns:
+      The result of `run`.
+    """
+    after_save, callbacks = options.get("after_save"), options.get("callbacks", ())
     template, host = programs.template(program, over), host_episodes(program)
     _check_alike(config, resume, over, template, number_required(callbacks))
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
-    compiler = Compiler(program, over, template)
+    compiler = shared.compiler if shared else Compiler(program, over, template)
     best = _best(program, config, compiler)
     with contextlib.ExitStack() as stack:
-        requests = stack.enter_context(Requests())  # handles signals until the last checkpoint is complete
+        # Handles signals until the last checkpoint is complete.
+        requests = shared.requests if shared else stack.enter_context(Requests())
         writers, start = RunWriters(Journal()), StartPoint(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
@@ -148,14 +199,15 @@ def run(
             return Result(start.state, [], writers.run_dir)
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
-        writers.journal.begin(first, over, meter.read, command)
+        writers.journal.begin(first, over, meter.read, options.get("command"))
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
         called.begin(Start(recorded, writers.run_dir, first, config.generations))
         generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal, host)
         meter.begin(generations.stages, state)
-        parts = _Loop(program, config, generations, writers, reporter, requests, best, called, host)
-        state, history = parts.run(start._replace(state=state), run_key)
+        exchange = shared.exchange if shared else None
+        parts = Loop(program, config, generations, writers, reporter, requests, best, called, host, exchange)
+        state, history = yield from parts.run(start._replace(state=state), run_key)
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
 
@@ -252,97 +304,3 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     if resume:
         return open_existing(str(config.run_dir), write=True)
     return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
-
-
-def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
-    """Whether no elite is finite, or every member diverged.
-
-    A member with a fitness that is not finite has not always diverged: if only its physics simulation produced values
-    that are not finite, it can still learn. The metric `diverged`, where a program reports it, makes this distinction.
-    """
-    if "max_fitness" in metrics:
-        return not np.isfinite(metrics["max_fitness"]).any()
-    return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
-
-
-class _Loop(NamedTuple):
-    """The loop over generations, with all objects that it uses."""
-
-    program: Program
-    config: RunConfig
-    generations: Generations
-    writers: RunWriters
-    reporter: Reporter
-    requests: Requests
-    best: Best
-    callbacks: Callbacks
-    host: HostEpisodes | None
-
-    def run(self, start: StartPoint, run_key: Key) -> tuple[ProgramState, list[dict[str, np.ndarray]]]:
-        """Run from the starting point to the last generation, or until the first signal."""
-        history: list[dict[str, np.ndarray]] = []
-        state, first, work, done, _ = start
-        assert state is not None
-        tables = checkpoint = 0.0
-        for generation in range(first, self.config.generations):
-            started = time.monotonic()
-            key = jax.random.fold_in(run_key, generation)
-            reached = self.generations.run(state, key, work, done)
-            if isinstance(reached, Pause):
-                raise self.pause(generation, reached)
-            state, metrics = reached
-            if self.host is not None and self.host.failed(()):  # in the evaluation, whose results are not used
-                self.writers.wait()
-                raise self.host.error((), generation, self.writers.run_dir, saved=False)
-            work, done = None, 0
-            history.append(metrics)
-            seconds = time.monotonic() - started
-            row = summarize(self.program, generation, metrics, WallTimes(seconds, tables, checkpoint))
-            self.writers.write(generation, row, metrics)
-            seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
-            self.reporter.update(generation + 1, row, seeds)
-            called = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
-            if _nothing_is_finite(metrics):
-                of_a_repertoire = self.program.table is not None
-                raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
-            checkpoint = self.save(generation + 1, state, row)
-            tables = time.monotonic() - started - seconds - called - checkpoint
-        return state, history
-
-    def pause(self, generation: int, pause: Pause) -> Interrupted | HostError:
-        """Save a generation that stopped before its end; returns the exception to raise."""
-        episodes = self.host.save(pause.state) if self.host else None
-        if pause.work is None:
-            self.writers.save(generation, pause.state, self.program.table, self.best.generation, episodes)
-            self.writers.wait()
-        else:
-            self.writers.save_interrupted(generation, (pause.state, pause.work), {DONE: pause.done}, episodes)
-        if pause.signum is None:
-            assert self.host is not None
-            return self.host.error(pause.state, generation, self.writers.run_dir, saved=True)
-        return Interrupted(pause.signum, stopped(generation, self.writers.run_dir, within=True))
-
-    def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
-        """Save after `generation` generations, if a checkpoint is due or a stop was requested.
-
-        Returns:
-          Seconds that saving took.
-
-        Raises:
-          Interrupted: a stop was requested.
-          CallbackError: a required callback failed.
-        """
-        last = generation == self.config.generations
-        due = generation % self.config.checkpoint_every == 0
-        failed = self.callbacks.failed()
-        saves = self.best.improves(generation, row) or due or failed
-        signum, saves = sync.agree(self.requests.signum, saves)
-        seconds = 0.0
-        if saves or last or signum is not None:
-            episodes = self.host.save(state) if self.host and self.writers.checkpoints else None
-            seconds = self.writers.save(generation, state, self.program.table, self.best.generation, episodes)
-        if signum is not None and not last:
-            raise Interrupted(signum, stopped(generation, self.writers.run_dir))
-        if failed:
-            raise self.callbacks.error(generation, self.writers.run_dir)
-        return seconds

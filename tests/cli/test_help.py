@@ -141,7 +141,7 @@ def test_the_place_of_arguments_without_a_flag():
 def test_the_first_page_lists_the_commands():
     text = page(command="")
     assert max(map(len, text.splitlines())) <= 80
-    assert re.findall(r"(?m)^  ([a-z]+)  ", text) == ["train", "resume", *COMMANDS]
+    assert re.findall(r"(?m)^  ([a-z-]+)(?:  |$)", text) == ["train", "resume", *COMMANDS]
     assert call("-h")[1] == text
 
 

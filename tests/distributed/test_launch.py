@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from rookery.cli import app
+from rookery.islands import plan
 
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 RECORD = '#!/bin/bash\nprintf "%q " "$(basename "$0")" "$@" >> "$CALLS"\necho >> "$CALLS"\n'
@@ -100,6 +101,44 @@ class TestSlurm:
         options = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", (LAUNCH / "slurm.sh").read_text(), re.M))
         assert options["gres"] == f"gpu:{options['ntasks-per-node']}"
         assert options["signal"].startswith("TERM@"), "with B: it would reach the script instead of the run"
+
+
+class TestIslands:
+    """examples/launch/slurm_islands.sh and ray_cluster.yaml."""
+
+    @pytest.mark.parametrize("command", ["train", "resume"])
+    def test_one_task_per_node_starts_ray_and_the_first_one_the_run(self, cluster, command):
+        if command == "resume":
+            cluster.has_run()
+        cluster.make("scontrol", "#!/bin/bash\necho node7; echo node8\n")
+        variables = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "ISLANDS": "16"}
+        code, calls = cluster.start("bash", str(LAUNCH / "slurm_islands.sh"), **variables)
+        assert code == 0
+        (call,) = calls
+        step = call[: call.index("--")]
+        assert step[:4] == ["srun", "--kill-on-bad-exit=0", "ray", "symmetric-run"]
+        assert step[4:8] == ["--address", "node7:6379", "--min-nodes", "2"]
+        assert "--include-dashboard=false" in step
+        parsed = app.parse(call[call.index("rookery") + 1 :])
+        assert parsed.processes.ray_address == "auto"
+        if isinstance(parsed, app.Train):
+            assert parsed.config.islands.islands == 16
+            plan.check(parsed.config)
+            assert str(parsed.config.run.run_dir) == str(cluster.run)
+        else:
+            assert (command, parsed.run) == ("resume", cluster.run)
+
+    def test_a_cluster_without_a_dashboard(self):
+        cluster = yaml.safe_load((LAUNCH / "ray_cluster.yaml").read_text())
+        assert cluster["min_workers"] == cluster["max_workers"] == len(cluster["provider"]["worker_ips"])
+        start = cluster["head_start_ray_commands"][-1]
+        assert start.startswith("ray start --head")
+        assert "--include-dashboard=false" in start
+        text = (LAUNCH / "ray_cluster.yaml").read_text()
+        command = re.search(r'"(rookery train [^"]*)"', text)
+        assert command is not None
+        words = shlex.split(command[1].replace("\\\n#", ""))
+        plan.check(app.parse(words[1:]).config)
 
 
 class TestKubernetes:

@@ -12,6 +12,7 @@ from rookery.report.formatting import AGENT_PREFIX, REPERTOIRE_METRICS, SKILL_ME
 from rookery.report.page_json import JsonObject, packed, packed_fields, rounded
 from rookery.report.readers import RunRecord, check_columns
 from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
+from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.repertoire import repertoire_chapter
 from rookery.report.sections.summary import head, seconds
 
@@ -31,6 +32,7 @@ def chapters(record: RunRecord) -> JsonObject:
     return {
         **head(record),
         "metrics": {name: packed(values, precise=True) for name, values in record.metrics.items()},
+        "islands": islands_chapter(record),
         "learning": _learning(record),
         "populations": _populations(record) if record.has_members else [],
         "repertoire": repertoire_chapter(record),

@@ -16,11 +16,12 @@ from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import over_runs
+from rookery.storage.island_files import ISLAND
 from rookery.trees import flatten_mapping
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
-_SHOWN_ELSEWHERE = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT}
+_SHOWN_ELSEWHERE = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
 _PROBLEMS = {
     "diverged": "members whose fitness was not finite",
@@ -40,7 +41,7 @@ def head(record: RunRecord) -> JsonObject:
     """
     config, journal, metrics, seeds = record.config, record.journal, record.metrics, record.seeds
     return {
-        "name": record.path.name,
+        "name": record.name,
         "kind": kind_label(config),
         "env": environment_label(config),
         "result": result(config, metrics, seeds),

@@ -27,6 +27,7 @@ function runSections(run) {
   const player = makePlayer(run);
   // The method's main result comes first.
   const sections = [];
+  if (run.islands) sections.push(islandsSection(run));
   if (run.repertoire) sections.push(repertoireSection(run, player));
   if (run.skills) sections.push(skillsSection(run, player));
   if (!run.repertoire && !run.skills && (player || run.env)) sections.push(episodeSection(run, player));

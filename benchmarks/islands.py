@@ -1,0 +1,245 @@
+"""Islands: the time of an exchange, a straggler, kills, and learning beside one population.
+
+    python -m benchmarks.islands arithmetic
+    python -m benchmarks.islands exchange straggler kills learning --runs /tmp/islands
+    python -m benchmarks.islands exchange straggler kills learning --runs /tmp/islands --quick
+
+Each part writes `<part>.json` into the folder of the runs and is skipped where that file exists; a run of `learning`
+that was interrupted is resumed. `straggler` and `kills` need the extra `ray`. Runs are started by the command line.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import rookery
+from rookery.islands import island
+from rookery.islands.migration import Published, arrays_of
+from rookery.islands.store import Header, Publication, encode
+from rookery.report.statistics import over_runs
+from rookery.storage.csv_log import read_csv
+from rookery.storage.island_files import islands_of, read_exchanges
+from rookery.storage.run_dir import RunFolder
+
+TINY = (
+    "--env point_trap --hidden-sizes 32 32 --num-envs 10 --batch-size 32 --buffer-size 20000 --warmup-steps 200 "
+    "--steps-per-generation 500 --exploit-interval 500 --eval-episodes 4 --devices 1 --checkpoint-every 5 --quiet"
+)
+ISLANDS = 4
+MINUTE = 60.0
+
+
+def train(run_dir: Path, *flags: str) -> subprocess.Popen:
+    """Start `rookery train pbt-sac`, or `rookery resume` where the run exists."""
+    begun = (run_dir / "config.json").is_file()
+    ray = [*flags[flags.index("--ray-address") :][:2]] if "--ray-address" in flags else []
+    words = (
+        ["resume", str(run_dir), "--quiet", *ray] if begun else ["train", "pbt-sac", "--run-dir", str(run_dir), *flags]
+    )
+    return subprocess.Popen([sys.executable, "-m", "rookery", *words])
+
+
+def finished(process: subprocess.Popen) -> None:
+    if process.wait() != 0:
+        raise SystemExit(f"the command ended with {process.returncode}: {process.args}")
+
+
+def generations_of(run_dir: Path) -> list[int]:
+    """Finished generations of each island."""
+    tables = [path / "metrics.csv" for path in islands_of(run_dir)]
+    return [max(0, table.read_text().count("\n") - 1) if table.is_file() else 0 for table in tables]
+
+
+def pid_of(run_dir: Path) -> int | None:
+    """The process that runs an island; None while it is not running: a process that was killed leaves its file."""
+    file = RunFolder(run_dir).owner_file
+    pid = json.loads(file.read_text())["pid"] if file.is_file() else None
+    return pid if pid is not None and Path(f"/proc/{pid}").exists() else None
+
+
+def new(run_dir: Path) -> Path:
+    """The run directory, without an earlier run."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return run_dir
+
+
+def wait_for(process: subprocess.Popen, run_dir: Path, condition: Callable[[list[int]], bool]) -> None:
+    while process.poll() is None and not (len(found := generations_of(run_dir)) == ISLANDS and condition(found)):
+        time.sleep(0.1)
+
+
+def exchange(runs: Path, quick: bool) -> dict[str, Any]:
+    """Seconds of an exchange, publication and loading included, of all islands in this process."""
+    from rookery.cli import app
+
+    seconds: list[float] = []
+    call = island.Island.__call__
+
+    def timed(self: island.Island, generation: int, state: Any) -> Any:
+        started = time.perf_counter()
+        result = jax.block_until_ready(call(self, generation, state))
+        seconds.append(time.perf_counter() - started)
+        return result
+
+    island.Island.__call__ = timed  # pyright: ignore[reportAttributeAccessIssue]
+    generations = 6 if quick else 40
+    flags = f"--population 16 --islands {ISLANDS} --migrate-every 1 --generations {generations}".split()
+    sys.argv = ["rookery", "train", "pbt-sac", "--run-dir", str(new(runs / "exchange")), *flags, *TINY.split()]
+    app.main()
+    kept = np.array(seconds[2 * ISLANDS :])  # the first ones compile the loading of members
+    sizes = [path.stat().st_size for path in (runs / "exchange/publications").iterdir()]
+    return {
+        "exchanges": len(kept),
+        "median_seconds": float(np.median(kept)),
+        "greatest_seconds": float(kept.max()),
+        "share_at_one_a_minute": float(kept.mean() / MINUTE),
+        "publication_bytes": int(np.median(sizes)),
+    }
+
+
+def straggler(runs: Path, quick: bool) -> dict[str, Any]:
+    """Generations per second of islands 1 to 3, alone and while island 0 is stopped for 4 of 5 tenths of a second."""
+    seconds = 10.0 if quick else 120.0
+    rates: dict[str, Any] = {}
+    for name, slowed in (("alone", False), ("beside a straggler", True)):
+        run_dir, stop = new(runs / f"straggler-{int(slowed)}"), threading.Event()
+        flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations 100000".split()
+        process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
+        wait_for(process, run_dir, lambda found: min(found) >= 3)
+        throttle = threading.Thread(target=_slow, args=(pid_of(run_dir / "islands/0"), stop), daemon=True)
+        if slowed:
+            throttle.start()
+        before, started = generations_of(run_dir), time.monotonic()
+        time.sleep(seconds)
+        after, passed = generations_of(run_dir), time.monotonic() - started
+        stop.set()
+        if slowed:
+            throttle.join()
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        rates[name] = [(b - a) / passed for a, b in zip(before, after, strict=True)]
+    others = {name: float(np.mean(values[1:])) for name, values in rates.items()}
+    return {"generations_per_second": rates, "ratio_of_the_others": others["beside a straggler"] / others["alone"]}
+
+
+def _slow(pid: int | None, stop: threading.Event) -> None:
+    """Stop a process for four fifths of the time."""
+    assert pid is not None
+    while not stop.is_set():
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.4)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.1)
+
+
+def kills(runs: Path, quick: bool) -> dict[str, Any]:
+    """Kill a random island at random moments; no island may lose a generation, and all reach the end."""
+    count, generations, chance = (2, 60, random.Random(0)) if quick else (10, 400, random.Random(0))
+    run_dir = new(runs / "kills")
+    flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations {generations}".split()
+    process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
+    killed = []
+    for number in range(count):
+        wanted = generations * (number + chance.random()) / (count + 1)
+        wait_for(process, run_dir, lambda found, wanted=wanted: max(found) >= wanted)
+        running = {pid: number for number in range(ISLANDS) if (pid := pid_of(run_dir / f"islands/{number}"))}
+        if running and process.poll() is None:
+            pid = chance.choice(sorted(running))
+            victim = running[pid]
+            killed.append((victim, generations_of(run_dir)))
+            os.kill(pid, signal.SIGKILL)
+    finished(process)
+    tables = [read_csv(path / "metrics.csv")["generation"].tolist() for path in islands_of(run_dir)]
+    started = [(path / "journal.jsonl").read_text().count('"began"') for path in islands_of(run_dir)]
+    return {
+        "killed": killed,
+        "complete": [table == list(range(generations)) for table in tables],
+        "starts": started,
+        "imports": sum(len(e.imports) for path in islands_of(run_dir) for e in read_exchanges(path / "imports.jsonl")),
+    }
+
+
+def learning(runs: Path, quick: bool) -> dict[str, Any]:
+    """The best fitness after equal environment steps: 4 islands of 4, and one population of 16."""
+    seeds, generations = (2, 6) if quick else (5, 300)
+    contenders = {"one population of 16": [], "4 islands of 4": ["--islands", str(ISLANDS), "--migrate-every", "10"]}
+    scores: dict[str, list[float]] = {}
+    for name, flags in contenders.items():
+        for seed in range(seeds):
+            run_dir = runs / f"learning-{len(flags)}-{seed}"
+            settings = f"--population 16 --seed {seed} --generations {generations}".split()
+            finished(train(run_dir, *settings, *flags, *TINY.split()))
+            paths = islands_of(run_dir) or [run_dir]
+            best = max(float(read_csv(path / "metrics.csv")["best_fitness"][-1]) for path in paths)
+            scores.setdefault(name, []).append(best)
+    intervals = {name: over_runs(values)._asdict() for name, values in scores.items()}
+    return {
+        "scores": scores,
+        "interquartile_mean": {n: {k: float(v) for k, v in i.items()} for n, i in intervals.items()},
+    }
+
+
+def arithmetic(islands: int = 64, members: int = 256, cells: int = 1024, fraction: float = 0.25) -> None:
+    """Bytes and operations of a store at one exchange a minute: SAC with two layers of 256 on walker2d."""
+    env = rookery.make("walker2d_uni")
+    learner = rookery.off_policy(rookery.sac(env.spec), env)
+    key = jax.random.key(0)
+    bank = jax.eval_shape(learner.start_states, key)
+    hyper = rookery.hyperparams.defaults(learner.space)
+    member = jax.eval_shape(lambda key, bank: learner.init(key, hyper, bank), key, bank)
+    shapes = rookery.genotype(member)
+    for what, count in (
+        ("the best member", 1),
+        (f"{fraction:.0%} of {cells} elites", round(fraction * cells)),
+        ("1 % of them", 10),
+    ):
+        genotypes = jax.tree.map(lambda leaf, count=count: np.zeros((count, *leaf.shape), leaf.dtype), shapes)
+        published = Published(genotypes, np.zeros(count, np.float32), np.zeros((count, 2), np.float32))
+        size = len(encode(Publication(Header(0, 1, 1, 0.0, {}), arrays_of(published))))
+        readers = min(islands - 1, round(fraction * members)) if count == 1 else islands - 1
+        written, read = islands * size, islands * readers * size
+        print(
+            f"{what}: {size:,} bytes; written {written / MINUTE / 1e6:,.2f} MB/s, read at most "
+            f"{read / MINUTE / 1e6:,.1f} MB/s; {islands * 5 / MINUTE:.1f} writing and "
+            f"{islands * (islands + readers) / MINUTE:.0f} reading operations/s; "
+            f"{islands * 24 * 60:,} files and {written * 24 * 60 / 1e9:,.0f} GB a day"
+        )
+
+
+PARTS = {"exchange": exchange, "straggler": straggler, "kills": kills, "learning": learning}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "arithmetic"])
+    parser.add_argument("--runs", type=Path, default=Path("/tmp/rookery-islands"))
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    given.runs.mkdir(parents=True, exist_ok=True)
+    for name in given.parts:
+        file = given.runs / f"{name}.json"
+        if name == "arithmetic":
+            arithmetic()
+        elif file.exists():
+            print(f"{name}: {file.read_text()}")
+        else:
+            result = PARTS[name](given.runs, given.quick)
+            file.write_text(json.dumps(result, indent=1))
+            print(f"{name}: {json.dumps(result)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The command line of islands: `rookery train KIND --islands I`, `rookery resume RUN` and `rookery replay-island`."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from rookery import running
+from rookery.distributed.initialize import ProcessesConfig
+from rookery.experiments.settings import RecordedRun
+from rookery.islands import plan, replay_island, run_islands
+from rookery.report.formatting import counted
+from rookery.report.page import write_report
+from rookery.storage import events
+from rookery.storage.island_files import best_of, check_is_no_island, islands_of
+from rookery.storage.run_dir import open_existing
+from rookery.tracking import TrackingConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayIsland:
+    """Run an island again from its seed and its recorded imports, and compare all bits with its newest checkpoint."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory of all islands."""
+    island: tyro.conf.Positional[int]
+    """Number of the island (0 to the number of islands - 1)."""
+
+
+def has_islands(config: RecordedRun, processes: ProcessesConfig, tracking: TrackingConfig) -> bool:
+    """Whether a run is divided into islands.
+
+    Raises:
+      ValueError: it is, and a setting is incompatible with that.
+    """
+    if config.islands is None or config.islands.islands == 1:
+        if processes.ray_address is not None:
+            raise ValueError("ray_address has an effect only with islands; give --islands, or leave it out.")
+        return False
+    plan.check(config)
+    if processes.wanted:
+        raise ValueError(
+            "islands run without the processes of jax.distributed; give --ray-address to place them on several "
+            "machines, or leave --islands out."
+        )
+    if tracking != TrackingConfig():
+        raise ValueError("a run of islands is not sent to trackers yet; leave --wandb and --mlflow out.")
+    return True
+
+
+def train(config: RecordedRun, processes: ProcessesConfig) -> None:
+    """`rookery train KIND --islands I`."""
+    _run(plan.check(config), processes.ray_address)
+
+
+def resume(run: Path, islands: int | None, devices: int | None, processes: ProcessesConfig, **changed: object) -> bool:
+    """`rookery resume RUN`, if it is a run of islands; returns whether it is one.
+
+    Raises:
+      ValueError: it is an island of one, or a flag is only for runs of islands.
+    """
+    check_is_no_island(run)
+    folder = open_existing(run)
+    divided = folder.config.get("islands", {}).get("islands", 1) > 1
+    if not divided:
+        for name, value in (("islands", islands), ("ray_address", processes.ray_address)):
+            if value is not None:
+                raise ValueError(f"{name} has an effect only for a run that was started with --islands; leave it out.")
+        return False
+    config = plan.resumed(folder, islands, changed)
+    if devices is not None:
+        environment = dataclasses.replace(config.environment, devices=devices)
+        config = dataclasses.replace(config, environment=environment)
+    _run(config, processes.ray_address, resume=True)
+    return True
+
+
+def _run(config: plan.IslandRun, ray_address: str | None, resume: bool = False) -> None:
+    count, run_dir = config.islands.islands, Path(str(config.run.run_dir))
+    engine = "in turn in this process" if ray_address is None else "on Ray"
+    size = config.population // count
+    running.show(config.run, f"{config.kind}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
+    live = functools.partial(_live, run_dir) if config.run.live else None
+    try:
+        run_islands(config, resume, ray_address, events.command_line(), live)
+    finally:
+        if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
+            page = write_report([run_dir])
+            running.show(config.run, f"report     {page}")
+    running.show(config.run, f"best       {best_of(run_dir)}")
+    running.show(config.run, f"evaluate   rookery evaluate {run_dir}")
+
+
+def _live(run_dir: Path, _: Path) -> None:
+    write_report([run_dir], refresh=10)
+
+
+def replay(command: ReplayIsland) -> None:
+    """`rookery replay-island RUN I`."""
+    found = replay_island(command.run, command.island)
+    console = Console()
+    console.print(
+        f"island {found.island} of {command.run}, run again up to generation {found.generation} with "
+        f"{counted(found.imports, 'recorded import')}: equal bit by bit",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"state         {counted(found.leaves, 'array')}, {found.bytes:,} bytes", highlight=False)
+    console.print(
+        f"tables        {counted(found.rows, 'row')} of metrics.csv and lineage.csv, without times", highlight=False
+    )
+    console.print(f"publications  {counted(found.publications, 'checksum')}", highlight=False)

@@ -1,0 +1,67 @@
+"""Runs the islands of a run: the interface of both engines, and the one that lets them take turns in one process."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
+
+from rookery.distributed.signals import Interrupted, Requests
+from rookery.islands.plan import Builder, IslandRun
+from rookery.storage.exit_reasons import Diverged
+from rookery.training.loop import Result
+
+
+class Outcome(NamedTuple):
+    """How an island ended."""
+
+    island: int
+    error: str | None = None
+    """Why it did not finish; None if it did, or if a signal stopped it."""
+    stopped: bool = False
+    """Whether a signal stopped it."""
+
+
+def take_turns(
+    config: IslandRun, requests: Requests, command: Sequence[str] | None, show: Callable[[], None]
+) -> list[Outcome]:
+    """Run all islands in this process; the one with the fewest finished generations has the next turn.
+
+    An island that diverges ends, and the others continue. Any other exception ends all of them.
+
+    Args:
+      config: of the whole run, whose folder exists and is locked.
+      requests: the signals that stop the run.
+      command: the words of the command line, for the journals.
+      show: called after each generation.
+
+    Returns:
+      How each island ended.
+    """
+    builder = Builder(config)
+    numbers = range(config.islands.islands)
+    running = {number: builder.turns(number, requests, command) for number in numbers}
+    reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
+    outcomes = []
+    try:
+        while running:
+            number = min(running, key=lambda island: (reached[island], island))
+            outcome = _turn(number, running[number], reached)
+            if outcome is not None:
+                outcomes.append(outcome)
+                del running[number]
+            show()
+    finally:
+        for turns in reversed(running.values()):
+            turns.close()
+    return sorted(outcomes)
+
+
+def _turn(number: int, running: Generator[int, None, Result], reached: dict[int, int]) -> Outcome | None:
+    """Run one generation of an island; returns how it ended, or None."""
+    try:
+        reached[number] = next(running)
+    except StopIteration:
+        return Outcome(number)
+    except Interrupted:
+        return Outcome(number, stopped=True)
+    except Diverged as error:
+        return Outcome(number, str(error))
+    return None

@@ -1,0 +1,199 @@
+"""The division of a run into islands: the settings of each, and the program that they share."""
+
+import dataclasses
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from rookery.distributed import programs
+from rookery.distributed.signals import Requests
+from rookery.experiments import build, warm_start
+from rookery.experiments.build import Built
+from rookery.experiments.config import RunConfig
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import with_space
+from rookery.experiments.settings import MePbtRun, PbtRun, RecordedRun
+from rookery.islands.island import Island, Schedule
+from rookery.islands.migration import Migration, migration
+from rookery.islands.store import Store
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
+from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.training.compilation import Compiler
+from rookery.training.loop import Result, Sharing, result_of, turns
+
+IslandRun = PbtRun | MePbtRun
+"""A config whose population can be divided into islands."""
+
+
+def check(config: RecordedRun) -> IslandRun:
+    """Check that a run can be divided into islands; returns its config.
+
+    Raises:
+      ValueError: its kind has no islands, or a setting is incompatible with them.
+    """
+    if config.islands is None:
+        raise ValueError(f"a run of kind {config.kind} cannot be divided into islands; leave --islands out.")
+    count, population = config.islands.islands, config.population
+    if population % count or population < count:
+        lower = population // count * count
+        raise ValueError(
+            f"a population of {population} cannot be divided evenly into {count} islands; use "
+            f"{f'{lower} or ' if lower else ''}{lower + count}, or another number of islands."
+        )
+    if getattr(config, "replay_schedule", None) is not None:
+        raise ValueError(
+            "a replayed schedule trains without selection, so islands have nothing to exchange; leave --islands out."
+        )
+    if config.has_separate_roles:
+        raise ValueError("islands exchange whole teams; leave --islands out, or use --member team.")
+    if config.select_by == "rating":
+        raise ValueError(
+            "ratings compare the members of one population, so islands cannot exchange by them; use --select-by "
+            "fitness, or leave --islands out."
+        )
+    if config.cells is not None and config.cells.survival != "best-of-cell":
+        raise ValueError(
+            f"islands merge repertoires cell by cell, which {config.cells.survival} does not have; use --survival "
+            "best-of-cell, or leave --islands out."
+        )
+    return cast(IslandRun, config)
+
+
+def seed_of(seed: int, island: int) -> int:
+    """The seed of an island's run, in 0 to 2^32 - 1: a hash of the run's seed and the number of the island."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{island}".encode()).digest()[:4], "big")
+
+
+def config_of(config: IslandRun, island: int) -> IslandRun:
+    """The config of an island: a share of the population, a seed and a run directory of its own."""
+    assert config.run.run_dir is not None
+    folder = str(island_dir(config.run.run_dir, island))
+    run = dataclasses.replace(
+        config.run, run_dir=folder, seed=seed_of(config.run.seed, island), quiet=True, live=False, overwrite=False
+    )
+    alone = dataclasses.replace(config.islands, islands=1)
+    return dataclasses.replace(config, population=config.population // config.islands.islands, run=run, islands=alone)
+
+
+def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) -> IslandRun:
+    """The config with which a run of islands continues.
+
+    Args:
+      folder: the run directory.
+      islands: the number of islands, at least that of the run; None for as many as it has.
+      changed: fields of `RunConfig` that differ.
+
+    Raises:
+      ValueError: fewer islands than the run has.
+    """
+    config = check(from_record(folder.config))
+    count = config.islands.islands
+    wanted = count if islands is None else islands
+    if wanted < count:
+        raise ValueError(f"{folder.path} has {count} islands, got {wanted}; give {count} or more, which adds islands.")
+    return dataclasses.replace(
+        config,
+        population=config.population // count * wanted,
+        islands=dataclasses.replace(config.islands, islands=wanted),
+        run=dataclasses.replace(config.run, run_dir=str(folder.path), **changed),
+    )
+
+
+class Builder:
+    """Builds the program of the islands of this process, and opens each of them.
+
+    Args:
+      config: of the whole run.
+      number: an island of the run, whose recorded number of devices is used if `config` does not give one.
+      begins: start from the run in `init_from`, if one is given, also where every island has a checkpoint.
+    """
+
+    def __init__(self, config: IslandRun, number: int = 0, begins: bool = False):
+        self._config, self._begins = with_devices(config, number), begins
+
+    @cached_property
+    def built(self) -> Built:
+        """The program, and the parts that it is made of."""
+        config = config_of(self._config, 0)
+        built = build.build(config)
+        numbers = range(self._config.islands.islands)
+        if self._begins or not all(_has_checkpoint(config_of(self._config, number)) for number in numbers):
+            built = built._replace(program=warm_start.begin(config, built))
+        return built
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """Compiles the program."""
+        over = self.built.mesh
+        return Compiler(self.built.program, over, programs.template(self.built.program, over))
+
+    @cached_property
+    def migration(self) -> Migration:
+        """The exchange of the program's genotypes."""
+        perturbation = self._config.pbt or self._config.me_pbt
+        assert perturbation is not None
+        return migration(self.built.program, self.built.mesh, self._config.islands.migrate_fraction, perturbation)
+
+    def record(self, number: int) -> dict[str, Any]:
+        """The settings of an island, to record in its `config.json`."""
+        config, built = config_of(self._config, number), self.built
+        environment = dataclasses.replace(config.environment, devices=built.mesh.devices.size)
+        complete = dataclasses.replace(built.config or config, run=config.run, environment=environment)  # pyright: ignore[reportArgumentType]
+        settings = {"number": number, **vars(self._config.islands)}
+        return {**to_record(with_space(complete, built.space)), ISLAND: settings}
+
+    def exchange(self, number: int, journal: ImportJournal, replays: bool = False) -> Island:
+        """The exchange of an island."""
+        program, learner = self.built.program, self.built.learner
+        assert learner is not None
+        steps = program.steps_per_generation // program.population_size
+        schedule = Schedule(self._config.islands.migrate_every, learner.untrained_generations, steps)
+        store = Store(RunFolder(str(self._config.run.run_dir)).publications, read_only=replays)
+        seed = seed_of(self._config.run.seed, number)
+        return Island(number, seed, self.migration, schedule, store, journal, replays)
+
+    def turns(
+        self, number: int, requests: Requests, command: Sequence[str] | None = None
+    ) -> Generator[int, None, Result]:
+        """Run an island, or continue it, one generation at a time; see `training.loop.turns`."""
+        config = config_of(self._config, number).run
+        folder = RunFolder(str(config.run_dir))
+        exchange = self.exchange(number, ImportJournal(folder.imports_file))
+        sharing = Sharing(exchange, requests, self.compiler)
+        resume = folder.config_file.is_file()
+        program, record = self.built.program, self.record(number)
+        return turns(program, config, self.built.mesh, resume, record, sharing, command=command)
+
+    def replayed(self, number: int, run_dir: Path, generations: int, journal: ImportJournal) -> Result:
+        """Run an island again from its seed, in another folder, with the exchanges of a journal.
+
+        Args:
+          number: of the island.
+          run_dir: the new run directory.
+          generations: to run.
+          journal: the exchanges; it is not written.
+        """
+        seed = seed_of(self._config.run.seed, number)
+        config = RunConfig(seed, generations, str(run_dir), generations, 1, quiet=True)
+        sharing = Sharing(self.exchange(number, journal, replays=True), Requests(), self.compiler)
+        program, record = self.built.program, self.record(number)
+        return result_of(turns(program, config, self.built.mesh, False, record, sharing))
+
+
+def with_devices(config: IslandRun, number: int, devices: int | None = None) -> IslandRun:
+    """The config with the number of devices that an island has recorded, or else `devices`, unless it gives one."""
+    folder = island_dir(str(config.run.run_dir), number)
+    if config.environment.devices is not None:
+        return config
+    if (folder / "config.json").is_file():
+        devices = open_existing(folder).config["environment"]["devices"]
+    return dataclasses.replace(config, environment=dataclasses.replace(config.environment, devices=devices))
+
+
+def _has_checkpoint(config: IslandRun) -> bool:
+    folder = RunFolder(str(config.run.run_dir))
+    found = (path for path in (folder.checkpoints, folder.interrupted) if path.is_dir())
+    return not all(Checkpointer(path, read_only=True).empty for path in found)

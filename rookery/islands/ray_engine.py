@@ -1,0 +1,233 @@
+"""Runs every island in an actor of Ray, which places, restarts and ends them.
+
+An actor runs its island as a process of its own and resumes it from its checkpoint after a restart: Ray calls `run`
+again when the process or its node was lost (`max_restarts`, `max_task_retries`).
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rookery.distributed.signals import Interrupted, Requests
+from rookery.distributed.sync import PACKAGES
+from rookery.experiments.config_io import from_record, to_record
+from rookery.islands.engine import Outcome
+from rookery.islands.plan import Builder, IslandRun, check, with_devices
+from rookery.storage.exit_reasons import Diverged
+from rookery.storage.run_dir import RunFolder
+from rookery.training.compilation import keep_compiled_programs
+from rookery.versions import versions
+
+_POLL_SECONDS = 1.0
+_RESTARTS = 100
+"""Restarts of an island by Ray before it counts as lost."""
+_OBJECT_STORE = 80 * 2**20
+"""Bytes of the object store of a Ray that is started here; genotypes do not pass through it."""
+
+
+class Resources(NamedTuple):
+    """What an island reserves on a node."""
+
+    cpus: float
+    gpus: float
+
+
+class Task(NamedTuple):
+    """What an actor needs to know of its island."""
+
+    number: int
+    record: str
+    """Settings of the whole run as JSON; classes that are generated do not travel between processes."""
+    owner: str
+    """Content of `.owner.json` in the run directory, by which the actor checks that it reads the same folder."""
+    versions: dict[str, str]
+    """Versions of the packages in the process that starts the islands."""
+    command: Sequence[str] | None
+
+
+class Actor:
+    """An island in a process of its own; two threads, so that `stop` reaches it while it runs."""
+
+    def __init__(self, task: Task):
+        self._task, self._requests = task, Requests()
+
+    def run(self) -> Outcome:
+        """Run the island to its end, or continue it.
+
+        Raises:
+          ValueError: this node has other versions, or cannot read the run directory.
+        """
+        task = self._task
+        config = check(from_record(json.loads(task.record)))
+        _check_node(task, str(config.run.run_dir))
+        keep_compiled_programs()
+        turns = Builder(config, task.number).turns(task.number, self._requests, task.command)
+        try:
+            for _ in turns:
+                pass
+        except Interrupted:
+            return Outcome(task.number, stopped=True)
+        except Diverged as error:
+            return Outcome(task.number, str(error))
+        return Outcome(task.number)
+
+    def stop(self, signum: int) -> None:
+        """Save the island and stop it."""
+        self._requests.signum = signum
+
+    def pid(self) -> int:
+        """The process of the island."""
+        return os.getpid()
+
+
+def check_installed() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+      ImportError: it is not.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ImportError(
+            'ray_address needs Ray: pip install "rookery[ray]"; without it the islands take turns in one process.'
+        )
+
+
+def run_actors(
+    config: IslandRun,
+    address: str,
+    requests: Requests,
+    command: Sequence[str] | None,
+    show: Callable[[], None],
+) -> list[Outcome]:
+    """Run all islands on Ray; the arguments and the result are those of `engine.take_turns`.
+
+    Args:
+      config: of the whole run, whose folder exists and is locked.
+      address: `auto`, the address of a cluster, or `local`.
+      requests: the signals that stop the run.
+      command: the words of the command line, for the journals.
+      show: called about once a second.
+
+    Raises:
+      ValueError: Ray cannot be reached, or a node has other versions or cannot read the run directory.
+    """
+    with connected(address, config.run.quiet):
+        import ray  # after `connected`, which sets what Ray reads when it is imported
+
+        reserved = _share(ray.cluster_resources(), config.islands.islands)
+        owner = RunFolder(str(config.run.run_dir)).owner_file.read_text(encoding="utf-8")
+        known = versions((*PACKAGES, "ray"))
+        remote: Any = ray.remote(Actor).options(  # pyright: ignore[reportFunctionMemberAccess]
+            num_cpus=reserved.cpus,
+            num_gpus=reserved.gpus,
+            max_restarts=_RESTARTS,
+            max_task_retries=-1,
+            max_concurrency=2,
+        )
+        numbers = range(config.islands.islands)
+        configs = {number: json.dumps(to_record(_on_node(config, number, reserved))) for number in numbers}
+        actors: dict[int, Any] = {n: remote.remote(Task(n, configs[n], owner, known, command)) for n in configs}
+        running = {actor.run.remote(): number for number, actor in actors.items()}
+        outcomes = []
+        while running:
+            if requests.signum is not None:  # repeated, since an actor that Ray restarts has forgotten it
+                for number in running.values():
+                    actors[number].stop.remote(requests.signum)
+            finished, _ = ray.wait([*running], timeout=_POLL_SECONDS)
+            for reference in finished:
+                outcomes.append(_outcome(ray, reference, running.pop(reference)))
+            show()
+    return sorted(outcomes)
+
+
+@contextlib.contextmanager
+def connected(address: str, quiet: bool = False) -> Iterator[None]:
+    """A connection to Ray: to a cluster, or to one that is started on this machine, on loopback and without a
+    dashboard, and stopped at the end.
+
+    Args:
+      address: `auto`, the address of a cluster, or `local`.
+      quiet: do not print what islands and Ray print.
+
+    Raises:
+      ValueError: it cannot be reached, or runs other versions of Python or Ray.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    here: dict[str, Any] = {}
+    if address == "local":
+        # Ray replaces 127.0.0.1 by an address of the machine and listens on all of them, unless this forbids clusters;
+        # it is read when Ray is imported.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        here = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": _OBJECT_STORE}
+    import ray
+
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=not quiet, **here)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ValueError(
+            f"ray_address {address} cannot be used: {reason.rstrip('.')}; start a cluster (ray start --head) with the "
+            "same versions of Python and Ray, give its HOST:PORT, or use local."
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _share(resources: Mapping[str, float], islands: int) -> Resources:
+    """An equal share of a cluster for each island; below one, as Ray allows, a fraction."""
+    return Resources(_whole(resources.get("CPU", 0.0) / islands), _whole(resources.get("GPU", 0.0) / islands))
+
+
+def _whole(share: float) -> float:
+    return float(int(share)) if share >= 1 else int(share * 1000) / 1000
+
+
+def _on_node(config: IslandRun, number: int, reserved: Resources) -> IslandRun:
+    """The config with the number of devices of an island: those recorded, or on a CPU as many as it has cores for."""
+    config = with_devices(config, number)
+    if config.environment.devices is not None or reserved.gpus:
+        return config
+    size, cores = config.population // config.islands.islands, max(1, int(reserved.cpus))
+    return with_devices(config, number, max(count for count in range(1, cores + 1) if size % count == 0))
+
+
+def _check_node(task: Task, run_dir: str) -> None:
+    """Check the versions and the run directory of this node.
+
+    Raises:
+      ValueError: they differ from those of the process that starts the islands.
+    """
+    found = versions((*PACKAGES, "ray"))
+    for name, version in task.versions.items():
+        if found[name] != version:
+            raise ValueError(
+                f"island {task.number} is on a node with {name} {found[name]}, but the run was started with {version}; "
+                "install the same versions on all nodes."
+            )
+    folder = RunFolder(run_dir)
+    if not folder.owner_file.is_file() or folder.owner_file.read_text(encoding="utf-8") != task.owner:
+        raise ValueError(
+            f"island {task.number} is on a node that cannot read {folder.path}; give a --run-dir on a file system that "
+            "all nodes share."
+        )
+
+
+def _outcome(ray: Any, reference: Any, number: int) -> Outcome:
+    """How an actor ended; an error of its island is raised only if it is one of the settings."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ValueError | ImportError):
+            raise type(cause)(str(cause)) from error
+        return Outcome(number, f"{type(cause).__name__}: {cause}".splitlines()[0])
+    except ray.exceptions.RayError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        return Outcome(number, f"{reason}; its checkpoints are complete, and `rookery resume` continues it.")

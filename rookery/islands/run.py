@@ -1,0 +1,117 @@
+"""Starts, continues and follows a run of islands, with either engine."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from rookery.distributed.signals import Interrupted, Requests
+from rookery.experiments.config_io import to_record
+from rookery.islands import ray_engine
+from rookery.islands.engine import Outcome, take_turns
+from rookery.islands.plan import IslandRun
+from rookery.islands.store import Store
+from rookery.storage.csv_log import read_csv
+from rookery.storage.exit_reasons import Diverged
+from rookery.storage.island_files import island_dir
+from rookery.storage.run_dir import RunFolder, create, open_existing
+
+
+def run_islands(
+    config: IslandRun,
+    resume: bool = False,
+    ray_address: str | None = None,
+    command: Sequence[str] | None = None,
+    after_exchange: Callable[[Path], object] | None = None,
+) -> list[Outcome]:
+    """Run all islands of a run up to its number of generations.
+
+    Args:
+      config: of the whole run, checked by `plan.check` or returned by `plan.resumed`.
+      resume: continue the run in `config.run.run_dir`.
+      ray_address: a cluster of Ray: `auto`, an address, or `local` for one that is started on this machine and stopped
+        at the end; None lets the islands take turns in this process.
+      command: the words of the command line, for the journals.
+      after_exchange: called with the run directory when every island has passed a further exchange.
+
+    Returns:
+      How each island ended.
+
+    Raises:
+      ValueError: the run directory is in use or cannot be used, or a setting is invalid.
+      Interrupted: a signal stopped the run; every island is saved.
+      Diverged: no island has finite values any more.
+    """
+    run_dir = str(config.run.run_dir)
+    if ray_address is not None:
+        ray_engine.check_installed()
+    record = to_record(config)
+    folder = open_existing(run_dir, write=True) if resume else create(run_dir, record, config.run.overwrite)
+    with folder:
+        Store(folder.publications).check()
+        if resume:
+            folder.reconfigure(record)
+        shown = Follower(config, folder, after_exchange)
+        with Requests() as requests:
+            if ray_address is None:
+                outcomes = take_turns(config, requests, command, shown)
+            else:
+                outcomes = ray_engine.run_actors(config, ray_address, requests, command, shown)
+    shown.end(outcomes)
+    if any(outcome.stopped for outcome in outcomes):
+        reached = min(generation for generation, _ in progress(folder, config.islands.islands))
+        message = f"stopped, all islands after at least {reached} generations, which are saved; continue with: "
+        raise Interrupted(requests.signum or 2, f"{message}rookery resume {run_dir}")
+    if all(outcome.error for outcome in outcomes):
+        raise Diverged(f"no island finished: {outcomes[0].error}")
+    return outcomes
+
+
+def progress(folder: RunFolder, islands: int) -> list[tuple[int, float]]:
+    """The number of finished generations of each island, and the fitness of its best member or elite in the last."""
+    found = []
+    for number in range(islands):
+        table = island_dir(folder.path, number) / "metrics.csv"
+        metrics = read_csv(table) if table.is_file() else {}
+        best = metrics.get("max_fitness", metrics.get("best_fitness", np.empty(0)))
+        found.append((len(best), float(best[-1]) if len(best) else -np.inf))
+    return found
+
+
+class Follower:
+    """Prints a line whenever every island has passed a further exchange.
+
+    Args:
+      config: of the whole run.
+      folder: the run directory.
+      after_exchange: called with its path then.
+    """
+
+    def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], object] | None):
+        self._config, self._folder, self._after = config, folder, after_exchange
+        self._console = Console(quiet=config.run.quiet)
+        self._shown = 0
+
+    def __call__(self) -> None:
+        """Print the progress, if there is any."""
+        found = progress(self._folder, self._config.islands.islands)
+        passed = min(generation for generation, _ in found) // self._config.islands.migrate_every
+        if passed > self._shown:
+            self._shown = passed
+            self._print(found)
+            if self._after is not None:
+                self._after(self._folder.path)
+
+    def end(self, outcomes: Sequence[Outcome]) -> None:
+        """Print how the islands ended."""
+        self._print(progress(self._folder, self._config.islands.islands))
+        for outcome in outcomes:
+            if outcome.error is not None:
+                self._console.print(f"island {outcome.island} ended: {outcome.error}", highlight=False, soft_wrap=True)
+
+    def _print(self, found: Sequence[tuple[int, float]]) -> None:
+        best = int(np.argmax([fitness if np.isfinite(fitness) else -np.inf for _, fitness in found]))
+        generations = ", ".join(str(generation) for generation, _ in found)
+        line = f"islands at generation {generations} of {self._config.run.generations}"
+        self._console.print(f"{line}  best {found[best][1]:.4g} (island {best})", highlight=False, soft_wrap=True)

@@ -1,0 +1,157 @@
+"""The files of a run of islands.
+
+`RUN/islands/<number>` is the run directory of an island; its `imports.jsonl` has one line for each exchange.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.storage.csv_log import read_csv
+from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+
+ISLAND = "island"
+"""Key of an island's `config.json`: its `number`, the number of `islands`, `migrate_every` and `migrate_fraction`."""
+
+
+class IslandWarning(UserWarning):
+    """An exchange of an island is incomplete; the island continues."""
+
+
+class Import(NamedTuple):
+    """What an island took from a publication."""
+
+    island: int
+    """Number of the island that published it."""
+    generation: int
+    """Number of generations that island had finished."""
+    file: str
+    """Name of the publication."""
+    slot: int | None
+    """The member that was replaced; None where elites were added to a repertoire."""
+    fitness: float
+    """Fitness of the genotype; of the best one of several elites."""
+    member: int | None = None
+    """Slot of the member in the island that published it; None for elites."""
+
+
+class Exchange(NamedTuple):
+    """An exchange of an island: a line of `imports.jsonl`."""
+
+    generation: int
+    """Number of finished generations."""
+    experience: int
+    """Environment steps of one member of the island."""
+    published: str | None
+    """Name of the island's publication; None if there is none."""
+    imports: tuple[Import, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences about publications that were left out."""
+
+
+def island_dir(run_dir: str | os.PathLike[str], number: int) -> Path:
+    """The run directory of an island."""
+    return RunFolder(run_dir).islands / str(number)
+
+
+def islands_of(run_dir: str | os.PathLike[str]) -> list[Path]:
+    """The run directories of the islands of a run, by their number; [] for any other run."""
+    folder = RunFolder(run_dir).islands
+    found = (path for path in folder.glob("*") if re.fullmatch(r"\d+", path.name)) if folder.is_dir() else ()
+    return sorted((path for path in found if (path / "config.json").is_file()), key=lambda path: int(path.name))
+
+
+def best_of(run_dir: str | os.PathLike[str]) -> Path:
+    """The run directory of the island with the best member or elite in its last generation; any other run itself.
+
+    Raises:
+      RunFolderError: no island has a finished generation with a finite fitness.
+    """
+    islands = islands_of(run_dir)
+    if not islands:
+        return Path(run_dir)
+    scores = [_last_fitness(path) for path in islands]
+    if not np.isfinite(scores).any():
+        raise RunFolderError(f"{run_dir} has no island with a finished generation yet; wait for the first one.")
+    return islands[int(np.nanargmax(np.where(np.isfinite(scores), scores, np.nan)))]
+
+
+def _last_fitness(island: Path) -> float:
+    metrics = read_csv(island / "metrics.csv") if (island / "metrics.csv").is_file() else {}
+    column = metrics.get("max_fitness", metrics.get("best_fitness", np.empty(0)))
+    return float(column[-1]) if len(column) else -np.inf
+
+
+def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
+    """Check that a run directory is not that of an island, which only the run that it belongs to can continue.
+
+    Raises:
+      RunFolderError: it is one.
+    """
+    folder = open_existing(run_dir)
+    if ISLAND in folder.config:
+        raise RunFolderError(
+            f"{folder.path} is an island of {folder.path.parent.parent}; continue all of its islands: "
+            f"rookery resume {folder.path.parent.parent}"
+        )
+
+
+class ImportJournal:
+    """The exchanges of an island; a resumed island repeats those that it recorded before it was stopped.
+
+    Args:
+      path: `imports.jsonl` of the island's run directory, whose lock the caller holds; None keeps them in memory only.
+      recorded: exchanges to repeat; by default those in the file.
+    """
+
+    def __init__(self, path: Path | None, recorded: Sequence[Exchange] | None = None):
+        self._path = path
+        known = recorded if recorded is not None else read_exchanges(path) if path else ()
+        self._recorded = {exchange.generation: exchange for exchange in known}
+
+    def recorded(self, generation: int) -> Exchange | None:
+        """The exchange that is recorded for a number of finished generations, or None."""
+        return self._recorded.get(generation)
+
+    def before(self, generation: int) -> list[Exchange]:
+        """The exchanges before a number of finished generations, oldest first."""
+        return [self._recorded[known] for known in sorted(self._recorded) if known < generation]
+
+    def append(self, exchange: Exchange) -> None:
+        """Record an exchange and flush it to disk, before it is applied; a later one of a generation replaces it.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        if self._path is not None:
+            incomplete = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
+            content = {**exchange._asdict(), "imports": [entry._asdict() for entry in exchange.imports]}
+            with open(self._path, "a", encoding="utf-8", newline="") as file:
+                file.write("\n" * incomplete + json.dumps(content) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self._recorded[exchange.generation] = exchange
+
+
+def read_exchanges(path: Path) -> list[Exchange]:
+    """The exchanges in `imports.jsonl`, the last one of each generation, by generation; [] without the file.
+
+    Lines that are incomplete are left out.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    found = {exchange.generation: exchange for exchange in _parsed(lines)}
+    return [found[generation] for generation in sorted(found)]
+
+
+def _parsed(lines: Sequence[str]) -> Iterator[Exchange]:
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            content: Mapping[str, Any] = json.loads(line)
+            imports = tuple(Import(**entry) for entry in content["imports"])
+            yield Exchange(**{**content, "imports": imports, "notes": tuple(content.get("notes", ()))})

@@ -1,0 +1,143 @@
+"""The loop over the generations of a run."""
+
+import time
+from collections.abc import Generator, Mapping
+from typing import NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from rookery.distributed import sync
+from rookery.distributed.signals import Interrupted, Requests
+from rookery.envs.host.base import HostError
+from rookery.experiments.config import RunConfig
+from rookery.populations.base import Program, ProgramState
+from rookery.storage.best_checkpoint import Best
+from rookery.storage.exit_reasons import Diverged, lost, stopped
+from rookery.training.callbacks import Callbacks
+from rookery.training.generation import Generations, Pause
+from rookery.training.host_episodes import HostEpisodes
+from rookery.training.metrics import WallTimes, summarize
+from rookery.training.progress import Reporter
+from rookery.training.run_writer import RunWriters
+from rookery.training.start_point import DONE, StartPoint
+from rookery.types import Key
+
+
+class ExchangeFn(Protocol):
+    """Exchange members or elites with other runs after a generation, which is in the tables and not yet saved.
+
+    Args:
+      generation: number of finished generations.
+      state: of the program; donated.
+
+    Returns:
+      The state with which the next generation begins.
+    """
+
+    def __call__(self, generation: int, state: ProgramState) -> ProgramState: ...
+
+
+def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
+    """Whether no elite is finite, or every member diverged.
+
+    A member with a fitness that is not finite has not always diverged: if only its physics simulation produced values
+    that are not finite, it can still learn. The metric `diverged`, where a program reports it, makes this distinction.
+    """
+    if "max_fitness" in metrics:
+        return not np.isfinite(metrics["max_fitness"]).any()
+    return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
+
+
+class Loop(NamedTuple):
+    """The loop over generations, with all objects that it uses."""
+
+    program: Program
+    config: RunConfig
+    generations: Generations
+    writers: RunWriters
+    reporter: Reporter
+    requests: Requests
+    best: Best
+    callbacks: Callbacks
+    host: HostEpisodes | None
+    exchange: ExchangeFn | None
+
+    def run(
+        self, start: StartPoint, run_key: Key
+    ) -> Generator[int, None, tuple[ProgramState, list[dict[str, np.ndarray]]]]:
+        """Run from the starting point to the last generation, or until the first signal; yields as `turns` does."""
+        history: list[dict[str, np.ndarray]] = []
+        state, first, work, done, _ = start
+        assert state is not None
+        tables = checkpoint = 0.0
+        if self.exchange is not None:
+            with self.writers.journal.suspended():
+                yield first
+        for generation in range(first, self.config.generations):
+            started = time.monotonic()
+            key = jax.random.fold_in(run_key, generation)
+            reached = self.generations.run(state, key, work, done)
+            if isinstance(reached, Pause):
+                raise self.pause(generation, reached)
+            state, metrics = reached
+            if self.host is not None and self.host.failed(()):  # in the evaluation, whose results are not used
+                self.writers.wait()
+                raise self.host.error((), generation, self.writers.run_dir, saved=False)
+            work, done = None, 0
+            history.append(metrics)
+            seconds = time.monotonic() - started
+            row = summarize(self.program, generation, metrics, WallTimes(seconds, tables, checkpoint))
+            self.writers.write(generation, row, metrics)
+            seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
+            self.reporter.update(generation + 1, row, seeds)
+            called = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
+            if _nothing_is_finite(metrics):
+                of_a_repertoire = self.program.table is not None
+                raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
+            left = time.monotonic() if self.exchange else 0.0
+            state = self.exchange(generation + 1, state) if self.exchange else state
+            with self.writers.journal.suspended():
+                yield generation + 1
+            called += time.monotonic() - left if self.exchange else 0.0  # other runs may have taken their turns
+            checkpoint = self.save(generation + 1, state, row)
+            tables = time.monotonic() - started - seconds - called - checkpoint
+        return state, history
+
+    def pause(self, generation: int, pause: Pause) -> Interrupted | HostError:
+        """Save a generation that stopped before its end; returns the exception to raise."""
+        episodes = self.host.save(pause.state) if self.host else None
+        if pause.work is None:
+            self.writers.save(generation, pause.state, self.program.table, self.best.generation, episodes)
+            self.writers.wait()
+        else:
+            self.writers.save_interrupted(generation, (pause.state, pause.work), {DONE: pause.done}, episodes)
+        if pause.signum is None:
+            assert self.host is not None
+            return self.host.error(pause.state, generation, self.writers.run_dir, saved=True)
+        return Interrupted(pause.signum, stopped(generation, self.writers.run_dir, within=True))
+
+    def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
+        """Save after `generation` generations, if a checkpoint is due or a stop was requested.
+
+        Returns:
+          Seconds that saving took.
+
+        Raises:
+          Interrupted: a stop was requested.
+          CallbackError: a required callback failed.
+        """
+        last = generation == self.config.generations
+        due = generation % self.config.checkpoint_every == 0
+        failed = self.callbacks.failed()
+        saves = self.best.improves(generation, row) or due or failed
+        signum, saves = sync.agree(self.requests.signum, saves)
+        seconds = 0.0
+        if saves or last or signum is not None:
+            episodes = self.host.save(state) if self.host and self.writers.checkpoints else None
+            seconds = self.writers.save(generation, state, self.program.table, self.best.generation, episodes)
+        if signum is not None and not last:
+            raise Interrupted(signum, stopped(generation, self.writers.run_dir))
+        if failed:
+            raise self.callbacks.error(generation, self.writers.run_dir)
+        return seconds

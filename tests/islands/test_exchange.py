@@ -1,0 +1,81 @@
+"""The rule of exchange, beside a plain Python reference."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rookery.islands.exchange import sampled, sources
+
+NAN, INF = math.nan, math.inf
+CASES = [
+    # members, strangers, fraction
+    ([1.0, 2.0, 3.0, 4.0], [5.0, 0.0, 2.5], 0.25),
+    ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0], 0.5),
+    ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0], 1.0),
+    ([NAN, 2.0, INF, 1.0], [NAN, 1.5, 3.0], 0.5),
+    ([NAN, NAN], [NAN, 0.0], 0.5),
+    ([NAN, NAN, NAN], [NAN], 1.0),
+    ([4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0], [10.0, -10.0], 0.25),
+    ([1.0, 2.0], [3.0, 3.0, 3.0], 0.0),
+    ([2.0], [3.0, 1.0], 1.0),
+    ([0.0, -0.0, 0.0], [0.0, 1e-6], 0.34),
+]
+
+
+def reference(members: list[float], strangers: list[float], fraction: float, key: jax.Array) -> list[int]:
+    """The rule, one member after the other."""
+    value = [fitness if math.isfinite(fitness) else -INF for fitness in [*members, *strangers]]
+    size, result = len(members), []
+    order = sorted(range(len(value)), key=lambda i: (-value[i], i))
+    best = order[: max(1, math.floor(fraction * len(value) + 0.5))]
+    worst = sorted(range(size), key=lambda i: (-value[i], i))[size - math.floor(fraction * size + 0.5) :]
+    for member in range(size):
+        better = [i for i in best if value[i] > value[member]]
+        drawn = int(jax.random.randint(jax.random.fold_in(key, member), (), 0, max(len(better), 1)))
+        chosen = better[drawn] if better else member
+        result.append(chosen - size if member in worst and chosen >= size and fraction > 0 else -1)
+    return result
+
+
+@pytest.mark.parametrize(("members", "strangers", "fraction"), CASES)
+def test_the_rule_is_that_of_the_reference(members, strangers, fraction):
+    rule = jax.jit(sources, static_argnums=2)
+    for seed in range(8):
+        key = jax.random.key(seed)
+        found = rule(jnp.asarray(members), jnp.asarray(strangers), fraction, key)
+        assert found.dtype == jnp.int32
+        assert found.tolist() == reference(members, strangers, fraction, key)
+
+
+def test_an_equal_stranger_replaces_no_member():
+    found = sources(jnp.ones(4), jnp.ones(3), 1.0, jax.random.key(0))
+    assert found.tolist() == [-1] * 4
+
+
+def test_a_stranger_that_is_not_finite_is_never_imported():
+    for seed in range(20):
+        found = sources(jnp.zeros(4), jnp.array([jnp.nan, jnp.inf, 1.0]), 1.0, jax.random.key(seed))
+        assert set(found.tolist()) <= {-1, 2}
+
+
+def test_members_draw_differently():
+    draws = {tuple(sources(jnp.zeros(6), jnp.arange(1.0, 7.0), 1.0, jax.random.key(s)).tolist()) for s in range(10)}
+    assert len(draws) == 10
+    assert max(len(set(draw)) for draw in draws) > 3
+
+
+def test_a_random_share_of_the_occupied_cells():
+    occupied = np.array([True, False, True, True, False, True, True, True])
+    found = sampled(occupied, 0.5, np.random.default_rng(0))
+    assert found.dtype == np.int64
+    assert len(found) == 3
+    assert list(found) == sorted(set(found))
+    assert occupied[found].all()
+    assert set().union(*(sampled(occupied, 0.2, np.random.default_rng(s)) for s in range(50))) == {0, 2, 3, 5, 6, 7}
+    assert sampled(occupied, 1.0, np.random.default_rng(0)).tolist() == [0, 2, 3, 5, 6, 7]
+    assert len(sampled(occupied, 1e-9, np.random.default_rng(0))) == 1
+    assert len(sampled(occupied, 0.0, np.random.default_rng(0))) == 0
+    assert len(sampled(np.zeros(4, bool), 0.5, np.random.default_rng(0))) == 0

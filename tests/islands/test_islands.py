@@ -1,0 +1,388 @@
+"""Runs of islands in one process: the same bits after an interruption, a kill, a replay; bad input; what reads them."""
+
+import dataclasses
+import itertools
+import json
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery.distributed import programs
+from rookery.distributed.signals import Interrupted, Requests
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import configure
+from rookery.islands import engine, plan, replay, replay_island, run_islands
+from rookery.islands.island import _check_repeated
+from rookery.islands.migration import BATCH, Published, published_in
+from rookery.islands.plan import Builder
+from rookery.islands.store import Store, StoreError
+from rookery.qd.map_elites import repertoire_of
+from rookery.report.page import write_report
+from rookery.report.readers import open_run
+from rookery.report.sections.islands import ancestors, islands_chapter
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.csv_log import read_csv
+from rookery.storage.island_files import ImportJournal, IslandWarning, best_of, island_dir, islands_of, read_exchanges
+from rookery.storage.run_dir import RunFolderError, open_existing
+from tests.commandline import call
+from tests.islands.runs import ME_PBT, PBT, contents, train
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """Two islands after four generations."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert train(PBT, folder, "--generations", "4") == (0, "", "")
+    return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def config_of(folder: Path):
+    return plan.resumed(open_existing(folder), None, {"quiet": True})
+
+
+def test_islands_differ_exchange_and_record_it(whole):
+    assert [path.name for path in islands_of(whole)] == ["0", "1"]
+    configs = [open_existing(path).config for path in islands_of(whole)]
+    assert [config["island"]["number"] for config in configs] == [0, 1]
+    assert [config["population"] for config in configs] == [2, 2]
+    assert len({config["run"]["seed"] for config in configs}) == 2
+    exchanges = [read_exchanges(path / "imports.jsonl") for path in islands_of(whole)]
+    assert [[exchange.generation for exchange in found] for found in exchanges] == [[1, 2, 3, 4]] * 2
+    assert [[exchange.experience for exchange in found] for found in exchanges] == [[20, 40, 60, 80]] * 2
+    imports = [entry for found in exchanges for exchange in found for entry in exchange.imports]
+    assert imports
+    for number, found in enumerate(exchanges):
+        table = read_csv(island_dir(whole, number) / "lineage.csv")
+        parents = table["parent"].reshape(4, 2)
+        for exchange in found:
+            for entry in exchange.imports:
+                assert entry.island != number
+                assert entry.generation <= exchange.generation
+                if exchange.generation < 4:
+                    assert parents[exchange.generation, entry.slot] == -1
+        arrived = {(e.generation, i.slot) for e in found for i in e.imports if e.generation < 4}
+        assert {(int(g), int(m)) for g, m in np.argwhere(parents == -1)} == arrived
+
+
+def test_an_imported_member_has_the_parameters_that_were_published(whole):
+    """And hyper-parameters within the bounds, and the fitness of its source in the record of its lineage."""
+    builder = Builder(config_of(whole))
+    number, exchange = next(
+        (number, exchange)
+        for number in range(2)
+        for exchange in read_exchanges(island_dir(whole, number) / "imports.jsonl")
+        if exchange.imports
+    )
+    template = programs.template(builder.built.program, builder.built.mesh)
+    checkpoints = Checkpointer(island_dir(whole, number) / "checkpoints", read_only=True)
+    state, _, _ = checkpoints.restore(template, exchange.generation)
+    for entry in exchange.imports:
+        published = published_in(Store(whole / "publications").read(entry.file), builder.migration.template, "")
+        loaded = jax.tree.map(lambda leaf, slot=entry.slot: leaf[slot], state.members)
+        for left, right in zip(
+            jax.tree.leaves(loaded.state.params), jax.tree.leaves(published.genotypes.params), strict=True
+        ):
+            assert np.asarray(left).tobytes() == np.asarray(right[0]).tobytes()
+        assert float(state.shared.recent[entry.slot, 0]) == entry.fitness
+        assert int(state.shared.parents[entry.slot]) == -1
+        changed = [
+            float(a) != float(b[0])
+            for a, b in zip(jax.tree.leaves(loaded.hyper), jax.tree.leaves(published.genotypes.hyper), strict=True)
+        ]
+        assert any(changed)
+
+
+def test_a_replay_is_equal_bit_by_bit(whole):
+    code, out, err = call("replay-island", str(whole), "1")
+    assert (code, err) == (0, "")
+    assert "run again up to generation 4" in out
+    assert "equal bit by bit" in out
+    assert "12 rows of metrics.csv and lineage.csv" in out
+    assert "publications  4 checksums" in out
+    assert call("replay-island", str(whole), "2")[2] == "error: island 2 does not exist; choose one in 0..1.\n"
+    code, _, err = call("replay-island", str(whole / "islands/0"), "0")
+    assert code == 1
+    assert "has no islands to replay" in err
+
+
+def test_a_replay_detects_a_difference(copy):
+    recorded, again = copy / "islands/1/lineage.csv", copy / "again.csv"
+    again.write_bytes(recorded.read_bytes())
+    assert replay._compare_tables(recorded, again, 4) == 8
+    lines = again.read_text().splitlines()
+    values = lines[3].split(",")
+    values[3] = repr(float(values[3]) + 1e-6)
+    again.write_text("\n".join([*lines[:3], ",".join(values), *lines[4:], ""]))
+    with pytest.raises(ValueError, match=r"differs from .*lineage.csv in the column fitness"):
+        replay._compare_tables(recorded, again, 4)
+    assert replay._compare_tables(recorded, again, 1) == 2
+    state = {"a": jnp.zeros(3), "key": jax.random.key(0)}
+    assert len(replay._compare_states(state, state)) == 2
+    for changed in ({**state, "a": -state["a"]}, {**state, "key": jax.random.key(1)}):
+        with pytest.raises(ValueError, match=r"differs from the checkpoint in \['(a|key)'\] of the state"):
+            replay._compare_states(state, changed)
+
+
+def test_a_replay_needs_every_publication(copy):
+    """And every exchange, and it publishes what was published."""
+    found = read_exchanges(copy / "islands/0/imports.jsonl")
+    exchange = next(exchange for exchange in found if exchange.imports)
+    file = exchange.imports[0].file
+    (copy / "publications" / file).unlink()
+    island = Builder(config_of(copy)).exchange(0, ImportJournal(None, found), replays=True)
+    with pytest.raises(StoreError, match=f"^the publication {file} was left out"):
+        island._repeat(exchange)
+    with pytest.raises(StoreError, match="after generation 9 is not recorded"):
+        _check_repeated(9, None, "name")
+    with pytest.raises(StoreError, match="after generation 9 the island published first, and the replay second"):
+        _check_repeated(9, exchange._replace(published="first"), "second")
+
+
+def test_a_signal_saves_every_island(whole, tmp_path, monkeypatch):
+    config = from_record(json.loads((whole / "config.json").read_text())["config"])
+    run = dataclasses.replace(config.run, run_dir=str(tmp_path / "run"), generations=4)
+    config = plan.check(dataclasses.replace(config, run=run))
+    turn = engine._turn
+    count = iter(range(100))
+
+    def interrupted(number, running, reached):
+        if next(count) == 5:  # island 0 is one generation ahead of a further one of island 1
+            interrupted.requests.signum = 2
+        return turn(number, running, reached)
+
+    monkeypatch.setattr(engine, "_turn", interrupted)
+    monkeypatch.setattr("rookery.islands.run.Requests", lambda: interrupted.requests)
+    interrupted.requests = Requests()
+    with pytest.raises(Interrupted, match=r"all islands after at least 1 generations.*rookery resume"):
+        run_islands(config)
+    monkeypatch.undo()
+    run_islands(config_of(tmp_path / "run"), resume=True)
+    assert contents(tmp_path / "run") == contents(whole)
+
+
+def test_a_killed_island_repeats_its_exchanges(whole, copy):
+    """Its newest checkpoints are lost, as by a kill before they are complete; the journal has what it imported."""
+    for path in (copy / "islands/1/checkpoints").glob("generation_*"):
+        if re.match(r"generation_0*[34]\b", path.name) or re.match(r"generation_0*[34]\D", path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert Checkpointer(copy / "islands/1/checkpoints", read_only=True).latest() == 2
+    (copy / "islands/1/metrics.csv").write_bytes((copy / "islands/1/metrics.csv").read_bytes()[:-7])
+    before = sorted(path.name for path in (copy / "publications").iterdir())
+    run_islands(config_of(copy), resume=True)
+    assert contents(copy) == contents(whole)
+    assert sorted(path.name for path in (copy / "publications").iterdir()) == before
+
+
+def test_training_goes_on_without_publications(copy, monkeypatch):
+    """What others published is damaged, and nothing can be written."""
+
+    def fails(self, name, content):
+        raise StoreError("the disk is full.")
+
+    monkeypatch.setattr("rookery.islands.store.Store._write", fails)
+    for path in (copy / "publications").glob("0001-*"):
+        path.write_bytes(path.read_bytes()[:-5])
+    config = config_of(copy)
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, generations=5))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_islands(config, resume=True)
+    sentences = [str(warning.message) for warning in caught if warning.category is IslandWarning]
+    assert {"island 0: the disk is full.", "island 1: the disk is full."} <= set(sentences)
+    assert any(re.match(r"island 0: the publication 0001-\S+ was left out: its checksum", text) for text in sentences)
+    assert len(sentences) == len(set(sentences))
+    assert [len(read_csv(path / "metrics.csv")["generation"]) for path in islands_of(copy)] == [5, 5]
+    last = read_exchanges(copy / "islands/0/imports.jsonl")[-1]
+    assert (last.generation, last.published, last.imports) == (5, None, ())
+    assert "was left out" in last.notes[0]
+    events = [json.loads(line) for line in (copy / "islands/0/journal.jsonl").read_text().splitlines()]
+    assert any(event["event"] == "warned" and "was left out" in event["message"] for event in events)
+
+
+def test_islands_are_added(copy):
+    assert call("resume", str(copy), "--islands", "3", "--quiet") == (0, "", "")
+    assert [path.name for path in islands_of(copy)] == ["0", "1", "2"]
+    config = open_existing(copy).config
+    assert (config["population"], config["islands"]["islands"]) == (6, 3)
+    assert [len(read_csv(path / "metrics.csv")["generation"]) for path in islands_of(copy)] == [4, 4, 4]
+    for exchange in read_exchanges(copy / "islands/2/imports.jsonl"):
+        assert all(entry.generation <= exchange.generation for entry in exchange.imports)
+    code, _, err = call("resume", str(copy), "--islands", "2")
+    assert code == 1
+    assert err == f"error: {copy} has 3 islands, got 2; give 3 or more, which adds islands.\n"
+
+
+def test_the_best_of_all_islands(whole, copy):
+    best = [read_csv(path / "metrics.csv")["best_fitness"][-1] for path in islands_of(whole)]
+    assert best_of(whole) == island_dir(whole, int(np.argmax(best)))
+    assert best_of(whole / "islands/0") == whole / "islands/0"
+    loaded = rookery.load(whole)
+    assert loaded.path == best_of(whole)
+    assert loaded.generation == 4
+    code, out, err = call("evaluate", str(whole), "--episodes", "2")
+    assert (code, err) == (0, "")
+    assert str(best_of(whole)) in out.replace("\n", "")
+    exported = rookery.export(copy)
+    assert exported.path == copy / "policy"
+    with pytest.raises(RunFolderError, match="is an island of"):
+        loaded.resume(5)
+    code, _, err = call("resume", str(whole / "islands/1"))
+    assert (code, err) == (
+        1,
+        f"error: {whole}/islands/1 is an island of {whole}; continue all of its islands: rookery resume {whole}\n",
+    )
+
+
+def test_the_report_shows_all_islands(copy):
+    record = open_run(copy)
+    assert [island.name for island in record.islands] == ["run, island 0", "run, island 1"]
+    assert record.metrics["env_steps"].tolist() == [80.0, 160.0, 240.0, 320.0]
+    tables = [island.metrics["best_fitness"] for island in record.islands]
+    assert np.array_equal(record.metrics["best_fitness"], np.maximum(*tables))
+    chapter = islands_chapter(record)
+    assert chapter is not None
+    assert [curve["number"] for curve in chapter["curves"]] == [0, 1]
+    imports = [e.imports for path in islands_of(copy) for e in read_exchanges(path / "imports.jsonl")]
+    assert chapter["moves"]["to"]["shape"] == [sum(map(len, imports))]
+    assert islands_chapter(record.islands[0]) is None
+    page = write_report([copy]).read_text()
+    for text in ("run, island 1", "islandsSection", '"islands":{'):
+        assert text in page
+
+
+def test_the_lineage_crosses_islands(copy):
+    record = open_run(copy)
+    islands = dict(enumerate(record.islands))
+    exchanges = {number: read_exchanges(island_dir(copy, number) / "imports.jsonl") for number in islands}
+    line = ancestors(islands, exchanges)
+    assert line[0][1] == 1
+    assert line[-1][:2] == (int(best_of(copy).name), 4)
+    assert len({island for island, _, _ in line}) == 2
+    for source, (island, generation, member) in itertools.pairwise(line):
+        parent = islands[island].lineage.parents[generation - 1, member]
+        if parent >= 0:
+            assert source == (island, generation - 1, parent)
+            continue
+        arrived = (e for x in exchanges[island] if x.generation == generation - 1 for e in x.imports)
+        entry = next(entry for entry in arrived if entry.slot == member)
+        assert source == (entry.island, entry.generation, entry.member)
+        assert islands[entry.island].lineage.fitness[entry.generation - 1, entry.member] == np.float32(entry.fitness)
+
+
+def test_two_drivers_on_one_folder(copy):
+    with open_existing(copy, write=True), pytest.raises(RunFolderError, match="is in use"):
+        run_islands(config_of(copy), resume=True)
+    with open_existing(copy / "islands/0", write=True), pytest.raises(RunFolderError, match="islands/0 is in use"):
+        run_islands(dataclasses.replace(config_of(copy)), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--population 5 --islands 2", "a population of 5 cannot be divided evenly into 2 islands; use 4 or 6, or "),
+        ("--population 2 --islands 4", "a population of 2 cannot be divided evenly into 4 islands; use 4, or "),
+        ("--islands 0", "--islands must be at least 1, got 0."),
+        ("--islands 2 --migrate-every 0", "--migrate-every must be at least 1, got 0."),
+        ("--islands 2 --migrate-fraction 1.5", "--migrate-fraction must lie in [0, 1], got 1.5."),
+        ("--ray-address auto", "--ray-address has an effect only with islands; give --islands, or leave it out."),
+        ("--islands 2 --distributed", "islands run without the processes of jax.distributed; give --ray-address to"),
+        ("--islands 2 --wandb p", "a run of islands is not sent to trackers yet; leave --wandb and --mlflow out."),
+    ],
+)
+def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("train", "pbt-sac", *flags.split())
+    assert code in (1, 2)
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("sac", {}, "a run of kind sac cannot be divided into islands"),
+        ("pbt-ippo", {"member": "agent"}, "islands exchange whole teams"),
+        ("pbt-ippo", {"select_by": "rating"}, "ratings compare the members of one population"),
+        ("me-pbt-sac", {"survival": "dominated-novelty"}, "islands merge repertoires cell by cell"),
+    ],
+)
+def test_what_islands_cannot_exchange(kind, settings, message):
+    config = configure(kind)
+    if "survival" in settings:
+        assert config.cells is not None
+        config = dataclasses.replace(config, cells=dataclasses.replace(config.cells, **settings))
+    else:
+        config = dataclasses.replace(config, **settings)
+    with pytest.raises(ValueError, match=message):
+        plan.check(config)
+
+
+def test_a_run_without_ray_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    code, _, err = train(PBT, tmp_path / "run", "--ray-address", "local")
+    assert code == 1
+    assert err.startswith('error: --ray-address needs Ray: pip install "rookery[ray]"')
+
+
+def test_seeds_of_islands():
+    assert [plan.seed_of(0, island) for island in range(2)] == [1427366890, 2839049726]
+    assert len({plan.seed_of(seed, island) for seed in range(-50, 50) for island in range(50)}) == 5000
+
+
+def test_the_settings_of_older_runs_have_no_islands():
+    record = to_record(configure("pbt-sac"))
+    del record["islands"]
+    assert from_record(record).islands.islands == 1
+
+
+def test_repertoires_are_merged_exactly(tmp_path):
+    """One winner per cell, which a plain Python dictionary finds too; and the run can be replayed."""
+    folder = tmp_path / "run"
+    assert train(ME_PBT, folder, "--generations", "2") == (0, "", "")
+    builder = Builder(config_of(folder))
+    template = programs.template(builder.built.program, builder.built.mesh)
+    checkpoints = Checkpointer(islands_of(folder)[0] / "checkpoints", read_only=True)
+    state = checkpoints.restore(template)[0]
+    before = repertoire_of(state)
+    fitnesses, descriptors = np.asarray(before.fitnesses), np.asarray(before.descriptors)
+    random = np.random.default_rng(0)
+    count, best = BATCH + 6, int(np.argmax(fitnesses))
+    genotypes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[best : best + 1], count, axis=0), state.cells)
+    fitness = random.normal(size=count).astype(np.float32)
+    fitness[::9] = np.nan
+    points = random.uniform(-1.2, 1.2, (count, 2)).astype(np.float32)
+    cells = np.asarray(builder.built.program.archive.find(jnp.clip(points, -1, 1), before.centroids))
+    winners = dict(enumerate(zip(fitnesses.tolist(), descriptors.tolist(), strict=True)))
+    for cell, value, point in zip(cells.tolist(), fitness.tolist(), points.tolist(), strict=True):
+        if np.isfinite(value) and value > winners[cell][0]:
+            winners[cell] = (value, point)
+    limits = builder.built.program.scoring.descriptor
+    assert (limits.lower, limits.upper) == ((-1.0, -1.0), (1.0, 1.0))
+    merged = repertoire_of(
+        builder.migration.load(state, {-1: Published(genotypes, fitness, points)}, jax.random.key(0))
+    )
+    assert np.asarray(merged.fitnesses).tolist() == [winners[cell][0] for cell in range(16)]
+    assert np.asarray(merged.descriptors).tolist() == [winners[cell][1] for cell in range(16)]
+    assert sum(np.asarray(merged.fitnesses) > fitnesses) > 8
+    exchanges = [read_exchanges(path / "imports.jsonl") for path in islands_of(folder)]
+    files = [entry.file for found in exchanges for exchange in found for entry in exchange.imports]
+    assert files
+    assert len(set(files)) == len(files)
+    assert all(entry.slot is None for found in exchanges for exchange in found for entry in exchange.imports)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert replay_island(folder, 1).imports == sum(len(exchange.imports) for exchange in exchanges[1])
+    assert write_report([folder]).exists()
