@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rookery
+from rookery.distributed.mesh import make_mesh
 from rookery.islands.exchange import sampled, sources
+from rookery.islands.migration import migration
+from rookery.populations.config import PbtConfig
+from rookery.populations.pbt import pbt
+from tests import tiny
 
 NAN, INF = math.nan, math.inf
 CASES = [
@@ -79,3 +85,18 @@ def test_a_random_share_of_the_occupied_cells():
     assert len(sampled(occupied, 1e-9, np.random.default_rng(0))) == 1
     assert len(sampled(occupied, 0.0, np.random.default_rng(0))) == 0
     assert len(sampled(np.zeros(4, bool), 0.5, np.random.default_rng(0))) == 0
+
+
+def test_an_imported_member_has_the_width_of_its_hyper_parameters():
+    learner = tiny.learner()
+    space = rookery.choose(learner.space, hidden_size=(2, 8))
+    config = PbtConfig(resample_probability=1.0)
+    program = pbt(learner, space, 4, config)
+    exchanged = migration(program, make_mesh(1), 0.5, config)
+    state = jax.jit(program.init)(jax.random.key(0))
+    state = state._replace(shared=state.shared._replace(recent=jnp.arange(4.0)[:, None]))
+    published = exchanged.publish(state, jax.random.key(1))
+    assert published is not None
+    loaded = exchanged.load(state, {0: published, 1: published}, jax.random.key(2)).members
+    kernels = loaded.state.policy.params["params"]["Dense_0"]["kernel"]
+    np.testing.assert_array_equal((kernels != 0).any(axis=1).sum(axis=1), loaded.hyper.hidden_size)
