@@ -1,8 +1,8 @@
 #!/bin/bash
 # A run of islands over several nodes with Slurm: one task per node starts Ray there, and the first one starts the run.
 #   RUN=/shared/runs/hopper sbatch examples/launch/slurm_islands.sh
-# Nodes may differ, and a node that is lost takes only its islands with it: Ray restarts them on the others. If the job is
-# submitted again, or restarted by Slurm, the run continues from its newest checkpoints.
+# Nodes may differ, and a node that is lost stops only its islands. They continue when a node with their share is free, at
+# the latest when the job is submitted again or restarted by Slurm: the run continues from its newest checkpoints.
 #
 #SBATCH --job-name=rookery-islands
 #SBATCH --nodes=4

@@ -140,7 +140,7 @@ for side in ("stored", "corrected"):
     )
 
 # %% [markdown]
-# One run is no comparison: `docs/evidence/quality_diversity.md` has PBT and ME-PBT on this trap over five seeds,
+# One run is not a comparison: `docs/evidence/quality_diversity.md` has PBT and ME-PBT on this trap over five seeds,
 # with four times the steps.
 #
 # ## The report page

@@ -296,7 +296,7 @@ def resume(command: Resume, group: ProcessGroup) -> None:
     changed: dict[str, Any] = {"quiet": command.quiet, "live": command.live}
     if command.generations is not None:
         changed["generations"] = command.generations
-    if islands.resume(command.run, command.islands, command.devices, command.processes, **changed):
+    if islands.resume(command.run, command.islands, command.devices, command.processes, command.tracking, **changed):
         return
     record = open_existing(command.run).config
     config = from_record(record)

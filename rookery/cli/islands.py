@@ -40,14 +40,23 @@ def has_islands(config: RecordedRun, processes: ProcessesConfig, tracking: Track
             raise ValueError("ray_address has an effect only with islands; give --islands, or leave it out.")
         return False
     plan.check(config)
+    _check_alone(processes, tracking)
+    return True
+
+
+def _check_alone(processes: ProcessesConfig, tracking: TrackingConfig) -> None:
+    """Check that nothing else is asked for which runs of islands do not have.
+
+    Raises:
+      ValueError: it is.
+    """
     if processes.wanted:
         raise ValueError(
             "islands run without the processes of jax.distributed; give --ray-address to place them on several "
-            "machines, or leave --islands out."
+            "machines, or leave the flags of processes out."
         )
     if tracking != TrackingConfig():
         raise ValueError("a run of islands is not sent to trackers yet; leave --wandb and --mlflow out.")
-    return True
 
 
 def train(config: RecordedRun, processes: ProcessesConfig) -> None:
@@ -55,7 +64,14 @@ def train(config: RecordedRun, processes: ProcessesConfig) -> None:
     _run(plan.check(config), processes.ray_address)
 
 
-def resume(run: Path, islands: int | None, devices: int | None, processes: ProcessesConfig, **changed: object) -> bool:
+def resume(
+    run: Path,
+    islands: int | None,
+    devices: int | None,
+    processes: ProcessesConfig,
+    tracking: TrackingConfig,
+    **changed: object,
+) -> bool:
     """`rookery resume RUN`, if it is a run of islands; returns whether it is one.
 
     Raises:
@@ -69,6 +85,7 @@ def resume(run: Path, islands: int | None, devices: int | None, processes: Proce
             if value is not None:
                 raise ValueError(f"{name} has an effect only for a run that was started with --islands; leave it out.")
         return False
+    _check_alone(processes, tracking)
     config = plan.resumed(folder, islands, changed)
     if devices is not None:
         environment = dataclasses.replace(config.environment, devices=devices)

@@ -65,7 +65,7 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
             )
             raise ValueError(f"{spec.name} has no {remedy}")
     if widths.NAME in chosen and learner.resize is None:
-        raise ValueError(f"networks with a memory have one width; leave {widths.NAME} out.")
+        raise ValueError(f"the networks of this agent have one width; leave {widths.NAME} out.")
     defaults = {name: getattr(learner.space.optional and learner.space.optional.defaults, name) for name in replayed}
     return hyperparams.choose(learner.space, **{**defaults, **chosen})
 

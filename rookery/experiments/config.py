@@ -94,8 +94,8 @@ class IslandsConfig:
     migrate_every: int = 10
     """Generations of an island between two exchanges (at least 1)."""
     migrate_fraction: float = 0.25
-    """Share of an island's members, the worst, that an exchange may replace, and share of all, the best, to draw from;
-    of a repertoire the share of elites that are published, in [0, 1]."""
+    """Share of an island's members, the worst, that an exchange may replace, and share of all, the best, to draw from
+    (at least one each; 0: none); of a repertoire the share of elites that are published, in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -18,11 +18,13 @@ from rookery.experiments.config_io import from_record, to_record
 from rookery.islands.engine import Outcome
 from rookery.islands.plan import Builder, IslandRun, check, with_devices
 from rookery.storage.exit_reasons import Diverged
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import RunFolder, RunFolderError
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
 
 _POLL_SECONDS = 1.0
+_ANSWER_SECONDS = 10.0
+"""After which an island that does not answer has no process."""
 _RESTARTS = 100
 """Restarts of an island by Ray before it counts as lost."""
 _OBJECT_STORE = 80 * 2**20
@@ -118,7 +120,8 @@ def run_actors(
     with connected(address, config.run.quiet):
         import ray  # after `connected`, which sets what Ray reads when it is imported
 
-        reserved = _share(ray.cluster_resources(), config.islands.islands)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        reserved = _share(nodes, config.islands.islands)
         owner = RunFolder(str(config.run.run_dir)).owner_file.read_text(encoding="utf-8")
         known = versions((*PACKAGES, "ray"))
         remote: Any = ray.remote(Actor).options(  # pyright: ignore[reportFunctionMemberAccess]
@@ -134,14 +137,28 @@ def run_actors(
         running = {actor.run.remote(): number for number, actor in actors.items()}
         outcomes = []
         while running:
-            if requests.signum is not None:  # repeated, since an actor that Ray restarts has forgotten it
-                for number in running.values():
-                    actors[number].stop.remote(requests.signum)
-            finished, _ = ray.wait([*running], timeout=_POLL_SECONDS)
+            if requests.signum is not None:
+                outcomes += _stop(ray, actors, running, requests.signum)
+            finished, _ = ray.wait([*running], timeout=_POLL_SECONDS) if running else ([], [])
             for reference in finished:
                 outcomes.append(_outcome(ray, reference, running.pop(reference)))
             show()
     return sorted(outcomes)
+
+
+def _stop(ray: Any, actors: Mapping[int, Any], running: dict[Any, int], signum: int) -> list[Outcome]:
+    """Save and stop the islands that are running; called repeatedly, since an actor that Ray restarts has forgotten it.
+
+    Returns:
+      The outcomes of those that do not answer, which are removed from `running`: they wait for a node, and what they
+      have saved is complete.
+    """
+    for number in running.values():
+        actors[number].stop.remote(signum)
+    asked = {actors[number].pid.remote(): reference for reference, number in running.items()}
+    answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=_ANSWER_SECONDS)
+    silent = [reference for probe, reference in asked.items() if probe not in answered]
+    return [Outcome(running.pop(reference), stopped=True) for reference in silent]
 
 
 @contextlib.contextmanager
@@ -180,9 +197,35 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
         ray.shutdown()
 
 
-def _share(resources: Mapping[str, float], islands: int) -> Resources:
-    """An equal share of a cluster for each island; below one, as Ray allows, a fraction."""
-    return Resources(_whole(resources.get("CPU", 0.0) / islands), _whole(resources.get("GPU", 0.0) / islands))
+def _share(nodes: Sequence[Mapping[str, float]], islands: int) -> Resources:
+    """The largest equal share of which the nodes hold one for each island.
+
+    Shares of several CPUs or GPUs are whole numbers; a fraction of a GPU has to be on a single one, as in Ray.
+
+    Args:
+      nodes: name of a resource -> amount, of each node.
+      islands: their number.
+    """
+    gpus = _largest([node.get("GPU", 0.0) for node in nodes], [islands] * len(nodes), islands, single=True)
+    places = [_held(node.get("GPU", 0.0), gpus, single=True) if gpus else islands for node in nodes]
+    return Resources(_largest([node.get("CPU", 0.0) for node in nodes], places, islands, single=False), gpus)
+
+
+def _largest(capacities: Sequence[float], places: Sequence[int], islands: int, single: bool) -> float:
+    """The largest share of a resource of which nodes with these capacities, and places for islands, hold enough."""
+    counts = range(1, islands + 1)
+    shares = {_whole(capacity / count) for capacity in (*capacities, 1.0) for count in counts}
+    fits = [
+        share
+        for share in shares
+        if share and sum(map(min, places, (_held(capacity, share, single) for capacity in capacities))) >= islands
+    ]
+    return max(fits, default=0.0)
+
+
+def _held(capacity: float, share: float, single: bool) -> int:
+    """How many shares a node holds; with `single`, one below 1 is on a single unit."""
+    return int(capacity) * int(1 / share) if single and share < 1 else int(capacity / share)
 
 
 def _whole(share: float) -> float:
@@ -225,6 +268,8 @@ def _outcome(ray: Any, reference: Any, number: int) -> Outcome:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
+        if isinstance(cause, RunFolderError):  # of this island alone, such as a process that still has its folder
+            return Outcome(number, str(cause))
         if isinstance(cause, ValueError | ImportError):
             raise type(cause)(str(cause)) from error
         return Outcome(number, f"{type(cause).__name__}: {cause}".splitlines()[0])

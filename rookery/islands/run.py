@@ -11,11 +11,11 @@ from rookery.experiments.config_io import to_record
 from rookery.islands import ray_engine
 from rookery.islands.engine import Outcome, take_turns
 from rookery.islands.plan import IslandRun
-from rookery.islands.store import Store
-from rookery.storage.csv_log import read_csv
+from rookery.islands.store import Store, StoreError
 from rookery.storage.exit_reasons import Diverged
-from rookery.storage.island_files import island_dir
+from rookery.storage.island_files import island_dir, reached
 from rookery.storage.run_dir import RunFolder, create, open_existing
+from rookery.training.run_writer import AfterSave
 
 
 def run_islands(
@@ -33,7 +33,8 @@ def run_islands(
       ray_address: a cluster of Ray: `auto`, an address, or `local` for one that is started on this machine and stopped
         at the end; None lets the islands take turns in this process.
       command: the words of the command line, for the journals.
-      after_exchange: called with the run directory when every island has passed a further exchange.
+      after_exchange: called with the run directory when the islands have passed a further exchange; an exception
+        becomes a warning.
 
     Returns:
       How each island ended.
@@ -49,7 +50,10 @@ def run_islands(
     record = to_record(config)
     folder = open_existing(run_dir, write=True) if resume else create(run_dir, record, config.run.overwrite)
     with folder:
-        Store(folder.publications).check()
+        try:
+            Store(folder.publications).check()
+        except StoreError as error:
+            raise ValueError(str(error)) from error
         if resume:
             folder.reconfigure(record)
         shown = Follower(config, folder, after_exchange)
@@ -60,8 +64,8 @@ def run_islands(
                 outcomes = ray_engine.run_actors(config, ray_address, requests, command, shown)
     shown.end(outcomes)
     if any(outcome.stopped for outcome in outcomes):
-        reached = min(generation for generation, _ in progress(folder, config.islands.islands))
-        message = f"stopped, all islands after at least {reached} generations, which are saved; continue with: "
+        least = min(generation for generation, _ in progress(folder, config.islands.islands))
+        message = f"stopped, all islands after at least {least} generations, which are saved; continue with: "
         raise Interrupted(requests.signum or 2, f"{message}rookery resume {run_dir}")
     if all(outcome.error for outcome in outcomes):
         raise Diverged(f"no island finished: {outcomes[0].error}")
@@ -70,17 +74,11 @@ def run_islands(
 
 def progress(folder: RunFolder, islands: int) -> list[tuple[int, float]]:
     """The number of finished generations of each island, and the fitness of its best member or elite in the last."""
-    found = []
-    for number in range(islands):
-        table = island_dir(folder.path, number) / "metrics.csv"
-        metrics = read_csv(table) if table.is_file() else {}
-        best = metrics.get("max_fitness", metrics.get("best_fitness", np.empty(0)))
-        found.append((len(best), float(best[-1]) if len(best) else -np.inf))
-    return found
+    return [reached(island_dir(folder.path, number)) for number in range(islands)]
 
 
 class Follower:
-    """Prints a line whenever every island has passed a further exchange.
+    """Prints a line whenever the islands have passed a further exchange, on average.
 
     Args:
       config: of the whole run.
@@ -89,14 +87,15 @@ class Follower:
     """
 
     def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], object] | None):
-        self._config, self._folder, self._after = config, folder, after_exchange
+        self._config, self._folder = config, folder
+        self._after = AfterSave(after_exchange) if after_exchange is not None else None
         self._console = Console(quiet=config.run.quiet)
         self._shown = 0
 
     def __call__(self) -> None:
         """Print the progress, if there is any."""
         found = progress(self._folder, self._config.islands.islands)
-        passed = min(generation for generation, _ in found) // self._config.islands.migrate_every
+        passed = sum(generation for generation, _ in found) // (len(found) * self._config.islands.migrate_every)
         if passed > self._shown:
             self._shown = passed
             self._print(found)

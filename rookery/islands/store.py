@@ -78,6 +78,8 @@ class Store:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(".*.pub-*"):  # by an island that was killed while it wrote
+                left.unlink(missing_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".check-") as found:
                 first, second = Path(found, "first"), Path(found, "second")
                 first.write_bytes(b"1")
@@ -104,7 +106,7 @@ class Store:
         header = publication.header
         digest = content[len(_FIRST_LINE) : len(_FIRST_LINE) + 16].decode()
         name = f"{header.island:04}-{header.generation:09}-{digest}.pub"
-        earlier = self._names(f"{header.island:04}-{header.generation:09}-*.pub")
+        earlier = self._names(f"{header.island:04}-{header.generation:09}-")
         if earlier and earlier != [name]:
             raise StoreError(
                 f"island {header.island} has published generation {header.generation} with other content before, and "
@@ -127,7 +129,7 @@ class Store:
           header is damaged.
         """
         by_island: dict[int, list[str]] = {}
-        for name in self._names("*.pub"):
+        for name in self._names():
             number = int(name.partition("-")[0])
             if number != island:
                 by_island.setdefault(number, []).append(name)
@@ -173,10 +175,17 @@ class Store:
         """The bytes of a publication."""
         return self._path(name).stat().st_size
 
-    def _names(self, pattern: str) -> list[str]:
-        """The names of publications, ascending: by island, then by generation."""
-        found = (path for path in self.folder.glob(pattern) if _NAME.fullmatch(path.name) and not path.is_symlink())
-        return sorted(path.name for path in found)
+    def _names(self, prefix: str = "") -> list[str]:
+        """The names of publications that begin with `prefix`, ascending: by island, then by generation."""
+        try:
+            with os.scandir(self.folder) as entries:  # which knows links without a request for each file
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if entry.name.startswith(prefix) and _NAME.fullmatch(entry.name) and not entry.is_symlink()
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def _path(self, name: str) -> Path:
         path = self.folder / name

@@ -7,6 +7,7 @@ update needs a mask. A member that becomes wider keeps what it computes, since t
 """
 
 import collections
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,7 +102,13 @@ def resize(agent: Agent, member: Member, key: Key) -> Member:
 
 
 def _is_network(node: PyTree) -> bool:
-    return isinstance(node, dict) and "Dense_0" in node
+    """Whether a node is a multi-layer perceptron: dense layers only, each of which reads the one before."""
+    if not isinstance(node, dict) or not node or set(node) != {f"Dense_{layer}" for layer in range(len(node))}:
+        return False
+    layers = _layers(node)
+    if not all(isinstance(layer, dict) and {"kernel", "bias"} <= set(layer) for layer in layers):
+        return False
+    return all(one["kernel"].shape[-1] == two["kernel"].shape[-2] for one, two in itertools.pairwise(layers))
 
 
 def _layers(network: dict[str, Any]) -> list[dict[str, Array]]:

@@ -54,7 +54,7 @@ def _latest_copy(parents: np.ndarray, member: int) -> tuple[str, str]:
     if not len(replaced):
         return "never", "-"
     parent = parents[replaced[-1] + 1]
-    return "repertoire" if parent < 0 else f"member {parent}", str(replaced[-1] + 1)
+    return "repertoire or island" if parent < 0 else f"member {parent}", str(replaced[-1] + 1)
 
 
 def _best_first(fitness: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from rookery.storage.run_dir import RunFolder, write_atomically
 
+_LONGEST_ROW = 2**16
 INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
 """Columns that `read_csv` returns as int64; all others are float64."""
 
@@ -131,6 +132,24 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
             )
     columns = zip(*fields, strict=True) if fields else [()] * len(header)
     return {name: _parse(path, name, column) for name, column in zip(header, columns, strict=True)}
+
+
+def read_last(path: Path) -> dict[str, float]:
+    """The last complete row of a table, without reading the others; {} if it has none.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: the row is damaged.
+    """
+    with open(path, "rb") as file:
+        header = file.readline()
+        start = file.tell()
+        file.seek(max(start, file.seek(0, 2) - _LONGEST_ROW))
+        lines = file.read().split(b"\n")[:-1]  # an incomplete last line has no end
+    if not header.endswith(b"\n") or not lines:
+        return {}
+    names, values = (line.decode().rstrip("\r\n").split(",") for line in (header, lines[-1]))
+    return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
 def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_last
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
 
 ISLAND = "island"
@@ -76,16 +76,19 @@ def best_of(run_dir: str | os.PathLike[str]) -> Path:
     islands = islands_of(run_dir)
     if not islands:
         return Path(run_dir)
-    scores = [_last_fitness(path) for path in islands]
+    scores = [reached(path)[1] for path in islands]
     if not np.isfinite(scores).any():
         raise RunFolderError(f"{run_dir} has no island with a finished generation yet; wait for the first one.")
     return islands[int(np.nanargmax(np.where(np.isfinite(scores), scores, np.nan)))]
 
 
-def _last_fitness(island: Path) -> float:
-    metrics = read_csv(island / "metrics.csv") if (island / "metrics.csv").is_file() else {}
-    column = metrics.get("max_fitness", metrics.get("best_fitness", np.empty(0)))
-    return float(column[-1]) if len(column) else -np.inf
+def reached(island: Path) -> tuple[int, float]:
+    """The number of finished generations of an island, and the fitness of its best member or elite in the last."""
+    try:
+        last = read_last(island / "metrics.csv")
+    except (OSError, ValueError):  # not written yet, or being truncated by an island that is resumed
+        last = {}
+    return int(last.get("generation", -1)) + 1, last.get("max_fitness", last.get("best_fitness", -np.inf))
 
 
 def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
@@ -130,13 +133,19 @@ class ImportJournal:
           OSError: the file cannot be written.
         """
         if self._path is not None:
-            incomplete = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
+            incomplete = self._path.exists() and self._path.stat().st_size > 0 and _last_byte(self._path) != b"\n"
             content = {**exchange._asdict(), "imports": [entry._asdict() for entry in exchange.imports]}
             with open(self._path, "a", encoding="utf-8", newline="") as file:
                 file.write("\n" * incomplete + json.dumps(content) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         self._recorded[exchange.generation] = exchange
+
+
+def _last_byte(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read()
 
 
 def read_exchanges(path: Path) -> list[Exchange]:

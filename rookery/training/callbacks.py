@@ -41,7 +41,7 @@ class Generation(NamedTuple):
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of all members since the begin of the run."""
+        """Environment steps of all members since the beginning of the run."""
         return int(self.metrics["env_steps"])
 
     @property

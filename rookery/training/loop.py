@@ -30,12 +30,12 @@ from rookery.training import memory_plan as plans
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations
+from rookery.training.generation_loop import ExchangeFn, Loop
 from rookery.training.host_episodes import HostEpisodes, host_episodes
 from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
 from rookery.training.start_point import StartPoint, restore
-from rookery.training.turns import ExchangeFn, Loop
 from rookery.types import Key
 
 

@@ -17,7 +17,7 @@ from tests import tiny
 
 NAN, INF = math.nan, math.inf
 CASES = [
-    # members, strangers, fraction
+    # members, migrants, fraction
     ([1.0, 2.0, 3.0, 4.0], [5.0, 0.0, 2.5], 0.25),
     ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0], 0.5),
     ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0], 1.0),
@@ -27,17 +27,18 @@ CASES = [
     ([4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0], [10.0, -10.0], 0.25),
     ([1.0, 2.0], [3.0, 3.0, 3.0], 0.0),
     ([2.0], [3.0, 1.0], 1.0),
+    ([2.0], [3.0], 0.25),
     ([0.0, -0.0, 0.0], [0.0, 1e-6], 0.34),
 ]
 
 
-def reference(members: list[float], strangers: list[float], fraction: float, key: jax.Array) -> list[int]:
+def reference(members: list[float], migrants: list[float], fraction: float, key: jax.Array) -> list[int]:
     """The rule, one member after the other."""
-    value = [fitness if math.isfinite(fitness) else -INF for fitness in [*members, *strangers]]
+    value = [fitness if math.isfinite(fitness) else -INF for fitness in [*members, *migrants]]
     size, result = len(members), []
     order = sorted(range(len(value)), key=lambda i: (-value[i], i))
     best = order[: max(1, math.floor(fraction * len(value) + 0.5))]
-    worst = sorted(range(size), key=lambda i: (-value[i], i))[size - math.floor(fraction * size + 0.5) :]
+    worst = sorted(range(size), key=lambda i: (-value[i], i))[size - max(1, math.floor(fraction * size + 0.5)) :]
     for member in range(size):
         better = [i for i in best if value[i] > value[member]]
         drawn = int(jax.random.randint(jax.random.fold_in(key, member), (), 0, max(len(better), 1)))
@@ -46,22 +47,22 @@ def reference(members: list[float], strangers: list[float], fraction: float, key
     return result
 
 
-@pytest.mark.parametrize(("members", "strangers", "fraction"), CASES)
-def test_the_rule_is_that_of_the_reference(members, strangers, fraction):
+@pytest.mark.parametrize(("members", "migrants", "fraction"), CASES)
+def test_the_rule_is_that_of_the_reference(members, migrants, fraction):
     rule = jax.jit(sources, static_argnums=2)
     for seed in range(8):
         key = jax.random.key(seed)
-        found = rule(jnp.asarray(members), jnp.asarray(strangers), fraction, key)
+        found = rule(jnp.asarray(members), jnp.asarray(migrants), fraction, key)
         assert found.dtype == jnp.int32
-        assert found.tolist() == reference(members, strangers, fraction, key)
+        assert found.tolist() == reference(members, migrants, fraction, key)
 
 
-def test_an_equal_stranger_replaces_no_member():
+def test_an_equal_migrant_replaces_no_member():
     found = sources(jnp.ones(4), jnp.ones(3), 1.0, jax.random.key(0))
     assert found.tolist() == [-1] * 4
 
 
-def test_a_stranger_that_is_not_finite_is_never_imported():
+def test_a_migrant_that_is_not_finite_is_never_imported():
     for seed in range(20):
         found = sources(jnp.zeros(4), jnp.array([jnp.nan, jnp.inf, 1.0]), 1.0, jax.random.key(seed))
         assert set(found.tolist()) <= {-1, 2}

@@ -152,17 +152,21 @@ app.main()
 
 
 @pytest.mark.parametrize(
-    ("resources", "islands", "expected"),
+    ("nodes", "islands", "expected"),
     [
-        ({"CPU": 8.0}, 4, Resources(2.0, 0.0)),
-        ({"CPU": 9.0}, 4, Resources(2.0, 0.0)),
-        ({"CPU": 2.0}, 3, Resources(0.666, 0.0)),
-        ({"CPU": 64.0, "GPU": 8.0}, 4, Resources(16.0, 2.0)),
-        ({"CPU": 64.0, "GPU": 1.0}, 4, Resources(16.0, 0.25)),
+        ([{"CPU": 8.0}], 4, Resources(2.0, 0.0)),
+        ([{"CPU": 9.0}], 4, Resources(2.0, 0.0)),
+        ([{"CPU": 2.0}], 3, Resources(0.666, 0.0)),
+        ([{"CPU": 64.0, "GPU": 8.0}], 4, Resources(16.0, 2.0)),
+        ([{"CPU": 64.0, "GPU": 1.0}], 4, Resources(16.0, 0.25)),
+        ([{"CPU": 64.0, "GPU": 8.0}], 12, Resources(5.0, 0.5)),  # a fraction is on one GPU
+        ([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}], 8, Resources(8.0, 1.0)),  # all of them where the GPUs are
+        ([{"CPU": 2.0}, {"CPU": 14.0}], 4, Resources(3.0, 0.0)),  # 4 each would leave one without a node
+        ([{"CPU": 1.0}, {"CPU": 1.0}], 2, Resources(1.0, 0.0)),
     ],
 )
-def test_the_share_of_an_island(resources, islands, expected):
-    assert _share(resources, islands) == expected
+def test_the_share_of_an_island(nodes, islands, expected):
+    assert _share(nodes, islands) == expected
 
 
 def test_the_number_of_devices_of_an_island_is_kept(tmp_path):

@@ -4,6 +4,7 @@ import itertools
 from functools import partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,6 +147,29 @@ def test_other_agents_do_not_offer_a_width():
     assert [widths.space(agent) for agent in (team, recurrent, diayn)] == [None, None, None]
     with pytest.raises(ValueError, match="'hidden_size' is no hyper-parameter here"):
         hyperparams.choose(diayn.space, hidden_size=(2, 8))
+
+
+class Normalized(nn.Module):
+    """A network with another layer between its dense ones."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(2)(nn.LayerNorm()(nn.Dense(4)(x)))
+
+
+class Heads(nn.Module):
+    """Two dense layers that read the same."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden = nn.Dense(4)(x)
+        return nn.Dense(1)(hidden) + nn.Dense(1)(hidden)
+
+
+@pytest.mark.parametrize("module", [Normalized(), Heads(), nn.Dense(2), nn.Dense(2, use_bias=False)])
+def test_an_agent_with_other_networks_is_bound_without_a_width(module: nn.Module):
+    agent = sac(ENV.spec, SacConfig(SIZES))._replace(init=lambda key: module.init(key, jnp.zeros((3,))))
+    assert widths.space(agent) is None
 
 
 @pytest.mark.parametrize("choice", [(0.5, 4), (2, 9), 12.0])

@@ -15,7 +15,7 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.run_dir import RunFolder, open_existing
-from rookery.training import CallbackError, CallbackWarning, Required, callbacks, turns
+from rookery.training import CallbackError, CallbackWarning, Required, callbacks, generation_loop
 from rookery.training.loop import run
 from tests import tiny
 from tests.training.test_loop import walks
@@ -216,7 +216,7 @@ def test_a_second_ctrl_c_in_a_callback_stops_at_once(tmp_path):
 def test_the_time_of_callbacks_is_in_no_column(tmp_path, monkeypatch):
     late = [0.0]  # seconds that the clocks are ahead
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
-    for module in (turns, callbacks):
+    for module in (generation_loop, callbacks):
         monkeypatch.setattr(module, "time", clock)
 
     def wait(_):

@@ -15,7 +15,7 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.events import Journal
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.run_dir import RunFolder
-from rookery.training import loop, run_writer, turns
+from rookery.training import generation_loop, loop, run_writer
 from rookery.training.loop import run
 from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import clock
@@ -94,7 +94,7 @@ def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
 
         return call
 
-    for module in (loop, turns, run_writer):
+    for module in (loop, generation_loop, run_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=taking(1.0, lambda: now[0])))
     monkeypatch.setattr(run_writer.RunWriters, "write", taking(10.0, run_writer.RunWriters.write))
     monkeypatch.setattr(Checkpointer, "save", taking(100.0, Checkpointer.save))
