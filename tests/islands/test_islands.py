@@ -337,6 +337,24 @@ def test_a_run_without_ray_names_the_extra(tmp_path, monkeypatch):
     assert err.startswith('error: --ray-address needs Ray: pip install "rookery[ray]"')
 
 
+def test_a_store_that_cannot_be_used_ends_the_command_with_one_sentence(tmp_path, monkeypatch):
+    def check(self):
+        raise StoreError(f"{self.folder} cannot be used by islands (no); give another --run-dir.")
+
+    monkeypatch.setattr(Store, "check", check)
+    code, _, err = train(PBT, tmp_path / "run")
+    assert (code, err) == (
+        1,
+        f"error: {tmp_path}/run/publications cannot be used by islands (no); give another --run-dir.\n",
+    )
+
+
+def test_a_resumed_run_does_not_ignore_trackers(copy):
+    code, _, err = call("resume", str(copy), "--wandb", "p")
+    assert code == 1
+    assert "a run of islands is not sent to trackers yet" in err
+
+
 def test_seeds_of_islands():
     assert [plan.seed_of(0, island) for island in range(2)] == [1427366890, 2839049726]
     assert len({plan.seed_of(seed, island) for seed in range(-50, 50) for island in range(50)}) == 5000
