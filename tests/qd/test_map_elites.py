@@ -22,7 +22,7 @@ from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
 from rookery.storage.csv_log import read_csv
-from rookery.training.loop import Diverged
+from rookery.storage.exit_reasons import Diverged
 from rookery.types import Genotype, Observation
 from tests import tiny, walks
 
