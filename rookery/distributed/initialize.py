@@ -241,7 +241,8 @@ def process_group(
       ValueError: see `join`.
       Interrupted: a signal stopped a run in the block, in all processes; they have disconnected in order.
     """
-    group = join(ProcessesConfig(True, coordinator, num_processes, process_id, **options))
+    more: dict[str, Any] = dict(options)
+    group = join(ProcessesConfig(True, coordinator, num_processes, process_id, **more))
     try:
         yield group
     except Interrupted:  # in every process, after the same generation

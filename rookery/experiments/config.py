@@ -128,7 +128,7 @@ def space_flags(space: Space, continuous: Space | None = None, width: Field | No
         default += "" if other == default else f"; with continuous actions it {other}"
         flags[FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {default}.")]
     if width is not None:
-        meaning = f"{width.meaning} (at least {width.low:g}); by default, and at most, all of the network."
+        meaning = f"{width.meaning} (at least {width.low:g}; default: all)."
         flags[f"{FLAG}{WIDTH}"] = Annotated[Chosen, Doc(meaning)]
     return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
 

@@ -23,7 +23,7 @@ def run_islands(
     resume: bool = False,
     ray_address: str | None = None,
     command: Sequence[str] | None = None,
-    after_exchange: Callable[[Path], object] | None = None,
+    after_exchange: Callable[[Path], None] | None = None,
 ) -> list[Outcome]:
     """Run all islands of a run up to its number of generations.
 
@@ -86,7 +86,7 @@ class Follower:
       after_exchange: called with its path then.
     """
 
-    def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], object] | None):
+    def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], None] | None):
         self._config, self._folder = config, folder
         self._after = AfterSave(after_exchange) if after_exchange is not None else None
         self._console = Console(quiet=config.run.quiet)

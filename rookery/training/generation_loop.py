@@ -95,12 +95,11 @@ class Loop(NamedTuple):
             if _nothing_is_finite(metrics):
                 of_a_repertoire = self.program.table is not None
                 raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
-            left = time.monotonic()
-            if self.exchange is not None:
-                state = self.exchange(generation + 1, state)
+            left = time.monotonic() if self.exchange else 0.0
+            state = self.exchange(generation + 1, state) if self.exchange else state
             with self.writers.journal.suspended():
                 yield generation + 1
-            called += time.monotonic() - left  # other runs may have taken their turns
+            called += time.monotonic() - left if self.exchange else 0.0  # other runs may have taken their turns
             checkpoint = self.save(generation + 1, state, row)
             tables = time.monotonic() - started - seconds - called - checkpoint
         return state, history
