@@ -13,6 +13,7 @@ QDax's contenders need the environment of `benchmarks/peers.sh`.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_policy_gradient
 from benchmarks.peers_policy_gradient import Settings, cells, dcrl_settings
+from rookery.envs.base import EnvSpec
 from rookery.learners.base import EvaluationConfig
 from rookery.qd import repertoire as repertoires
 from rookery.qd.scoring import worst_return
@@ -95,7 +97,8 @@ def rookery_run(contender: str, settings: Settings, seed: int, generations: int)
     """A run of Rookery."""
     result = rookery.run(program(contender, settings, 1), seed=seed, generations=generations, quiet=True)
     evaluated = jax.jit(program(contender, settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
-    fresh = score(settings, evaluated["fitness"], evaluated["descriptor"])
+    env = settings.environment
+    fresh = score(cells(settings, env), env.spec, evaluated["fitness"], evaluated["descriptor"])
     learning_steps = MEMBERS * MEMBER_STEPS * generations if contender == "me-pbt" else 0
     curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
     return {**curves, **fresh, "environment steps of learning": learning_steps}
@@ -127,25 +130,25 @@ def program(contender: str, settings: Settings, episodes: int) -> rookery.Progra
 def qdax_run(_: str, settings: Settings, seed: int, generations: int) -> dict[str, Any]:
     """A run of QDax, on the same task and evaluated alike."""
     peer, env = peers_policy_gradient.qdax(settings), settings.environment
+    scored = partial(score, cells(settings, env), env.spec)
     carry = peer.begin(jax.random.key(seed))
     curves: dict[str, list[float]] = {name: [] for name in SCORES}
     for _ in range(generations):
         carry = peer.generation(carry)
-        found = score(settings, carry[0].fitnesses.reshape(-1), carry[0].descriptors)
+        found = scored(carry[0].fitnesses.reshape(-1), carry[0].descriptors)
         for name in SCORES:
             curves[name].append(found[f"fresh_{name}"])
     evaluate = jax.jit(peers_policy_gradient.evaluator_of(settings, env, FRESH))
     evaluated = evaluate(carry[0].genotypes, jax.random.key(10_000 + seed))
     fitness = jnp.where(jnp.isfinite(carry[0].fitnesses.reshape(-1)), evaluated.fitness, -jnp.inf)
-    return {**curves, **score(settings, fitness, evaluated.descriptor), "environment steps of learning": 0}
+    return {**curves, **scored(fitness, evaluated.descriptor), "environment steps of learning": 0}
 
 
-def score(settings: Settings, fitness: Array, descriptor: Array) -> dict[str, float]:
+def score(centroids: Array, spec: EnvSpec, fitness: Array, descriptor: Array) -> dict[str, float]:
     """Scores of a new repertoire of evaluated policies; a non-finite fitness denotes an empty cell."""
-    env = settings.environment
-    empty = repertoires.empty((), cells(settings, env))
+    empty = repertoires.empty((), centroids)
     filled, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
-    found = repertoires.metrics(filled, worst_return(env.spec))
+    found = repertoires.metrics(filled, worst_return(spec))
     return {f"fresh_{name}": float(found[name]) for name in SCORES}
 
 

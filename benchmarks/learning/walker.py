@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import rookery
 from benchmarks import harness, peers_me_pbt
+from benchmarks.learning.qd import SCORES, score
 from benchmarks.qdax_me_pbt import Settings
 from rookery.populations.sharding import ONE_DEVICE, Placement
-from rookery.qd import repertoire as repertoires
-from rookery.qd.scoring import worst_return
 from rookery.report import statistics
 from rookery.report.figures import style
 
@@ -33,7 +31,6 @@ SETTINGS = Settings(iterations=40, descriptor="ours")
 CONTENDERS = {"rookery": SETTINGS, "qdax": SETTINGS, "qdax-own": SETTINGS._replace(descriptor="own")}
 ENV = rookery.make(SETTINGS.task, episode_length=SETTINGS.episode_length)
 FRESH = 8  # episodes of the final evaluation of a policy
-SCORES = ("coverage", "qd_score", "max_fitness")
 
 
 def main() -> None:
@@ -62,7 +59,7 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
     result = rookery.run(program(settings, 1), seed=seed, generations=generations, quiet=True)
     curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
     evaluated = jax.jit(program(settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
-    fresh = score(np.asarray(evaluated["fitness"]), np.asarray(evaluated["descriptor"]))
+    fresh = score(cells(settings), ENV.spec, evaluated["fitness"], evaluated["descriptor"])
     return {**curves, **fresh, "occupied": int(np.isfinite(evaluated["stored_fitness"]).sum())}
 
 
@@ -96,15 +93,12 @@ def qdax_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:
     names = {"coverage": "coverage_percent", "qd_score": "qd_score", "max_fitness": "max_fitness"}
     curves = {name: [float(row[theirs]) for row in rows[1:]] for name, theirs in names.items()}
     fitness, descriptor = peers_me_pbt.reevaluate(settings, elites, FRESH, 10_000 + seed)
-    return {**curves, **score(fitness, descriptor), "occupied": rows[-1]["cells"], "invalid": rows[-1]["invalid"]}
-
-
-def score(fitness: np.ndarray, descriptor: np.ndarray) -> dict[str, float]:
-    """Scores of a new repertoire of the policies; a non-finite fitness denotes an empty cell."""
-    empty = repertoires.empty((), cells(SETTINGS))
-    filled, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
-    found = repertoires.metrics(filled, worst_return(ENV.spec))
-    return {f"fresh_{name}": float(found[name]) for name in SCORES}
+    return {
+        **curves,
+        **score(cells(settings), ENV.spec, fitness, descriptor),
+        "occupied": rows[-1]["cells"],
+        "invalid": rows[-1]["invalid"],
+    }
 
 
 def report(options: argparse.Namespace) -> None:
